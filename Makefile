@@ -1,0 +1,47 @@
+# Every verb sets up what it needs. `make` alone lists the verbs.
+
+PY := .venv/bin/python
+READY := .venv/.ready
+STEPS ?= $(or $(TENURE_STEPS),2000)
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo check format quick test explore bench clean
+
+help: ## list the verbs
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## create .venv with all tools (instant when nothing changed; PYTHON=... to choose)
+
+$(READY): pyproject.toml constraints.txt scripts/setup.sh
+	@PYTHON="$(PYTHON)" scripts/setup.sh
+	@touch $@
+
+demo: $(READY) ## run the example: enqueue jobs and drain them
+	@$(PY) -m examples.drain
+
+check: $(READY) ## format, lint, types and import direction, without changing a file
+	@.venv/bin/ruff format --check .
+	@.venv/bin/ruff check .
+	@.venv/bin/mypy
+	@.venv/bin/lint-imports
+
+format: $(READY) ## format the code and apply the safe lint fixes
+	@.venv/bin/ruff check --fix-only --quiet .
+	@.venv/bin/ruff format .
+
+quick: $(READY) ## the inner loop: tests not marked slow, below 2 minutes (ARGS="-k lease" to choose)
+	@$(PY) -m pytest -q -m "not slow" -n 2 $(ARGS)
+
+test: $(READY) ## every test, part by part, with the time of each part (ARGS="unit model" to choose)
+	@$(PY) scripts/test.py $(ARGS)
+
+explore: $(READY) ## walk the state machine at random for long (TENURE_STEPS=100000 make explore)
+	@$(PY) -m tests.model.explore --steps $(STEPS)
+
+bench: $(READY) ## run all benchmarks
+	@$(PY) -m bench all
+
+clean: ## remove .venv, caches and build results
+	@rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,89 @@
+"""Everything Tenure raises on purpose. Each message says what is wrong and names the fix.
+
+Three families: what the caller got wrong (`InvalidInput`), what the store cannot do right now
+(`StoreError`), and what the life cycle forbids (`LeaseLost`, `KeyTaken`, `JobNotFound`).
+"""
+
+
+class TenureError(Exception):
+    """The root of all errors of this library."""
+
+
+class InvalidInput(TenureError, ValueError):
+    """The caller passed something that can never be accepted. Nothing was written."""
+
+
+class InvalidName(InvalidInput):
+    """A queue, task, worker, tenant or key name is empty, too long or has forbidden characters."""
+
+
+class OutOfRange(InvalidInput):
+    """A number or a time lies outside its documented range, or a datetime has no time zone."""
+
+
+class PayloadInvalid(InvalidInput):
+    """A value cannot be stored as strict JSON, or stored JSON does not fit the expected type."""
+
+
+class PayloadTooLarge(InvalidInput):
+    """The encoded value is larger than the limit."""
+
+
+class ConfigError(InvalidInput):
+    """A URL or a setting is wrong."""
+
+
+class TenantMismatch(InvalidInput):
+    """A tenant-scoped store was handed a job of another tenant."""
+
+
+class StoreError(TenureError):
+    """The database could not do what was asked. Nothing of the operation was kept."""
+
+
+class StoreUnavailable(StoreError):
+    """The database cannot be reached, or went away and did not come back in time."""
+
+
+class StoreBusy(StoreUnavailable):
+    """Somebody else held a lock for longer than this operation may wait."""
+
+
+class StoreReadOnly(StoreError):
+    """The database, or this role, does not allow writing."""
+
+
+class StoreFull(StoreError):
+    """The disk, or the size limit of the database, is used up."""
+
+
+class UnsafeSQLite(StoreError):
+    """Opening this file this way could lose committed data."""
+
+
+class SchemaError(StoreError):
+    """The tables in the database do not fit this version of the code."""
+
+
+class SchemaMissing(SchemaError):
+    """There is no Tenure schema in this database yet."""
+
+
+class SchemaTooOld(SchemaError):
+    """The schema must be migrated before this code can use it."""
+
+
+class SchemaTooNew(SchemaError):
+    """The schema has moved on; this code is too old to use it."""
+
+
+class LeaseLost(TenureError):
+    """The job is no longer ours: its token moved on or our lease is gone. Nothing was written."""
+
+
+class JobNotFound(TenureError, LookupError):
+    """No such job, or not one that this tenant may touch."""
+
+
+class KeyTaken(TenureError):
+    """A replay was refused: another live job holds this job's unique key."""

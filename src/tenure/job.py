@@ -1,0 +1,341 @@
+"""The records that travel between client, store and worker. They hold data and decide nothing.
+
+    NewJob -> Enqueued            what a client asks for, and what it is told
+    Lease of Claimed jobs         what a worker receives
+    Job, Event, Progress          what everybody may look at
+
+Records are frozen. `NewJob` checks itself when it is made, so nothing invalid reaches a store.
+"""
+
+import re
+from datetime import UTC, datetime, timedelta
+from enum import IntFlag, StrEnum
+from functools import lru_cache
+from typing import NewType
+
+import msgspec
+
+from tenure.errors import InvalidInput, InvalidName, OutOfRange
+
+Json = NewType("Json", bytes)
+"""Strict JSON in UTF-8, as made by `tenure.codec.encode`."""
+
+MIN_PRIORITY, MAX_PRIORITY = -100, 100
+MAX_ATTEMPTS_LIMIT = 10_000
+MAX_SECONDS = 100 * 366 * 86_400
+MAX_NAME_LENGTH = 200
+MAX_KEY_LENGTH = 512
+MAX_PARENTS = 10_000
+MAX_ID = 2**53 - 1
+FAR_FUTURE = datetime(9000, 1, 1, tzinfo=UTC)
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:<>-]*\Z")
+
+
+class State(StrEnum):
+    """Where a job is in its life. The last four are final."""
+
+    WAITING = "waiting"
+    SCHEDULED = "scheduled"
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+
+    @property
+    def final(self) -> bool:
+        """True when the job is in history."""
+        return self in FINAL_STATES
+
+
+LIVE_STATES = frozenset({State.WAITING, State.SCHEDULED, State.QUEUED, State.RUNNING})
+FINAL_STATES = frozenset(State) - LIVE_STATES
+
+
+class Feature(IntFlag):
+    """What a job uses beyond the happy path. Settlement looks at this and pays only for that."""
+
+    KEY = 1
+    """It holds a unique key."""
+    CHILDREN = 2
+    """Other jobs wait for it."""
+    NOTES = 4
+    """It has reported progress or saved a checkpoint."""
+    KEY_UNTIL_STARTED = 8
+    """Its unique key is given back when it is claimed."""
+    PARENTS = 16
+    """It was enqueued with parents."""
+
+
+class Until(StrEnum):
+    """How long a unique key is held."""
+
+    STARTED = "started"
+    FINISHED = "finished"
+    PERIOD = "period"
+    FOREVER = "forever"
+
+
+class Unique(msgspec.Struct, frozen=True, kw_only=True):
+    """At most one live job per (tenant, scope, key). `scope` defaults to the task's name."""
+
+    key: str
+    scope: str | None = None
+    until: Until = Until.FINISHED
+    period_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        check_text("unique key", self.key, MAX_KEY_LENGTH)
+        if not self.key:
+            raise InvalidName("unique key is empty; leave the key out for a job without one")
+        if self.scope is not None:
+            check_name("unique scope", self.scope)
+        if type(self.until) is not Until:
+            raise InvalidInput(
+                f"until must be one of Until, such as Until.FINISHED, {_not(self.until)}"
+            )
+        if (self.until is Until.PERIOD) != (self.period_seconds is not None):
+            raise InvalidInput(
+                "period_seconds goes with until=Until.PERIOD, and only with it: give both or none"
+            )
+        if self.period_seconds is not None:
+            check_seconds("period_seconds", self.period_seconds)
+
+
+class NewJob(msgspec.Struct, frozen=True, kw_only=True):
+    """One job to be enqueued. Every value is checked here; the store trusts what it gets."""
+
+    task: str
+    args: Json = Json(b"{}")
+    queue: str = "default"
+    priority: int = 0
+    delay_seconds: float | None = None
+    due_at: datetime | None = None
+    tenant: str = ""
+    unique: Unique | None = None
+    max_attempts: int = 5
+    timeout_seconds: float | None = None
+    retry: Json | None = None
+    metadata: Json | None = None
+    parents: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_name("task", self.task)
+        check_name("queue", self.queue)
+        check_text("tenant", self.tenant, MAX_NAME_LENGTH)
+        check_int("priority", self.priority, MIN_PRIORITY, MAX_PRIORITY)
+        check_int("max_attempts", self.max_attempts, 1, MAX_ATTEMPTS_LIMIT)
+        if type(self.args) is not bytes:
+            raise InvalidInput("args must be encoded first: use tenure.codec.encode(value)")
+        if self.metadata is not None and type(self.metadata) is not bytes:
+            raise InvalidInput("metadata must be encoded first: use tenure.codec.encode(value)")
+        if self.retry is not None and type(self.retry) is not bytes:
+            raise InvalidInput("retry must be encoded first: use tenure.policy.dump_policy(policy)")
+        if self.delay_seconds is not None and self.due_at is not None:
+            raise InvalidInput("give delay_seconds or due_at, not both")
+        if self.delay_seconds is not None:
+            check_seconds("delay_seconds", self.delay_seconds, least=-MAX_SECONDS)
+        if self.due_at is not None:
+            check_time("due_at", self.due_at)
+        if self.timeout_seconds is not None:
+            check_seconds("timeout_seconds", self.timeout_seconds, least=0.001)
+        if self.parents != ():
+            check_parents(self.parents)
+
+
+class Enqueued(msgspec.Struct, frozen=True):
+    """The answer to one enqueue.
+
+    `created` is False when a unique key was already held; `id` is then the holder's. `same_args`
+    tells whether the holder was enqueued with the same task and arguments.
+    """
+
+    id: int
+    created: bool = True
+    same_args: bool = True
+
+
+class Claimed(msgspec.Struct, frozen=True, gc=False):
+    """One job handed to a worker. `token` fences every write about this attempt."""
+
+    id: int
+    token: int
+    lease_id: int
+    task: str
+    args: str
+    queue: str
+    priority: int
+    tenant: str
+    attempts: int
+    max_attempts: int
+    crashes: int
+    created_at: datetime
+    timeout_seconds: float | None
+    retry: str | None
+    metadata: str | None
+    features: int
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """One worker's hold on a block of jobs until `expires_at`, pushed out by heartbeats."""
+
+    id: int
+    worker: str
+    claimed_at: datetime
+    expires_at: datetime
+    jobs: tuple[Claimed, ...]
+
+
+class Beat(msgspec.Struct, frozen=True):
+    """The answer to a heartbeat: leases that are gone, and held jobs asked to stop."""
+
+    lost: tuple[int, ...]
+    cancelled: tuple[tuple[int, int], ...]
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """What a running job last reported, and its checkpoint, if any."""
+
+    fraction: float | None = None
+    message: str | None = None
+    reported_at: datetime | None = None
+    checkpoint: str | None = None
+    saved_at: datetime | None = None
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as anybody may see it: live or finished, with everything that explains its state."""
+
+    id: int
+    token: int
+    state: State
+    task: str
+    args: str
+    queue: str
+    priority: int
+    tenant: str
+    attempts: int
+    max_attempts: int
+    crashes: int
+    created_at: datetime
+    queued_at: datetime
+    due_at: datetime | None
+    claimed_at: datetime | None
+    expires_at: datetime | None
+    finished_at: datetime | None
+    duration_seconds: float | None
+    worker: str | None
+    reason: str | None
+    held: bool
+    cancel_requested: bool
+    queue_paused: bool
+    unfinished_parents: int
+    timeout_seconds: float | None
+    retry: str | None
+    metadata: str | None
+    unique_scope: str | None
+    unique_key: str | None
+    unique_until: str | None
+    result: str | None
+    error: str | None
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One line of a job's story: what happened, when, under which token, by whom, and why."""
+
+    at: datetime
+    kind: str
+    token: int
+    worker: str | None = None
+    detail: str | None = None
+
+
+def utc_now() -> datetime:
+    """The host's wall clock, in UTC."""
+    return datetime.now(UTC)
+
+
+def check_name(what: str, name: str) -> None:
+    """Accept 1 to 200 ASCII letters, digits and `_ . : < > -`; refuse everything else."""
+    if not isinstance(name, str):  # before the cache, which cannot even be asked about a list
+        raise InvalidName(f"{what} must be a string, not {type(name).__name__}")
+    _check_name(what, name)
+
+
+@lru_cache(maxsize=4096)
+def _check_name(what: str, name: str) -> None:
+    if len(name) > MAX_NAME_LENGTH:
+        raise InvalidName(f"{what} is {len(name)} characters long; at most {MAX_NAME_LENGTH} fit")
+    if not _NAME.match(name):
+        raise InvalidName(
+            f"{what} {name[:60]!r} is not a valid name: use letters, digits and _ . : < > -, "
+            "and start with a letter, a digit or _"
+        )
+
+
+def check_text(what: str, text: str, max_length: int) -> None:
+    """Accept printable Unicode text up to a length; refuse control characters and surrogates."""
+    if not isinstance(text, str):
+        raise InvalidName(f"{what} must be a string, not {type(text).__name__}")
+    if len(text) > max_length:
+        raise InvalidName(f"{what} is {len(text)} characters long; at most {max_length} fit")
+    if not text.isprintable():
+        raise InvalidName(
+            f"{what} {text[:60]!r} has control or unprintable characters; remove them"
+        )
+
+
+def check_parents(parents: tuple[int, ...]) -> None:
+    """Accept a tuple of job ids."""
+    if type(parents) is not tuple:
+        raise InvalidInput(f"parents must be a tuple of job ids, {_not(parents)}")
+    if len(parents) > MAX_PARENTS:
+        raise OutOfRange(f"a job has at most {MAX_PARENTS} parents; got {len(parents)}")
+    for parent in parents:
+        check_int("a parent's id", parent, 1, MAX_ID)
+
+
+def check_int(what: str, value: int, least: int, most: int) -> None:
+    """Accept a true integer within the bounds."""
+    if type(value) is not int or not least <= value <= most:
+        raise OutOfRange(f"{what} must be a whole number from {least} to {most}, {_not(value)}")
+
+
+def check_seconds(what: str, value: float, least: float = 0.0) -> None:
+    """Accept a finite number of seconds up to a hundred years."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise OutOfRange(f"{what} must be a number of seconds, {_not(value)}")
+    if not least <= value <= MAX_SECONDS:  # also refuses NaN
+        raise OutOfRange(
+            f"{what} must be from {least:g} to {MAX_SECONDS:g} seconds, not {value!r:.60}"
+        )
+
+
+def _not(value: object) -> str:
+    """The end of a message about any value; one that cannot be shown is named by its type."""
+    try:
+        return f"not {value!r:.60}"
+    except Exception:  # noqa: BLE001 - 10**5000 raises here, and so may any stranger's repr
+        return f"not this {type(value).__name__}"
+
+
+def check_time(what: str, value: datetime) -> None:
+    """Accept an aware datetime between 1970 and 9000; a naive one is refused."""
+    if not isinstance(value, datetime):
+        raise OutOfRange(f"{what} must be a datetime, not {type(value).__name__}")
+    if value.tzinfo is None or value.utcoffset() is None:
+        raise OutOfRange(
+            f"{what} has no time zone; use datetime.now(timezone.utc) or set tzinfo on it"
+        )
+    if not LONG_AGO <= value <= FAR_FUTURE:
+        raise OutOfRange(
+            f"{what} must lie between the years 1970 and 9000, not {value.isoformat()}"
+        )
+
+
+def seconds(value: float) -> timedelta:
+    """A duration that fits every datetime arithmetic, whatever number it was made from."""
+    return timedelta(seconds=max(-MAX_SECONDS, min(MAX_SECONDS, value)))

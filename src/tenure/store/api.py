@@ -1,0 +1,286 @@
+"""The store as callers see it, in two colours with the same names: `Store` and `AsyncStore`.
+
+    store = open_store("sqlite:///jobs.db")            # or postgresql://user@host/database
+    [job] = store.enqueue([NewJob(task="app.send", args=encode({"to": "me"}))])
+    for lease in store.claim("worker-1", {"default": 100}): ...
+
+Every method is one of the operations of this package, bound to a session.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from functools import wraps
+from types import TracebackType
+from typing import Any, Concatenate, Literal, Self
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+from tenure.errors import ConfigError
+from tenure.job import MAX_NAME_LENGTH, check_text
+from tenure.store.claim import claim
+from tenure.store.enqueue import enqueue
+from tenure.store.inspect import (
+    count_finished,
+    count_live,
+    get,
+    list_jobs,
+    oldest_ready,
+    paused_queues,
+    progress,
+    timeline,
+)
+from tenure.store.operate import cancel, delete, hold, move, pause, prune, replay, resume, unhold
+from tenure.store.session import P, R, Scope, Session, drive
+from tenure.store.settle import report_progress, save_checkpoint, settle
+from tenure.store.sweep import extend, promote, sweep
+
+Call = Callable[Concatenate[Scope, P], Coroutine[Any, Any, R]]
+
+CLIENT_CONNECTIONS = 4
+
+
+def _blocking(call: Call[P, R]) -> "Callable[Concatenate[Store, P], R]":
+    @wraps(call)
+    def method(self: "Store", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return drive(call(self._scope, *args, **kwargs))
+
+    return method
+
+
+def _awaiting(call: Call[P, R]) -> "Callable[Concatenate[AsyncStore, P], Coroutine[Any, Any, R]]":
+    @wraps(call)
+    async def method(self: "AsyncStore", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self._thread is None:
+            return await call(self._scope, *args, **kwargs)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(
+            self._thread, lambda: drive(call(self._scope, *args, **kwargs))
+        )
+
+    return method
+
+
+async def _migrate(scope: Scope) -> int:
+    """Bring the schema up to date, one process at a time. Answers its version."""
+    return await scope.session.migrate()
+
+
+async def _close(scope: Scope) -> None:
+    """Close every connection. A store that is closed twice stays closed."""
+    await scope.session.aclose()
+
+
+class Store:
+    """Jobs on one database, for callers in threads. Safe to share between threads."""
+
+    def __init__(self, session: Session, tenant: str | None = None) -> None:
+        self._scope = Scope(session, tenant)
+
+    enqueue = _blocking(enqueue)
+    claim = _blocking(claim)
+    extend = _blocking(extend)
+    settle = _blocking(settle)
+    report_progress = _blocking(report_progress)
+    save_checkpoint = _blocking(save_checkpoint)
+    promote = _blocking(promote)
+    sweep = _blocking(sweep)
+    cancel = _blocking(cancel)
+    hold = _blocking(hold)
+    unhold = _blocking(unhold)
+    move = _blocking(move)
+    replay = _blocking(replay)
+    delete = _blocking(delete)
+    pause = _blocking(pause)
+    resume = _blocking(resume)
+    prune = _blocking(prune)
+    get = _blocking(get)
+    list_jobs = _blocking(list_jobs)
+    timeline = _blocking(timeline)
+    progress = _blocking(progress)
+    count_live = _blocking(count_live)
+    count_finished = _blocking(count_finished)
+    oldest_ready = _blocking(oldest_ready)
+    paused_queues = _blocking(paused_queues)
+    migrate = _blocking(_migrate)
+    close = _blocking(_close)
+
+    def for_tenant(self, tenant: str) -> "Store":
+        """The same store as one tenant may see it: its own jobs, and global ones to read."""
+        return Store(self._scope.session, _checked_tenant(tenant))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class AsyncStore:
+    """Jobs on one database, for callers on an event loop."""
+
+    def __init__(
+        self, session: Session, tenant: str | None = None, thread: ThreadPoolExecutor | None = None
+    ) -> None:
+        self._scope = Scope(session, tenant)
+        self._thread = thread
+
+    enqueue = _awaiting(enqueue)
+    claim = _awaiting(claim)
+    extend = _awaiting(extend)
+    settle = _awaiting(settle)
+    report_progress = _awaiting(report_progress)
+    save_checkpoint = _awaiting(save_checkpoint)
+    promote = _awaiting(promote)
+    sweep = _awaiting(sweep)
+    cancel = _awaiting(cancel)
+    hold = _awaiting(hold)
+    unhold = _awaiting(unhold)
+    move = _awaiting(move)
+    replay = _awaiting(replay)
+    delete = _awaiting(delete)
+    pause = _awaiting(pause)
+    resume = _awaiting(resume)
+    prune = _awaiting(prune)
+    get = _awaiting(get)
+    list_jobs = _awaiting(list_jobs)
+    timeline = _awaiting(timeline)
+    progress = _awaiting(progress)
+    count_live = _awaiting(count_live)
+    count_finished = _awaiting(count_finished)
+    oldest_ready = _awaiting(oldest_ready)
+    paused_queues = _awaiting(paused_queues)
+    migrate = _awaiting(_migrate)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await _awaiting(_close)(self)
+        if self._thread is not None:
+            self._thread.shutdown()
+
+    def for_tenant(self, tenant: str) -> "AsyncStore":
+        """The same store as one tenant may see it: its own jobs, and global ones to read."""
+        return AsyncStore(self._scope.session, _checked_tenant(tenant), self._thread)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+def open_store(
+    url: str, *, connections: int = CLIENT_CONNECTIONS, give_up_seconds: float = 10.0
+) -> Store:
+    """Open `sqlite:///file.db` or `postgresql://...` for callers in threads."""
+    return Store(_session(url, "sync", connections, give_up_seconds))
+
+
+def open_async_store(
+    url: str, *, connections: int = CLIENT_CONNECTIONS, give_up_seconds: float = 10.0
+) -> AsyncStore:
+    """Open the same for callers on an event loop.
+
+    SQLite operations run in one thread of their own, each as a whole.
+    """
+    session = _session(url, "async", connections, give_up_seconds)
+    local = urlsplit(url).scheme == "sqlite"
+    thread = ThreadPoolExecutor(1, thread_name_prefix="tenure-sqlite") if local else None
+    return AsyncStore(session, None, thread)
+
+
+def _checked_tenant(tenant: str) -> str:
+    check_text("tenant", tenant, MAX_NAME_LENGTH)
+    if not tenant:
+        raise ConfigError("a tenant scope needs a tenant; use the store itself for global jobs")
+    return tenant
+
+
+_SQLITE_OPTIONS = {"driver", "synchronous", "allow_affected_sqlite", "allow_network"}
+_POSTGRES_OPTIONS = {"schema", "pooler"}
+_SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,40}\Z")
+
+
+def _session(
+    url: str, colour: Literal["sync", "async"], connections: int, give_up_seconds: float
+) -> Session:
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if parts.scheme == "sqlite":
+        return _sqlite(parts.netloc, unquote(parts.path), options, give_up_seconds)
+    if parts.scheme in ("postgresql", "postgres"):
+        ours = {name: options.pop(name) for name in list(options) if name in _POSTGRES_OPTIONS}
+        conninfo = parts._replace(query=urlencode(options)).geturl()
+        return _postgres(conninfo, ours, colour, connections, give_up_seconds)
+    raise ConfigError(
+        f"a store URL starts with sqlite:/// or postgresql://, not {parts.scheme or url[:20]!r}"
+    )
+
+
+def _sqlite(host: str, path: str, options: dict[str, str], give_up_seconds: float) -> Session:
+    from tenure.store.sqlite import SQLite
+
+    if host:
+        raise ConfigError(
+            f"sqlite://{host}{path} names a host; write sqlite:///{host}{path} for a file in the "
+            "working directory"
+        )
+    _refuse_unknown(options, _SQLITE_OPTIONS)
+    driver = _one_of("driver", options.get("driver", "apsw"), ("apsw", "sqlite3"))
+    synchronous = _one_of("synchronous", options.get("synchronous", "FULL"), ("FULL", "NORMAL"))
+    return SQLite(
+        path.removeprefix("/"),
+        driver_name="sqlite3" if driver == "sqlite3" else "apsw",
+        synchronous=synchronous,
+        give_up_seconds=give_up_seconds,
+        allow_affected=options.get("allow_affected_sqlite") == "1",
+        allow_network=options.get("allow_network") == "1",
+    )
+
+
+def _postgres(
+    conninfo: str,
+    options: dict[str, str],
+    colour: Literal["sync", "async"],
+    connections: int,
+    give_up_seconds: float,
+) -> Session:
+    try:
+        from tenure.store import wire
+        from tenure.store.postgres import Postgres
+    except ImportError as error:
+        raise ConfigError("PostgreSQL needs a driver: pip install 'tenure[postgres]'") from error
+
+    schema = options.get("schema", "tenure")
+    if not _SCHEMA_NAME.match(schema):
+        raise ConfigError(f"schema {schema[:60]!r} must be lower-case letters, digits and _")
+    pooler = _one_of("pooler", options.get("pooler", "none"), ("none", "transaction"))
+    new_colour = wire.BlockingColour if colour == "sync" else wire.SuspendingColour
+    return Postgres(
+        conninfo,
+        lambda: new_colour(connections),
+        schema=schema,
+        give_up_seconds=give_up_seconds,
+        transaction_pooler=pooler == "transaction",
+    )
+
+
+def _refuse_unknown(options: dict[str, str], known: set[str]) -> None:
+    if unknown := sorted(set(options) - known):
+        raise ConfigError(f"unknown option {unknown[0]!r} in the URL; known are {sorted(known)}")
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        raise ConfigError(f"{name}={value[:30]} is not known; use one of {', '.join(allowed)}")
+    return value

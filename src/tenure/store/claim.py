@@ -1,0 +1,92 @@
+"""claim: tickets are consumed in order, their jobs go on a lease, and a worker holds them."""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from tenure.errors import InvalidInput
+from tenure.job import Claimed, Feature, Lease, State, check_int, check_name, check_seconds
+from tenure.store.session import Mode, Row, Tx, to_json, transaction
+from tenure.store.settle import Ending, finish_jobs
+
+MAX_BLOCK = 10_000
+_VOID_ROUNDS = 1000
+
+
+@transaction(Mode.WRITE)
+async def claim(
+    tx: Tx,
+    worker: str,
+    queues: Mapping[str, int],
+    *,
+    lease_seconds: float = 30.0,
+    now: datetime | None = None,
+) -> list[Lease]:
+    """Take up to `queues[name]` jobs from each queue, by priority, then in order of their places.
+
+    Answers the leases under which the worker now holds them. Jobs with a crash on record come on a
+    lease of their own each. An empty answer means that nothing was ready.
+    """
+    _check(worker, queues, lease_seconds)
+    tx.at(now)
+    granted: list[Row] = []
+    for _ in range(_VOID_ROUNDS):
+        taken = await _take_tickets(tx, queues)
+        live = [row for row in taken if row[3] is not None]
+        flagged = [row for row in live if row[16]]
+        if flagged:  # (!) finished as cancelled, not handed out
+            await finish_jobs(tx, [_cancelled(row) for row in flagged])
+        granted = [row for row in live if not row[16]]
+        if granted or not taken:
+            break  # (!) a claim that consumed only void tickets goes on at once
+    started = [row[3] for row in granted if row[15] & Feature.KEY_UNTIL_STARTED]
+    if started:
+        await tx.fetch("drop_started_keys", ids=to_json(started))
+    return [await _lease(tx, worker, block, lease_seconds) for block in _blocks(granted)]
+
+
+def _check(worker: str, queues: Mapping[str, int], lease_seconds: float) -> None:
+    check_name("worker", worker)
+    check_seconds("lease_seconds", lease_seconds, least=0.001)
+    if not queues:
+        raise InvalidInput("claim needs at least one queue: a worker serves the queues it names")
+    for name, most in queues.items():
+        check_name("queue", name)
+        check_int(f"the number of jobs wanted from {name}", most, 1, MAX_BLOCK)
+
+
+async def _take_tickets(tx: Tx, queues: Mapping[str, int]) -> list[Row]:
+    taken: list[Row] = []
+    for params in await tx.claim_params(queues):
+        rows = await tx.fetch("take_tickets", **params)
+        rows.sort(key=lambda row: (row[1], row[2]))
+        taken += rows
+    tx.note_taken(taken)
+    return taken
+
+
+def _blocks(rows: list[Row]) -> list[list[Row]]:
+    """Suspects are tried alone: a job with a crash on record gets a lease of its own."""
+    trusted = [row for row in rows if row[10] == 0]
+    suspects = [[row] for row in rows if row[10] > 0]
+    return [trusted, *suspects] if trusted else suspects
+
+
+async def _lease(tx: Tx, worker: str, block: list[Row], lease_seconds: float) -> Lease:
+    pairs = to_json([(row[3], row[4]) for row in block])
+    [(lease_id, claimed_at, expires_at)] = await tx.fetch(
+        "insert_lease", worker=worker, jobs=pairs, lease_seconds=lease_seconds
+    )
+    when = tx.when
+    jobs = tuple(
+        Claimed(
+            id, token, lease_id, task, args, queue, priority, tenant, attempts, max_attempts,
+            crashes, when(created_at), timeout, retry, metadata, features,
+        )
+        for queue, priority, _, id, token, task, args, tenant, attempts, max_attempts, crashes,
+            created_at, timeout, retry, metadata, features, _ in block
+    )  # fmt: skip
+    return Lease(lease_id, worker, when(claimed_at), when(expires_at), jobs)
+
+
+def _cancelled(row: Row) -> Ending:
+    return Ending(row[3], row[4], state=State.CANCELLED, charged=0, reason="cancelled")

@@ -1,0 +1,134 @@
+"""Floors: below them no ticket can appear any more, so claims need not look there.
+
+A long transaction anywhere in the cluster keeps dead tickets at the head of the line alive, and a
+claim that starts at the head walks all of them: the classic death of queues on PostgreSQL. Each
+claimer keeps a floor per lane (queue and priority) and starts its index scan there.
+
+When is a place safe as a floor? (Explored over all interleavings of three enqueuing transactions in
+tests/model/test_floor.py; leaving out the wait or the second reading loses tickets.)
+  1. note the sequence's value v,
+  2. then the lowest live place m of the lane (v + 1 if there is none),
+  3. then who holds a lock on `ready` that a drawer of places takes;
+  4. once all of those have ended, read the lowest live place again.
+The smaller of the two readings is the floor. Whoever draws a place holds that lock already, and a
+commit is visible before its locks are released. Floors are forgotten on reconnect, and a full scan
+every few seconds is the safety net.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tenure.job import MAX_PRIORITY, MIN_PRIORITY
+from tenure.store.session import Row, to_json
+
+STEP_TICKETS = 2000
+"""Look again after so many tickets: a claim never walks much more than this many dead ones."""
+
+FULL_SCAN_SECONDS = 5.0
+
+Lane = tuple[str, int]
+
+
+class Reader(Protocol):
+    """Runs named statements."""
+
+    async def fetch(self, statement: str, **params: object) -> list[Row]: ...
+
+
+@dataclass
+class _Candidate:
+    """Steps 1 to 3: what was read, and whom to wait for."""
+
+    lowest: dict[Lane, int]
+    drawers: set[str]
+
+
+@dataclass
+class Floors:
+    """What one claimer knows of the lines it claims from."""
+
+    full_scan_seconds: float = FULL_SCAN_SECONDS
+    step_tickets: int = STEP_TICKETS
+    _floors: dict[Lane, int] = field(default_factory=dict)
+    _candidate: _Candidate | None = None
+    _taken: int = 0
+    _last_full_scan: float = 0.0
+
+    def reset(self) -> None:
+        """Forget everything: another server may have answered since."""
+        self._floors.clear()
+        self._candidate = None
+        self._last_full_scan = 0.0
+
+    def floor(self, queue: str, priority: int) -> int:
+        """The place below which this lane holds nothing."""
+        return self._floors.get((queue, priority), 0)
+
+    def note_taken(self, lanes: Iterable[Lane]) -> None:
+        """Learn which lanes exist, and how much was consumed."""
+        for lane in lanes:
+            self._taken += 1
+            if lane not in self._floors:
+                self._floors[lane] = 0
+
+    async def advance(self, reader: Reader) -> None:
+        """Take the next steps of the rule, if enough tickets have gone by."""
+        if not self._floors or self._taken < self.step_tickets:
+            return
+        self._taken = 0
+        if self._candidate is not None:
+            self._candidate.drawers &= await self._drawers(reader)
+            if self._candidate.drawers:
+                return
+            again = await self._lowest(reader)
+            for lane, place in self._candidate.lowest.items():
+                self._floors[lane] = max(self._floors[lane], min(place, again.get(lane, place)))
+        [(highest,)] = await reader.fetch("highest_place")
+        lowest = await self._lowest(reader)
+        self._candidate = _Candidate(
+            {lane: lowest.get(lane, highest + 1) for lane in self._floors},
+            await self._drawers(reader),
+        )
+
+    def ranges(self, queues: Mapping[str, int]) -> str:
+        """The stretches of each line in which tickets may stand, in order, as rows of JSON.
+
+        Between two stretches of a queue lies the dead part of one lane. Priorities that were never
+        seen lie inside a stretch, so a new one is found at once.
+        """
+        now = time.monotonic()
+        full = now - self._last_full_scan >= self.full_scan_seconds
+        if full:
+            self._last_full_scan = now
+        rows = []
+        for queue in queues:
+            low = (MIN_PRIORITY - 1, 0)
+            floors = () if full else sorted(
+                (priority, floor) for (name, priority), floor in self._floors.items()
+                if name == queue and floor > 0
+            )  # fmt: skip
+            for priority, floor in floors:
+                rows.append(_range(queue, low, (priority, 0)))
+                low = (priority, floor)
+            rows.append(_range(queue, low, (MAX_PRIORITY + 1, 0)))
+        return to_json(rows)
+
+    async def _lowest(self, reader: Reader) -> dict[Lane, int]:
+        lanes = [
+            {"queue": queue, "priority": priority, "floor": floor}
+            for (queue, priority), floor in self._floors.items()
+        ]
+        rows = await reader.fetch("lowest_places", lanes=to_json(lanes))
+        return {(queue, priority): place for queue, priority, place in rows if place is not None}
+
+    async def _drawers(self, reader: Reader) -> set[str]:
+        return {row[0] for row in await reader.fetch("place_drawers")}
+
+
+def _range(queue: str, low: tuple[int, int], high: tuple[int, int]) -> dict[str, object]:
+    return {
+        "queue": queue, "low_priority": low[0], "low_place": low[1],
+        "high_priority": high[0], "high_place": high[1],
+    }  # fmt: skip

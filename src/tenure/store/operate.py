@@ -1,0 +1,288 @@
+"""What operators do to jobs and queues: cancel, hold, move, replay, delete, pause, prune.
+
+Always the job row first, then its ticket, matching the token. A job that is missing, or belongs to
+another tenant, raises `JobNotFound`.
+"""
+
+from datetime import datetime, timedelta
+
+from tenure.errors import InvalidInput, JobNotFound, KeyTaken, StoreBusy
+from tenure.job import (
+    MAX_PRIORITY,
+    MIN_PRIORITY,
+    Json,
+    State,
+    Unique,
+    Until,
+    check_int,
+    check_name,
+    check_seconds,
+    check_time,
+    utc_now,
+)
+from tenure.store.enqueue import key_row, take_keys
+from tenure.store.session import Mode, Row, Scope, Tx, to_json, transaction
+from tenure.store.settle import Ending, Happening, Ticket, add_events, finish_jobs
+
+PRUNE_BATCH = 1000
+_PAUSE_WAIT_SECONDS = 5.0
+
+
+@transaction(Mode.WRITE)
+async def cancel(
+    tx: Tx, id: int, *, reason: str = "cancelled", now: datetime | None = None
+) -> State:
+    """Cancel a job. Answers its state afterwards.
+
+    `cancelled`: it will not run. `running`: its worker is asked to stop, at the next heartbeat.
+    Another final state: it was over already, and nothing changed.
+    """
+    tx.at(now)
+    job = await _lock(tx, id)
+    if job is None:
+        return await _final_state(tx, id)
+    token, parked = job[1], job[6]
+    if parked is not None or await _take_ticket(tx, job):
+        await finish_jobs(tx, [Ending(id, token, state=State.CANCELLED, charged=0, reason=reason)])
+        return State.CANCELLED
+    if not job[8]:
+        await tx.fetch("request_cancel", id=id, reason=reason)
+        await add_events(tx, [Happening(id, token, "cancel requested", None, {"reason": reason})])
+    return State.RUNNING
+
+
+@transaction(Mode.WRITE)
+async def hold(tx: Tx, id: int, *, reason: str = "held", now: datetime | None = None) -> bool:
+    """Keep a job from being claimed until `unhold`. A running one is held when it comes back."""
+    tx.at(now)
+    job = await _lock_live(tx, id)
+    if job[7]:
+        return False
+    park = await _take_ticket(tx, job)
+    await tx.fetch("set_held", id=id, held=True, reason=reason, park=park)
+    await add_events(tx, [Happening(id, job[1], "held", None, {"reason": reason})])
+    return True
+
+
+@transaction(Mode.WRITE)
+async def unhold(tx: Tx, id: int, *, now: datetime | None = None) -> bool:
+    """Let a held job go on: it is claimable at once, or when its due time comes."""
+    tx.at(now)
+    job = await _lock_live(tx, id)
+    if not job[7]:
+        return False
+    token, due_at, parked = job[1], job[5], job[6]
+    await tx.fetch("set_held", id=id, held=False, reason=None, park=False)
+    if parked == "held":
+        due = tx.time(tx.when_or_none(due_at))
+        await tx.fetch(
+            "put_in_line", rows=to_json([Ticket(id, token, due_at=due, reason="unheld")])
+        )
+    await add_events(tx, [Happening(id, token, "unheld")])
+    return True
+
+
+@transaction(Mode.WRITE)
+async def move(
+    tx: Tx,
+    id: int,
+    *,
+    queue: str | None = None,
+    priority: int | None = None,
+    due_at: datetime | None = None,
+    now: datetime | None = None,
+) -> bool:
+    """Change queue, priority or due time: the live ticket is replaced, at the end of its line.
+
+    Answers False, and changes nothing, when the job has no ticket because it is running. A held or
+    waiting job keeps standing where it stands and changes where it will go.
+    """
+    if queue is not None:
+        check_name("queue", queue)
+    if priority is not None:
+        check_int("priority", priority, MIN_PRIORITY, MAX_PRIORITY)
+    if due_at is not None:
+        check_time("due_at", due_at)
+    if queue is None and priority is None and due_at is None:
+        raise InvalidInput("move needs a new queue, priority or due_at")
+    tx.at(now)
+    job = await _lock_live(tx, id)
+    token, parked = job[1], job[6]
+    if parked is not None:
+        await tx.fetch(
+            "change_line", id=id, queue=queue, priority=priority, change_due=due_at is not None,
+            due_at=tx.time(due_at),
+        )  # fmt: skip
+    elif await _take_ticket(tx, job):
+        due = due_at if due_at is not None else tx.when_or_none(job[5])
+        ticket = Ticket(
+            id, token, due_at=tx.time(due), reason="moved", queue=queue, priority=priority
+        )
+        await tx.fetch("put_in_line", rows=to_json([ticket]))
+    else:
+        return False
+    await add_events(
+        tx, [Happening(id, token, "moved", None, {"queue": queue, "priority": priority})]
+    )
+    return True
+
+
+@transaction(Mode.WRITE)
+async def replay(tx: Tx, id: int, *, now: datetime | None = None) -> bool:
+    """Run a finished job again: token + 1, attempts 0, its unique key retaken.
+
+    Answers False when the job is live already. Raises `KeyTaken` when another job holds its key.
+    """
+    tx.at(now)
+    found = await tx.fetch("finished_job", id=id, tenant=tx.tenant)
+    if not found:
+        await _lock_live(tx, id)
+        return False
+    row = found[0]
+    token, state, worker, finished_at, reason = row[1], row[2], row[11], row[12], row[13]
+    await _retake_key(tx, row)
+    await tx.fetch("replay", id=id)
+    ended = Happening(id, token, state, worker, {"reason": reason}, tx.time(tx.when(finished_at)))
+    await add_events(tx, [ended, Happening(id, token + 1, "replayed")])
+    return True
+
+
+async def _retake_key(tx: Tx, row: Row) -> None:
+    id, tenant, task, args, scope, key, until, period = (
+        row[0], row[3], row[4], row[5], row[6], row[7], row[8], row[9],
+    )  # fmt: skip
+    if key is None:
+        return
+    unique = Unique(key=key, scope=scope, until=Until(until), period_seconds=period)
+    wanted = (tenant, scope, key)
+    rows = {wanted: key_row(wanted, id, unique, task, Json(args.encode()))}
+    holder, _ = (await take_keys(tx, rows))[wanted]
+    if holder != id:
+        raise KeyTaken(f"job {holder} holds the unique key {key!r}; cancel it or wait for its end")
+
+
+@transaction(Mode.WRITE)
+async def delete(tx: Tx, id: int, *, now: datetime | None = None) -> None:
+    """Remove a finished job and its story for good. A live job is refused: cancel it first."""
+    tx.at(now)
+    if not await tx.fetch("finished_job", id=id, tenant=tx.tenant):
+        await _lock_live(tx, id)
+        raise InvalidInput(f"job {id} is not finished; cancel it first")
+    await tx.fetch("delete_finished", id=id)
+    await tx.fetch("forget_jobs", ids=to_json([id]))
+
+
+async def pause(
+    scope: Scope, queue: str, *, reason: str | None = None, now: datetime | None = None
+) -> None:
+    """Stop claims from a queue, durably. Once this has returned, no claim from it commits."""
+    check_name("queue", queue)
+
+    async def write(tx: Tx) -> None:
+        tx.at(now)
+        await tx.fetch("pause_queue", name=queue, reason=reason)
+
+    async def in_flight(tx: Tx) -> set[str]:
+        return {row[0] for row in await tx.fetch("claims_in_flight")}
+
+    await scope.transact(write)
+    older = await scope.transact(in_flight, Mode.READ)
+    waited = 0.0
+    while older:
+        if waited > _PAUSE_WAIT_SECONDS:
+            raise StoreBusy(f"queue {queue} is paused, but a claim from before is still open")
+        await scope.session.rest(0.005)
+        waited += 0.005
+        older &= await scope.transact(in_flight, Mode.READ)
+
+
+@transaction(Mode.WRITE)
+async def resume(tx: Tx, queue: str, *, now: datetime | None = None) -> bool:
+    """Let a paused queue be claimed from again. Answers whether it was paused."""
+    check_name("queue", queue)
+    tx.at(now)
+    return bool(await tx.fetch("resume_queue", name=queue))
+
+
+async def prune(
+    scope: Scope,
+    *,
+    succeeded_seconds: float = 7 * 86_400,
+    other_seconds: float = 30 * 86_400,
+    now: datetime | None = None,
+) -> int:
+    """Remove finished jobs older than the retention, in batches; answers how many single rows.
+
+    PostgreSQL drops whole days where it can, and prepares the partitions of the coming ones.
+    """
+    check_seconds("succeeded_seconds", succeeded_seconds)
+    check_seconds("other_seconds", other_seconds)
+    clock = now or utc_now()
+    longest = clock - timedelta(seconds=max(succeeded_seconds, other_seconds))
+
+    async def days(tx: Tx) -> None:
+        tx.at(now)
+        await tx.fetch("add_history_days", days=3)
+        await tx.fetch("drop_history_days", before=tx.time(longest))
+
+    async def rest(tx: Tx) -> None:
+        tx.at(now)
+        await tx.fetch("prune_keys", most=PRUNE_BATCH)
+        await tx.fetch("prune_orphans", before=tx.time(longest), most=PRUNE_BATCH)
+
+    await scope.transact(days)
+    removed = 0
+    for succeeded, age in ((True, succeeded_seconds), (False, other_seconds)):
+        before = clock - timedelta(seconds=age)
+        while batch := await _prune_batch(scope, succeeded, before, now):
+            removed += batch
+    await scope.transact(rest)
+    return removed
+
+
+async def _prune_batch(
+    scope: Scope, succeeded: bool, before: datetime, now: datetime | None
+) -> int:
+    async def remove(tx: Tx) -> int:
+        tx.at(now)
+        rows = await tx.fetch(
+            "prune_finished", before=tx.time(before), succeeded=succeeded, most=PRUNE_BATCH
+        )
+        if rows:
+            await tx.fetch("forget_jobs", ids=to_json([row[0] for row in rows]))
+        return len(rows)
+
+    return await scope.transact(remove)
+
+
+async def _lock(tx: Tx, id: int) -> Row | None:
+    rows = await tx.fetch("lock_job", id=id, tenant=tx.tenant)
+    return rows[0] if rows else None
+
+
+async def _lock_live(tx: Tx, id: int) -> Row:
+    job = await _lock(tx, id)
+    if job is None:
+        raise JobNotFound(f"there is no live job {id}; look at its state first")
+    return job
+
+
+async def _final_state(tx: Tx, id: int) -> State:
+    found = await tx.fetch("finished_job", id=id, tenant=tx.tenant)
+    if not found:
+        raise JobNotFound(f"there is no job {id}")
+    return State(found[0][2])
+
+
+async def _take_ticket(tx: Tx, job: Row) -> bool:
+    """Take the job's live ticket, from `due` first and then, in a later statement, from `ready`."""
+    id, token, queue, priority, place, due_at = job[:6]
+    if due_at is not None and await tx.fetch("take_due_ticket", id=id, token=token, due_at=due_at):
+        return True
+    if place is None:
+        return False
+    return bool(
+        await tx.fetch(
+            "take_ready_ticket", id=id, token=token, queue=queue, priority=priority, place=place
+        )
+    )

@@ -1,0 +1,400 @@
+"""Transactions on PostgreSQL: READ COMMITTED, few connections, every retry bounded.
+
+An operation that fails because of a deadlock or a serialization conflict runs again. One that loses
+its connection runs again on a new one until `give_up_seconds` are over; `tx.repeat` then tells it
+that its first COMMIT may have landed. A COMMIT is never sent on another connection than its BEGIN.
+
+Hot-path plans must not depend on statistics: a plan prepared while the tables were empty would scan
+them for ever. Our own connections therefore plan without sequential scans, hash and merge joins.
+"""
+
+import os
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from tenure.errors import (
+    ConfigError,
+    InvalidInput,
+    SchemaMissing,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+from tenure.store import migrate
+from tenure.store.floors import Floors
+from tenure.store.session import (
+    Collided,
+    Mode,
+    Operation,
+    R,
+    Row,
+    Session,
+    Tx,
+    given_time,
+    to_json,
+)
+from tenure.store.statements import migration_script, qualify, statements
+from tenure.store.wire import Blocking, Colour, Suspending, Wire
+
+CONFLICT_TRIES = 10
+ID_BLOCK = 64
+"""More than 32: see `draw_ids`."""
+
+_PLANNER = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
+_LIMITS = {"lock_timeout": "5s", "idle_in_transaction_session_timeout": "60s"}
+_MIGRATION_LOCK = 7_364_881_223
+
+
+class PostgresTx(Tx):
+    """An open transaction on one connection."""
+
+    def __init__(
+        self, wire: Wire, sql: Mapping[str, tuple[str, ...]], floors: Floors, *, prepare: bool
+    ) -> None:
+        self._wire = wire
+        self._sql = sql
+        self._floors = floors
+        self._prepare = prepare
+        self._now: datetime | None = None
+
+    def at(self, now: datetime | None) -> None:
+        self._now = given_time(now)
+
+    async def fetch(self, statement: str, **params: object) -> list[Row]:
+        [sql] = self._sql[statement]
+        params["now"] = self._now
+        return await self._wire.fetch(sql, params, prepare=self._prepare)
+
+    def time(self, at: datetime | None) -> datetime | None:
+        return at
+
+    def when(self, value: Any) -> datetime:
+        at: datetime = value
+        return at.astimezone(UTC)  # the session's time zone is the user's business
+
+    async def claim_params(self, queues: Mapping[str, int]) -> list[dict[str, object]]:
+        await self._floors.advance(self)
+        wanted = [{"name": name, "most": most} for name, most in queues.items()]
+        return [{"queues": to_json(wanted), "ranges": self._floors.ranges(queues)}]
+
+    def note_taken(self, rows: Sequence[Row]) -> None:
+        self._floors.note_taken((row[0], row[1]) for row in rows)
+
+
+class BorrowedTx(PostgresTx):
+    """The caller's transaction, through whatever connection the caller has: see `borrow`."""
+
+    async def fetch(self, statement: str, **params: object) -> list[Row]:
+        try:
+            return await super().fetch(statement, **params)
+        except psycopg.errors.DataError as error:
+            raise InvalidInput(f"the database refused a value: {_text(error)}") from error
+
+
+class Postgres(Session):
+    """One schema in one PostgreSQL database, in one colour."""
+
+    def __init__(
+        self,
+        conninfo: str,
+        colour: Callable[[], Colour],
+        *,
+        schema: str = "tenure",
+        give_up_seconds: float = 10.0,
+        transaction_pooler: bool = False,
+    ) -> None:
+        self._params = _connect_params(conninfo, transaction_pooler)
+        self._new_colour = colour
+        self._schema = schema
+        self._sql = statements("postgres", schema)
+        self._give_up_seconds = give_up_seconds
+        self._pooler = transaction_pooler
+        self._closed = False
+        self._start_process()
+
+    def _start_process(self) -> None:
+        """Fresh state, also after a fork: a connection is never shared with the parent."""
+        self._pid = os.getpid()
+        self._colour = self._new_colour()
+        self._idle: list[Wire] = []
+        self._ids: list[int] = []
+        self.floors = Floors()
+
+    async def transact(self, op: Operation[R], mode: Mode = Mode.WRITE) -> R:
+        deadline = time.monotonic() + self._give_up_seconds
+        repeat = collided = False
+        conflicts = outages = 0
+        while True:
+            try:
+                return await self._attempt(op, mode, deadline, repeat, collided)
+            except Collided:
+                collided = True
+            except psycopg.errors.UniqueViolation as error:
+                if not repeat or collided:
+                    raise _translate(error) from error
+                collided = True
+            except _CONFLICTS as error:
+                conflicts += 1
+                if conflicts >= CONFLICT_TRIES or time.monotonic() > deadline:
+                    raise _translate(error) from error
+                await self._colour.sleep(random.uniform(0, 0.01 * 2**conflicts))
+            except psycopg.Error as error:
+                if not _is_outage(error):
+                    raise _translate(error) from error
+                repeat = True
+                outages += 1
+                pause = random.uniform(0, min(1.0, 0.02 * 2**outages))
+                if time.monotonic() + pause > deadline:
+                    raise _translate(error) from error
+                await self._colour.sleep(pause)
+
+    async def _attempt(
+        self, op: Operation[R], mode: Mode, deadline: float, repeat: bool, collided: bool
+    ) -> R:
+        wire = await self._acquire(deadline)
+        try:
+            await wire.script(self._begin(mode))
+            tx = PostgresTx(wire, self._sql, self.floors, prepare=not self._pooler)
+            tx.repeat, tx.collided = repeat, collided
+            answer = await op(tx)
+            await wire.script("commit")
+            return answer
+        except psycopg.Error as error:
+            if _is_outage(error):
+                await _discard(wire)
+            raise
+        except BaseException:
+            if not wire.broken and not wire.idle:
+                await _undo(wire)
+            raise
+        finally:
+            await self._release(wire)
+
+    def _begin(self, mode: Mode) -> str:
+        parts = ["begin"]
+        if mode is Mode.READ:
+            parts = ["begin isolation level repeatable read read only"]
+        if mode is Mode.BEAT:
+            parts.append("set local synchronous_commit = off")
+        if self._pooler:
+            settings = (_PLANNER if mode is not Mode.READ else {}) | _LIMITS
+            parts += [f"set local {name} = '{value}'" for name, value in settings.items()]
+        elif mode is Mode.READ:
+            parts += [
+                f"set local {name} = 'on'" for name in ("enable_hashjoin", "enable_mergejoin")
+            ]
+        return "; ".join(parts)
+
+    async def reserve_ids(self, count: int) -> list[int] | None:
+        missing = count - len(self._ids)
+        if missing > 0:
+
+            async def draw(tx: Tx) -> list[Row]:
+                return await tx.fetch("draw_ids", count=max(missing, ID_BLOCK))
+
+            rows = await self.transact(draw)
+            self._ids += [row[0] for row in rows]
+        ids, self._ids = self._ids[:count], self._ids[count:]
+        return ids
+
+    def borrow(self, connection: object) -> Tx:
+        wire: Wire
+        if isinstance(connection, psycopg.AsyncConnection):
+            wire = Suspending(connection)
+        elif isinstance(connection, psycopg.Connection):
+            wire = Blocking(connection)
+        else:
+            raise InvalidInput(f"on= takes a psycopg connection, not {type(connection).__name__}")
+        if wire.broken:
+            raise InvalidInput("on= is a closed connection")
+        if connection.autocommit and wire.idle:
+            raise InvalidInput(
+                "on= is in autocommit mode without a transaction; open one with "
+                "connection.transaction()"
+            )
+        # Planned anew each time: a plan kept from the days of empty tables would scan them.
+        return BorrowedTx(wire, self._sql, Floors(), prepare=False)
+
+    async def rest(self, seconds: float) -> None:
+        await self._colour.sleep(seconds)
+
+    async def aclose(self) -> None:
+        self._closed = True
+        if self._pid == os.getpid():
+            while self._idle:
+                await self._idle.pop().close()
+
+    async def migrate(self) -> int:
+        deadline = time.monotonic() + self._give_up_seconds
+        while True:
+            try:
+                wire = await self._connect(deadline)
+                try:
+                    return await self._migrate(wire)
+                finally:
+                    await wire.close()
+            except psycopg.Error as error:
+                if not _is_outage(error) or time.monotonic() > deadline:
+                    raise _translate(error) from error
+                await self._colour.sleep(0.1)
+
+    async def _migrate(self, wire: Wire) -> int:
+        table = f"{self._schema}.schema_version"
+        await wire.script("begin; set local lock_timeout = '60s'")
+        await wire.script(f"select pg_advisory_xact_lock({_MIGRATION_LOCK})")
+        await wire.script("set local lock_timeout = '5s'")
+        found = await wire.fetch("select to_regclass(%(t)s)::text", {"t": table}, prepare=False)
+        if found[0][0] is None:
+            await wire.script(f"create schema if not exists {self._schema}")
+            await wire.script(f"create table {table} {migrate.VERSION_TABLE}")
+            await wire.script(f"insert into {table} values (1, 0, 0)")
+        [(version, min_code)] = await wire.fetch(
+            f"select version, min_code from {table}", {}, prepare=False
+        )
+        if version > migrate.VERSION:
+            migrate.check_version(version, min_code)
+        for step in range(version + 1, migrate.VERSION + 1):
+            await wire.script(migration_script("postgres", step, self._schema))
+            await wire.script(
+                f"update {table} set version = {step}, min_code = {migrate.MIN_CODE[step]}"
+            )
+        await wire.script("commit")
+        return max(int(version), migrate.VERSION)
+
+    async def _acquire(self, deadline: float) -> Wire:
+        if self._closed:
+            raise InvalidInput("this store is closed; open another one")
+        if self._pid != os.getpid():
+            self._start_process()
+        if not await self._colour.enter(max(0.001, deadline - time.monotonic())):
+            raise StoreBusy("all connections of this store are in use; try again or allow more")
+        try:
+            if self._idle:
+                return self._idle.pop()
+            return await self._connect_checked(deadline)
+        except BaseException:
+            self._colour.leave()
+            raise
+
+    async def _release(self, wire: Wire) -> None:
+        if not wire.broken and (self._closed or not wire.idle):
+            await _discard(wire)
+        if not wire.broken:
+            self._idle.append(wire)
+        self._colour.leave()
+
+    async def _connect_checked(self, deadline: float) -> Wire:
+        """A connection to a server that has our schema. Ids and floors of another are forgotten."""
+        wire = await self._connect(deadline)
+        self.floors.reset()
+        self._ids.clear()
+        try:
+            sql = qualify(
+                "select version, min_code from tenure.schema_version", "postgres", self._schema
+            )
+            rows = await wire.fetch(sql, {}, prepare=False)
+        except psycopg.errors.Error as error:
+            await wire.close()
+            if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName):
+                migrate.check_version(None, None)
+            raise
+        try:
+            migrate.check_version(*(rows[0] if rows else (None, None)))
+        except BaseException:
+            await wire.close()
+            raise
+        return wire
+
+    async def _connect(self, deadline: float) -> Wire:
+        timeout = max(1, min(5, round(deadline - time.monotonic())))
+        return await self._colour.connect(**{"connect_timeout": timeout} | self._params)
+
+
+_CONFLICTS = (
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.SerializationFailure,
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.QueryCanceled,
+)
+
+_WRONG = ("authentication failed", "does not exist", "no pg_hba.conf entry", "not permitted")
+
+
+def _connect_params(conninfo: str, pooler: bool) -> dict[str, Any]:
+    try:
+        params: dict[str, Any] = dict(conninfo_to_dict(conninfo))
+    except psycopg.ProgrammingError as error:
+        raise ConfigError(f"the PostgreSQL URL cannot be read: {_text(error)}") from error
+    if not pooler:
+        settings = " ".join(f"-c {name}={value}" for name, value in (_PLANNER | _LIMITS).items())
+        params["options"] = f"{params.get('options', '')} {settings}".strip()
+    params["autocommit"] = True
+    params.setdefault("application_name", "tenure")
+    if pooler:
+        params["prepare_threshold"] = None
+    return params
+
+
+def _is_outage(error: psycopg.Error) -> bool:
+    """Is the connection gone, or the server not one that can be written to now?"""
+    state = error.sqlstate
+    if state is None:
+        return isinstance(error, psycopg.OperationalError) and not any(
+            text in str(error) for text in _WRONG
+        )
+    return state[:2] == "08" or state[:4] == "57P0" or state in ("25006", "53300", "25P03")
+
+
+def _translate(error: psycopg.Error) -> StoreError | InvalidInput:
+    """A driver's exception as one of ours, with the fix in its message."""
+    text = _text(error)
+    match error.sqlstate or "":
+        case "55P03" | "57014" | "40P01" | "40001":
+            return StoreBusy(f"another transaction is in the way ({text}); try again")
+        case "25006":
+            return StoreReadOnly(f"this server is read-only, a standby perhaps ({text})")
+        case "42501":
+            return StoreReadOnly(
+                f"this role lacks a privilege ({text}); see the docs on least privilege"
+            )
+        case "53100":
+            return StoreFull(f"the database server's disk is full ({text}); nothing was written")
+        case "42P01" | "3F000" | "42883":
+            return SchemaMissing(
+                f"the Tenure schema is not complete ({text}); run `tenure db migrate`"
+            )
+        case state if state[:2] in ("22", "23"):
+            return InvalidInput(f"the database refused a value: {text}")
+        case "":
+            return StoreUnavailable(
+                f"PostgreSQL cannot be reached ({text}); check the URL and that the server runs"
+            )
+        case state if _is_outage(error):
+            return StoreUnavailable(f"PostgreSQL went away and did not come back ({text})")
+        case state:
+            return StoreError(f"PostgreSQL says: {text} [{state}]")
+
+
+def _text(error: psycopg.Error) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+async def _discard(wire: Wire) -> None:
+    with suppress(psycopg.Error):
+        await wire.close()
+
+
+async def _undo(wire: Wire) -> None:
+    try:
+        await wire.script("rollback")
+    except psycopg.Error:
+        await _discard(wire)

@@ -1,0 +1,335 @@
+"""settle: attempts end. The happy path is one statement for the whole batch.
+
+Every write here is guarded by (id, token) and by the worker's own lease row. What did not match is
+answered as stale, unless it is a repeat of the same worker's settlement that had landed.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+
+from tenure.errors import InvalidInput, LeaseLost
+from tenure.job import Feature, Json, State, check_name
+from tenure.lifecycle import (
+    HeldJob,
+    Move,
+    Outcome,
+    Settlement,
+    Standing,
+    after_parents,
+    after_settlement,
+)
+from tenure.store.session import Mode, Row, Scope, Tx, to_json, transaction
+
+MAX_MESSAGE = 1000
+
+EVENT_OF = {Outcome.RETRY: "retried", Outcome.SNOOZE: "snoozed", Outcome.RELEASE: "released"}
+_SETTLED = " ".join([*EVENT_OF.values(), "succeeded", "failed", "cancelled", "skipped"])
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What became of one worker write: it landed, it was stale, or the store refused its data."""
+
+    landed: bool
+    error: str | None = None
+
+    @property
+    def stale(self) -> bool:
+        """The job is no longer this worker's; nothing was changed."""
+        return not self.landed and self.error is None
+
+
+LANDED, STALE = Answer(True), Answer(False)
+
+
+class Ending(msgspec.Struct, omit_defaults=True):
+    """One row of `finish`. Without a lease it is the store's own doing, not a worker's."""
+
+    id: int
+    token: int
+    lease: int | None = None
+    worker: str | None = None
+    state: State = State.SUCCEEDED
+    charged: int = 1
+    crashed: int = 0
+    result: msgspec.Raw | None = None
+    error: msgspec.Raw | None = None
+    reason: str | None = None
+    duration: float | None = None
+
+
+class Ticket(msgspec.Struct, omit_defaults=True):
+    """One row of `put_in_line`."""
+
+    id: int
+    token: int
+    delay: float | None = None
+    due_at: object = None
+    charged: int = 0
+    crashed: int = 0
+    reason: str | None = None
+    error: msgspec.Raw | None = None
+    queue: str | None = None
+    priority: int | None = None
+
+
+class Happening(msgspec.Struct, omit_defaults=True):
+    """One row of `add_events`."""
+
+    job_id: int
+    token: int
+    kind: str
+    worker: str | None = None
+    detail: dict[str, object] | None = None
+    at: object = None
+    n: int = 0
+
+
+async def settle(
+    scope: Scope,
+    worker: str,
+    settlements: Sequence[Settlement],
+    *,
+    done_leases: Sequence[int] = (),
+    on: object | None = None,
+    now: datetime | None = None,
+) -> list[Answer]:
+    """End attempts: one transaction, one answer per settlement, in order.
+
+    `done_leases` are leases that the worker believes to be used up; they are removed if that is
+    true. A batch that the database refuses as a whole is halved until the bad row stands alone.
+    With `on`, the caller's own transaction, a stale settlement raises `LeaseLost`, so that the
+    caller's rows roll back with it.
+    """
+    check_name("worker", worker)
+    if on is not None:
+        answers = await _settle(scope.enter(scope.session.borrow(on)), worker, settlements, (), now)
+        for settlement, answer in zip(settlements, answers, strict=True):
+            if not answer.landed:
+                raise LeaseLost(_lost(settlement))
+        return answers
+    return await _settle_halving(scope, worker, list(settlements), done_leases, now)
+
+
+async def _settle_halving(
+    scope: Scope,
+    worker: str,
+    settlements: list[Settlement],
+    done_leases: Sequence[int],
+    now: datetime | None,
+) -> list[Answer]:
+    try:
+        return await scope.transact(lambda tx: _settle(tx, worker, settlements, done_leases, now))
+    except InvalidInput as error:
+        if len(settlements) <= 1:
+            return [Answer(False, str(error)) for _ in settlements]
+        half = len(settlements) // 2
+        first = await _settle_halving(scope, worker, settlements[:half], (), now)
+        return first + await _settle_halving(scope, worker, settlements[half:], done_leases, now)
+
+
+async def _settle(
+    tx: Tx,
+    worker: str,
+    settlements: Sequence[Settlement],
+    done_leases: Sequence[int],
+    now: datetime | None,
+) -> list[Answer]:
+    tx.at(now)
+    batch: dict[tuple[int, int], Settlement] = {}
+    for settlement in settlements:
+        batch.setdefault((settlement.id, settlement.token), settlement)
+    succeeded = [s for s in batch.values() if s.outcome is Outcome.SUCCEED]
+    landed = await finish_jobs(tx, [_success(s, worker) for s in succeeded])
+    others = [s for s in batch.values() if s.outcome is not Outcome.SUCCEED]
+    if others:
+        landed |= await _settle_others(tx, worker, others)
+    missed = [s for s in settlements if (s.id, s.token) not in landed]
+    if missed:  # (!) a repeat after an unanswered COMMIT has landed already
+        rows = to_json([{"id": s.id, "token": s.token} for s in missed])
+        found = await tx.fetch("landed", rows=rows, worker=worker, kinds=_SETTLED)
+        landed |= {(id, token) for id, token in found}
+    if done_leases:
+        await tx.fetch("drop_leases", ids=to_json(list(done_leases)), worker=worker)
+    return [LANDED if (s.id, s.token) in landed else STALE for s in settlements]
+
+
+async def _settle_others(
+    tx: Tx, worker: str, settlements: list[Settlement]
+) -> set[tuple[int, int]]:
+    by_job = {(s.id, s.token): s for s in settlements}
+    endings: list[Ending] = []
+    tickets: list[Ticket] = []
+    events: list[Happening] = []
+    for id, token, attempts, max_attempts, flagged, _, claimed_at in await tx.fetch(
+        "lock_held", rows=_held_rows(settlements), worker=worker
+    ):
+        settlement = by_job[id, token]
+        move = after_settlement(Standing(attempts, max_attempts, bool(flagged)), settlement)
+        if move.to.final:
+            endings.append(_ending(settlement, move, worker))
+        else:
+            tickets.append(_ticket(settlement, move))
+            events.append(_requeued(tx, settlement, worker, claimed_at))
+    landed = await finish_jobs(tx, endings)
+    if tickets:
+        await tx.fetch("put_in_line", rows=to_json(tickets))
+        await add_events(tx, events)
+        landed |= {(ticket.id, ticket.token) for ticket in tickets}
+    return landed
+
+
+async def finish_jobs(tx: Tx, endings: list[Ending]) -> set[tuple[int, int]]:
+    """Move jobs to history and let go of all that hung on them. Answers those that moved."""
+    if not endings:
+        return set()
+    by_id = {ending.id: ending for ending in endings}
+    moved = await tx.fetch("finish", rows=to_json(endings))
+    featured = [(id, features) for id, features in moved if features]
+    if featured:
+        await _let_go(tx, featured, by_id)
+    return {(id, by_id[id].token) for id, _ in moved}
+
+
+async def _let_go(tx: Tx, featured: list[tuple[int, int]], by_id: dict[int, Ending]) -> None:
+    keyed = [id for id, features in featured if features & Feature.KEY]
+    if keyed:
+        await tx.fetch("release_keys", ids=to_json(keyed))
+    noted = [
+        id for id, features in featured
+        if features & Feature.NOTES and by_id[id].state is State.SUCCEEDED
+    ]  # fmt: skip
+    if noted:
+        await tx.fetch("drop_notes", ids=to_json(noted))
+    parents = [
+        {"id": id, "state": by_id[id].state} for id, features in featured
+        if features & Feature.CHILDREN
+    ]  # fmt: skip
+    if parents:
+        children = await tx.fetch("note_parent_ends", rows=to_json(parents))
+        await free_children(tx, sorted({row[0] for row in children}))
+
+
+async def free_children(tx: Tx, ids: list[int]) -> None:
+    """free: put children in line whose last parent has finished; skip those that lost one.
+
+    The decision is read in a new statement after the locks are held: the last two parents of a
+    child that finish together release it once, not never.
+    """
+    if not ids or not await tx.fetch("lock_freed", ids=to_json(ids)):
+        return
+    endings: list[Ending] = []
+    tickets: list[Ticket] = []
+    for id, token, due_at, flagged, all_succeeded in await tx.fetch(
+        "freed_children", ids=to_json(ids)
+    ):
+        move = after_parents(
+            all_succeeded=bool(all_succeeded), cancel_requested=bool(flagged), delay_seconds=0.0
+        )
+        if move.to.final:
+            endings.append(Ending(id, token, state=move.to, charged=0, reason=move.reason))
+        else:
+            due = tx.time(tx.when_or_none(due_at))
+            tickets.append(Ticket(id, token, due_at=due, reason=move.reason))
+    if tickets:
+        await tx.fetch("put_in_line", rows=to_json(tickets))
+        await add_events(tx, [Happening(t.id, t.token, "freed") for t in tickets])
+    await finish_jobs(tx, endings)
+
+
+@transaction(Mode.BEAT)
+async def report_progress(
+    tx: Tx,
+    worker: str,
+    reports: Sequence[tuple[HeldJob, float | None, str | None]],
+    *,
+    now: datetime | None = None,
+) -> list[Answer]:
+    """Note how far held jobs have come: (job, fraction, message). Fenced like a settlement."""
+    tx.at(now)
+    held = await _hold_notes(tx, worker, [job for job, _, _ in reports])
+    rows = [
+        {"id": job.id, "token": job.token, "fraction": fraction,
+         "message": None if message is None else message[:MAX_MESSAGE]}
+        for job, fraction, message in reports if (job.id, job.token) in held
+    ]  # fmt: skip
+    if rows:
+        await tx.fetch("report_progress", rows=to_json(rows))
+    return [LANDED if (job.id, job.token) in held else STALE for job, _, _ in reports]
+
+
+@transaction(Mode.WRITE)
+async def save_checkpoint(
+    tx: Tx, worker: str, job: HeldJob, checkpoint: Json, *, now: datetime | None = None
+) -> Answer:
+    """Keep the state from which a later attempt may go on. Fenced like a settlement."""
+    tx.at(now)
+    if not await _hold_notes(tx, worker, [job]):
+        return STALE
+    await tx.fetch("save_checkpoint", id=job.id, token=job.token, checkpoint=checkpoint.decode())
+    return LANDED
+
+
+async def _hold_notes(tx: Tx, worker: str, jobs: Sequence[HeldJob]) -> set[tuple[int, int]]:
+    rows: list[Row] = await tx.fetch("lock_held", rows=_held_rows(jobs), worker=worker)
+    fresh = [row[0] for row in rows if not row[5] & Feature.NOTES]
+    if fresh:
+        await tx.fetch("mark_noted", ids=to_json(fresh))
+    return {(row[0], row[1]) for row in rows}
+
+
+async def add_events(tx: Tx, events: list[Happening]) -> None:
+    """Write lines of jobs' stories, in the transaction that makes them true."""
+    for n, event in enumerate(events, 1):
+        event.n = n
+    if events:
+        await tx.fetch("add_events", rows=to_json(events))
+
+
+def _held_rows(jobs: Sequence[HeldJob] | Sequence[Settlement]) -> str:
+    return to_json(
+        [
+            {"id": job.id, "token": job.token,
+             "lease": job.lease if isinstance(job, Settlement) else job.lease_id}
+            for job in jobs
+        ]
+    )  # fmt: skip
+
+
+def _success(s: Settlement, worker: str) -> Ending:
+    result = None if s.result is None or s.result == b"null" else msgspec.Raw(s.result)
+    return Ending(s.id, s.token, s.lease, worker, result=result, duration=s.duration_seconds)
+
+
+def _ending(s: Settlement, move: Move, worker: str) -> Ending:
+    return Ending(
+        s.id, s.token, s.lease, worker, state=move.to, charged=int(move.charged),
+        error=None if s.error is None else msgspec.Raw(s.error), reason=move.reason,
+        duration=s.duration_seconds,
+    )  # fmt: skip
+
+
+def _ticket(s: Settlement, move: Move) -> Ticket:
+    return Ticket(
+        s.id, s.token, delay=move.delay_seconds or None, charged=int(move.charged),
+        reason=move.reason, error=None if s.error is None else msgspec.Raw(s.error),
+    )  # fmt: skip
+
+
+def _requeued(tx: Tx, s: Settlement, worker: str, claimed_at: object) -> Happening:
+    detail: dict[str, object] = {"claimed_at": tx.when(claimed_at), "reason": s.reason}
+    if s.error is not None:
+        detail["error"] = msgspec.Raw(s.error)
+    if s.delay_seconds:
+        detail["delay_seconds"] = s.delay_seconds
+    if s.duration_seconds is not None:
+        detail["duration_seconds"] = s.duration_seconds
+    return Happening(s.id, s.token, EVENT_OF[s.outcome], worker, detail)
+
+
+def _lost(s: Settlement) -> str:
+    return (
+        f"job {s.id} is no longer held under token {s.token}: another attempt may be running. "
+        "Roll back and stop"
+    )

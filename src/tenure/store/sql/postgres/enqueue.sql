@@ -1,0 +1,94 @@
+-- name: draw_ids
+-- Ids are known to the client before the insert. A block of more than 32 values always writes its
+-- own WAL record, so the draw's commit is flushed and no crash can hand the same ids out again.
+select nextval('tenure.job_id') from generate_series(1, :count);
+
+-- name: insert_jobs
+-- enqueue: the job and its ticket. Whoever draws a place holds the lock on `ready` already: the
+-- floor of the claimers relies on it (a statement locks its target tables before it runs).
+with t as materialized (select coalesce(:now::timestamptz, clock_timestamp()) as now),
+batch as materialized (
+    select b.*, nullif(greatest(coalesce(b.due_at, t.now + b.delay * interval '1 second'), t.now), t.now) as due
+    from t, json_to_recordset(:rows::json) as b (
+        id bigint, task text, args json, queue text, priority smallint, delay double precision,
+        due_at timestamptz, tenant text, max_attempts smallint, timeout double precision, retry json,
+        metadata json, features smallint, parked text, unique_scope text, unique_key text,
+        unique_until text, unique_seconds double precision)
+), new as materialized (
+    select batch.*, case when due is null and parked is null then nextval('tenure.place') end as place
+    from batch
+), inserted as (
+    insert into tenure.job (
+        id, place, created_at, due_at, timeout_seconds, unique_seconds, priority, max_attempts,
+        features, tenant, queue, task, args, retry, metadata, parked, unique_scope, unique_key,
+        unique_until)
+    select id, place, t.now, due, timeout, unique_seconds, coalesce(priority, 0),
+           coalesce(max_attempts, 5), coalesce(features, 0), coalesce(tenant, ''),
+           coalesce(queue, 'default'), task, args, retry, metadata, parked, unique_scope, unique_key,
+           unique_until
+    from new, t
+), queued as (
+    insert into tenure.ready (place, job_id, token, priority, queue)
+    select place, id, 1, coalesce(priority, 0), coalesce(queue, 'default')
+    from new where place is not null
+)
+insert into tenure.due (due_at, job_id, token)
+select due, id, 1 from new where due is not null and parked is null;
+
+-- name: stored_jobs
+-- Where did an enqueue whose COMMIT got no answer leave its jobs? Live or finished.
+select j.id, j.task, j.args::text, j.queue, j.tenant
+from unnest(array(select (value #>> '{}')::bigint from json_array_elements(:ids::json))) as b (id),
+     lateral (select id, task, args, queue, tenant from tenure.job where id = b.id
+              union all
+              select id, task, args, queue, tenant from tenure.history where id = b.id) as j;
+
+-- name: finished_among
+-- Of these jobs, which are in history? A repeated enqueue asks after its insert, never before.
+select h.id
+from unnest(array(select (value #>> '{}')::bigint from json_array_elements(:ids::json))) as b (id),
+     lateral (select id from tenure.history where id = b.id limit 1) as h;
+
+-- name: take_keys
+-- The unique index decides. Rows come sorted, so that two batches cannot deadlock.
+insert into tenure.unique_key (tenant, scope, key, job_id, until, fingerprint, expires_at)
+select b.tenant, b.scope, b.key, b.job_id, b.until, b.fingerprint,
+       coalesce(:now::timestamptz, clock_timestamp()) + b.seconds * interval '1 second'
+from json_to_recordset(:rows::json) as b (
+    tenant text, scope text, key text, job_id bigint, until text, fingerprint text,
+    seconds double precision)
+on conflict (tenant, scope, key) do nothing
+returning job_id;
+
+-- name: key_holders
+-- Who holds these keys? `over`: its period has ended and its job is no longer live.
+select k.tenant, k.scope, k.key, k.job_id, k.fingerprint,
+       k.expires_at is not null
+       and k.expires_at <= coalesce(:now::timestamptz, clock_timestamp())
+       and not exists (select from tenure.job j where j.id = k.job_id) as over
+from json_to_recordset(:rows::json) as b (tenant text, scope text, key text),
+     lateral (select * from tenure.unique_key u
+              where u.tenant = b.tenant and u.scope = b.scope and u.key = b.key) as k;
+
+-- name: drop_key
+-- Guarded by the holder seen: whoever took it over meanwhile keeps it.
+delete from tenure.unique_key
+where tenant = :tenant and scope = :scope and key = :key and job_id = :job_id;
+
+-- name: add_parents
+-- A job that waits for others. Only live or finished jobs of the same tenant count as parents.
+insert into tenure.parent (job_id, parent_id, parent_state)
+select b.job_id, b.parent_id,
+       (select state from tenure.history h where h.id = b.parent_id limit 1)
+from json_to_recordset(:rows::json) as b (job_id bigint, parent_id bigint);
+
+-- name: mark_parents
+-- Locked in id order: a parent that settles at the same time sees the mark, or is seen finished.
+with locked as materialized (
+    select j.id
+    from json_to_recordset(:rows::json) as b (id bigint, tenant text),
+         lateral (select id from tenure.job where id = b.id and tenant = b.tenant for update) as j
+    order by j.id
+)
+update tenure.job j set features = features | 2 from locked where j.id = locked.id
+returning j.id;

@@ -1,0 +1,114 @@
+-- name: get_job
+select id, token, state::text, task, args::text, queue, priority, tenant, attempts, max_attempts,
+       crashes, created_at, queued_at, due_at, claimed_at, finished_at, duration_seconds, worker,
+       reason, held, cancel_requested, queue_paused, unfinished_parents, timeout_seconds,
+       retry::text, metadata::text, unique_scope, unique_key, unique_until, result::text, error::text
+from tenure.jobs
+where id = :id and (:tenant::text is null or tenant in (:tenant::text, ''));
+
+-- name: list_live
+-- A bounded walk down the ids: at most `scan` rows are looked at, whatever the filter.
+select id, token, state::text, task, args::text, queue, priority, tenant, attempts, max_attempts,
+       crashes, created_at, queued_at, due_at, claimed_at, finished_at, duration_seconds, worker,
+       reason, held, cancel_requested, queue_paused, unfinished_parents, timeout_seconds,
+       retry::text, metadata::text, unique_scope, unique_key, unique_until, result::text, error::text
+from tenure.live
+where id = any (array(
+        select j.id from (select id, tenant, queue, task from tenure.job
+                          where id < :below order by id desc limit :scan) as j
+        where (:tenant::text is null or j.tenant in (:tenant::text, ''))
+          and (:queue::text is null or j.queue = :queue::text)
+          and (:task::text is null or j.task = :task::text)
+        order by j.id desc))
+  and (:states::text is null or state::text = any (string_to_array(:states::text, ' ')))
+order by id desc
+limit :most;
+
+-- name: live_floor
+-- Where the bounded walk of list_live ends.
+select min(id), count(*) from (
+    select id from tenure.job where id < :below order by id desc limit :scan) as walked;
+
+-- name: list_finished
+select id, token, state::text, task, args::text, queue, priority, tenant, attempts, max_attempts,
+       crashes, created_at, created_at, null::timestamptz, claimed_at, finished_at, duration_seconds,
+       worker, reason, false, false, false, 0, timeout_seconds, retry::text, metadata::text,
+       unique_scope, unique_key, unique_until, result::text, error::text
+from (select * from tenure.history where id < :below order by id desc limit :scan) as h
+where (:tenant::text is null or tenant in (:tenant::text, ''))
+  and (:queue::text is null or queue = :queue::text)
+  and (:task::text is null or task = :task::text)
+  and (:states::text is null or state::text = any (string_to_array(:states::text, ' ')))
+order by id desc
+limit :most;
+
+-- name: list_unsuccessful
+-- One final state other than success: the index holds nothing else, so the walk is as long as the
+-- list. The literal condition is what lets a prepared plan use the partial index.
+select id, token, state::text, task, args::text, queue, priority, tenant, attempts, max_attempts,
+       crashes, created_at, created_at, null::timestamptz, claimed_at, finished_at, duration_seconds,
+       worker, reason, false, false, false, 0, timeout_seconds, retry::text, metadata::text,
+       unique_scope, unique_key, unique_until, result::text, error::text
+from (select * from tenure.history
+      where state = :state::tenure.state and state <> 'succeeded' and id < :below
+      order by id desc limit :scan) as h
+where (:tenant::text is null or tenant in (:tenant::text, ''))
+  and (:queue::text is null or queue = :queue::text)
+  and (:task::text is null or task = :task::text)
+order by id desc
+limit :most;
+
+-- name: unsuccessful_floor
+select min(id), count(*) from (
+    select id from tenure.history
+    where state = :state::tenure.state and state <> 'succeeded' and id < :below
+    order by id desc limit :scan) as walked;
+
+-- name: finished_floor
+select min(id), count(*) from (
+    select id from tenure.history where id < :below order by id desc limit :scan) as walked;
+
+-- name: holders
+-- Which lease holds these jobs?
+select job_id, token, lease_id, worker, claimed_at, expires_at from tenure.holding
+where job_id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));
+
+-- name: count_live
+select queue, task, state::text, tenant, count(*) from tenure.live
+where (:tenant::text is null or tenant in (:tenant::text, ''))
+group by queue, task, state, tenant
+order by queue, task, state, tenant;
+
+-- name: count_finished
+select queue, task, state::text, tenant, count(*) from tenure.history
+where finished_at >= :since and finished_at < :before
+  and (:tenant::text is null or tenant in (:tenant::text, ''))
+group by queue, task, state, tenant
+order by queue, task, state, tenant;
+
+-- name: oldest_ready
+-- The head of each lane, found by hopping from lane to lane, never by walking a line.
+with recursive lane as (
+    (select queue, priority, place, job_id from tenure.ready order by queue, priority, place limit 1)
+    union all
+    select n.queue, n.priority, n.place, n.job_id
+    from lane, lateral (
+        select queue, priority, place, job_id from tenure.ready r
+        where (r.queue, r.priority) > (lane.queue, lane.priority)
+        order by queue, priority, place limit 1) as n
+)
+select lane.queue, min(coalesce(j.queued_at, j.created_at)),
+       extract(epoch from coalesce(:now::timestamptz, clock_timestamp())
+               - min(coalesce(j.queued_at, j.created_at)))::double precision
+from lane, lateral (select created_at, queued_at from tenure.job where id = lane.job_id) as j
+group by lane.queue order by lane.queue;
+
+-- name: job_events
+select at, kind, token, worker, detail::text from tenure.event
+where job_id = :id order by seq;
+
+-- name: get_note
+select fraction, message, reported_at, checkpoint::text, saved_at from tenure.note where job_id = :id;
+
+-- name: clock
+select coalesce(:now::timestamptz, clock_timestamp());

@@ -1,0 +1,130 @@
+-- name: lock_job
+-- cancel, hold, unhold, move: the job row first, its ticket afterwards.
+select id, token, queue, priority, place, due_at, parked, held, cancel_requested
+from tenure.job where id = :id and (:tenant::text is null or tenant = :tenant::text)
+for update;
+
+-- name: take_due_ticket
+-- cancel, hold, move: matching the token; a void ticket is not this job's.
+delete from tenure.due where due_at = :due_at and job_id = :id and token = :token returning job_id;
+
+-- name: take_ready_ticket
+-- cancel, hold, move: in a later statement than the one on `due`. Waits for a claim in flight.
+delete from tenure.ready
+where queue = :queue and priority = :priority and place = :place and job_id = :id and token = :token
+returning job_id;
+
+-- name: request_cancel
+update tenure.job set cancel_requested = true, reason = :reason where id = :id;
+
+-- name: set_held
+update tenure.job
+set held = :held, reason = :reason, parked = case when :park::boolean then 'held' else parked end
+where id = :id;
+
+-- name: change_line
+-- move: a job that stands nowhere (held, waiting) changes where it will stand.
+update tenure.job
+set queue = coalesce(:queue, queue), priority = coalesce(:priority::smallint, priority),
+    due_at = case when :change_due::boolean then :due_at::timestamptz else due_at end
+where id = :id;
+
+-- name: finished_job
+-- replay, delete: lock the row of history.
+select id, token, state::text, tenant, task, args::text, unique_scope, unique_key, unique_until,
+       unique_seconds, features, worker, finished_at, reason
+from tenure.history where id = :id and (:tenant::text is null or tenant = :tenant::text)
+for update;
+
+-- name: replay
+-- replay: the row moves back. Token + 1, attempts 0.
+with old as (
+    delete from tenure.history where id = :id returning *
+), new as materialized (
+    select old.*, nextval('tenure.place') as place, coalesce(:now::timestamptz, clock_timestamp()) as now
+    from old
+), inserted as (
+    insert into tenure.job (
+        id, token, place, created_at, queued_at, timeout_seconds, unique_seconds, priority, attempts,
+        max_attempts, crashes, features, tenant, queue, task, args, retry, metadata, error, reason,
+        unique_scope, unique_key, unique_until)
+    select id, token + 1, place, created_at, now, timeout_seconds, unique_seconds, priority, 0,
+           max_attempts, 0, features, tenant, queue, task, args, retry, metadata, error, 'replayed',
+           unique_scope, unique_key, unique_until
+    from new
+)
+insert into tenure.ready (place, job_id, token, priority, queue)
+select place, id, token + 1, priority, queue from new
+returning job_id;
+
+-- name: delete_finished
+delete from tenure.history where id = :id;
+
+-- name: forget_jobs
+-- delete, prune: what hangs on jobs that are gone. Keys held for ever stay.
+with gone as materialized (
+    select (value #>> '{}')::bigint as id from json_array_elements(:ids::json)
+), events as (
+    delete from tenure.event where job_id = any (array(select id from gone))
+), notes as (
+    delete from tenure.note where job_id = any (array(select id from gone))
+)
+delete from tenure.parent where job_id = any (array(select id from gone));
+
+-- name: pause_queue
+insert into tenure.queue (name, paused_at, reason)
+values (:name, coalesce(:now::timestamptz, clock_timestamp()), :reason)
+on conflict (name) do update
+set paused_at = coalesce(queue.paused_at, excluded.paused_at), reason = excluded.reason;
+
+-- name: claims_in_flight
+-- pause: transactions that write leases right now; once they have ended, no claim is older than
+-- the pause.
+select distinct virtualtransaction from pg_catalog.pg_locks
+where locktype = 'relation' and relation = 'tenure.lease'::regclass and granted
+  and mode not in ('AccessShareLock', 'RowShareLock') and pid is distinct from pg_backend_pid();
+
+-- name: resume_queue
+delete from tenure.queue where name = :name returning name;
+
+-- name: paused_queues
+select name, paused_at, reason from tenure.queue where paused_at is not null order by name;
+
+-- name: prune_finished
+-- prune: a batch of one class of finished jobs, oldest first.
+delete from tenure.history h
+where h.ctid = any (array(
+          select o.ctid from tenure.history o
+          where o.finished_at < :before and (o.state = 'succeeded') = :succeeded
+          order by o.finished_at limit :most))
+  and h.finished_at < :before and (h.state = 'succeeded') = :succeeded
+returning h.id;
+
+-- name: prune_keys
+-- prune: keys whose period is over and whose job is no longer live.
+delete from tenure.unique_key k
+where k.expires_at <= coalesce(:now::timestamptz, clock_timestamp())
+  and not exists (select from tenure.job j where j.id = k.job_id)
+  and k.ctid = any (array(select ctid from tenure.unique_key
+                          where expires_at <= coalesce(:now::timestamptz, clock_timestamp())
+                          order by expires_at limit :most));
+
+-- name: prune_orphans
+-- prune: the story of jobs whose whole day was dropped.
+with orphan as materialized (
+    select distinct job_id from (
+        select job_id from tenure.event where at < :before order by job_id, seq limit :most) as e
+    where not exists (select from tenure.job j where j.id = e.job_id)
+      and not exists (select from tenure.history h where h.id = e.job_id)
+), notes as (
+    delete from tenure.note where job_id = any (array(select job_id from orphan))
+), edges as (
+    delete from tenure.parent where job_id = any (array(select job_id from orphan))
+)
+delete from tenure.event where job_id = any (array(select job_id from orphan));
+
+-- name: add_history_days
+select tenure.add_history_days(:days);
+
+-- name: drop_history_days
+select tenure.drop_history_days(:before);

@@ -1,0 +1,156 @@
+-- name: finish
+-- succeed, fail, skip, abort, cancel, sweep: the job moves to history. Guarded by id and token and,
+-- for a worker, by its own lease row: it must exist, whatever its deadline says.
+with batch as materialized (
+    select * from json_to_recordset(:rows::json) as b (
+        id bigint, token bigint, lease bigint, worker text, state text, charged int, crashed int,
+        result json, error json, reason text, duration double precision)
+), gone as (
+    delete from tenure.job j using batch b
+    where j.id = b.id and j.token = b.token
+      and (b.lease is null
+           or exists (select from tenure.lease l where l.id = b.lease and l.worker = b.worker))
+    returning j.*, b.lease, b.worker, b.state, b.charged, b.crashed, b.result,
+              coalesce(b.error, j.error) as last_error, b.reason as why, b.duration
+)
+insert into tenure.history (
+    id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
+    state, priority, attempts, max_attempts, crashes, features, tenant, queue, task, args, worker,
+    result, error, reason, retry, metadata, unique_scope, unique_key, unique_until)
+select id, token, created_at, (select claimed_at from tenure.lease l where l.id = gone.lease),
+       coalesce(:now::timestamptz, clock_timestamp()), duration, timeout_seconds, unique_seconds,
+       coalesce(gone.state, 'succeeded')::tenure.state, priority, attempts + coalesce(charged, 1),
+       max_attempts, crashes + coalesce(crashed, 0), features, tenant, queue, task, args, worker,
+       result, case when gone.state is null then null else last_error end, why, retry, metadata,
+       unique_scope, unique_key, unique_until
+from gone
+returning id, features;
+
+-- name: lock_held
+-- retry, fail, snooze, release, abort, skip, progress, checkpoint: lock what this worker truly holds.
+-- The token's guard is read again after the lock is there.
+select j.id, j.token, j.attempts, j.max_attempts, j.cancel_requested, j.features, l.claimed_at
+from json_to_recordset(:rows::json) as b (id bigint, token bigint, lease bigint),
+     lateral (select claimed_at from tenure.lease where id = b.lease and worker = :worker) as l,
+     lateral (select id, token, attempts, max_attempts, cancel_requested, features
+              from tenure.job where id = b.id and token = b.token for update) as j
+order by j.id;
+
+-- name: put_in_line
+-- retry, snooze, release, sweep, unhold, move, free: token + 1 and a new ticket at the end of the
+-- line, or none when the job is held. Called only for jobs locked in this transaction.
+with t as materialized (select coalesce(:now::timestamptz, clock_timestamp()) as now),
+batch as materialized (
+    select b.*, nullif(greatest(coalesce(b.due_at, t.now + b.delay * interval '1 second'), t.now), t.now) as due
+    from t, json_to_recordset(:rows::json) as b (
+        id bigint, token bigint, delay double precision, due_at timestamptz, charged int,
+        crashed int, reason text, error json, queue text, priority smallint)
+), moved as (
+    update tenure.job j
+    set token = j.token + 1, attempts = j.attempts + coalesce(b.charged, 0),
+        crashes = j.crashes + coalesce(b.crashed, 0), queued_at = t.now, due_at = b.due,
+        place = case when b.due is null and not j.held then nextval('tenure.place') end,
+        parked = case when j.held then 'held' end, reason = b.reason,
+        error = coalesce(b.error, j.error), queue = coalesce(b.queue, j.queue),
+        priority = coalesce(b.priority, j.priority)
+    from batch b, t
+    where j.id = b.id and j.token = b.token
+    returning j.id, j.token, j.queue, j.priority, j.place, j.due_at, j.parked
+), queued as (
+    insert into tenure.ready (place, job_id, token, priority, queue)
+    select place, id, token, priority, queue from moved where parked is null and due_at is null
+), scheduled as (
+    insert into tenure.due (due_at, job_id, token)
+    select due_at, id, token from moved where parked is null and due_at is not null
+)
+select id from moved;
+
+-- name: add_events
+insert into tenure.event (job_id, at, token, kind, worker, detail)
+select b.job_id, coalesce(b.at, :now::timestamptz, clock_timestamp()), b.token, b.kind, b.worker, b.detail
+from json_to_recordset(:rows::json) as b (
+    n int, job_id bigint, at timestamptz, token bigint, kind text, worker text, detail json)
+order by b.n;
+
+-- name: landed
+-- Zero rows changed: was it this worker's own settlement of this token, repeated?
+select b.id, b.token
+from json_to_recordset(:rows::json) as b (id bigint, token bigint)
+where exists (select from tenure.history h
+              where h.id = b.id and h.token = b.token and h.worker = :worker)
+   or exists (select from tenure.event e
+              where e.job_id = b.id and e.token = b.token and e.worker = :worker
+                and e.kind = any (string_to_array(:kinds, ' ')));
+
+-- name: drop_leases
+-- Only when none of their (job, token) is live: never because a worker believes that it is done.
+delete from tenure.lease l
+where l.id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
+  and l.worker = :worker
+  and not exists (
+      select from json_array_elements(l.jobs) as pair,
+           lateral (select from tenure.job j
+                    where j.id = (pair ->> 0)::bigint and j.token = (pair ->> 1)::bigint offset 0) as live)
+returning l.id;
+
+-- name: release_keys
+-- Every path to a final state gives the key back, where it is still mine. A key held for a period
+-- stays until the period is over; one held for ever stays.
+delete from tenure.unique_key k
+using (select h.id, h.tenant, h.unique_scope, h.unique_key
+       from unnest(array(select (value #>> '{}')::bigint from json_array_elements(:ids::json))) as b (id),
+            lateral (select * from tenure.history where id = b.id limit 1) as h) as f
+where k.tenant = f.tenant and k.scope = f.unique_scope and k.key = f.unique_key and k.job_id = f.id
+  and (k.until in ('started', 'finished')
+       or k.until = 'period' and k.expires_at <= coalesce(:now::timestamptz, clock_timestamp()));
+
+-- name: drop_notes
+-- A job that succeeded needs its checkpoint no more; a failed one keeps it for its replay.
+delete from tenure.note n
+where n.job_id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));
+
+-- name: note_parent_ends
+-- free: write the parent's end on each of its edges; answers the children.
+update tenure.parent p set parent_state = b.state::tenure.state
+from json_to_recordset(:rows::json) as b (id bigint, state text)
+where p.parent_id = b.id
+returning p.job_id;
+
+-- name: lock_freed
+-- free: children locked in id order; whether they are free is decided by a later statement.
+select j.id from tenure.job j
+where j.id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
+  and j.parked = 'parents'
+order by j.id
+for update;
+
+-- name: freed_children
+-- free: of the locked children, those without an unfinished parent.
+select j.id, j.token, j.due_at, j.cancel_requested,
+       not exists (select from tenure.parent p
+                   where p.job_id = j.id and p.parent_state <> 'succeeded')
+from tenure.job j
+where j.id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
+  and j.parked = 'parents'
+  and not exists (select from tenure.parent p where p.job_id = j.id and p.parent_state is null)
+order by j.id;
+
+-- name: report_progress
+-- progress: only for jobs locked as held in this transaction.
+insert into tenure.note (job_id, token, fraction, message, reported_at)
+select b.id, b.token, b.fraction, b.message, coalesce(:now::timestamptz, clock_timestamp())
+from json_to_recordset(:rows::json) as b (id bigint, token bigint, fraction double precision, message text)
+on conflict (job_id) do update
+set token = excluded.token, fraction = excluded.fraction, message = excluded.message,
+    reported_at = excluded.reported_at;
+
+-- name: save_checkpoint
+insert into tenure.note (job_id, token, checkpoint, saved_at)
+values (:id, :token, :checkpoint::json, coalesce(:now::timestamptz, clock_timestamp()))
+on conflict (job_id) do update
+set token = excluded.token, checkpoint = excluded.checkpoint, saved_at = excluded.saved_at;
+
+-- name: mark_noted
+update tenure.job set features = features | 4
+where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
+  and features & 4 = 0;

@@ -1,0 +1,96 @@
+-- name: promote
+-- promote: due tickets go to the end of the line; the token stays. Jobs are locked before tickets,
+-- as everywhere; one that is locked by somebody else waits for the next round.
+with t as materialized (select coalesce(:now::timestamptz, clock_timestamp()) as now),
+picked as materialized (
+    select d.due_at, d.job_id, d.token from tenure.due d
+    where d.due_at <= (select now from t)
+    order by d.due_at, d.job_id limit :most
+), locked as materialized (
+    select p.due_at, p.job_id, p.token, j.queue, j.priority, j.live
+    from picked p left join lateral (
+        select queue, priority, true as live from tenure.job
+        where id = p.job_id and token = p.token for update skip locked) as j on true
+), gone as (
+    delete from tenure.due d using locked
+    where d.due_at = locked.due_at and d.job_id = locked.job_id and d.token = locked.token and locked.live
+    returning d.job_id, d.token, locked.queue, locked.priority
+), new as materialized (
+    select gone.*, nextval('tenure.place') as place from gone
+), moved as (
+    update tenure.job j set place = new.place, due_at = null, queued_at = (select now from t)
+    from new where j.id = new.job_id
+)
+insert into tenure.ready (place, job_id, token, priority, queue)
+select place, job_id, token, priority, queue from new
+returning job_id;
+
+-- name: drop_void_due
+-- promote: a due ticket whose job is gone or has moved on is void.
+delete from tenure.due d
+where d.due_at <= coalesce(:now::timestamptz, clock_timestamp())
+  and d.ctid = any (array(
+      select v.ctid from tenure.due v
+      where v.due_at <= coalesce(:now::timestamptz, clock_timestamp())
+        and not exists (select from tenure.job j where j.id = v.job_id and j.token = v.token)
+      order by v.due_at limit :most
+      for update skip locked));
+
+-- name: expired_leases
+-- sweep: leases whose deadline has passed, a page at a time. No leader: locked ones are skipped.
+select l.id, l.worker, l.claimed_at, l.jobs::text, l.started::text
+from tenure.lease l
+where l.expires_at <= coalesce(:now::timestamptz, clock_timestamp())
+order by l.expires_at, l.id
+limit :most
+for update skip locked;
+
+-- name: lock_expired
+-- sweep: of the jobs on expired leases, those whose token still matches and that nobody locks.
+select j.id, j.token, j.attempts, j.max_attempts, j.cancel_requested, j.crashes, j.held
+from json_to_recordset(:rows::json) as b (id bigint, token bigint),
+     lateral (select id, token, attempts, max_attempts, cancel_requested, crashes, held
+              from tenure.job where id = b.id and token = b.token for update skip locked) as j
+order by j.id;
+
+-- name: still_live
+-- sweep: what is live after all of that is locked by somebody, and stays on its lease.
+select b.id, b.token
+from json_to_recordset(:rows::json) as b (id bigint, token bigint)
+where exists (select from tenure.job j where j.id = b.id and j.token = b.token);
+
+-- name: keep_on_lease
+update tenure.lease set jobs = :jobs::json where id = :id;
+
+-- name: delete_lease
+delete from tenure.lease where id = :id;
+
+-- name: extend
+-- extend: by lease and worker, refused after expiry. Answers what was pushed out.
+with held as materialized (
+    select l.id, b.started
+    from json_to_recordset(:rows::json) as b (id bigint, started json),
+         lateral (select id from tenure.lease
+                  where id = b.id and worker = :worker
+                    and expires_at > coalesce(:now::timestamptz, clock_timestamp())
+                  for update skip locked) as l
+)
+update tenure.lease l
+set expires_at = coalesce(:now::timestamptz, clock_timestamp()) + :lease_seconds * interval '1 second',
+    started = coalesce(held.started, l.started)
+from held where l.id = held.id
+returning l.id;
+
+-- name: valid_leases
+-- extend: locked for a moment by somebody, but still ours.
+select l.id from tenure.lease l
+where l.id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
+  and l.worker = :worker and l.expires_at > coalesce(:now::timestamptz, clock_timestamp());
+
+-- name: flagged_jobs
+select id, token from tenure.job where cancel_requested order by id limit 10000;
+
+-- name: lease_jobs
+select l.jobs::text from tenure.lease l
+where l.id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
+  and l.worker = :worker;

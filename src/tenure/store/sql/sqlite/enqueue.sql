@@ -1,0 +1,79 @@
+-- name: draw_ids
+update tenure.counter set job_id = job_id + :count;
+with recursive drawn (id) as (
+    select job_id - :count + 1 from tenure.counter
+    union all
+    select id + 1 from drawn where id < (select job_id from tenure.counter)
+)
+select id from drawn;
+
+-- name: insert_jobs
+-- enqueue: the job and its ticket.
+update tenure.counter set place = place + json_array_length(:rows);
+insert into tenure.job (
+    id, place, created_at, due_at, timeout_seconds, unique_seconds, priority, max_attempts, features,
+    tenant, queue, task, args, retry, metadata, parked, unique_scope, unique_key, unique_until)
+select b.value ->> 'id',
+       case when coalesce(b.value ->> 'due_at', :now + cast(1e6 * (b.value ->> 'delay') as integer), 0) <= :now
+                 and b.value ->> 'parked' is null
+            then c.place - json_array_length(:rows) + b.key + 1 end,
+       :now,
+       nullif(max(coalesce(b.value ->> 'due_at', :now + cast(1e6 * (b.value ->> 'delay') as integer), 0), :now), :now),
+       b.value ->> 'timeout', b.value ->> 'unique_seconds', coalesce(b.value ->> 'priority', 0),
+       coalesce(b.value ->> 'max_attempts', 5), coalesce(b.value ->> 'features', 0),
+       coalesce(b.value ->> 'tenant', ''), coalesce(b.value ->> 'queue', 'default'),
+       b.value ->> 'task', b.value -> 'args', b.value -> 'retry', b.value -> 'metadata',
+       b.value ->> 'parked', b.value ->> 'unique_scope', b.value ->> 'unique_key',
+       b.value ->> 'unique_until'
+from json_each(:rows) as b, tenure.counter as c;
+insert into tenure.ready (queue, priority, place, job_id, token)
+select j.queue, j.priority, j.place, j.id, 1
+from json_each(:rows) as b cross join tenure.job as j on j.id = b.value ->> 'id'
+where j.place is not null;
+insert into tenure.due (due_at, job_id, token)
+select j.due_at, j.id, 1
+from json_each(:rows) as b cross join tenure.job as j on j.id = b.value ->> 'id'
+where j.due_at is not null and j.parked is null;
+
+-- name: stored_jobs
+select j.id, j.task, j.args, j.queue, j.tenant from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
+union all
+select h.id, h.task, h.args, h.queue, h.tenant from json_each(:ids) as b cross join tenure.history as h on h.id = b.value;
+
+-- name: finished_among
+select h.id from json_each(:ids) as b cross join tenure.history as h on h.id = b.value;
+
+-- name: take_keys
+-- The unique index decides.
+insert into tenure.unique_key (tenant, scope, key, job_id, until, fingerprint, expires_at)
+select b.value ->> 'tenant', b.value ->> 'scope', b.value ->> 'key', b.value ->> 'job_id',
+       b.value ->> 'until', b.value ->> 'fingerprint',
+       :now + cast(1e6 * (b.value ->> 'seconds') as integer)
+from json_each(:rows) as b
+where true
+on conflict (tenant, scope, key) do nothing
+returning job_id;
+
+-- name: key_holders
+select k.tenant, k.scope, k.key, k.job_id, k.fingerprint,
+       k.expires_at is not null and k.expires_at <= :now
+       and not exists (select 1 from tenure.job j where j.id = k.job_id) as over
+from json_each(:rows) as b
+     cross join tenure.unique_key as k on k.tenant = b.value ->> 'tenant' and k.scope = b.value ->> 'scope'
+                               and k.key = b.value ->> 'key';
+
+-- name: drop_key
+delete from tenure.unique_key
+where tenant = :tenant and scope = :scope and key = :key and job_id = :job_id;
+
+-- name: add_parents
+insert into tenure.parent (job_id, parent_id, parent_state)
+select b.value ->> 'job_id', b.value ->> 'parent_id',
+       (select h.state from tenure.history h where h.id = b.value ->> 'parent_id')
+from json_each(:rows) as b;
+
+-- name: mark_parents
+update tenure.job as job set features = features | 2
+from json_each(:rows) as b
+where job.id = b.value ->> 'id' and job.tenant = b.value ->> 'tenant'
+returning id;

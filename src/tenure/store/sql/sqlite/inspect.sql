@@ -1,0 +1,107 @@
+-- name: get_job
+select id, token, state, task, args, queue, priority, tenant, attempts, max_attempts, crashes,
+       created_at, queued_at, due_at, claimed_at, finished_at, duration_seconds, worker, reason, held,
+       cancel_requested, queue_paused, unfinished_parents, timeout_seconds, retry, metadata,
+       unique_scope, unique_key, unique_until, result, error
+from tenure.jobs
+where id = :id and (:tenant is null or tenant in (:tenant, ''));
+
+-- name: list_live
+-- A bounded walk down the ids: at most `scan` rows are looked at, whatever the filter.
+select id, token, state, task, args, queue, priority, tenant, attempts, max_attempts, crashes,
+       created_at, queued_at, due_at, claimed_at, finished_at, duration_seconds, worker, reason, held,
+       cancel_requested, queue_paused, unfinished_parents, timeout_seconds, retry, metadata,
+       unique_scope, unique_key, unique_until, result, error
+from tenure.live
+where id in (
+        select j.id from (select id, tenant, queue, task from tenure.job
+                          where id < :below order by id desc limit :scan) as j
+        where (:tenant is null or j.tenant in (:tenant, ''))
+          and (:queue is null or j.queue = :queue)
+          and (:task is null or j.task = :task))
+  and (:states is null or instr(' ' || :states || ' ', ' ' || state || ' ') > 0)
+order by id desc
+limit :most;
+
+-- name: live_floor
+select min(id), count(*) from (select id from tenure.job where id < :below order by id desc limit :scan);
+
+-- name: list_finished
+select id, token, state, task, args, queue, priority, tenant, attempts, max_attempts, crashes,
+       created_at, created_at, null, claimed_at, finished_at, duration_seconds, worker, reason, 0, 0,
+       0, 0, timeout_seconds, retry, metadata, unique_scope, unique_key, unique_until, result, error
+from (select * from tenure.history where id < :below order by id desc limit :scan)
+where (:tenant is null or tenant in (:tenant, ''))
+  and (:queue is null or queue = :queue)
+  and (:task is null or task = :task)
+  and (:states is null or instr(' ' || :states || ' ', ' ' || state || ' ') > 0)
+order by id desc
+limit :most;
+
+-- name: list_unsuccessful
+-- One final state other than success: the index holds nothing else, so the walk is as long as the
+-- list. The literal condition is what lets a prepared plan use the partial index.
+select id, token, state, task, args, queue, priority, tenant, attempts, max_attempts, crashes,
+       created_at, created_at, null, claimed_at, finished_at, duration_seconds, worker, reason, 0, 0,
+       0, 0, timeout_seconds, retry, metadata, unique_scope, unique_key, unique_until, result, error
+from (select * from tenure.history
+      where state = :state and state <> 'succeeded' and id < :below
+      order by id desc limit :scan)
+where (:tenant is null or tenant in (:tenant, ''))
+  and (:queue is null or queue = :queue)
+  and (:task is null or task = :task)
+order by id desc
+limit :most;
+
+-- name: unsuccessful_floor
+select min(id), count(*) from (
+    select id from tenure.history
+    where state = :state and state <> 'succeeded' and id < :below
+    order by id desc limit :scan);
+
+-- name: finished_floor
+select min(id), count(*) from (select id from tenure.history where id < :below order by id desc limit :scan);
+
+-- name: holders
+select job_id, token, lease_id, worker, claimed_at, expires_at from tenure.holding
+where job_id in (select value from json_each(:ids));
+
+-- name: count_live
+select queue, task, state, tenant, count(*) from tenure.live
+where (:tenant is null or tenant in (:tenant, ''))
+group by queue, task, state, tenant
+order by queue, task, state, tenant;
+
+-- name: count_finished
+select queue, task, state, tenant, count(*) from tenure.history
+where finished_at >= :since and finished_at < :before
+  and (:tenant is null or tenant in (:tenant, ''))
+group by queue, task, state, tenant
+order by queue, task, state, tenant;
+
+-- name: oldest_ready
+with recursive lane (queue, priority) as (
+    select * from (select queue, priority from tenure.ready order by queue, priority limit 1)
+    union all
+    select (select r.queue from tenure.ready r where (r.queue, r.priority) > (lane.queue, lane.priority)
+            order by r.queue, r.priority limit 1),
+           (select r.priority from tenure.ready r where (r.queue, r.priority) > (lane.queue, lane.priority)
+            order by r.queue, r.priority limit 1)
+    from lane where lane.queue is not null
+)
+select lane.queue, min(coalesce(j.queued_at, j.created_at)),
+       (:now - min(coalesce(j.queued_at, j.created_at))) / 1e6
+from lane cross join tenure.job as j on j.id = (
+    select r.job_id from tenure.ready r where r.queue = lane.queue and r.priority = lane.priority
+    order by r.place limit 1)
+where lane.queue is not null
+group by lane.queue order by lane.queue;
+
+-- name: job_events
+select at, kind, token, worker, detail from tenure.event where job_id = :id order by seq;
+
+-- name: get_note
+select fraction, message, reported_at, checkpoint, saved_at from tenure.note where job_id = :id;
+
+-- name: clock
+select :now;

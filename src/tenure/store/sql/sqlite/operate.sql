@@ -1,0 +1,93 @@
+-- name: lock_job
+select id, token, queue, priority, place, due_at, parked, held, cancel_requested
+from tenure.job where id = :id and (:tenant is null or tenant = :tenant);
+
+-- name: take_due_ticket
+-- cancel, hold, move: matching the token; a void ticket is not this job's.
+delete from tenure.due where due_at = :due_at and job_id = :id and token = :token returning job_id;
+
+-- name: take_ready_ticket
+delete from tenure.ready
+where queue = :queue and priority = :priority and place = :place and job_id = :id and token = :token
+returning job_id;
+
+-- name: request_cancel
+update tenure.job set cancel_requested = true, reason = :reason where id = :id;
+
+-- name: set_held
+update tenure.job set held = :held, reason = :reason, parked = case when :park then 'held' else parked end
+where id = :id;
+
+-- name: change_line
+update tenure.job as job
+set queue = coalesce(:queue, queue), priority = coalesce(:priority, priority),
+    due_at = case when :change_due then :due_at else due_at end
+where id = :id;
+
+-- name: finished_job
+select id, token, state, tenant, task, args, unique_scope, unique_key, unique_until,
+       unique_seconds, features, worker, finished_at, reason
+from tenure.history where id = :id and (:tenant is null or tenant = :tenant);
+
+-- name: replay
+-- replay: the row moves back. Token + 1, attempts 0.
+update tenure.counter set place = place + 1;
+insert into tenure.job (
+    id, token, place, created_at, queued_at, timeout_seconds, unique_seconds, priority, attempts,
+    max_attempts, crashes, features, tenant, queue, task, args, retry, metadata, error, reason,
+    unique_scope, unique_key, unique_until)
+select h.id, h.token + 1, c.place, h.created_at, :now, h.timeout_seconds, h.unique_seconds, h.priority,
+       0, h.max_attempts, 0, h.features, h.tenant, h.queue, h.task, h.args, h.retry, h.metadata,
+       h.error, 'replayed', h.unique_scope, h.unique_key, h.unique_until
+from tenure.history h, tenure.counter c where h.id = :id
+returning id;
+insert into tenure.ready (queue, priority, place, job_id, token)
+select queue, priority, place, id, token from tenure.job where id = :id;
+delete from tenure.history where id = :id;
+
+-- name: delete_finished
+delete from tenure.history where id = :id;
+
+-- name: forget_jobs
+delete from tenure.event where job_id in (select value from json_each(:ids));
+delete from tenure.note where job_id in (select value from json_each(:ids));
+delete from tenure.parent where job_id in (select value from json_each(:ids));
+
+-- name: pause_queue
+insert into tenure.queue as queue (name, paused_at, reason) values (:name, :now, :reason)
+on conflict (name) do update
+set paused_at = coalesce(queue.paused_at, excluded.paused_at), reason = excluded.reason;
+
+-- name: claims_in_flight
+-- The single writer has none.
+select 1 where false;
+
+-- name: resume_queue
+delete from tenure.queue where name = :name returning name;
+
+-- name: paused_queues
+select name, paused_at, reason from tenure.queue where paused_at is not null order by name;
+
+-- name: prune_finished
+delete from tenure.history
+where id in (select id from tenure.history indexed by tenure.history_finished_at
+             where finished_at < :before and (state = 'succeeded') = :succeeded
+             order by finished_at limit :most)
+returning id;
+
+-- name: prune_keys
+delete from tenure.unique_key
+where (tenant, scope, key) in (
+    select k.tenant, k.scope, k.key from tenure.unique_key k
+    where k.expires_at <= :now and not exists (select 1 from tenure.job j where j.id = k.job_id)
+    order by k.expires_at limit :most);
+
+-- name: prune_orphans
+-- Nothing is dropped by the day here, so nothing is orphaned.
+select 1 where false;
+
+-- name: add_history_days
+select 0;
+
+-- name: drop_history_days
+select 0;

@@ -1,0 +1,130 @@
+-- name: finish
+-- succeed, fail, skip, abort, cancel, sweep: the job moves to history. Guarded by id and token and,
+-- for a worker, by its own lease row.
+insert into tenure.history (
+    id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
+    state, priority, attempts, max_attempts, crashes, features, tenant, queue, task, args, worker,
+    result, error, reason, retry, metadata, unique_scope, unique_key, unique_until)
+select j.id, j.token, j.created_at, l.claimed_at, :now, b.value ->> 'duration', j.timeout_seconds,
+       j.unique_seconds, coalesce(b.value ->> 'state', 'succeeded'), j.priority,
+       j.attempts + coalesce(b.value ->> 'charged', 1), j.max_attempts,
+       j.crashes + coalesce(b.value ->> 'crashed', 0), j.features, j.tenant, j.queue, j.task, j.args,
+       b.value ->> 'worker', b.value -> 'result',
+       case when b.value ->> 'state' is not null then coalesce(b.value -> 'error', j.error) end,
+       b.value ->> 'reason', j.retry, j.metadata, j.unique_scope, j.unique_key, j.unique_until
+from json_each(:rows) as b
+     cross join tenure.job as j on j.id = b.value ->> 'id' and j.token = b.value ->> 'token'
+     left join tenure.lease as l on l.id = b.value ->> 'lease' and l.worker = b.value ->> 'worker'
+where b.value ->> 'lease' is null or l.id is not null
+returning id, features;
+delete from tenure.job
+where id in (select b.value ->> 'id'
+             from json_each(:rows) as b cross join tenure.history as h on h.id = b.value ->> 'id'
+             where h.token = b.value ->> 'token');
+
+-- name: lock_held
+select j.id, j.token, j.attempts, j.max_attempts, j.cancel_requested, j.features, l.claimed_at
+from json_each(:rows) as b
+     cross join tenure.job as j on j.id = b.value ->> 'id' and j.token = b.value ->> 'token'
+     cross join tenure.lease as l on l.id = b.value ->> 'lease' and l.worker = :worker
+order by j.id;
+
+-- name: put_in_line
+-- retry, snooze, release, sweep, unhold, move, free: token + 1 and a new ticket at the end of the
+-- line, or none when the job is held. Called only for jobs whose token was checked in this
+-- transaction.
+update tenure.counter set place = place + json_array_length(:rows);
+update tenure.job as job
+set token = token + 1, attempts = attempts + coalesce(b.value ->> 'charged', 0),
+    crashes = crashes + coalesce(b.value ->> 'crashed', 0), queued_at = :now,
+    due_at = nullif(max(coalesce(b.value ->> 'due_at', :now + cast(1e6 * (b.value ->> 'delay') as integer), 0), :now), :now),
+    place = case
+        when held then null
+        when coalesce(b.value ->> 'due_at', :now + cast(1e6 * (b.value ->> 'delay') as integer), 0) > :now then null
+        else (select c.place from tenure.counter c) - json_array_length(:rows) + b.key + 1 end,
+    parked = case when held then 'held' end, reason = b.value ->> 'reason',
+    error = coalesce(b.value -> 'error', error), queue = coalesce(b.value ->> 'queue', queue),
+    priority = coalesce(b.value ->> 'priority', priority)
+from json_each(:rows) as b
+where job.id = b.value ->> 'id' and job.token = b.value ->> 'token'
+returning id;
+insert into tenure.ready (queue, priority, place, job_id, token)
+select j.queue, j.priority, j.place, j.id, j.token
+from json_each(:rows) as b cross join tenure.job as j on j.id = b.value ->> 'id'
+where j.token = (b.value ->> 'token') + 1 and j.parked is null and j.due_at is null;
+insert into tenure.due (due_at, job_id, token)
+select j.due_at, j.id, j.token
+from json_each(:rows) as b cross join tenure.job as j on j.id = b.value ->> 'id'
+where j.token = (b.value ->> 'token') + 1 and j.parked is null and j.due_at is not null;
+
+-- name: add_events
+insert into tenure.event (job_id, at, token, kind, worker, detail)
+select b.value ->> 'job_id', coalesce(b.value ->> 'at', :now), b.value ->> 'token',
+       b.value ->> 'kind', b.value ->> 'worker', b.value -> 'detail'
+from json_each(:rows) as b order by b.key;
+
+-- name: landed
+select b.value ->> 'id', b.value ->> 'token'
+from json_each(:rows) as b
+where exists (select 1 from tenure.history h where h.id = b.value ->> 'id'
+              and h.token = b.value ->> 'token' and h.worker = :worker)
+   or exists (select 1 from tenure.event e where e.job_id = b.value ->> 'id'
+              and e.token = b.value ->> 'token' and e.worker = :worker
+              and instr(' ' || :kinds || ' ', ' ' || e.kind || ' ') > 0);
+
+-- name: drop_leases
+-- Only when none of their (job, token) is live: never because a worker believes that it is done.
+delete from tenure.lease as lease
+where id in (select value from json_each(:ids)) and worker = :worker
+  and not exists (select 1 from json_each(lease.jobs) as pair
+                       cross join tenure.job as j on j.id = pair.value ->> 0
+                  where j.token = pair.value ->> 1)
+returning id;
+
+-- name: release_keys
+delete from tenure.unique_key
+where (tenant, scope, key, job_id) in (
+          select h.tenant, h.unique_scope, h.unique_key, h.id
+          from json_each(:ids) as b cross join tenure.history as h on h.id = b.value
+          where h.unique_key is not null)
+  and (until in ('started', 'finished') or until = 'period' and expires_at <= :now);
+
+-- name: drop_notes
+delete from tenure.note where job_id in (select value from json_each(:ids));
+
+-- name: note_parent_ends
+update tenure.parent as parent set parent_state = b.value ->> 'state'
+from json_each(:rows) as b
+where parent.parent_id = b.value ->> 'id'
+returning job_id;
+
+-- name: lock_freed
+select j.id from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
+where j.parked = 'parents' order by j.id;
+
+-- name: freed_children
+select j.id, j.token, j.due_at, j.cancel_requested,
+       not exists (select 1 from tenure.parent p where p.job_id = j.id and p.parent_state <> 'succeeded')
+from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
+where j.parked = 'parents'
+  and not exists (select 1 from tenure.parent p where p.job_id = j.id and p.parent_state is null)
+order by j.id;
+
+-- name: report_progress
+insert into tenure.note (job_id, token, fraction, message, reported_at)
+select b.value ->> 'id', b.value ->> 'token', b.value ->> 'fraction', b.value ->> 'message', :now
+from json_each(:rows) as b
+where true
+on conflict (job_id) do update
+set token = excluded.token, fraction = excluded.fraction, message = excluded.message,
+    reported_at = excluded.reported_at;
+
+-- name: save_checkpoint
+insert into tenure.note (job_id, token, checkpoint, saved_at)
+values (:id, :token, :checkpoint, :now)
+on conflict (job_id) do update
+set token = excluded.token, checkpoint = excluded.checkpoint, saved_at = excluded.saved_at;
+
+-- name: mark_noted
+update tenure.job set features = features | 4
+where id in (select value from json_each(:ids)) and features & 4 = 0;

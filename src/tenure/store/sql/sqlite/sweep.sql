@@ -1,0 +1,77 @@
+-- name: promote
+-- promote: due tickets go to the end of the line; the token stays. The job row remembers the new
+-- place, which is how the second statement finds what the first one moved.
+with picked as (
+    select row_number() over (order by d.due_at, d.job_id) as n, d.job_id, d.token
+    from (select due_at, job_id, token from tenure.due where due_at <= :now
+          order by due_at, job_id limit :most) as d
+)
+update tenure.job as job
+set place = (select c.place from tenure.counter c) + picked.n, due_at = null, queued_at = :now
+from picked
+where job.id = picked.job_id and job.token = picked.token
+returning id;
+insert into tenure.ready (queue, priority, place, job_id, token)
+select j.queue, j.priority, j.place, j.id, j.token
+from (select job_id, token from tenure.due where due_at <= :now order by due_at, job_id limit :most) as d
+     cross join tenure.job as j on j.id = d.job_id and j.token = d.token;
+update tenure.counter set place = place + :most
+where exists (select 1 from tenure.due where due_at <= :now);
+delete from tenure.due
+where (due_at, job_id) <= (
+    select due_at, job_id from (
+        select due_at, job_id from tenure.due where due_at <= :now order by due_at, job_id limit :most)
+    order by due_at desc, job_id desc limit 1);
+
+-- name: drop_void_due
+-- promote has dropped them with the others already.
+select 1 where false;
+
+-- name: expired_leases
+-- sweep: past the deadline on this boot's clock, or from another boot.
+select id, worker, claimed_at, jobs, started from (
+    select * from tenure.lease where boot = :boot and expires_tick <= :tick
+    union all
+    select * from tenure.lease where boot < :boot
+    union all
+    select * from tenure.lease where boot > :boot)
+order by expires_tick, id
+limit :most;
+
+-- name: lock_expired
+select j.id, j.token, j.attempts, j.max_attempts, j.cancel_requested, j.crashes, j.held
+from json_each(:rows) as b
+     cross join tenure.job as j on j.id = b.value ->> 'id' and j.token = b.value ->> 'token'
+order by j.id;
+
+-- name: still_live
+select b.value ->> 'id', b.value ->> 'token'
+from json_each(:rows) as b
+     cross join tenure.job as j on j.id = b.value ->> 'id' and j.token = b.value ->> 'token';
+
+-- name: keep_on_lease
+update tenure.lease set jobs = :jobs where id = :id;
+
+-- name: delete_lease
+delete from tenure.lease where id = :id;
+
+-- name: extend
+update tenure.lease as lease
+set expires_tick = :tick + cast(1e6 * :lease_seconds as integer),
+    expires_at = :now + cast(1e6 * :lease_seconds as integer),
+    started = coalesce(b.value -> 'started', started)
+from json_each(:rows) as b
+where lease.id = b.value ->> 'id' and lease.worker = :worker
+  and lease.boot = :boot and lease.expires_tick > :tick
+returning id;
+
+-- name: valid_leases
+select l.id from json_each(:ids) as b cross join tenure.lease as l on l.id = b.value
+where l.worker = :worker and l.boot = :boot and l.expires_tick > :tick;
+
+-- name: flagged_jobs
+select id, token from tenure.job where cancel_requested order by id limit 10000;
+
+-- name: lease_jobs
+select l.jobs from json_each(:ids) as b cross join tenure.lease as l on l.id = b.value
+where l.worker = :worker;

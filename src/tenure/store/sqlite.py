@@ -1,0 +1,362 @@
+"""Transactions on one SQLite file, shared by the threads of this process and by other processes.
+
+Every writing transaction is BEGIN IMMEDIATE. Group commit: a caller puts its operation into the
+waiting line and asks for the writer lock; whoever gets it commits all that wait, each in a
+SAVEPOINT of its own, and answers them after COMMIT. A lone caller pays neither a savepoint nor a
+thread hop. Between processes, a short constant sleep before each try for the write lock is fair
+where SQLite's growing back-off lets new writers overtake old ones.
+
+Leases are judged by the boot clock with the boot's id, so that a wall-clock jump harms nobody.
+"""
+
+import os
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from tenure.errors import InvalidInput, StoreBusy
+from tenure.store import migrate
+from tenure.store import sqlite_driver as driver
+from tenure.store.session import (
+    Mode,
+    Operation,
+    R,
+    Row,
+    Session,
+    Tx,
+    drive,
+    given_time,
+)
+from tenure.store.sqlite_driver import Connection, Driver
+from tenure.store.statements import statements
+
+SCHEMA = "tenure"
+RETRY_SECONDS = 0.001
+GROUP_LIMIT = 256
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+DriverError = (apsw.Error, sqlite3.Error)
+
+
+class SQLiteTx(Tx):
+    """An open transaction on one connection."""
+
+    def __init__(self, connection: Connection, path: str, clock: "Clock") -> None:
+        self._connection = connection
+        self._path = path
+        self._clock = clock
+        self._sql = statements("sqlite", SCHEMA)
+        self._now: dict[str, object] = {}
+
+    def at(self, now: datetime | None) -> None:
+        self._now = self._clock.read(given_time(now))
+
+    async def fetch(self, statement: str, **params: object) -> list[Row]:
+        values = params | self._now
+        rows: list[Row] = []
+        try:
+            for sql in self._sql[statement]:
+                rows += self._connection.execute(sql, values)
+        except DriverError as error:
+            raise driver.translate(error, self._path) from error
+        return rows
+
+    def time(self, at: datetime | None) -> int | None:
+        return None if at is None else (at - _EPOCH) // _MICROSECOND
+
+    def when(self, value: Any) -> datetime:
+        return _EPOCH + timedelta(microseconds=value)
+
+    async def claim_params(self, queues: Mapping[str, int]) -> list[dict[str, object]]:
+        return [{"queue": name, "most": most} for name, most in queues.items()]
+
+    def note_taken(self, rows: Sequence[Row]) -> None:
+        pass
+
+
+class Clock:
+    """Wall time for people and due times, boot time for leases, both in microseconds.
+
+    An explicit `now` stands for both; the offset between the two clocks is fixed when the store is
+    opened, so that a test that drives time gets exact deadlines.
+    """
+
+    def __init__(self) -> None:
+        self._offset = _boot_microseconds() - time.time_ns() // 1000
+        self._boot = boot_id()
+
+    def read(self, now: datetime | None) -> dict[str, object]:
+        """The parameters `now`, `tick` and `boot`."""
+        if now is not None:
+            wall = (now - _EPOCH) // _MICROSECOND
+            return {"now": wall, "tick": wall + self._offset, "boot": self._boot}
+        return {"now": time.time_ns() // 1000, "tick": _boot_microseconds(), "boot": self._boot}
+
+
+def _boot_microseconds() -> int:
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime_ns(clock) // 1000
+
+
+@lru_cache
+def boot_id() -> str:
+    """Names this boot of this host: a lease from another boot has expired."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    started = time.time() - time.monotonic()  # good to a few seconds, which is why it is rounded
+    return f"boot-{round(started / 60)}"
+
+
+class _Call:
+    """One operation in the waiting line."""
+
+    __slots__ = ("answer", "done", "error", "op")
+
+    def __init__(self, op: Operation[Any]) -> None:
+        self.op = op
+        self.done = False
+        self.answer: Any = None
+        self.error: BaseException | None = None
+
+
+class _Process:
+    """The connections of one process. A fork gets fresh ones and never touches its parent's."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.lock = threading.Lock()
+        self.read_lock = threading.Lock()
+        self.waiting: deque[_Call] = deque()
+        self.writer: Connection | None = None
+        self.reader: Connection | None = None
+
+
+class SQLite(Session):
+    """One SQLite file."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        driver_name: Driver = "apsw",
+        synchronous: str = "FULL",
+        give_up_seconds: float = 10.0,
+        allow_affected: bool = False,
+        allow_network: bool = False,
+    ) -> None:
+        driver.check_path(path)
+        driver.check_library(driver_name, allow_affected)
+        driver.check_file_system(path, allow_network)
+        driver.check_not_open_elsewhere(path, driver_name)
+        self.path = os.path.abspath(path)
+        self._driver: Driver = driver_name
+        self._synchronous = synchronous
+        self._give_up_seconds = give_up_seconds
+        self._clock = Clock()
+        self._file: tuple[int, int] | None = None
+        self._processes: list[_Process] = [_Process()]  # of this process and of its ancestors
+        self._closed = False
+        drive(self.migrate())
+
+    async def transact(self, op: Operation[R], mode: Mode = Mode.WRITE) -> R:
+        process = self._process()
+        if mode is Mode.READ:
+            return self._read(process, op)
+        call = _Call(op)
+        process.waiting.append(call)
+        with process.lock:
+            while not call.done:
+                self._commit_waiting(process)
+        if call.error is not None:
+            raise call.error
+        answer: R = call.answer
+        return answer
+
+    async def reserve_ids(self, count: int) -> list[int] | None:  # noqa: ARG002
+        return None
+
+    def borrow(self, connection: object) -> Tx:
+        if self._driver != "sqlite3" or not isinstance(connection, sqlite3.Connection):
+            raise InvalidInput(
+                "on= takes a sqlite3.Connection to the file of a store opened with ?driver=sqlite3"
+            )
+        [file] = [row[2] for row in connection.execute("pragma database_list") if row[1] == "main"]
+        if not file or not os.path.samefile(file, self.path):
+            raise InvalidInput(f"on= is a connection to {file or 'memory'}, not to {self.path}")
+        if not connection.in_transaction:
+            raise InvalidInput("on= has no open transaction; execute BEGIN IMMEDIATE on it first")
+        return SQLiteTx(connection, self.path, self._clock)
+
+    async def migrate(self) -> int:
+        process = self._process()
+        with process.lock:
+            connection = self._writer(process)
+            self._begin(connection)
+            return self._in_transaction(connection, lambda: migrate.migrate_sqlite(connection))
+
+    async def rest(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    async def aclose(self) -> None:
+        process = self._processes[-1]
+        if self._closed or process.pid != os.getpid():
+            return
+        self._closed = True
+        with process.lock, process.read_lock:
+            for connection in (process.reader, process.writer):
+                if connection is not None:
+                    connection.close()
+            process.reader = process.writer = None
+        if self._file is not None:
+            driver.leave_file(self._file)
+
+    def _process(self) -> _Process:
+        if self._closed:
+            raise InvalidInput("this store is closed; open another one")
+        if self._processes[-1].pid != os.getpid():
+            self._processes.append(_Process())
+        return self._processes[-1]
+
+    def _commit_waiting(self, process: _Process) -> None:
+        """Commit everything that waits, up to the group limit. The caller holds the lock."""
+        calls: list[_Call] = []
+        while process.waiting and len(calls) < GROUP_LIMIT:
+            calls.append(process.waiting.popleft())
+        try:
+            connection = self._writer(process)
+            waited = self._begin(connection)
+            self._in_transaction(connection, lambda: self._run_all(connection, calls, waited))
+        except BaseException as error:
+            for call in calls:
+                call.error = error
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            for call in calls:
+                call.done = True
+
+    def _run_all(self, connection: Connection, calls: list[_Call], waited: float) -> None:
+        if len(calls) == 1:
+            calls[0].answer = self._run(connection, calls[0].op, waited)
+            return
+        for call in calls:
+            connection.execute("savepoint call")
+            try:
+                call.answer = self._run(connection, call.op, waited)
+            except Exception as error:
+                if not driver.in_transaction(connection):
+                    raise
+                connection.execute("rollback to call")
+                call.error = error
+            connection.execute("release call")
+
+    def _run(self, connection: Connection, op: Operation[R], waited: float) -> R:
+        tx = SQLiteTx(connection, self.path, self._clock)
+        tx.waited_seconds = waited
+        return drive(op(tx))  # type: ignore[arg-type]
+
+    def _in_transaction(self, connection: Connection, body: Callable[[], R]) -> R:
+        """Commit what `body` did, or undo all of it."""
+        try:
+            answer = body()
+            self._commit(connection)
+        except BaseException as error:
+            if driver.in_transaction(connection):
+                connection.execute("rollback")
+            if isinstance(error, DriverError):
+                raise driver.translate(error, self.path) from error
+            raise
+        return answer
+
+    def _commit(self, connection: Connection) -> None:
+        deadline = time.monotonic() + self._give_up_seconds
+        while True:
+            try:
+                connection.execute("commit")
+                return
+            except DriverError as error:
+                if driver.result_code(error) != driver.BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(RETRY_SECONDS)
+
+    def _begin(self, connection: Connection) -> float:
+        """BEGIN IMMEDIATE, waiting its turn. Answers the seconds that it took."""
+        start = time.monotonic()
+        while True:
+            try:
+                connection.execute("begin immediate")
+                return time.monotonic() - start
+            except DriverError as error:
+                if driver.result_code(error) not in (driver.BUSY, driver.LOCKED):
+                    raise driver.translate(error, self.path) from error
+                if time.monotonic() - start > self._give_up_seconds:
+                    raise StoreBusy(
+                        f"another process has held the write lock of {self.path} for "
+                        f"{self._give_up_seconds:g} s; look for a transaction left open"
+                    ) from error
+            time.sleep(RETRY_SECONDS)
+
+    def _read(self, process: _Process, op: Operation[R]) -> R:
+        with process.read_lock:
+            if process.reader is None:
+                process.reader = self._connect()
+            connection = process.reader
+            deadline = time.monotonic() + self._give_up_seconds
+            while True:
+                connection.execute("begin")
+                try:
+                    return self._run(connection, op, 0.0)
+                except StoreBusy:
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(RETRY_SECONDS)
+                finally:
+                    connection.execute("rollback")
+
+    def _writer(self, process: _Process) -> Connection:
+        if process.writer is None:
+            process.writer = self._connect()
+        return process.writer
+
+    def _connect(self) -> Connection:
+        connection = driver.connect(self.path, self._driver)
+        try:
+            # A new file needs a moment of exclusive access to become WAL; others may want it too.
+            self._settings(connection)
+            if self._file is None:
+                self._file = driver.enter_file(self.path, self._driver)
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, DriverError):
+                raise driver.translate(error, self.path) from error
+            raise
+        return connection
+
+    def _settings(self, connection: Connection) -> None:
+        deadline = time.monotonic() + self._give_up_seconds
+        while True:
+            try:
+                for setting in (
+                    "journal_mode = wal",
+                    f"synchronous = {self._synchronous}",
+                    "secure_delete = off",  # the default of Debian's library rewrites freed pages
+                    "cache_size = -65536",
+                    "journal_size_limit = 67108864",
+                ):
+                    list(connection.execute(f"pragma {setting}"))
+                return
+            except DriverError as error:
+                busy = driver.result_code(error) in (driver.BUSY, driver.LOCKED)
+                if not busy or time.monotonic() > deadline:
+                    raise
+                time.sleep(RETRY_SECONDS)

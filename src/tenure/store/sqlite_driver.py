@@ -1,0 +1,239 @@
+"""One SQLite connection, through `apsw` (default) or through the application's own `sqlite3`.
+
+Opening is where SQLite can be got wrong, so all the refusals are here:
+- two SQLite libraries on one file in one process: closing any descriptor drops the other's locks;
+- a library with the WAL-reset bug (3.7.0 to 3.51.2), which can lose committed writes;
+- a network file system, on which WAL does not work.
+Nothing in Tenure ever opens the file by another descriptor; these checks use `stat` alone.
+"""
+
+import os
+import sqlite3
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import apsw
+
+from tenure.errors import (
+    ConfigError,
+    InvalidInput,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+    UnsafeSQLite,
+)
+
+Driver = Literal["apsw", "sqlite3"]
+
+# Primary result codes of SQLite.
+PERM, BUSY, LOCKED, READONLY, IOERR, CORRUPT, FULL, CANTOPEN = 3, 5, 6, 8, 10, 11, 13, 14
+TOOBIG, CONSTRAINT, NOTADB = 18, 19, 26
+
+FIXED_IN = ((3, 44, 6), (3, 50, 7), (3, 51, 3))
+NETWORK_FILE_SYSTEMS = frozenset(
+    {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "9p",
+        "virtiofs",
+        "fuse.sshfs",
+        "afs",
+        "ceph",
+        "glusterfs",
+    }
+)
+
+_open_files: dict[tuple[int, int], tuple[Driver, int]] = {}
+_open_files_lock = threading.Lock()
+
+
+class Connection(Protocol):
+    """The little that both libraries share."""
+
+    def execute(self, sql: str, params: Mapping[str, Any] = ..., /) -> Any: ...
+    def close(self) -> None: ...
+
+
+def connect(path: str, driver: Driver) -> Connection:
+    """A connection that never waits by itself and never begins a transaction by itself."""
+    try:
+        if driver == "apsw":
+            return apsw.Connection(path)
+        return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    except (apsw.Error, sqlite3.Error) as error:
+        raise translate(error, path) from error
+
+
+def in_transaction(connection: Any) -> bool:
+    """Is a transaction open?"""
+    return bool(connection.in_transaction)
+
+
+def result_code(error: BaseException) -> int | None:
+    """SQLite's primary result code behind either library's exception."""
+    if isinstance(error, apsw.Error):
+        return getattr(error, "result", 1) & 0xFF
+    code = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF
+
+
+def translate(error: BaseException, path: str) -> StoreError | InvalidInput:
+    """A driver's exception as one of ours, with the fix in its message."""
+    code = result_code(error)
+    match code:
+        case _ if code in (BUSY, LOCKED):
+            return StoreBusy(f"{path} is locked by another process; try again")
+        case _ if code in (READONLY, PERM):
+            return StoreReadOnly(
+                f"{path} cannot be written; give this user write access to the file and its folder"
+            )
+        case _ if code == FULL:
+            return StoreFull(
+                f"no space left for {path}; free some and try again. Nothing was written"
+            )
+        case _ if code == CANTOPEN:
+            return StoreUnavailable(_why_cannot_open(path))
+        case _ if code in (CORRUPT, NOTADB):
+            return StoreError(f"{path} is not an intact SQLite database; restore it from a backup")
+        case _ if code in (TOOBIG, CONSTRAINT):
+            return InvalidInput(f"the database refused a value: {error}")
+        case _ if code == IOERR:
+            return StoreUnavailable(f"reading or writing {path} failed ({error}); check the disk")
+    return StoreError(f"SQLite says: {error}")
+
+
+def _why_cannot_open(path: str) -> str:
+    folder = Path(path).parent
+    if not folder.exists():
+        return f"the folder {folder} does not exist; create it first"
+    if Path(path).is_dir():
+        return f"{path} is a folder; name a file in it"
+    return f"{path} cannot be opened; check the permissions of the file and its folder"
+
+
+def library_version(driver: Driver) -> str:
+    """The version of the SQLite library behind a driver."""
+    return apsw.sqlite_lib_version() if driver == "apsw" else sqlite3.sqlite_version
+
+
+def is_affected(version: str) -> bool:
+    """Does this version of SQLite have the WAL-reset bug?"""
+    number = tuple(int(part) for part in version.split(".")[:3])
+    if number < (3, 7, 0) or number >= FIXED_IN[-1]:
+        return False
+    return not any(number[:2] == fixed[:2] and number >= fixed for fixed in FIXED_IN)
+
+
+def check_library(driver: Driver, allow_affected: bool) -> None:
+    """Refuse a library with the WAL-reset bug, unless the user has said that it is all right."""
+    version = library_version(driver)
+    if is_affected(version) and not allow_affected:
+        raise UnsafeSQLite(
+            f"the {driver} module uses SQLite {version}, which can lose committed writes when one "
+            "process checkpoints while another writes (fixed in 3.51.3, 3.50.7, 3.44.6). Use the "
+            "default driver, upgrade SQLite, or accept the risk with ?allow_affected_sqlite=1"
+        )
+
+
+def check_file_system(path: str, allow_network: bool) -> None:
+    """Refuse a network file system, where WAL corrupts databases."""
+    kind = file_system_of(path)
+    if kind in NETWORK_FILE_SYSTEMS and not allow_network:
+        raise UnsafeSQLite(
+            f"{path} lies on a network file system ({kind}), where SQLite's locks are unreliable. "
+            "Use a local disk or PostgreSQL, or accept the risk with ?allow_network=1"
+        )
+
+
+def file_system_of(path: str, mounts: str = "/proc/self/mounts") -> str | None:
+    """The type of the file system under a path, where the operating system tells."""
+    try:
+        lines = Path(mounts).read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return None
+    real = os.path.realpath(path)
+    best, kind = "", None
+    for line in lines:
+        _, mount, type_, *_ = line.split(" ")
+        mount = mount.replace("\\040", " ")
+        inside = real == mount or real.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= len(best):
+            best, kind = mount, type_
+    return kind
+
+
+def enter_file(path: str, driver: Driver) -> tuple[int, int]:
+    """Note that this process has the file open through a driver; refuse a second library.
+
+    Called after the first connection exists, so that the file does. Returns the key for
+    `leave_file`.
+    """
+    status = os.stat(path)
+    key = (status.st_dev, status.st_ino)
+    with _open_files_lock:
+        other, count = _open_files.get(key, (driver, 0))
+        if other != driver:
+            raise UnsafeSQLite(
+                f"this process has {path} open through {other} already; two SQLite libraries on "
+                f"one file in one process lose each other's locks. Use ?driver={other} here too"
+            )
+        _open_files[key] = (driver, count + 1)
+    return key
+
+
+def leave_file(key: tuple[int, int]) -> None:
+    """The counterpart of `enter_file`."""
+    with _open_files_lock:
+        driver, count = _open_files.get(key, ("apsw", 0))
+        if count <= 1:
+            _open_files.pop(key, None)
+        else:
+            _open_files[key] = (driver, count - 1)
+
+
+def check_not_open_elsewhere(path: str, driver: Driver) -> None:
+    """Refuse apsw on a file that something else in this process has open already.
+
+    Must run before our first descriptor of the file exists. Only where the system lists
+    descriptors (Linux, macOS).
+    """
+    folder = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
+    try:
+        status = os.stat(path)
+    except OSError:
+        return
+    key = (status.st_dev, status.st_ino)
+    with _open_files_lock:
+        ours = key in _open_files
+    if driver == "sqlite3" or ours or not os.path.isdir(folder):
+        return
+    for name in os.listdir(folder):
+        try:
+            found = os.stat(f"{folder}/{name}")
+        except OSError:
+            continue
+        if (found.st_dev, found.st_ino) == key:
+            raise UnsafeSQLite(
+                f"something else in this process has {path} open, most likely the sqlite3 module; "
+                "two SQLite libraries on one file in one process lose each other's locks. Give "
+                "Tenure a file of its own, or use ?driver=sqlite3"
+            )
+
+
+def check_path(path: str) -> None:
+    """Refuse what cannot be a database file before anything is created."""
+    if not path or path == ":memory:":
+        raise ConfigError(
+            "a job queue needs a file: sqlite:///jobs.db is one in the working directory, "
+            "sqlite:////var/lib/app/jobs.db an absolute one"
+        )
+    if not Path(path).parent.is_dir() or Path(path).is_dir():
+        raise StoreUnavailable(_why_cannot_open(path))

@@ -1,0 +1,59 @@
+"""The SQL of both stores, by name.
+
+A `.sql` file is a list of named entries. `-- name: X` opens one; the comments under it say which
+transition it implements and why. Both dialects have the same names, so one body of Python serves
+both. Parameters are written `:name`. `tenure.` stands for the schema on PostgreSQL and for the
+prefix of the tables on SQLite.
+"""
+
+import re
+from functools import lru_cache
+from importlib.resources import files
+from typing import Literal
+
+Dialect = Literal["postgres", "sqlite"]
+
+TOPICS = ("enqueue", "claim", "settle", "sweep", "operate", "inspect")
+
+_NAME_LINE = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+_COMMENT_LINE = re.compile(r"^\s*--.*\n", re.MULTILINE)
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
+_SCHEMA = re.compile(r"\btenure\.")
+
+
+@lru_cache
+def statements(dialect: Dialect, schema: str) -> dict[str, tuple[str, ...]]:
+    """All entries of one dialect: name -> the statements to run in order."""
+    found: dict[str, tuple[str, ...]] = {}
+    for topic in TOPICS:
+        parts = _NAME_LINE.split(_read(dialect, f"{topic}.sql"))[1:]
+        for name, text in zip(parts[::2], parts[1::2], strict=True):
+            assert name not in found, f"two statements are called {name}"
+            found[name] = _prepare(text, dialect, schema)
+    return found
+
+
+def migration_script(dialect: Dialect, version: int, schema: str) -> str:
+    """The script that brings the schema from `version - 1` to `version`."""
+    return qualify(_read(dialect, f"migrations/{version:04}.sql"), dialect, schema)
+
+
+def qualify(sql: str, dialect: Dialect, schema: str) -> str:
+    """Put the schema (PostgreSQL) or the table prefix (SQLite) where the text says `tenure.`."""
+    return _SCHEMA.sub(f"{schema}." if dialect == "postgres" else f"{schema}_", sql)
+
+
+def split_script(sql: str) -> list[str]:
+    """The statements of a script without function bodies, in order."""
+    return [part for part in re.split(r";\s*\n", _COMMENT_LINE.sub("", sql) + "\n") if part.strip()]
+
+
+def _prepare(text: str, dialect: Dialect, schema: str) -> tuple[str, ...]:
+    sql = qualify(text, dialect, schema)
+    if dialect == "postgres":
+        sql = _PARAMETER.sub(r"%(\1)s", sql.replace("%", "%%"))
+    return tuple(split_script(sql))
+
+
+def _read(dialect: Dialect, path: str) -> str:
+    return files("tenure.store").joinpath("sql", dialect, path).read_text("utf-8")

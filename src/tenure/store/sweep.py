@@ -1,0 +1,160 @@
+"""promote, extend, sweep: time passes. Any worker may do any of this; there is no leader."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+import msgspec
+
+from tenure.job import Beat, check_int, check_name, check_seconds
+from tenure.lifecycle import Move, Standing, after_crash
+from tenure.store.session import Mode, Row, Tx, to_json, transaction
+from tenure.store.settle import Ending, Happening, Ticket, add_events, finish_jobs
+
+MAX_PAGE = 10_000
+PATIENCE_SECONDS = 1.0
+
+Pair = tuple[int, int]
+
+
+class Swept(msgspec.Struct, frozen=True):
+    """What one page of a sweep did. `more` is True when another page may be waiting."""
+
+    requeued: int = 0
+    finished: int = 0
+    more: bool = False
+
+
+@transaction(Mode.WRITE)
+async def promote(tx: Tx, *, most: int = 1000, now: datetime | None = None) -> int:
+    """Put up to `most` due jobs at the end of their lines. Their tokens stay. Answers how many."""
+    check_int("most", most, 1, MAX_PAGE)
+    tx.at(now)
+    promoted = await tx.fetch("promote", most=most)
+    if not promoted:
+        await tx.fetch("drop_void_due", most=most)
+    return len(promoted)
+
+
+@transaction(Mode.BEAT)
+async def extend(
+    tx: Tx,
+    worker: str,
+    leases: Mapping[int, Sequence[int]],
+    *,
+    lease_seconds: float = 30.0,
+    now: datetime | None = None,
+) -> Beat:
+    """Heartbeat: push the deadlines of these leases out, and report which jobs have started.
+
+    `leases` maps each lease to the ids of its jobs that have started. A lease that has expired is
+    refused and answered as lost, even before anybody swept it: its worker must stop.
+    """
+    check_name("worker", worker)
+    check_seconds("lease_seconds", lease_seconds, least=0.001)
+    tx.at(now)
+    if not leases:
+        return Beat((), ())
+    rows = [
+        {"id": id, "started": list(started)} if started else {"id": id}
+        for id, started in sorted(leases.items())
+    ]
+    extended = {
+        row[0]
+        for row in await tx.fetch(
+            "extend", rows=to_json(rows), worker=worker, lease_seconds=lease_seconds
+        )
+    }
+    missing = sorted(set(leases) - extended)
+    busy: set[int] = set()
+    if missing:
+        valid = await tx.fetch("valid_leases", ids=to_json(missing), worker=worker)
+        busy = {row[0] for row in valid}
+    lost = tuple(id for id in missing if id not in busy)
+    return Beat(lost, await _asked_to_stop(tx, worker, sorted(extended | busy)))
+
+
+async def _asked_to_stop(tx: Tx, worker: str, lease_ids: list[int]) -> tuple[Pair, ...]:
+    flagged = {(id, token) for id, token in await tx.fetch("flagged_jobs")}
+    if not flagged or not lease_ids:
+        return ()
+    held: set[Pair] = set()
+    for (jobs,) in await tx.fetch("lease_jobs", ids=to_json(lease_ids), worker=worker):
+        held.update(_pairs(jobs))
+    return tuple(sorted(flagged & held))
+
+
+@transaction(Mode.WRITE)
+async def sweep(tx: Tx, *, most: int = 20, now: datetime | None = None) -> Swept:
+    """Take back the jobs of up to `most` expired leases: requeued, failed or cancelled.
+
+    Needs no handler for their tasks. After a long wait for the write lock one sweep is skipped, so
+    that live workers, who waited as long, renew first.
+    """
+    check_int("most", most, 1, MAX_PAGE)
+    tx.at(now)
+    if tx.waited_seconds > PATIENCE_SECONDS:
+        return Swept(more=True)
+    leases = await tx.fetch("expired_leases", most=most)
+    requeued = finished = 0
+    for lease in leases:
+        lease_requeued, lease_finished = await _sweep_lease(tx, lease)
+        requeued += lease_requeued
+        finished += lease_finished
+    return Swept(requeued, finished, more=len(leases) == most)
+
+
+async def _sweep_lease(tx: Tx, lease: Row) -> tuple[int, int]:
+    lease_id, worker, claimed_at, jobs, started = lease
+    pairs = _pairs(jobs)
+    reported = set(msgspec.json.decode(started)) if started else set()
+    endings: list[Ending] = []
+    tickets: list[Ticket] = []
+    events: list[Happening] = []
+    for id, token, attempts, max_attempts, flagged, _, _ in await tx.fetch(
+        "lock_expired", rows=_rows(pairs)
+    ):
+        charged = id in reported or len(pairs) == 1
+        move = after_crash(Standing(attempts, max_attempts, bool(flagged)), charged=charged)
+        if move.to.final:
+            endings.append(_lost(id, token, worker, move))
+        else:
+            tickets.append(
+                Ticket(id, token, charged=int(move.charged), crashed=1, reason=move.reason)
+            )
+        detail = {"claimed_at": tx.when(claimed_at), "charged": charged, "reason": move.reason}
+        events.append(Happening(id, token, "crashed", worker, detail))
+    if tickets:
+        await tx.fetch("put_in_line", rows=to_json(tickets))
+    await add_events(tx, events)
+    await finish_jobs(tx, endings)
+    await _shrink(tx, lease_id, pairs)
+    return len(tickets), len(endings)
+
+
+async def _shrink(tx: Tx, lease_id: int, pairs: list[Pair]) -> None:
+    """(!) Remove from the lease only what was taken back: what somebody locks stays on it."""
+    left = [(id, token) for id, token in await tx.fetch("still_live", rows=_rows(pairs))]
+    if left:
+        await tx.fetch("keep_on_lease", id=lease_id, jobs=to_json(left))
+    else:
+        await tx.fetch("delete_lease", id=lease_id)
+
+
+_LEASE_LOST = msgspec.Raw(
+    b'{"type":"LeaseLost","message":"the worker died or stopped renewing its lease"}'
+)
+
+
+def _lost(id: int, token: int, worker: str, move: Move) -> Ending:
+    return Ending(
+        id, token, None, worker, state=move.to, charged=int(move.charged), crashed=1,
+        error=_LEASE_LOST, reason=move.reason,
+    )  # fmt: skip
+
+
+def _pairs(jobs: str) -> list[Pair]:
+    return [(id, token) for id, token in msgspec.json.decode(jobs)]
+
+
+def _rows(pairs: list[Pair]) -> str:
+    return to_json([{"id": id, "token": token} for id, token in pairs])

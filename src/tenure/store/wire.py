@@ -1,0 +1,160 @@
+"""One PostgreSQL connection in one of two colours: the only code that is written for each.
+
+A `Wire` runs statements. `Blocking` wraps psycopg's sync connection in coroutines that never
+suspend; `Suspending` awaits its async one. Everything above is written once.
+"""
+
+import asyncio
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import psycopg
+
+from tenure.store.session import Row
+
+
+class Wire(ABC):
+    """A connection in autocommit mode; transactions are begun and ended by name."""
+
+    floors_known = False
+
+    @abstractmethod
+    async def script(self, sql: str) -> None:
+        """Run SQL without parameters, possibly several statements, in one round trip."""
+
+    @abstractmethod
+    async def fetch(self, sql: str, params: Mapping[str, object], *, prepare: bool) -> list[Row]:
+        """Run one statement and return its rows."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close the connection."""
+
+    @property
+    @abstractmethod
+    def broken(self) -> bool:
+        """True when the connection cannot be used any more."""
+
+    @property
+    @abstractmethod
+    def idle(self) -> bool:
+        """True when no transaction is open."""
+
+
+class Blocking(Wire):
+    """psycopg's sync connection."""
+
+    def __init__(self, connection: psycopg.Connection[Row]) -> None:
+        self.connection = connection
+
+    async def script(self, sql: str) -> None:
+        self.connection.execute(sql, prepare=False)
+
+    async def fetch(self, sql: str, params: Mapping[str, object], *, prepare: bool) -> list[Row]:
+        cursor = self.connection.execute(sql, params, prepare=prepare, binary=True)
+        return cursor.fetchall() if cursor.description else []
+
+    async def close(self) -> None:
+        self.connection.close()
+
+    @property
+    def broken(self) -> bool:
+        return self.connection.closed
+
+    @property
+    def idle(self) -> bool:
+        return _idle(self.connection)
+
+
+class Suspending(Wire):
+    """psycopg's async connection."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Row]) -> None:
+        self.connection = connection
+
+    async def script(self, sql: str) -> None:
+        await self.connection.execute(sql, prepare=False)
+
+    async def fetch(self, sql: str, params: Mapping[str, object], *, prepare: bool) -> list[Row]:
+        cursor = await self.connection.execute(sql, params, prepare=prepare, binary=True)
+        return await cursor.fetchall() if cursor.description else []
+
+    async def close(self) -> None:
+        await self.connection.close()
+
+    @property
+    def broken(self) -> bool:
+        return self.connection.closed
+
+    @property
+    def idle(self) -> bool:
+        return _idle(self.connection)
+
+
+def _idle(connection: psycopg.Connection[Row] | psycopg.AsyncConnection[Row]) -> bool:
+    return connection.info.transaction_status is psycopg.pq.TransactionStatus.IDLE
+
+
+class Colour(ABC):
+    """How to connect, to sleep and to wait one's turn, in one colour."""
+
+    @abstractmethod
+    async def connect(self, **params: Any) -> Wire:
+        """Open a connection."""
+
+    @abstractmethod
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+
+    @abstractmethod
+    async def enter(self, timeout_seconds: float) -> bool:
+        """Wait for one of the places that a connection may take; False when none came free."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Give the place back."""
+
+
+class BlockingColour(Colour):
+    """For callers in threads."""
+
+    def __init__(self, places: int) -> None:
+        self._places = threading.BoundedSemaphore(places)
+
+    async def connect(self, **params: Any) -> Wire:
+        return Blocking(psycopg.connect(**params))
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    async def enter(self, timeout_seconds: float) -> bool:
+        return self._places.acquire(timeout=timeout_seconds)
+
+    def leave(self) -> None:
+        self._places.release()
+
+
+class SuspendingColour(Colour):
+    """For callers on an event loop."""
+
+    def __init__(self, places: int) -> None:
+        self._places = asyncio.BoundedSemaphore(places)
+
+    async def connect(self, **params: Any) -> Wire:
+        return Suspending(await psycopg.AsyncConnection.connect(**params))
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def enter(self, timeout_seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                return await self._places.acquire()
+        except TimeoutError:
+            return False
+
+    def leave(self) -> None:
+        self._places.release()

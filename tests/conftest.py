@@ -1,0 +1,90 @@
+"""Fixtures that every test may ask for.
+
+A PostgreSQL server starts only when a test asks for one of the `pg_` fixtures, once per xdist
+worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from tenure.store import Store
+from tests.support.postgres import Server
+from tests.support.stores import STYLES, Clock, open_face, url_of
+
+# A busy machine is not a failing test.
+settings.register_profile("tenure", deadline=None)
+settings.load_profile("tenure")
+
+
+def migrate(url: str) -> None:
+    """Bring an empty database to the current schema, and leave no connection behind."""
+    from tenure.store import open_store
+
+    store = open_store(url)
+    try:
+        store.migrate()
+    finally:
+        store.close()
+
+
+@pytest.fixture(scope="session")
+def pg_server() -> Iterator[Server]:
+    """A running PostgreSQL server, private to this test process."""
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture
+def pg_url(pg_server: Server) -> Iterator[str]:
+    """The address of a fresh empty database, dropped after the test."""
+    url = pg_server.create_database()
+    yield url
+    pg_server.drop_database(url)
+
+
+@pytest.fixture(scope="session")
+def pg_template(pg_server: Server) -> str:
+    """The address of a migrated database, to copy and never to connect to."""
+    url = pg_server.create_database()
+    migrate(url)
+    return url
+
+
+@pytest.fixture
+def pg_migrated_url(pg_server: Server, pg_template: str) -> Iterator[str]:
+    """The address of a fresh migrated database, dropped after the test."""
+    url = pg_server.create_database(template=pg_template)
+    yield url
+    pg_server.drop_database(url)
+
+
+@pytest.fixture(params=STYLES)
+def style(request: pytest.FixtureRequest) -> str:
+    """The store and calling style under test; a test that asks for it runs once per style."""
+    return str(request.param)
+
+
+@pytest.fixture
+def store_url(style: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    """The address of a fresh, migrated store of this style."""
+    pg_url = request.getfixturevalue("pg_migrated_url") if style.startswith("postgres") else None
+    return url_of(style, str(tmp_path / "jobs.db"), pg_url)
+
+
+@pytest.fixture
+def store(style: str, store_url: str) -> Iterator[Store]:
+    """A fresh store, in every style, behind the same face."""
+    opened = open_face(style, store_url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Time in the test's hands."""
+    return Clock()
