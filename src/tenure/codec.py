@@ -44,6 +44,7 @@ MAX_ERROR_CHARS = 20_000
 _INFINITY = float("inf")
 _BACKSLASH = ord("\\")
 _MAX_TYPE_CHARS = 200
+_MAX_STEPS = 20
 _SAFE_DIGITS = 600  # int() and str() refuse more than a limit that nobody can set below 640
 _SAFE_BITS = 1_990  # so many bits have at most 600 digits
 
@@ -123,7 +124,7 @@ def fingerprint(task: str, args: bytes) -> str:
     try:
         canonical = _to_sorted_json(tree)
     except ValueError:  # an integer with thousands of digits
-        canonical = _to_sorted_json(_Walk(MAX_BYTES).checked(tree))
+        canonical = _encode_checked(tree, "args", len(args), _to_sorted_json)
     # Names have no line break, so no two pairs of task and arguments join to the same bytes.
     return hashlib.sha256(b"%b\n%b" % (task.encode(), canonical)).hexdigest()[:32]
 
@@ -203,9 +204,11 @@ def _is_plain(value: object, max_bytes: int) -> bool:
     return False
 
 
-def _encode_checked(value: object, what: str, max_bytes: int) -> bytes:
+def _encode_checked(
+    value: object, what: str, max_bytes: int, to_json: Callable[[object], bytes] = _to_json
+) -> bytes:
     try:
-        return _to_json(_Walk(max_bytes).checked(value))
+        return to_json(_Walk(max_bytes).checked(value))
     except _TooMany:
         raise _too_large(what, "larger than the limit", max_bytes) from None
     except _Refused as refused:
@@ -236,7 +239,8 @@ class _Refused(Exception):
         self.steps: list[str | int] = []
 
     def __str__(self) -> str:
-        return "$" + "".join(map(_step, reversed(self.steps))) + " " + self.why
+        path = "".join(map(_step, self.steps[: -_MAX_STEPS - 1 : -1]))
+        return f"${path}{'...' if len(self.steps) > _MAX_STEPS else ''} {self.why}"
 
 
 def _step(step: str | int) -> str:
@@ -382,7 +386,10 @@ def _to_builtins(value: object) -> object:
     except RecursionError:
         raise _Refused("is nested too deeply, or contains itself") from None
     except _REFUSALS as error:
-        raise _Refused(f"({_type_name(value)}) {_in_short(error)}") from error
+        why = _in_short(error)
+        if "not supported between" in why:  # sorting compared them
+            why = "has a dict key that is not a string, or a set whose items cannot be sorted"
+        raise _Refused(f"({_type_name(value)}) {why}") from error
 
 
 def _to_builtins_hook(value: object) -> object:

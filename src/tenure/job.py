@@ -10,7 +10,6 @@ Records are frozen. `NewJob` checks itself when it is made, so nothing invalid r
 import re
 from datetime import UTC, datetime, timedelta
 from enum import IntFlag, StrEnum
-from functools import lru_cache
 from typing import NewType
 
 import msgspec
@@ -123,27 +122,41 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     parents: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        check_name("task", self.task)
-        check_name("queue", self.queue)
-        check_text("tenant", self.tenant, MAX_NAME_LENGTH)
-        check_int("priority", self.priority, MIN_PRIORITY, MAX_PRIORITY)
-        check_int("max_attempts", self.max_attempts, 1, MAX_ATTEMPTS_LIMIT)
+        # A million of these are made in a row: usual values pass without a function call.
+        if type(self.task) is not str or self.task not in _known_names:
+            check_name("task", self.task)
+        if type(self.queue) is not str or self.queue not in _known_names:
+            check_name("queue", self.queue)
+        if self.tenant != "":
+            check_text("tenant", self.tenant, MAX_NAME_LENGTH)
+        if self.priority != 0 or type(self.priority) is not int:
+            check_int("priority", self.priority, MIN_PRIORITY, MAX_PRIORITY)
+        if self.max_attempts != 5 or type(self.max_attempts) is not int:
+            check_int("max_attempts", self.max_attempts, 1, MAX_ATTEMPTS_LIMIT)
         if type(self.args) is not bytes:
             raise InvalidInput("args must be encoded first: use tenure.codec.encode(value)")
+        if self.metadata is not None or self.retry is not None:
+            self._check_encoded()
+        if self.delay_seconds is not None or self.due_at is not None:
+            self._check_due()
+        if self.timeout_seconds is not None:
+            check_seconds("timeout_seconds", self.timeout_seconds, least=0.001)
+        if self.parents != ():
+            check_parents(self.parents)
+
+    def _check_encoded(self) -> None:
         if self.metadata is not None and type(self.metadata) is not bytes:
             raise InvalidInput("metadata must be encoded first: use tenure.codec.encode(value)")
         if self.retry is not None and type(self.retry) is not bytes:
             raise InvalidInput("retry must be encoded first: use tenure.policy.dump_policy(policy)")
+
+    def _check_due(self) -> None:
         if self.delay_seconds is not None and self.due_at is not None:
             raise InvalidInput("give delay_seconds or due_at, not both")
         if self.delay_seconds is not None:
             check_seconds("delay_seconds", self.delay_seconds, least=-MAX_SECONDS)
         if self.due_at is not None:
             check_time("due_at", self.due_at)
-        if self.timeout_seconds is not None:
-            check_seconds("timeout_seconds", self.timeout_seconds, least=0.001)
-        if self.parents != ():
-            check_parents(self.parents)
 
 
 class Enqueued(msgspec.Struct, frozen=True):
@@ -258,15 +271,16 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+_known_names: set[str] = {"default"}
+_KNOWN_NAMES_LIMIT = 4096
+
+
 def check_name(what: str, name: str) -> None:
     """Accept 1 to 200 ASCII letters, digits and `_ . : < > -`; refuse everything else."""
-    if not isinstance(name, str):  # before the cache, which cannot even be asked about a list
+    if not isinstance(name, str):
         raise InvalidName(f"{what} must be a string, not {type(name).__name__}")
-    _check_name(what, name)
-
-
-@lru_cache(maxsize=4096)
-def _check_name(what: str, name: str) -> None:
+    if name in _known_names:
+        return
     if len(name) > MAX_NAME_LENGTH:
         raise InvalidName(f"{what} is {len(name)} characters long; at most {MAX_NAME_LENGTH} fit")
     if not _NAME.match(name):
@@ -274,6 +288,8 @@ def _check_name(what: str, name: str) -> None:
             f"{what} {name[:60]!r} is not a valid name: use letters, digits and _ . : < > -, "
             "and start with a letter, a digit or _"
         )
+    if len(_known_names) < _KNOWN_NAMES_LIMIT:
+        _known_names.add(name)
 
 
 def check_text(what: str, text: str, max_length: int) -> None:
@@ -309,9 +325,7 @@ def check_seconds(what: str, value: float, least: float = 0.0) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise OutOfRange(f"{what} must be a number of seconds, {_not(value)}")
     if not least <= value <= MAX_SECONDS:  # also refuses NaN
-        raise OutOfRange(
-            f"{what} must be from {least:g} to {MAX_SECONDS:g} seconds, not {value!r:.60}"
-        )
+        raise OutOfRange(f"{what} must be from {least:g} to {MAX_SECONDS:g} seconds, {_not(value)}")
 
 
 def _not(value: object) -> str:

@@ -76,7 +76,7 @@ TRANSITIONS: Mapping[str, Transition] = {
         _row("cancel", {W, S, Q, R}, {R, State.CANCELLED}, By.OPERATOR, "the id"),
         _row("hold", {W, S, Q, R}, {W, Q, R}, By.OPERATOR, "the id"),
         _row("unhold", {W, Q, R}, {W, S, Q, R}, By.OPERATOR, "the id"),
-        _row("move", {S, Q}, {S, Q}, By.OPERATOR, "the id of a job with a ticket"),
+        _row("move", {W, S, Q}, {W, S, Q}, By.OPERATOR, "the id of a job that does not run"),
         _row("replay", _END, {S, Q}, By.OPERATOR, "the id, a free unique key; the token grows"),
         _row("delete", _END, set(), By.OPERATOR, "the id"),
     )

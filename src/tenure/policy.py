@@ -136,9 +136,10 @@ def _exponential_limit(policy: Exponential, retry: int) -> float:
 
 def _custom_delay(policy: CustomPolicy, attempts: int) -> float:
     wait: object = policy(attempts)
-    if isinstance(wait, bool) or not isinstance(wait, int | float) or math.isnan(wait):
+    is_nan = isinstance(wait, float) and math.isnan(wait)
+    if is_nan or isinstance(wait, bool) or not isinstance(wait, int | float):
         name = getattr(policy, "__qualname__", type(policy).__qualname__)
-        shown = "NaN" if isinstance(wait, float) else f"a value of type {type(wait).__name__}"
+        shown = "NaN" if is_nan else f"a value of type {type(wait).__name__}"
         raise OutOfRange(
             f"retry policy {name} returned {shown} for attempts={attempts}; "
             "return the number of seconds to wait, as an int or a float"

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, Literal, Self
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from tenure.errors import ConfigError
 from tenure.job import MAX_NAME_LENGTH, check_text
@@ -51,7 +51,7 @@ def _blocking(call: Call[P, R]) -> "Callable[Concatenate[Store, P], R]":
 def _awaiting(call: Call[P, R]) -> "Callable[Concatenate[AsyncStore, P], Coroutine[Any, Any, R]]":
     @wraps(call)
     async def method(self: "AsyncStore", /, *args: P.args, **kwargs: P.kwargs) -> R:
-        if self._thread is None:
+        if self._thread is None or kwargs.get("on") is not None:  # the caller's thread owns `on`
             return await call(self._scope, *args, **kwargs)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(
@@ -220,7 +220,7 @@ def _session(
         return _sqlite(parts.netloc, unquote(parts.path), options, give_up_seconds)
     if parts.scheme in ("postgresql", "postgres"):
         ours = {name: options.pop(name) for name in list(options) if name in _POSTGRES_OPTIONS}
-        conninfo = parts._replace(query=urlencode(options)).geturl()
+        conninfo = parts._replace(query=urlencode(options, quote_via=quote)).geturl()
         return _postgres(conninfo, ours, colour, connections, give_up_seconds)
     raise ConfigError(
         f"a store URL starts with sqlite:/// or postgresql://, not {parts.scheme or url[:20]!r}"

@@ -5,11 +5,13 @@ from datetime import datetime
 
 from tenure.errors import InvalidInput
 from tenure.job import Claimed, Feature, Lease, State, check_int, check_name, check_seconds
+from tenure.store.rows import Ending
 from tenure.store.session import Mode, Row, Tx, to_json, transaction
-from tenure.store.settle import Ending, finish_jobs
+from tenure.store.settle import finish_jobs
 
 MAX_BLOCK = 10_000
 _VOID_ROUNDS = 1000
+_KEY_UNTIL_STARTED = int(Feature.KEY_UNTIL_STARTED)
 
 
 @transaction(Mode.WRITE)
@@ -30,7 +32,7 @@ async def claim(
     tx.at(now)
     granted: list[Row] = []
     for _ in range(_VOID_ROUNDS):
-        taken = await _take_tickets(tx, queues)
+        taken = await tx.take_tickets(queues)
         live = [row for row in taken if row[3] is not None]
         flagged = [row for row in live if row[16]]
         if flagged:  # (!) finished as cancelled, not handed out
@@ -38,7 +40,7 @@ async def claim(
         granted = [row for row in live if not row[16]]
         if granted or not taken:
             break  # (!) a claim that consumed only void tickets goes on at once
-    started = [row[3] for row in granted if row[15] & Feature.KEY_UNTIL_STARTED]
+    started = [row[3] for row in granted if row[15] & _KEY_UNTIL_STARTED]
     if started:
         await tx.fetch("drop_started_keys", ids=to_json(started))
     return [await _lease(tx, worker, block, lease_seconds) for block in _blocks(granted)]
@@ -52,16 +54,6 @@ def _check(worker: str, queues: Mapping[str, int], lease_seconds: float) -> None
     for name, most in queues.items():
         check_name("queue", name)
         check_int(f"the number of jobs wanted from {name}", most, 1, MAX_BLOCK)
-
-
-async def _take_tickets(tx: Tx, queues: Mapping[str, int]) -> list[Row]:
-    taken: list[Row] = []
-    for params in await tx.claim_params(queues):
-        rows = await tx.fetch("take_tickets", **params)
-        rows.sort(key=lambda row: (row[1], row[2]))
-        taken += rows
-    tx.note_taken(taken)
-    return taken
 
 
 def _blocks(rows: list[Row]) -> list[list[Row]]:
@@ -89,4 +81,4 @@ async def _lease(tx: Tx, worker: str, block: list[Row], lease_seconds: float) ->
 
 
 def _cancelled(row: Row) -> Ending:
-    return Ending(row[3], row[4], state=State.CANCELLED, charged=0, reason="cancelled")
+    return Ending(row[3], row[4], State.CANCELLED, reason="cancelled")

@@ -8,7 +8,7 @@ import msgspec
 
 from tenure.codec import fingerprint
 from tenure.errors import InvalidInput, JobNotFound, StoreBusy, TenantMismatch
-from tenure.job import Enqueued, Feature, Json, NewJob, Unique, Until
+from tenure.job import Enqueued, Json, NewJob, Unique
 from tenure.store.session import Collided, Scope, Tx, to_json
 from tenure.store.settle import free_children
 
@@ -17,6 +17,7 @@ _KEY_ROUNDS = 20
 
 T = TypeVar("T")
 Key = tuple[str, str, str]
+Numbered = list[tuple[int, NewJob]]
 
 
 async def enqueue(
@@ -42,19 +43,21 @@ async def _enqueue(
     tx.at(now)
     if ids is None:
         ids = [row[0] for row in await tx.fetch("draw_ids", count=len(jobs))]
-    numbered = dict(zip(ids, jobs, strict=True))
-    stored = await _already_stored(tx, numbered) if tx.collided else set()
-    answers = {id: Enqueued(id) for id in stored}
-    missing = {id: job for id, job in numbered.items() if id not in stored}
-    answers |= await _take_keys(tx, missing)
-    new = {id: job for id, job in missing.items() if answers.get(id, _NEW).created}
+    new = list(zip(ids, jobs, strict=True))
+    answers: dict[int, Enqueued] = {}
+    if tx.collided:
+        answers = {id: Enqueued(id) for id in await _already_stored(tx, new)}
+        new = [(id, job) for id, job in new if id not in answers]
+    held = await _take_keys(tx, new)
+    if held:
+        answers |= held
+        new = [(id, job) for id, job in new if id not in held]
     await _insert(tx, new)
-    if tx.repeat and not tx.collided and await _any_finished(tx, list(new)):
-        raise Collided  # (!) the first try landed, and its jobs have finished already
+    if tx.repeat and not tx.collided:
+        refused = [id for id in missing if id not in new]
+        if await _any_finished(tx, new) or await _any_stored(tx, refused):
+            raise Collided  # (!) the first try landed; its jobs have finished, or lost their keys
     return [answers.get(id) or Enqueued(id) for id in ids]
-
-
-_NEW = Enqueued(0)
 
 
 def _stamp(job: NewJob, tenant: str | None) -> NewJob:
@@ -69,51 +72,10 @@ def _stamp(job: NewJob, tenant: str | None) -> NewJob:
     return msgspec.structs.replace(job, tenant=tenant)
 
 
-class _JobRow(msgspec.Struct, omit_defaults=True):
-    """One row of `insert_jobs`; what has its default stays out of the JSON."""
-
-    id: int
-    task: str
-    args: msgspec.Raw
-    queue: str = "default"
-    priority: int = 0
-    delay: float | None = None
-    due_at: object = None
-    tenant: str = ""
-    max_attempts: int = 5
-    timeout: float | None = None
-    retry: msgspec.Raw | None = None
-    metadata: msgspec.Raw | None = None
-    features: int = 0
-    parked: str | None = None
-    unique_scope: str | None = None
-    unique_key: str | None = None
-    unique_until: str | None = None
-    unique_seconds: float | None = None
-
-
-def _job_row(tx: Tx, id: int, job: NewJob) -> _JobRow:
-    row = _JobRow(
-        id, job.task, msgspec.Raw(job.args), job.queue, job.priority, job.delay_seconds,
-        tx.time(job.due_at), job.tenant, job.max_attempts, job.timeout_seconds, _raw(job.retry),
-        _raw(job.metadata),
-    )  # fmt: skip
-    if job.unique is not None:
-        row.unique_scope, row.unique_key = job.unique.scope or job.task, job.unique.key
-        row.unique_until, row.unique_seconds = job.unique.until, job.unique.period_seconds
-        row.features |= Feature.KEY
-        if job.unique.until is Until.STARTED:
-            row.features |= Feature.KEY_UNTIL_STARTED
-    if job.parents:
-        row.parked = "parents"
-        row.features |= Feature.PARENTS
-    return row
-
-
-async def _insert(tx: Tx, new: dict[int, NewJob]) -> None:
-    for part in _chunks(list(new.items())):
-        await tx.fetch("insert_jobs", rows=to_json([_job_row(tx, id, job) for id, job in part]))
-    children = {id: job for id, job in new.items() if job.parents}
+async def _insert(tx: Tx, new: Numbered) -> None:
+    for part in _chunks(new):
+        await tx.insert_jobs(part)
+    children = {id: job for id, job in new if job.parents}
     if children:
         await _join_parents(tx, children)
 
@@ -138,8 +100,9 @@ async def _join_parents(tx: Tx, children: dict[int, NewJob]) -> None:
     await free_children(tx, list(children))
 
 
-async def _already_stored(tx: Tx, numbered: dict[int, NewJob]) -> set[int]:
+async def _already_stored(tx: Tx, new: Numbered) -> set[int]:
     """Which of these jobs did the unanswered first try store? A stranger's row is not ours."""
+    numbered = dict(new)
     stored = set()
     for id, task, args, queue, tenant in await tx.fetch("stored_jobs", ids=to_json(list(numbered))):
         job = numbered[id]
@@ -150,39 +113,38 @@ async def _already_stored(tx: Tx, numbered: dict[int, NewJob]) -> set[int]:
     return stored
 
 
-async def _any_finished(tx: Tx, ids: list[int]) -> bool:
-    return bool(ids) and bool(await tx.fetch("finished_among", ids=to_json(ids)))
+async def _any_stored(tx: Tx, ids: list[int]) -> bool:
+    return bool(ids) and bool(await tx.fetch("stored_jobs", ids=to_json(ids)))
 
 
-async def _take_keys(tx: Tx, jobs: dict[int, NewJob]) -> dict[int, Enqueued]:
+async def _any_finished(tx: Tx, new: Numbered) -> bool:
+    ids = to_json([id for id, _ in new])
+    return bool(new) and bool(await tx.fetch("finished_among", ids=ids))
+
+
+async def _take_keys(tx: Tx, new: Numbered) -> dict[int, Enqueued]:
     """Take the unique keys of these jobs. Answers for every job whose key was already held."""
-    first: dict[Key, int] = {}
-    for id, job in jobs.items():
-        if job.unique is not None:
-            first.setdefault(key_of(job.tenant, job.task, job.unique), id)
-    if not first:
+    keyed = [(id, job, key_of(job)) for id, job in new if job.unique is not None]
+    if not keyed:
         return {}
-    holders = await take_keys(
-        tx,
-        {
-            key: key_row(key, id, jobs[id].unique, jobs[id].task, jobs[id].args)
-            for key, id in first.items()
-        },
-    )
+    wanted: dict[Key, dict[str, object]] = {}
+    for id, job, key in keyed:
+        if key not in wanted:
+            wanted[key] = key_row(key, id, job.unique, job.task, job.args)
+    holders = await take_keys(tx, wanted)
     answers: dict[int, Enqueued] = {}
-    for id, job in jobs.items():
-        if job.unique is None:
-            continue
-        holder, print_held = holders[key_of(job.tenant, job.task, job.unique)]
+    for id, job, key in keyed:
+        holder, print_held = holders[key]
         if holder != id:
             same = print_held == fingerprint(job.task, job.args)
             answers[id] = Enqueued(holder, created=False, same_args=same)
     return answers
 
 
-def key_of(tenant: str, task: str, unique: Unique) -> Key:
+def key_of(job: NewJob) -> Key:
     """The full unique key: the tenant is always part of it."""
-    return tenant, unique.scope or task, unique.key
+    assert job.unique is not None
+    return job.tenant, job.unique.scope or job.task, job.unique.key
 
 
 def key_row(
@@ -227,10 +189,6 @@ async def take_keys(tx: Tx, wanted: dict[Key, dict[str, object]]) -> dict[Key, t
 
 def _key(row: dict[str, object]) -> Key:
     return str(row["tenant"]), str(row["scope"]), str(row["key"])
-
-
-def _raw(data: Json | None) -> msgspec.Raw | None:
-    return None if data is None else msgspec.Raw(data)
 
 
 def _chunks(items: list[T]) -> Iterator[list[T]]:

@@ -54,11 +54,13 @@ class Floors:
     _floors: dict[Lane, int] = field(default_factory=dict)
     _candidate: _Candidate | None = None
     _taken: int = 0
+    _era: int = 0
     _last_full_scan: float = 0.0
 
     def reset(self) -> None:
         """Forget everything: another server may have answered since."""
-        self._floors.clear()
+        self._era += 1
+        self._floors = {}
         self._candidate = None
         self._last_full_scan = 0.0
 
@@ -78,19 +80,22 @@ class Floors:
         if not self._floors or self._taken < self.step_tickets:
             return
         self._taken = 0
-        if self._candidate is not None:
-            self._candidate.drawers &= await self._drawers(reader)
-            if self._candidate.drawers:
+        era, candidate = self._era, self._candidate
+        if candidate is not None:
+            candidate.drawers &= await self._drawers(reader)
+            if candidate.drawers:
                 return
             again = await self._lowest(reader)
-            for lane, place in self._candidate.lowest.items():
-                self._floors[lane] = max(self._floors[lane], min(place, again.get(lane, place)))
+            for lane, place in candidate.lowest.items():
+                if era == self._era:
+                    floor = min(place, again.get(lane, place))
+                    self._floors[lane] = max(self._floors.get(lane, 0), floor)
         [(highest,)] = await reader.fetch("highest_place")
         lowest = await self._lowest(reader)
-        self._candidate = _Candidate(
-            {lane: lowest.get(lane, highest + 1) for lane in self._floors},
-            await self._drawers(reader),
-        )
+        lanes = {lane: lowest.get(lane, highest + 1) for lane in list(self._floors)}
+        drawers = await self._drawers(reader)
+        if era == self._era:
+            self._candidate = _Candidate(lanes, drawers)
 
     def ranges(self, queues: Mapping[str, int]) -> str:
         """The stretches of each line in which tickets may stand, in order, as rows of JSON.
@@ -106,7 +111,7 @@ class Floors:
         for queue in queues:
             low = (MIN_PRIORITY - 1, 0)
             floors = () if full else sorted(
-                (priority, floor) for (name, priority), floor in self._floors.items()
+                (priority, floor) for (name, priority), floor in list(self._floors.items())
                 if name == queue and floor > 0
             )  # fmt: skip
             for priority, floor in floors:
@@ -118,7 +123,7 @@ class Floors:
     async def _lowest(self, reader: Reader) -> dict[Lane, int]:
         lanes = [
             {"queue": queue, "priority": priority, "floor": floor}
-            for (queue, priority), floor in self._floors.items()
+            for (queue, priority), floor in list(self._floors.items())
         ]
         rows = await reader.fetch("lowest_places", lanes=to_json(lanes))
         return {(queue, priority): place for queue, priority, place in rows if place is not None}

@@ -21,8 +21,9 @@ from tenure.job import (
     utc_now,
 )
 from tenure.store.enqueue import key_row, take_keys
+from tenure.store.rows import Ending, Happening, Ticket
 from tenure.store.session import Mode, Row, Scope, Tx, to_json, transaction
-from tenure.store.settle import Ending, Happening, Ticket, add_events, finish_jobs
+from tenure.store.settle import add_events, finish_jobs
 
 PRUNE_BATCH = 1000
 _PAUSE_WAIT_SECONDS = 5.0
@@ -43,7 +44,7 @@ async def cancel(
         return await _final_state(tx, id)
     token, parked = job[1], job[6]
     if parked is not None or await _take_ticket(tx, job):
-        await finish_jobs(tx, [Ending(id, token, state=State.CANCELLED, charged=0, reason=reason)])
+        await finish_jobs(tx, [Ending(id, token, State.CANCELLED, reason=reason)])
         return State.CANCELLED
     if not job[8]:
         await tx.fetch("request_cancel", id=id, reason=reason)
@@ -166,6 +167,8 @@ async def delete(tx: Tx, id: int, *, now: datetime | None = None) -> None:
     """Remove a finished job and its story for good. A live job is refused: cancel it first."""
     tx.at(now)
     if not await tx.fetch("finished_job", id=id, tenant=tx.tenant):
+        if tx.repeat and await _lock(tx, id) is None:
+            return  # the first try, whose COMMIT got no answer, has removed it
         await _lock_live(tx, id)
         raise InvalidInput(f"job {id} is not finished; cancel it first")
     await tx.fetch("delete_finished", id=id)

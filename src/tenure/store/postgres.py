@@ -11,9 +11,11 @@ them for ever. Our own connections therefore plan without sequential scans, hash
 import os
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any
 
 import psycopg
@@ -29,8 +31,11 @@ from tenure.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
+from tenure.job import NewJob
 from tenure.store import migrate
+from tenure.store.copying import can_copy, job_line, ticket_line
 from tenure.store.floors import Floors
+from tenure.store.rows import job_row
 from tenure.store.session import (
     Collided,
     Mode,
@@ -46,10 +51,16 @@ from tenure.store.statements import migration_script, qualify, statements
 from tenure.store.wire import Blocking, Colour, Suspending, Wire
 
 CONFLICT_TRIES = 10
+COPY_ROWS = 100
 ID_BLOCK = 64
 """More than 32: see `draw_ids`."""
 
-_PLANNER = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
+_PLANNER = {
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+}
 _LIMITS = {"lock_timeout": "5s", "idle_in_transaction_session_timeout": "60s"}
 _MIGRATION_LOCK = 7_364_881_223
 
@@ -74,6 +85,30 @@ class PostgresTx(Tx):
         params["now"] = self._now
         return await self._wire.fetch(sql, params, prepare=self._prepare)
 
+    async def insert_jobs(self, jobs: Sequence[tuple[int, NewJob]]) -> None:
+        if len(jobs) >= COPY_ROWS and all(can_copy(job) for _, job in jobs):
+            await self._copy_jobs(jobs)
+        else:
+            await self._insert_jobs(jobs)
+
+    async def _insert_jobs(self, jobs: Sequence[tuple[int, NewJob]]) -> None:
+        rows = to_json([job_row(id, job, job.due_at) for id, job in jobs])
+        await self.fetch("insert_jobs", rows=rows)
+
+    async def _copy_jobs(self, jobs: Sequence[tuple[int, NewJob]]) -> None:
+        """COPY writes many rows per WAL record: about 80 bytes less per job than INSERT.
+
+        Places are drawn in a statement of their own here, so `draw_places` locks `ready` first:
+        the floors of the claimers rely on it.
+        """
+        drawn = await self.fetch("draw_places", count=len(jobs))
+        created_at = drawn[0][1].isoformat()
+        placed = [(place, id, job) for (place, _), (id, job) in zip(drawn, jobs, strict=True)]
+        rows = "".join([job_line(place, id, job, created_at) for place, id, job in placed])
+        tickets = "".join([ticket_line(place, id, job) for place, id, job in placed])
+        await self._wire.copy(self._sql["copy_jobs"][0], rows)
+        await self._wire.copy(self._sql["copy_tickets"][0], tickets)
+
     def time(self, at: datetime | None) -> datetime | None:
         return at
 
@@ -81,17 +116,26 @@ class PostgresTx(Tx):
         at: datetime = value
         return at.astimezone(UTC)  # the session's time zone is the user's business
 
-    async def claim_params(self, queues: Mapping[str, int]) -> list[dict[str, object]]:
+    async def take_tickets(self, queues: Mapping[str, int]) -> list[Row]:
         await self._floors.advance(self)
-        wanted = [{"name": name, "most": most} for name, most in queues.items()]
-        return [{"queues": to_json(wanted), "ranges": self._floors.ranges(queues)}]
-
-    def note_taken(self, rows: Sequence[Row]) -> None:
+        wanted = to_json([{"name": name, "most": most} for name, most in queues.items()])
+        rows = await self.fetch("take_tickets", queues=wanted, ranges=self._floors.ranges(queues))
+        rows.sort(key=_line_order)
         self._floors.note_taken((row[0], row[1]) for row in rows)
+        return rows
+
+    async def move_to_history(self, statement: str, rows: str, worker: str | None) -> list[Row]:
+        return await self.fetch(statement, rows=rows, worker=worker)
+
+
+_line_order = itemgetter(1, 2)  # of a ticket: priority, place
 
 
 class BorrowedTx(PostgresTx):
     """The caller's transaction, through whatever connection the caller has: see `borrow`."""
+
+    async def insert_jobs(self, jobs: Sequence[tuple[int, NewJob]]) -> None:
+        await self._insert_jobs(jobs)
 
     async def fetch(self, statement: str, **params: object) -> list[Row]:
         try:
@@ -126,7 +170,7 @@ class Postgres(Session):
         self._pid = os.getpid()
         self._colour = self._new_colour()
         self._idle: list[Wire] = []
-        self._ids: list[int] = []
+        self._ids: deque[int] = deque()
         self.floors = Floors()
 
     async def transact(self, op: Operation[R], mode: Mode = Mode.WRITE) -> R:
@@ -195,16 +239,19 @@ class Postgres(Session):
         return "; ".join(parts)
 
     async def reserve_ids(self, count: int) -> list[int] | None:
-        missing = count - len(self._ids)
-        if missing > 0:
-
-            async def draw(tx: Tx) -> list[Row]:
-                return await tx.fetch("draw_ids", count=max(missing, ID_BLOCK))
-
-            rows = await self.transact(draw)
-            self._ids += [row[0] for row in rows]
-        ids, self._ids = self._ids[:count], self._ids[count:]
+        ids: list[int] = []
+        while len(ids) < count:
+            try:
+                ids.append(self._ids.popleft())  # atomic: threads share the block
+            except IndexError:
+                self._ids.extend(await self._draw_ids(max(count - len(ids), ID_BLOCK)))
         return ids
+
+    async def _draw_ids(self, count: int) -> list[int]:
+        async def draw(tx: Tx) -> list[Row]:
+            return await tx.fetch("draw_ids", count=count)
+
+        return [row[0] for row in await self.transact(draw)]
 
     def borrow(self, connection: object) -> Tx:
         wire: Wire
@@ -278,9 +325,10 @@ class Postgres(Session):
         if not await self._colour.enter(max(0.001, deadline - time.monotonic())):
             raise StoreBusy("all connections of this store are in use; try again or allow more")
         try:
-            if self._idle:
+            try:
                 return self._idle.pop()
-            return await self._connect_checked(deadline)
+            except IndexError:
+                return await self._connect_checked(deadline)
         except BaseException:
             self._colour.leave()
             raise

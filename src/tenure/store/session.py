@@ -15,7 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
-from tenure.job import check_time
+from tenure.job import NewJob, check_time
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -52,6 +52,20 @@ class Tx(ABC):
     async def fetch(self, statement: str, **params: object) -> list[Row]:
         """Run a named entry and return its rows."""
 
+    # The hot steps, where the two databases need different statements.
+
+    @abstractmethod
+    async def insert_jobs(self, jobs: Sequence[tuple[int, NewJob]]) -> None:
+        """enqueue: write these jobs under these ids, with their tickets, in order."""
+
+    @abstractmethod
+    async def take_tickets(self, queues: Mapping[str, int]) -> list[Row]:
+        """claim: consume tickets, by priority and place within each queue, and find their jobs."""
+
+    @abstractmethod
+    async def move_to_history(self, statement: str, rows: str, worker: str | None) -> list[Row]:
+        """succeed or finish: answers (id, features) of the jobs that moved."""
+
     @abstractmethod
     def time(self, at: datetime | None) -> object:
         """A time as this store writes it."""
@@ -59,14 +73,6 @@ class Tx(ABC):
     @abstractmethod
     def when(self, value: Any) -> datetime:
         """A time as this store reads it."""
-
-    @abstractmethod
-    async def claim_params(self, queues: Mapping[str, int]) -> list[dict[str, object]]:
-        """The parameters of `take_tickets`, one set per call it takes to serve these queues."""
-
-    @abstractmethod
-    def note_taken(self, rows: Sequence[Row]) -> None:
-        """Learn from the tickets that a claim took."""
 
     def when_or_none(self, value: Any) -> datetime | None:
         """Like `when`, for columns that may be empty."""

@@ -20,12 +20,17 @@ from tenure.lifecycle import (
     after_parents,
     after_settlement,
 )
+from tenure.store.rows import Ending, Happening, Success, Ticket, raw
 from tenure.store.session import Mode, Row, Scope, Tx, to_json, transaction
 
 MAX_MESSAGE = 1000
 
 EVENT_OF = {Outcome.RETRY: "retried", Outcome.SNOOZE: "snoozed", Outcome.RELEASE: "released"}
 _SETTLED = " ".join([*EVENT_OF.values(), "succeeded", "failed", "cancelled", "skipped"])
+
+
+# Plain numbers: masking an int with an IntFlag costs a microsecond per job.
+_KEY, _NOTES, _CHILDREN = int(Feature.KEY), int(Feature.NOTES), int(Feature.CHILDREN)
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -43,49 +48,6 @@ class Answer(msgspec.Struct, frozen=True):
 LANDED, STALE = Answer(True), Answer(False)
 
 
-class Ending(msgspec.Struct, omit_defaults=True):
-    """One row of `finish`. Without a lease it is the store's own doing, not a worker's."""
-
-    id: int
-    token: int
-    lease: int | None = None
-    worker: str | None = None
-    state: State = State.SUCCEEDED
-    charged: int = 1
-    crashed: int = 0
-    result: msgspec.Raw | None = None
-    error: msgspec.Raw | None = None
-    reason: str | None = None
-    duration: float | None = None
-
-
-class Ticket(msgspec.Struct, omit_defaults=True):
-    """One row of `put_in_line`."""
-
-    id: int
-    token: int
-    delay: float | None = None
-    due_at: object = None
-    charged: int = 0
-    crashed: int = 0
-    reason: str | None = None
-    error: msgspec.Raw | None = None
-    queue: str | None = None
-    priority: int | None = None
-
-
-class Happening(msgspec.Struct, omit_defaults=True):
-    """One row of `add_events`."""
-
-    job_id: int
-    token: int
-    kind: str
-    worker: str | None = None
-    detail: dict[str, object] | None = None
-    at: object = None
-    n: int = 0
-
-
 async def settle(
     scope: Scope,
     worker: str,
@@ -100,11 +62,13 @@ async def settle(
     `done_leases` are leases that the worker believes to be used up; they are removed if that is
     true. A batch that the database refuses as a whole is halved until the bad row stands alone.
     With `on`, the caller's own transaction, a stale settlement raises `LeaseLost`, so that the
-    caller's rows roll back with it.
+    caller's rows roll back with it. So does one that an earlier transaction has committed already:
+    the caller's rows were committed with it, and must not be again.
     """
     check_name("worker", worker)
     if on is not None:
-        answers = await _settle(scope.enter(scope.session.borrow(on)), worker, settlements, (), now)
+        tx = scope.enter(scope.session.borrow(on))
+        answers = await _settle(tx, worker, settlements, (), now, read_back=False)
         for settlement, answer in zip(settlements, answers, strict=True):
             if not answer.landed:
                 raise LeaseLost(_lost(settlement))
@@ -135,18 +99,20 @@ async def _settle(
     settlements: Sequence[Settlement],
     done_leases: Sequence[int],
     now: datetime | None,
+    *,
+    read_back: bool = True,
 ) -> list[Answer]:
     tx.at(now)
     batch: dict[tuple[int, int], Settlement] = {}
     for settlement in settlements:
         batch.setdefault((settlement.id, settlement.token), settlement)
     succeeded = [s for s in batch.values() if s.outcome is Outcome.SUCCEED]
-    landed = await finish_jobs(tx, [_success(s, worker) for s in succeeded])
+    landed = await _succeed(tx, worker, succeeded)
     others = [s for s in batch.values() if s.outcome is not Outcome.SUCCEED]
     if others:
         landed |= await _settle_others(tx, worker, others)
     missed = [s for s in settlements if (s.id, s.token) not in landed]
-    if missed:  # (!) a repeat after an unanswered COMMIT has landed already
+    if missed and read_back:  # (!) a repeat after an unanswered COMMIT has landed already
         rows = to_json([{"id": s.id, "token": s.token} for s in missed])
         found = await tx.fetch("landed", rows=rows, worker=worker, kinds=_SETTLED)
         landed |= {(id, token) for id, token in found}
@@ -180,31 +146,42 @@ async def _settle_others(
     return landed
 
 
+async def _succeed(tx: Tx, worker: str, batch: list[Settlement]) -> set[tuple[int, int]]:
+    if not batch:
+        return set()
+    by_lease: dict[int, list[Success]] = {}
+    for s in batch:
+        row = Success(s.id, s.token, _result(s.result), s.duration_seconds)
+        by_lease.setdefault(s.lease, []).append(row)
+    groups = [{"lease": lease, "jobs": rows} for lease, rows in by_lease.items()]
+    moved = await tx.move_to_history("succeed", to_json(groups), worker)
+    await _let_go(tx, [(id, features, State.SUCCEEDED) for id, _, features in moved if features])
+    return {(id, token) for id, token, _ in moved}
+
+
 async def finish_jobs(tx: Tx, endings: list[Ending]) -> set[tuple[int, int]]:
     """Move jobs to history and let go of all that hung on them. Answers those that moved."""
     if not endings:
         return set()
     by_id = {ending.id: ending for ending in endings}
-    moved = await tx.fetch("finish", rows=to_json(endings))
-    featured = [(id, features) for id, features in moved if features]
-    if featured:
-        await _let_go(tx, featured, by_id)
-    return {(id, by_id[id].token) for id, _ in moved}
+    moved = await tx.move_to_history("finish", to_json(endings), None)
+    await _let_go(tx, [(id, features, by_id[id].state) for id, _, features in moved if features])
+    return {(id, token) for id, token, _ in moved}
 
 
-async def _let_go(tx: Tx, featured: list[tuple[int, int]], by_id: dict[int, Ending]) -> None:
-    keyed = [id for id, features in featured if features & Feature.KEY]
+async def _let_go(tx: Tx, finished: list[tuple[int, int, State]]) -> None:
+    keyed = [id for id, features, _ in finished if features & _KEY]
     if keyed:
         await tx.fetch("release_keys", ids=to_json(keyed))
     noted = [
-        id for id, features in featured
-        if features & Feature.NOTES and by_id[id].state is State.SUCCEEDED
+        id for id, features, state in finished
+        if features & _NOTES and state is State.SUCCEEDED
     ]  # fmt: skip
     if noted:
         await tx.fetch("drop_notes", ids=to_json(noted))
     parents = [
-        {"id": id, "state": by_id[id].state} for id, features in featured
-        if features & Feature.CHILDREN
+        {"id": id, "state": state} for id, features, state in finished
+        if features & _CHILDREN
     ]  # fmt: skip
     if parents:
         children = await tx.fetch("note_parent_ends", rows=to_json(parents))
@@ -228,7 +205,7 @@ async def free_children(tx: Tx, ids: list[int]) -> None:
             all_succeeded=bool(all_succeeded), cancel_requested=bool(flagged), delay_seconds=0.0
         )
         if move.to.final:
-            endings.append(Ending(id, token, state=move.to, charged=0, reason=move.reason))
+            endings.append(Ending(id, token, move.to, reason=move.reason))
         else:
             due = tx.time(tx.when_or_none(due_at))
             tickets.append(Ticket(id, token, due_at=due, reason=move.reason))
@@ -273,7 +250,7 @@ async def save_checkpoint(
 
 async def _hold_notes(tx: Tx, worker: str, jobs: Sequence[HeldJob]) -> set[tuple[int, int]]:
     rows: list[Row] = await tx.fetch("lock_held", rows=_held_rows(jobs), worker=worker)
-    fresh = [row[0] for row in rows if not row[5] & Feature.NOTES]
+    fresh = [row[0] for row in rows if not row[5] & _NOTES]
     if fresh:
         await tx.fetch("mark_noted", ids=to_json(fresh))
     return {(row[0], row[1]) for row in rows}
@@ -297,15 +274,14 @@ def _held_rows(jobs: Sequence[HeldJob] | Sequence[Settlement]) -> str:
     )  # fmt: skip
 
 
-def _success(s: Settlement, worker: str) -> Ending:
-    result = None if s.result is None or s.result == b"null" else msgspec.Raw(s.result)
-    return Ending(s.id, s.token, s.lease, worker, result=result, duration=s.duration_seconds)
+def _result(result: Json | None) -> msgspec.Raw | None:
+    return None if result is None or result == b"null" else msgspec.Raw(result)
 
 
 def _ending(s: Settlement, move: Move, worker: str) -> Ending:
     return Ending(
-        s.id, s.token, s.lease, worker, state=move.to, charged=int(move.charged),
-        error=None if s.error is None else msgspec.Raw(s.error), reason=move.reason,
+        s.id, s.token, move.to, s.lease, worker, charged=int(move.charged),
+        error=raw(s.error), reason=move.reason,
         duration=s.duration_seconds,
     )  # fmt: skip
 
@@ -313,7 +289,7 @@ def _ending(s: Settlement, move: Move, worker: str) -> Ending:
 def _ticket(s: Settlement, move: Move) -> Ticket:
     return Ticket(
         s.id, s.token, delay=move.delay_seconds or None, charged=int(move.charged),
-        reason=move.reason, error=None if s.error is None else msgspec.Raw(s.error),
+        reason=move.reason, error=raw(s.error),
     )  # fmt: skip
 
 

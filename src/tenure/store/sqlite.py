@@ -13,6 +13,7 @@ import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -24,8 +25,10 @@ from typing import Any
 import apsw
 
 from tenure.errors import InvalidInput, StoreBusy
+from tenure.job import Json, NewJob
 from tenure.store import migrate
 from tenure.store import sqlite_driver as driver
+from tenure.store.rows import features_of
 from tenure.store.session import (
     Mode,
     Operation,
@@ -35,6 +38,7 @@ from tenure.store.session import (
     Tx,
     drive,
     given_time,
+    to_json,
 )
 from tenure.store.sqlite_driver import Connection, Driver
 from tenure.store.statements import statements
@@ -56,7 +60,7 @@ class SQLiteTx(Tx):
         self._path = path
         self._clock = clock
         self._sql = statements("sqlite", SCHEMA)
-        self._now: dict[str, object] = {}
+        self._now: dict[str, Any] = {}
 
     def at(self, now: datetime | None) -> None:
         self._now = self._clock.read(given_time(now))
@@ -71,17 +75,73 @@ class SQLiteTx(Tx):
             raise driver.translate(error, self._path) from error
         return rows
 
+    async def insert_jobs(self, jobs: Sequence[tuple[int, NewJob]]) -> None:
+        """Row by row with bound values: three times as fast here as taking a JSON batch apart."""
+        now: int = self._now["now"]
+        [(last,)] = await self.fetch("draw_places", count=len(jobs))
+        rows, tickets, dues = [], [], []
+        for place, (id, job) in enumerate(jobs, last - len(jobs) + 1):
+            due = self._due(job, now)
+            in_line = due is None and not job.parents
+            unique = job.unique
+            rows.append(
+                (id, place if in_line else None, now, due, job.timeout_seconds, job.priority,
+                 job.max_attempts, features_of(job), job.tenant, job.queue, job.task,
+                 job.args.decode(), _text(job.retry), _text(job.metadata),
+                 "parents" if job.parents else None,
+                 *(_NO_KEY if unique is None else (unique.scope or job.task, unique.key,
+                                                   unique.until, unique.period_seconds)))
+            )  # fmt: skip
+            if in_line:
+                tickets.append((job.queue, job.priority, place, id))
+            elif not job.parents:
+                dues.append((due, id))
+        self._each("insert_job", rows)
+        self._each("insert_ready", tickets)
+        self._each("insert_due", dues)
+
+    def _due(self, job: NewJob, now: int) -> int | None:
+        """The due time in microseconds, or None when the job may stand in line at once."""
+        due = self.time(job.due_at)
+        if job.delay_seconds is not None:
+            due = now + int(1e6 * job.delay_seconds)
+        return due if due is not None and due > now else None
+
+    def _each(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
+        [sql] = self._sql[statement]
+        try:
+            self._connection.executemany(sql, rows)
+        except DriverError as error:
+            raise driver.translate(error, self._path) from error
+
+    async def take_tickets(self, queues: Mapping[str, int]) -> list[Row]:
+        taken: list[Row] = []
+        for queue, most in queues.items():
+            rows = await self.fetch("take_tickets", queue=queue, most=most)
+            if rows:  # the single writer took the head of the line: all up to the last one
+                _, priority, place, *_ = rows[-1]
+                await self.fetch("drop_tickets", queue=queue, priority=priority, place=place)
+            taken += rows
+        return taken
+
+    async def move_to_history(self, statement: str, rows: str, worker: str | None) -> list[Row]:
+        moved = await self.fetch(statement, rows=rows, worker=worker)
+        if moved:
+            await self.fetch("drop_live", ids=to_json([row[0] for row in moved]))
+        return moved
+
     def time(self, at: datetime | None) -> int | None:
         return None if at is None else (at - _EPOCH) // _MICROSECOND
 
     def when(self, value: Any) -> datetime:
         return _EPOCH + timedelta(microseconds=value)
 
-    async def claim_params(self, queues: Mapping[str, int]) -> list[dict[str, object]]:
-        return [{"queue": name, "most": most} for name, most in queues.items()]
 
-    def note_taken(self, rows: Sequence[Row]) -> None:
-        pass
+_NO_KEY = (None, None, None, None)
+
+
+def _text(data: Json | None) -> str | None:
+    return None if data is None else data.decode()
 
 
 class Clock:
@@ -95,7 +155,7 @@ class Clock:
         self._offset = _boot_microseconds() - time.time_ns() // 1000
         self._boot = boot_id()
 
-    def read(self, now: datetime | None) -> dict[str, object]:
+    def read(self, now: datetime | None) -> dict[str, Any]:
         """The parameters `now`, `tick` and `boot`."""
         if now is not None:
             wall = (now - _EPOCH) // _MICROSECOND
@@ -139,6 +199,7 @@ class _Process:
         self.waiting: deque[_Call] = deque()
         self.writer: Connection | None = None
         self.reader: Connection | None = None
+        self.still = False
 
 
 class SQLite(Session):
@@ -166,7 +227,12 @@ class SQLite(Session):
         self._file: tuple[int, int] | None = None
         self._processes: list[_Process] = [_Process()]  # of this process and of its ancestors
         self._closed = False
-        drive(self.migrate())
+        _sessions.add(self)
+        try:
+            drive(self.migrate())
+        except BaseException:
+            drive(self.aclose())
+            raise
 
     async def transact(self, op: Operation[R], mode: Mode = Mode.WRITE) -> R:
         process = self._process()
@@ -213,12 +279,36 @@ class SQLite(Session):
             return
         self._closed = True
         with process.lock, process.read_lock:
-            for connection in (process.reader, process.writer):
-                if connection is not None:
-                    connection.close()
-            process.reader = process.writer = None
+            self._disconnect(process)
         if self._file is not None:
             driver.leave_file(self._file)
+
+    def before_fork(self) -> None:
+        """Close all connections and let nobody open one until `after_fork`.
+
+        A fork inherits the library's own list of the locks that this process has on the file, but
+        not the locks. A connection that it opens itself would trust that list: its neighbours would
+        remove the WAL under its feet, and with it what it has committed since.
+        """
+        process = self._processes[-1]
+        process.still = process.lock.acquire(timeout=self._give_up_seconds)
+        if process.still:
+            process.read_lock.acquire()
+            self._disconnect(process)
+
+    def after_fork(self) -> None:
+        """In the parent: go on."""
+        process = self._processes[-1]
+        if process.still:
+            process.still = False
+            process.read_lock.release()
+            process.lock.release()
+
+    def _disconnect(self, process: _Process) -> None:
+        for connection in (process.reader, process.writer):
+            if connection is not None:
+                connection.close()
+        process.reader = process.writer = None
 
     def _process(self) -> _Process:
         if self._closed:
@@ -360,3 +450,27 @@ class SQLite(Session):
                 if not busy or time.monotonic() > deadline:
                     raise
                 time.sleep(RETRY_SECONDS)
+
+
+_sessions: weakref.WeakSet[SQLite] = weakref.WeakSet()
+_fork_lock = threading.Lock()
+
+
+def _before_fork() -> None:
+    _fork_lock.acquire()
+    for session in list(_sessions):
+        session.before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    for session in list(_sessions):
+        session.after_fork()
+    _fork_lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=_after_fork_in_parent,
+        after_in_child=_fork_lock.release,
+    )

@@ -11,7 +11,7 @@ import os
 import sqlite3
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -59,6 +59,7 @@ class Connection(Protocol):
     """The little that both libraries share."""
 
     def execute(self, sql: str, params: Mapping[str, Any] = ..., /) -> Any: ...
+    def executemany(self, sql: str, rows: Sequence[tuple[Any, ...]], /) -> Any: ...
     def close(self) -> None: ...
 
 
@@ -180,13 +181,17 @@ def enter_file(path: str, driver: Driver) -> tuple[int, int]:
     key = (status.st_dev, status.st_ino)
     with _open_files_lock:
         other, count = _open_files.get(key, (driver, 0))
-        if other != driver:
-            raise UnsafeSQLite(
-                f"this process has {path} open through {other} already; two SQLite libraries on "
-                f"one file in one process lose each other's locks. Use ?driver={other} here too"
-            )
+        _refuse_other(path, other, driver)
         _open_files[key] = (driver, count + 1)
     return key
+
+
+def _refuse_other(path: str, present: Driver, wanted: Driver) -> None:
+    if present != wanted:
+        raise UnsafeSQLite(
+            f"this process has {path} open through {present} already; two SQLite libraries on "
+            f"one file in one process lose each other's locks. Use ?driver={present} here too"
+        )
 
 
 def leave_file(key: tuple[int, int]) -> None:
@@ -200,10 +205,11 @@ def leave_file(key: tuple[int, int]) -> None:
 
 
 def check_not_open_elsewhere(path: str, driver: Driver) -> None:
-    """Refuse apsw on a file that something else in this process has open already.
+    """Refuse a second library, and apsw on a file that something else in this process has open.
 
-    Must run before our first descriptor of the file exists. Only where the system lists
-    descriptors (Linux, macOS).
+    Even to open the file and close it again would drop the other's locks. So this must run before
+    our first descriptor of the file exists. What something else has open is known only where the
+    system lists descriptors (Linux, macOS).
     """
     folder = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
     try:
@@ -212,8 +218,10 @@ def check_not_open_elsewhere(path: str, driver: Driver) -> None:
         return
     key = (status.st_dev, status.st_ino)
     with _open_files_lock:
-        ours = key in _open_files
-    if driver == "sqlite3" or ours or not os.path.isdir(folder):
+        ours = _open_files.get(key)
+    if ours is not None:
+        _refuse_other(path, ours[0], driver)
+    if driver == "sqlite3" or ours is not None or not os.path.isdir(folder):
         return
     for name in os.listdir(folder):
         try:

@@ -7,8 +7,9 @@ import msgspec
 
 from tenure.job import Beat, check_int, check_name, check_seconds
 from tenure.lifecycle import Move, Standing, after_crash
+from tenure.store.rows import Ending, Happening, Ticket
 from tenure.store.session import Mode, Row, Tx, to_json, transaction
-from tenure.store.settle import Ending, Happening, Ticket, add_events, finish_jobs
+from tenure.store.settle import add_events, finish_jobs
 
 MAX_PAGE = 10_000
 PATIENCE_SECONDS = 1.0
@@ -147,7 +148,7 @@ _LEASE_LOST = msgspec.Raw(
 
 def _lost(id: int, token: int, worker: str, move: Move) -> Ending:
     return Ending(
-        id, token, None, worker, state=move.to, charged=int(move.charged), crashed=1,
+        id, token, move.to, None, worker, charged=int(move.charged), crashed=1,
         error=_LEASE_LOST, reason=move.reason,
     )  # fmt: skip
 

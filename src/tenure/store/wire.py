@@ -19,8 +19,6 @@ from tenure.store.session import Row
 class Wire(ABC):
     """A connection in autocommit mode; transactions are begun and ended by name."""
 
-    floors_known = False
-
     @abstractmethod
     async def script(self, sql: str) -> None:
         """Run SQL without parameters, possibly several statements, in one round trip."""
@@ -28,6 +26,10 @@ class Wire(ABC):
     @abstractmethod
     async def fetch(self, sql: str, params: Mapping[str, object], *, prepare: bool) -> list[Row]:
         """Run one statement and return its rows."""
+
+    @abstractmethod
+    async def copy(self, sql: str, data: str) -> None:
+        """Stream data into a COPY statement."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -57,6 +59,10 @@ class Blocking(Wire):
         cursor = self.connection.execute(sql, params, prepare=prepare, binary=True)
         return cursor.fetchall() if cursor.description else []
 
+    async def copy(self, sql: str, data: str) -> None:
+        with self.connection.cursor() as cursor, cursor.copy(sql) as stream:
+            stream.write(data)
+
     async def close(self) -> None:
         self.connection.close()
 
@@ -81,6 +87,10 @@ class Suspending(Wire):
     async def fetch(self, sql: str, params: Mapping[str, object], *, prepare: bool) -> list[Row]:
         cursor = await self.connection.execute(sql, params, prepare=prepare, binary=True)
         return await cursor.fetchall() if cursor.description else []
+
+    async def copy(self, sql: str, data: str) -> None:
+        async with self.connection.cursor() as cursor, cursor.copy(sql) as stream:
+            await stream.write(data)
 
     async def close(self) -> None:
         await self.connection.close()

@@ -47,7 +47,7 @@ delete from tenure.unique_key k
 using (select id, tenant, unique_scope, unique_key from tenure.job
        where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
          and unique_until = 'started') as j
-where k.tenant = j.tenant and k.scope = j.unique_scope and k.key = j.unique_key and k.job_id = j.id;
+where k.tenant = any (array[j.tenant]) and k.scope = j.unique_scope and k.key = j.unique_key and k.job_id = j.id;
 
 -- name: highest_place
 -- floor, step 1: the sequence's value.

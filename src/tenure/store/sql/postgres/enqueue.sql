@@ -35,6 +35,25 @@ batch as materialized (
 insert into tenure.due (due_at, job_id, token)
 select due, id, 1 from new where due is not null and parked is null;
 
+-- name: draw_places
+-- enqueue in bulk: the lock on `ready` comes before the draw, as the floor of the claimers wants. An
+-- empty insert is how a plain statement takes that lock.
+with locked as (
+    insert into tenure.ready (place, job_id, token, priority, queue)
+    select 0, 0, 0, 0, '' where false
+)
+select nextval('tenure.place'), coalesce(:now::timestamptz, clock_timestamp())
+from generate_series(1, :count);
+
+-- name: copy_jobs
+copy tenure.job (
+    id, place, created_at, priority, max_attempts, features, tenant, queue, task, args, retry,
+    metadata, timeout_seconds, unique_seconds, unique_scope, unique_key, unique_until)
+from stdin;
+
+-- name: copy_tickets
+copy tenure.ready (place, job_id, token, priority, queue) from stdin;
+
 -- name: stored_jobs
 -- Where did an enqueue whose COMMIT got no answer leave its jobs? Live or finished.
 select j.id, j.task, j.args::text, j.queue, j.tenant
@@ -68,7 +87,7 @@ select k.tenant, k.scope, k.key, k.job_id, k.fingerprint,
        and not exists (select from tenure.job j where j.id = k.job_id) as over
 from json_to_recordset(:rows::json) as b (tenant text, scope text, key text),
      lateral (select * from tenure.unique_key u
-              where u.tenant = b.tenant and u.scope = b.scope and u.key = b.key) as k;
+              where u.tenant = b.tenant and u.scope = b.scope and u.key = b.key offset 0) as k;
 
 -- name: drop_key
 -- Guarded by the holder seen: whoever took it over meanwhile keeps it.
@@ -90,5 +109,5 @@ with locked as materialized (
          lateral (select id from tenure.job where id = b.id and tenant = b.tenant for update) as j
     order by j.id
 )
-update tenure.job j set features = features | 2 from locked where j.id = locked.id
+update tenure.job j set features = features | 2 from locked where j.id = any (array[locked.id])
 returning j.id;

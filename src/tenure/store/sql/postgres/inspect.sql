@@ -100,7 +100,7 @@ with recursive lane as (
 select lane.queue, min(coalesce(j.queued_at, j.created_at)),
        extract(epoch from coalesce(:now::timestamptz, clock_timestamp())
                - min(coalesce(j.queued_at, j.created_at)))::double precision
-from lane, lateral (select created_at, queued_at from tenure.job where id = lane.job_id) as j
+from lane, lateral (select created_at, queued_at from tenure.job where id = lane.job_id offset 0) as j
 group by lane.queue order by lane.queue;
 
 -- name: job_events

@@ -104,9 +104,9 @@ returning h.id;
 -- prune: keys whose period is over and whose job is no longer live.
 delete from tenure.unique_key k
 where k.expires_at <= coalesce(:now::timestamptz, clock_timestamp())
-  and not exists (select from tenure.job j where j.id = k.job_id)
+  and not exists (select from tenure.job j where j.id = k.job_id offset 0)
   and k.ctid = any (array(select ctid from tenure.unique_key
-                          where expires_at <= coalesce(:now::timestamptz, clock_timestamp())
+                          where expires_at <= (select coalesce(:now::timestamptz, clock_timestamp()))
                           order by expires_at limit :most));
 
 -- name: prune_orphans
@@ -114,8 +114,8 @@ where k.expires_at <= coalesce(:now::timestamptz, clock_timestamp())
 with orphan as materialized (
     select distinct job_id from (
         select job_id from tenure.event where at < :before order by job_id, seq limit :most) as e
-    where not exists (select from tenure.job j where j.id = e.job_id)
-      and not exists (select from tenure.history h where h.id = e.job_id)
+    where not exists (select from tenure.job j where j.id = e.job_id offset 0)
+      and not exists (select from tenure.history h where h.id = e.job_id offset 0)
 ), notes as (
     delete from tenure.note where job_id = any (array(select job_id from orphan))
 ), edges as (

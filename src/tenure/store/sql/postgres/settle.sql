@@ -1,37 +1,69 @@
+-- name: succeed
+-- succeed: the happy path, one statement for the whole batch. Guarded by id and token and by the
+-- worker's own lease row: it must exist, whatever its deadline says.
+-- Rows come grouped by lease, so that each lease is looked up once; jobs are locked in id order.
+-- `= any (array[...])` and `offset 0`, here and elsewhere: with a plain join, a plan made while the
+-- tables were empty walks the whole index of `job` for each batch, for ever.
+with batch as materialized (
+    select l.claimed_at, b.*
+    from json_to_recordset(:rows::json) as held (lease bigint, jobs json),
+         lateral (select claimed_at from tenure.lease
+                  where id = held.lease and worker = :worker offset 0) as l,
+         lateral json_to_recordset(held.jobs) as b (
+             id bigint, token bigint, result json, duration double precision)
+    order by b.id
+), gone as (
+    delete from tenure.job j using batch b
+    where j.id = any (array[b.id]) and j.token = b.token
+    returning j.*, b.claimed_at, b.result, b.duration
+)
+insert into tenure.history (
+    id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
+    state, priority, attempts, max_attempts, crashes, features, tenant, queue, task, args, worker,
+    result, retry, metadata, unique_scope, unique_key, unique_until)
+select id, token, created_at, claimed_at, coalesce(:now::timestamptz, clock_timestamp()), duration, timeout_seconds, unique_seconds,
+       'succeeded', priority, attempts + 1, max_attempts, crashes, features, tenant, queue, task,
+       args, :worker, result, retry, metadata, unique_scope, unique_key, unique_until
+from gone
+returning id, token, features;
+
 -- name: finish
--- succeed, fail, skip, abort, cancel, sweep: the job moves to history. Guarded by id and token and,
--- for a worker, by its own lease row: it must exist, whatever its deadline says.
+-- fail, skip, abort, cancel, sweep: the job moves to history. Guarded by id and token and, for a
+-- worker, by its own lease row.
 with batch as materialized (
     select * from json_to_recordset(:rows::json) as b (
         id bigint, token bigint, lease bigint, worker text, state text, charged int, crashed int,
-        result json, error json, reason text, duration double precision)
+        error json, reason text, duration double precision)
+    order by b.id
 ), gone as (
     delete from tenure.job j using batch b
-    where j.id = b.id and j.token = b.token
+    where j.id = any (array[b.id]) and j.token = b.token
       and (b.lease is null
-           or exists (select from tenure.lease l where l.id = b.lease and l.worker = b.worker))
-    returning j.*, b.lease, b.worker, b.state, b.charged, b.crashed, b.result,
+           or exists (select from tenure.lease l
+                      where l.id = b.lease and l.worker = b.worker offset 0))
+    returning j.*, b.lease, b.worker, b.state, b.charged, b.crashed,
               coalesce(b.error, j.error) as last_error, b.reason as why, b.duration
 )
 insert into tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
     state, priority, attempts, max_attempts, crashes, features, tenant, queue, task, args, worker,
-    result, error, reason, retry, metadata, unique_scope, unique_key, unique_until)
+    error, reason, retry, metadata, unique_scope, unique_key, unique_until)
 select id, token, created_at, (select claimed_at from tenure.lease l where l.id = gone.lease),
        coalesce(:now::timestamptz, clock_timestamp()), duration, timeout_seconds, unique_seconds,
-       coalesce(gone.state, 'succeeded')::tenure.state, priority, attempts + coalesce(charged, 1),
-       max_attempts, crashes + coalesce(crashed, 0), features, tenant, queue, task, args, worker,
-       result, case when gone.state is null then null else last_error end, why, retry, metadata,
+       gone.state::tenure.state, priority, attempts + coalesce(charged, 0), max_attempts,
+       crashes + coalesce(crashed, 0), features, tenant, queue, task, args, worker, last_error, why, retry, metadata,
        unique_scope, unique_key, unique_until
 from gone
-returning id, features;
+returning id, token, features;
 
 -- name: lock_held
 -- retry, fail, snooze, release, abort, skip, progress, checkpoint: lock what this worker truly holds.
 -- The token's guard is read again after the lock is there.
 select j.id, j.token, j.attempts, j.max_attempts, j.cancel_requested, j.features, l.claimed_at
-from json_to_recordset(:rows::json) as b (id bigint, token bigint, lease bigint),
-     lateral (select claimed_at from tenure.lease where id = b.lease and worker = :worker) as l,
+from (select * from json_to_recordset(:rows::json) as r (id bigint, token bigint, lease bigint)
+      order by r.id) as b,
+     lateral (select claimed_at from tenure.lease
+              where id = b.lease and worker = :worker offset 0) as l,
      lateral (select id, token, attempts, max_attempts, cancel_requested, features
               from tenure.job where id = b.id and token = b.token for update) as j
 order by j.id;
@@ -54,7 +86,7 @@ batch as materialized (
         error = coalesce(b.error, j.error), queue = coalesce(b.queue, j.queue),
         priority = coalesce(b.priority, j.priority)
     from batch b, t
-    where j.id = b.id and j.token = b.token
+    where j.id = any (array[b.id]) and j.token = b.token
     returning j.id, j.token, j.queue, j.priority, j.place, j.due_at, j.parked
 ), queued as (
     insert into tenure.ready (place, job_id, token, priority, queue)
@@ -73,14 +105,17 @@ from json_to_recordset(:rows::json) as b (
 order by b.n;
 
 -- name: landed
--- Zero rows changed: was it this worker's own settlement of this token, repeated?
+-- Zero rows changed: was it this worker's own settlement of this token, repeated? Not if a sweep
+-- took the job back under this token: it writes the lost worker's name, but settled for it.
 select b.id, b.token
 from json_to_recordset(:rows::json) as b (id bigint, token bigint)
-where exists (select from tenure.history h
-              where h.id = b.id and h.token = b.token and h.worker = :worker)
-   or exists (select from tenure.event e
-              where e.job_id = b.id and e.token = b.token and e.worker = :worker
-                and e.kind = any (string_to_array(:kinds, ' ')));
+where (exists (select from tenure.history h
+               where h.id = b.id and h.token = b.token and h.worker = :worker offset 0)
+       or exists (select from tenure.event e
+                  where e.job_id = b.id and e.token = b.token and e.worker = :worker
+                    and e.kind = any (string_to_array(:kinds, ' '))))
+  and not exists (select from tenure.event e
+                  where e.job_id = b.id and e.token = b.token and e.kind = 'crashed' offset 0);
 
 -- name: drop_leases
 -- Only when none of their (job, token) is live: never because a worker believes that it is done.
@@ -100,7 +135,8 @@ delete from tenure.unique_key k
 using (select h.id, h.tenant, h.unique_scope, h.unique_key
        from unnest(array(select (value #>> '{}')::bigint from json_array_elements(:ids::json))) as b (id),
             lateral (select * from tenure.history where id = b.id limit 1) as h) as f
-where k.tenant = f.tenant and k.scope = f.unique_scope and k.key = f.unique_key and k.job_id = f.id
+where k.tenant = any (array[f.tenant]) and k.scope = f.unique_scope and k.key = f.unique_key
+  and k.job_id = f.id
   and (k.until in ('started', 'finished')
        or k.until = 'period' and k.expires_at <= coalesce(:now::timestamptz, clock_timestamp()));
 
@@ -113,7 +149,7 @@ where n.job_id = any (array(select (value #>> '{}')::bigint from json_array_elem
 -- free: write the parent's end on each of its edges; answers the children.
 update tenure.parent p set parent_state = b.state::tenure.state
 from json_to_recordset(:rows::json) as b (id bigint, state text)
-where p.parent_id = b.id
+where p.parent_id = any (array[b.id])
 returning p.job_id;
 
 -- name: lock_freed
@@ -128,11 +164,12 @@ for update;
 -- free: of the locked children, those without an unfinished parent.
 select j.id, j.token, j.due_at, j.cancel_requested,
        not exists (select from tenure.parent p
-                   where p.job_id = j.id and p.parent_state <> 'succeeded')
+                   where p.job_id = j.id and p.parent_state <> 'succeeded' offset 0)
 from tenure.job j
 where j.id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
   and j.parked = 'parents'
-  and not exists (select from tenure.parent p where p.job_id = j.id and p.parent_state is null)
+  and not exists (select from tenure.parent p
+                  where p.job_id = j.id and p.parent_state is null offset 0)
 order by j.id;
 
 -- name: report_progress

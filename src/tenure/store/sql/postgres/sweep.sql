@@ -13,13 +13,14 @@ picked as materialized (
         where id = p.job_id and token = p.token for update skip locked) as j on true
 ), gone as (
     delete from tenure.due d using locked
-    where d.due_at = locked.due_at and d.job_id = locked.job_id and d.token = locked.token and locked.live
+    where d.due_at = any (array[locked.due_at]) and d.job_id = locked.job_id and d.token = locked.token
+      and locked.live
     returning d.job_id, d.token, locked.queue, locked.priority
 ), new as materialized (
     select gone.*, nextval('tenure.place') as place from gone
 ), moved as (
     update tenure.job j set place = new.place, due_at = null, queued_at = (select now from t)
-    from new where j.id = new.job_id
+    from new where j.id = any (array[new.job_id])
 )
 insert into tenure.ready (place, job_id, token, priority, queue)
 select place, job_id, token, priority, queue from new
@@ -28,11 +29,12 @@ returning job_id;
 -- name: drop_void_due
 -- promote: a due ticket whose job is gone or has moved on is void.
 delete from tenure.due d
-where d.due_at <= coalesce(:now::timestamptz, clock_timestamp())
+where d.due_at <= (select coalesce(:now::timestamptz, clock_timestamp()))
   and d.ctid = any (array(
       select v.ctid from tenure.due v
-      where v.due_at <= coalesce(:now::timestamptz, clock_timestamp())
-        and not exists (select from tenure.job j where j.id = v.job_id and j.token = v.token)
+      where v.due_at <= (select coalesce(:now::timestamptz, clock_timestamp()))
+        and not exists (select from tenure.job j
+                        where j.id = v.job_id and j.token = v.token offset 0)
       order by v.due_at limit :most
       for update skip locked));
 
@@ -40,7 +42,7 @@ where d.due_at <= coalesce(:now::timestamptz, clock_timestamp())
 -- sweep: leases whose deadline has passed, a page at a time. No leader: locked ones are skipped.
 select l.id, l.worker, l.claimed_at, l.jobs::text, l.started::text
 from tenure.lease l
-where l.expires_at <= coalesce(:now::timestamptz, clock_timestamp())
+where l.expires_at <= (select coalesce(:now::timestamptz, clock_timestamp()))
 order by l.expires_at, l.id
 limit :most
 for update skip locked;
@@ -57,7 +59,7 @@ order by j.id;
 -- sweep: what is live after all of that is locked by somebody, and stays on its lease.
 select b.id, b.token
 from json_to_recordset(:rows::json) as b (id bigint, token bigint)
-where exists (select from tenure.job j where j.id = b.id and j.token = b.token);
+where exists (select from tenure.job j where j.id = b.id and j.token = b.token offset 0);
 
 -- name: keep_on_lease
 update tenure.lease set jobs = :jobs::json where id = :id;
@@ -78,7 +80,7 @@ with held as materialized (
 update tenure.lease l
 set expires_at = coalesce(:now::timestamptz, clock_timestamp()) + :lease_seconds * interval '1 second',
     started = coalesce(held.started, l.started)
-from held where l.id = held.id
+from held where l.id = any (array[held.id])
 returning l.id;
 
 -- name: valid_leases

@@ -1,6 +1,5 @@
 -- name: take_tickets
--- claim: one queue a call; the single writer makes reading and deleting one step. A void ticket
--- comes back without its job.
+-- claim: one queue a call. A void ticket comes back without its job.
 select t.queue, t.priority, t.place, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
        j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry, j.metadata, j.features,
        j.cancel_requested
@@ -10,14 +9,10 @@ from (select queue, priority, place, job_id, token from tenure.ready
       order by priority, place limit :most) as t
      left join tenure.job as j on j.id = t.job_id and j.token = t.token
 order by t.priority, t.place;
-delete from tenure.ready
-where queue = :queue
-  and not exists (select 1 from tenure.queue p where p.name = :queue and p.paused_at is not null)
-  and (priority, place) <= (
-      select priority, place from (
-          select priority, place from tenure.ready
-          where queue = :queue order by priority, place limit :most)
-      order by priority desc, place desc limit 1);
+
+-- name: drop_tickets
+-- claim: the tickets just read, which are the head of the line.
+delete from tenure.ready where queue = :queue and (priority, place) <= (:priority, :place);
 
 -- name: insert_lease
 insert into tenure.lease (worker, claimed_at, boot, expires_tick, expires_at, jobs)

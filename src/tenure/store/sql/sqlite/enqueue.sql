@@ -7,33 +7,21 @@ with recursive drawn (id) as (
 )
 select id from drawn;
 
--- name: insert_jobs
--- enqueue: the job and its ticket.
-update tenure.counter set place = place + json_array_length(:rows);
+-- name: draw_places
+update tenure.counter set place = place + :count returning place;
+
+-- name: insert_job
+-- enqueue: one job; values are bound in this order.
 insert into tenure.job (
-    id, place, created_at, due_at, timeout_seconds, unique_seconds, priority, max_attempts, features,
-    tenant, queue, task, args, retry, metadata, parked, unique_scope, unique_key, unique_until)
-select b.value ->> 'id',
-       case when coalesce(b.value ->> 'due_at', :now + cast(1e6 * (b.value ->> 'delay') as integer), 0) <= :now
-                 and b.value ->> 'parked' is null
-            then c.place - json_array_length(:rows) + b.key + 1 end,
-       :now,
-       nullif(max(coalesce(b.value ->> 'due_at', :now + cast(1e6 * (b.value ->> 'delay') as integer), 0), :now), :now),
-       b.value ->> 'timeout', b.value ->> 'unique_seconds', coalesce(b.value ->> 'priority', 0),
-       coalesce(b.value ->> 'max_attempts', 5), coalesce(b.value ->> 'features', 0),
-       coalesce(b.value ->> 'tenant', ''), coalesce(b.value ->> 'queue', 'default'),
-       b.value ->> 'task', b.value -> 'args', b.value -> 'retry', b.value -> 'metadata',
-       b.value ->> 'parked', b.value ->> 'unique_scope', b.value ->> 'unique_key',
-       b.value ->> 'unique_until'
-from json_each(:rows) as b, tenure.counter as c;
-insert into tenure.ready (queue, priority, place, job_id, token)
-select j.queue, j.priority, j.place, j.id, 1
-from json_each(:rows) as b cross join tenure.job as j on j.id = b.value ->> 'id'
-where j.place is not null;
-insert into tenure.due (due_at, job_id, token)
-select j.due_at, j.id, 1
-from json_each(:rows) as b cross join tenure.job as j on j.id = b.value ->> 'id'
-where j.due_at is not null and j.parked is null;
+    id, place, created_at, due_at, timeout_seconds, priority, max_attempts, features, tenant, queue,
+    task, args, retry, metadata, parked, unique_scope, unique_key, unique_until, unique_seconds)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: insert_ready
+insert into tenure.ready (queue, priority, place, job_id, token) values (?, ?, ?, ?, 1);
+
+-- name: insert_due
+insert into tenure.due (due_at, job_id, token) values (?, ?, 1);
 
 -- name: stored_jobs
 select j.id, j.task, j.args, j.queue, j.tenant from json_each(:ids) as b cross join tenure.job as j on j.id = b.value

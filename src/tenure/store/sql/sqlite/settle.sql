@@ -1,26 +1,41 @@
+-- name: succeed
+-- succeed: the happy path. Guarded by id, token and the worker's own lease row. Rows come grouped by
+-- lease, so that each lease is looked up once.
+insert into tenure.history (
+    id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
+    state, priority, attempts, max_attempts, crashes, features, tenant, queue, task, args, worker,
+    result, retry, metadata, unique_scope, unique_key, unique_until)
+select j.id, j.token, j.created_at, l.claimed_at, :now, b.value ->> 'duration', j.timeout_seconds,
+       j.unique_seconds, 'succeeded', j.priority, j.attempts + 1, j.max_attempts, j.crashes,
+       j.features, j.tenant, j.queue, j.task, j.args, :worker, b.value -> 'result', j.retry,
+       j.metadata, j.unique_scope, j.unique_key, j.unique_until
+from json_each(:rows) as held
+     cross join tenure.lease as l on l.id = held.value ->> 'lease' and l.worker = :worker
+     cross join json_each(held.value, '$.jobs') as b
+     cross join tenure.job as j on j.id = b.value ->> 'id' and j.token = b.value ->> 'token'
+returning id, token, features;
+
 -- name: finish
--- succeed, fail, skip, abort, cancel, sweep: the job moves to history. Guarded by id and token and,
+-- fail, skip, abort, cancel, sweep: the job moves to history. Guarded by id and token and,
 -- for a worker, by its own lease row.
 insert into tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
     state, priority, attempts, max_attempts, crashes, features, tenant, queue, task, args, worker,
-    result, error, reason, retry, metadata, unique_scope, unique_key, unique_until)
+    error, reason, retry, metadata, unique_scope, unique_key, unique_until)
 select j.id, j.token, j.created_at, l.claimed_at, :now, b.value ->> 'duration', j.timeout_seconds,
-       j.unique_seconds, coalesce(b.value ->> 'state', 'succeeded'), j.priority,
-       j.attempts + coalesce(b.value ->> 'charged', 1), j.max_attempts,
+       j.unique_seconds, b.value ->> 'state', j.priority,
+       j.attempts + coalesce(b.value ->> 'charged', 0), j.max_attempts,
        j.crashes + coalesce(b.value ->> 'crashed', 0), j.features, j.tenant, j.queue, j.task, j.args,
-       b.value ->> 'worker', b.value -> 'result',
-       case when b.value ->> 'state' is not null then coalesce(b.value -> 'error', j.error) end,
-       b.value ->> 'reason', j.retry, j.metadata, j.unique_scope, j.unique_key, j.unique_until
+       b.value ->> 'worker', coalesce(b.value -> 'error', j.error), b.value ->> 'reason', j.retry, j.metadata, j.unique_scope, j.unique_key, j.unique_until
 from json_each(:rows) as b
      cross join tenure.job as j on j.id = b.value ->> 'id' and j.token = b.value ->> 'token'
      left join tenure.lease as l on l.id = b.value ->> 'lease' and l.worker = b.value ->> 'worker'
 where b.value ->> 'lease' is null or l.id is not null
-returning id, features;
-delete from tenure.job
-where id in (select b.value ->> 'id'
-             from json_each(:rows) as b cross join tenure.history as h on h.id = b.value ->> 'id'
-             where h.token = b.value ->> 'token');
+returning id, token, features;
+
+-- name: drop_live
+-- The second half of succeed and finish: what is in history is no longer live.
+delete from tenure.job where id in (select value from json_each(:ids));
 
 -- name: lock_held
 select j.id, j.token, j.attempts, j.max_attempts, j.cancel_requested, j.features, l.claimed_at
@@ -66,11 +81,13 @@ from json_each(:rows) as b order by b.key;
 -- name: landed
 select b.value ->> 'id', b.value ->> 'token'
 from json_each(:rows) as b
-where exists (select 1 from tenure.history h where h.id = b.value ->> 'id'
-              and h.token = b.value ->> 'token' and h.worker = :worker)
-   or exists (select 1 from tenure.event e where e.job_id = b.value ->> 'id'
-              and e.token = b.value ->> 'token' and e.worker = :worker
-              and instr(' ' || :kinds || ' ', ' ' || e.kind || ' ') > 0);
+where (exists (select 1 from tenure.history h where h.id = b.value ->> 'id'
+               and h.token = b.value ->> 'token' and h.worker = :worker)
+       or exists (select 1 from tenure.event e where e.job_id = b.value ->> 'id'
+                  and e.token = b.value ->> 'token' and e.worker = :worker
+                  and instr(' ' || :kinds || ' ', ' ' || e.kind || ' ') > 0))
+  and not exists (select 1 from tenure.event e where e.job_id = b.value ->> 'id'
+                  and e.token = b.value ->> 'token' and e.kind = 'crashed');
 
 -- name: drop_leases
 -- Only when none of their (job, token) is live: never because a worker believes that it is done.

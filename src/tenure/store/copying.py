@@ -1,0 +1,46 @@
+"""New jobs as lines of COPY's text format, and their tickets."""
+
+from tenure.job import NewJob
+from tenure.store.rows import features_of
+
+_NOTHING_SPECIAL = "\t\\N" * 7 + "\n"
+
+
+def can_copy(job: NewJob) -> bool:
+    """COPY is for jobs that stand in line at once; the others need a due time worked out."""
+    return job.delay_seconds is None and job.due_at is None and not job.parents
+
+
+def job_line(place: int, id: int, job: NewJob, created_at: str) -> str:
+    """One line of `copy_jobs`."""
+    args = job.args.decode()
+    if "\\" in args:
+        args = args.replace("\\", "\\\\")
+    head = (
+        f"{id}\t{place}\t{created_at}\t{job.priority}\t{job.max_attempts}\t{features_of(job)}"
+        f"\t{_field(job.tenant)}\t{job.queue}\t{job.task}\t{args}"
+    )
+    unique = job.unique
+    if (
+        unique is None
+        and job.retry is None
+        and job.metadata is None
+        and job.timeout_seconds is None
+    ):
+        return head + _NOTHING_SPECIAL
+    rest: list[object] = [job.retry, job.metadata, job.timeout_seconds, None, None, None, None]
+    if unique is not None:
+        rest[3:] = unique.period_seconds, unique.scope or job.task, unique.key, unique.until
+    return head + "".join([f"\t{_field(value)}" for value in rest]) + "\n"
+
+
+def ticket_line(place: int, id: int, job: NewJob) -> str:
+    """One line of `copy_tickets`."""
+    return f"{place}\t{id}\t1\t{job.priority}\t{job.queue}\n"
+
+
+def _field(value: object) -> str:
+    if value is None:
+        return "\\N"
+    text = value.decode() if isinstance(value, bytes) else str(value)
+    return text.replace("\\", "\\\\")

@@ -1,0 +1,109 @@
+"""The rows that batch statements take. What has its default stays out of the JSON."""
+
+import msgspec
+
+from tenure.job import Feature, NewJob, State, Until
+
+
+class JobRow(msgspec.Struct, omit_defaults=True):
+    """One row of `insert_jobs`."""
+
+    id: int
+    task: str
+    args: msgspec.Raw
+    queue: str = "default"
+    priority: int = 0
+    delay: float | None = None
+    due_at: object = None
+    tenant: str = ""
+    max_attempts: int = 5
+    timeout: float | None = None
+    retry: msgspec.Raw | None = None
+    metadata: msgspec.Raw | None = None
+    features: int = 0
+    parked: str | None = None
+    unique_scope: str | None = None
+    unique_key: str | None = None
+    unique_until: str | None = None
+    unique_seconds: float | None = None
+
+
+def job_row(id: int, job: NewJob, due_at: object) -> JobRow:
+    """A new job as `insert_jobs` takes it; `due_at` in the store's form."""
+    row = JobRow(
+        id, job.task, msgspec.Raw(job.args), job.queue, job.priority, job.delay_seconds, due_at,
+        job.tenant, job.max_attempts, job.timeout_seconds, raw(job.retry), raw(job.metadata),
+        features_of(job), "parents" if job.parents else None,
+    )  # fmt: skip
+    if job.unique is not None:
+        row.unique_scope, row.unique_key = job.unique.scope or job.task, job.unique.key
+        row.unique_until, row.unique_seconds = job.unique.until, job.unique.period_seconds
+    return row
+
+
+def features_of(job: NewJob) -> int:
+    """What settlement will have to look at for this job."""
+    features = 0
+    if job.unique is not None:
+        features |= Feature.KEY
+        if job.unique.until is Until.STARTED:
+            features |= Feature.KEY_UNTIL_STARTED
+    if job.parents:
+        features |= Feature.PARENTS
+    return features
+
+
+class Success(msgspec.Struct, omit_defaults=True):
+    """One row of `succeed`, within the group of its lease."""
+
+    id: int
+    token: int
+    result: msgspec.Raw | None = None
+    duration: float | None = None
+
+
+class Ending(msgspec.Struct, omit_defaults=True):
+    """One row of `finish`. Without a lease it is the store's own doing, not a worker's."""
+
+    id: int
+    token: int
+    state: State
+    lease: int | None = None
+    worker: str | None = None
+    charged: int = 0
+    crashed: int = 0
+    error: msgspec.Raw | None = None
+    reason: str | None = None
+    duration: float | None = None
+
+
+class Ticket(msgspec.Struct, omit_defaults=True):
+    """One row of `put_in_line`."""
+
+    id: int
+    token: int
+    delay: float | None = None
+    due_at: object = None
+    charged: int = 0
+    crashed: int = 0
+    reason: str | None = None
+    error: msgspec.Raw | None = None
+    queue: str | None = None
+    priority: int | None = None
+
+
+class Happening(msgspec.Struct, omit_defaults=True):
+    """One row of `add_events`."""
+
+    job_id: int
+    token: int
+    kind: str
+    worker: str | None = None
+    detail: dict[str, object] | None = None
+    at: object = None
+    n: int = 0
+
+
+def raw(data: bytes | None) -> msgspec.Raw | None:
+    """Encoded JSON, to be embedded as it is."""
+    return None if data is None else msgspec.Raw(data)
