@@ -54,8 +54,7 @@ async def _enqueue(
         new = [(id, job) for id, job in new if id not in held]
     await _insert(tx, new)
     if tx.repeat and not tx.collided:
-        refused = [id for id in missing if id not in new]
-        if await _any_finished(tx, new) or await _any_stored(tx, refused):
+        if await _any_finished(tx, new) or await _any_stored(tx, list(held)):
             raise Collided  # (!) the first try landed; its jobs have finished, or lost their keys
     return [answers.get(id) or Enqueued(id) for id in ids]
 
