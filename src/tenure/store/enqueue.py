@@ -53,9 +53,8 @@ async def _enqueue(
         answers |= held
         new = [(id, job) for id, job in new if id not in held]
     await _insert(tx, new)
-    if tx.repeat and not tx.collided:
-        if await _any_finished(tx, new) or await _any_stored(tx, list(held)):
-            raise Collided  # (!) the first try landed; its jobs have finished, or lost their keys
+    if tx.repeat and not tx.collided and await _landed_before(tx, new, list(held)):
+        raise Collided
     return [answers.get(id) or Enqueued(id) for id in ids]
 
 
@@ -112,11 +111,13 @@ async def _already_stored(tx: Tx, new: Numbered) -> set[int]:
     return stored
 
 
-async def _any_stored(tx: Tx, ids: list[int]) -> bool:
-    return bool(ids) and bool(await tx.fetch("stored_jobs", ids=to_json(ids)))
+async def _landed_before(tx: Tx, new: Numbered, refused: list[int]) -> bool:
+    """(!) Did the first try land? Its jobs may have finished, or lost their keys, since.
 
-
-async def _any_finished(tx: Tx, new: Numbered) -> bool:
+    Asked after the insert: whoever was still committing has then committed.
+    """
+    if refused and await tx.fetch("stored_jobs", ids=to_json(refused)):
+        return True
     ids = to_json([id for id, _ in new])
     return bool(new) and bool(await tx.fetch("finished_among", ids=ids))
 

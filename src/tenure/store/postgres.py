@@ -47,7 +47,7 @@ from tenure.store.session import (
     given_time,
     to_json,
 )
-from tenure.store.statements import migration_script, qualify, statements
+from tenure.store.statements import migration_script, statements
 from tenure.store.wire import Blocking, Colour, Suspending, Wire
 
 CONFLICT_TRIES = 10
@@ -163,6 +163,7 @@ class Postgres(Session):
         self._give_up_seconds = give_up_seconds
         self._pooler = transaction_pooler
         self._closed = False
+        self._commits_late = False
         self._start_process()
 
     def _start_process(self) -> None:
@@ -229,6 +230,8 @@ class Postgres(Session):
             parts = ["begin isolation level repeatable read read only"]
         if mode is Mode.BEAT:
             parts.append("set local synchronous_commit = off")
+        elif mode is Mode.WRITE and self._commits_late:  # the user's default is not our promise
+            parts.append("set local synchronous_commit = on")
         if self._pooler:
             settings = (_PLANNER if mode is not Mode.READ else {}) | _LIMITS
             parts += [f"set local {name} = '{value}'" for name, value in settings.items()]
@@ -346,21 +349,24 @@ class Postgres(Session):
         self.floors.reset()
         self._ids.clear()
         try:
-            sql = qualify(
-                "select version, min_code from tenure.schema_version", "postgres", self._schema
-            )
-            rows = await wire.fetch(sql, {}, prepare=False)
-        except psycopg.errors.Error as error:
-            await wire.close()
-            if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName):
-                migrate.check_version(None, None)
-            raise
-        try:
-            migrate.check_version(*(rows[0] if rows else (None, None)))
+            await self._check(wire)
         except BaseException:
-            await wire.close()
+            await _discard(wire)
             raise
         return wire
+
+    async def _check(self, wire: Wire) -> None:
+        try:
+            rows = await wire.fetch(
+                f"select version, min_code, current_setting('synchronous_commit') = 'off'"
+                f" from {self._schema}.schema_version",
+                {},
+                prepare=False,
+            )
+        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+            rows = []
+        version, min_code, self._commits_late = rows[0] if rows else (None, None, False)
+        migrate.check_version(version, min_code)
 
     async def _connect(self, deadline: float) -> Wire:
         timeout = max(1, min(5, round(deadline - time.monotonic())))

@@ -114,7 +114,7 @@ async def _sweep_lease(tx: Tx, lease: Row) -> tuple[int, int]:
     for id, token, attempts, max_attempts, flagged, _, _ in await tx.fetch(
         "lock_expired", rows=_rows(pairs)
     ):
-        charged = id in reported or len(pairs) == 1
+        charged = id in reported or (len(pairs) == 1 and started is None)
         move = after_crash(Standing(attempts, max_attempts, bool(flagged)), charged=charged)
         if move.to.final:
             endings.append(_lost(id, token, worker, move))

@@ -84,7 +84,7 @@ returning job_id;
 select k.tenant, k.scope, k.key, k.job_id, k.fingerprint,
        k.expires_at is not null
        and k.expires_at <= coalesce(:now::timestamptz, clock_timestamp())
-       and not exists (select from tenure.job j where j.id = k.job_id) as over
+       and not exists (select from tenure.job j where j.id = k.job_id offset 0) as over
 from json_to_recordset(:rows::json) as b (tenant text, scope text, key text),
      lateral (select * from tenure.unique_key u
               where u.tenant = b.tenant and u.scope = b.scope and u.key = b.key offset 0) as k;

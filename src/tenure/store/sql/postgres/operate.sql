@@ -78,11 +78,15 @@ on conflict (name) do update
 set paused_at = coalesce(queue.paused_at, excluded.paused_at), reason = excluded.reason;
 
 -- name: claims_in_flight
--- pause: transactions that write leases right now; once they have ended, no claim is older than
--- the pause.
-select distinct virtualtransaction from pg_catalog.pg_locks
-where locktype = 'relation' and relation = 'tenure.lease'::regclass and granted
-  and mode not in ('AccessShareLock', 'RowShareLock') and pid is distinct from pg_backend_pid();
+-- pause: transactions that have taken tickets and looked whether queues are paused, which only a
+-- claim does; once they have ended, no claim is older than the pause. (A statement gets its locks
+-- before its snapshot: whoever shows no lock yet will see the pause.)
+select distinct taker.virtualtransaction
+from pg_catalog.pg_locks as taker join pg_catalog.pg_locks as reader using (virtualtransaction)
+where taker.locktype = 'relation' and taker.relation = 'tenure.ready'::regclass and taker.granted
+  and taker.mode = 'RowExclusiveLock' and taker.pid is distinct from pg_backend_pid()
+  and taker.database = (select oid from pg_catalog.pg_database where datname = current_database())
+  and reader.locktype = 'relation' and reader.relation = 'tenure.queue'::regclass;
 
 -- name: resume_queue
 delete from tenure.queue where name = :name returning name;
@@ -103,8 +107,7 @@ returning h.id;
 -- name: prune_keys
 -- prune: keys whose period is over and whose job is no longer live.
 delete from tenure.unique_key k
-where k.expires_at <= coalesce(:now::timestamptz, clock_timestamp())
-  and not exists (select from tenure.job j where j.id = k.job_id offset 0)
+where not exists (select from tenure.job j where j.id = k.job_id offset 0)
   and k.ctid = any (array(select ctid from tenure.unique_key
                           where expires_at <= (select coalesce(:now::timestamptz, clock_timestamp()))
                           order by expires_at limit :most));

@@ -62,7 +62,8 @@ from json_to_recordset(:rows::json) as b (id bigint, token bigint)
 where exists (select from tenure.job j where j.id = b.id and j.token = b.token offset 0);
 
 -- name: keep_on_lease
-update tenure.lease set jobs = :jobs::json where id = :id;
+-- sweep: `started` is set, if only to nothing: what is left was not alone when its worker died.
+update tenure.lease set jobs = :jobs::json, started = coalesce(started, '[]') where id = :id;
 
 -- name: delete_lease
 delete from tenure.lease where id = :id;

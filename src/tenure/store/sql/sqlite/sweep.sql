@@ -50,7 +50,7 @@ from json_each(:rows) as b
      cross join tenure.job as j on j.id = b.value ->> 'id' and j.token = b.value ->> 'token';
 
 -- name: keep_on_lease
-update tenure.lease set jobs = :jobs where id = :id;
+update tenure.lease set jobs = :jobs, started = coalesce(started, '[]') where id = :id;
 
 -- name: delete_lease
 delete from tenure.lease where id = :id;

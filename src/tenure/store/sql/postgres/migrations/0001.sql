@@ -32,8 +32,8 @@ create table tenure.job (
     held boolean not null default false,
     cancel_requested boolean not null default false,
     tenant text not null default '',
-    queue text not null default 'default',
-    task text not null,
+    queue text not null default 'default' check (length(queue) between 1 and 200),
+    task text not null check (length(task) between 1 and 200),
     args json not null,
     retry json,
     metadata json,
@@ -278,3 +278,6 @@ exception when lock_not_available then
     return 0;
 end
 $$;
+
+-- A function is anybody's to call unless told otherwise.
+revoke all on function tenure.enqueue, tenure.add_history_days, tenure.drop_history_days from public;
