@@ -23,7 +23,7 @@ MIN_PRIORITY, MAX_PRIORITY = -100, 100
 MAX_ATTEMPTS_LIMIT = 10_000
 MAX_SECONDS = 100 * 366 * 86_400
 MAX_NAME_LENGTH = 200
-MAX_KEY_LENGTH = 512
+MAX_KEY_BYTES = 512
 MAX_PARENTS = 10_000
 MAX_ID = 2**53 - 1
 FAR_FUTURE = datetime(9000, 1, 1, tzinfo=UTC)
@@ -87,7 +87,7 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
     period_seconds: float | None = None
 
     def __post_init__(self) -> None:
-        check_text("unique key", self.key, MAX_KEY_LENGTH)
+        check_text("unique key", self.key, MAX_KEY_BYTES)
         if not self.key:
             raise InvalidName("unique key is empty; leave the key out for a job without one")
         if self.scope is not None:
@@ -292,16 +292,16 @@ def check_name(what: str, name: str) -> None:
         _known_names.add(name)
 
 
-def check_text(what: str, text: str, max_length: int) -> None:
-    """Accept printable Unicode text up to a length; refuse control characters and surrogates."""
+def check_text(what: str, text: str, max_bytes: int) -> None:
+    """Accept printable text up to a size in UTF-8: an index of the database must hold it."""
     if not isinstance(text, str):
         raise InvalidName(f"{what} must be a string, not {type(text).__name__}")
-    if len(text) > max_length:
-        raise InvalidName(f"{what} is {len(text)} characters long; at most {max_length} fit")
     if not text.isprintable():
         raise InvalidName(
             f"{what} {text[:60]!r} has control or unprintable characters; remove them"
         )
+    if len(text) * 4 > max_bytes and len(text.encode()) > max_bytes:
+        raise InvalidName(f"{what} takes {len(text.encode())} bytes; at most {max_bytes} fit")
 
 
 def check_parents(parents: tuple[int, ...]) -> None:

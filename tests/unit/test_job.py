@@ -15,7 +15,7 @@ from tenure.job import (
     LIVE_STATES,
     MAX_ATTEMPTS_LIMIT,
     MAX_ID,
-    MAX_KEY_LENGTH,
+    MAX_KEY_BYTES,
     MAX_NAME_LENGTH,
     MAX_PARENTS,
     MAX_PRIORITY,
@@ -107,7 +107,7 @@ def test_e9_a_name_that_passes_is_plain_ascii_of_bounded_length(name: str) -> No
 @given(st.text(st.characters()))
 def test_e9_a_text_that_passes_can_be_stored_and_shown_on_one_line(text: str) -> None:
     try:
-        check_text("key", text, MAX_KEY_LENGTH)
+        check_text("key", text, MAX_KEY_BYTES)
     except InvalidName:
         return
     assert "\0" not in text
@@ -115,7 +115,7 @@ def test_e9_a_text_that_passes_can_be_stored_and_shown_on_one_line(text: str) ->
     text.encode()
 
 
-@pytest.mark.parametrize("key", ["", "x" * (MAX_KEY_LENGTH + 1), "a\0", "a\nb", "\udfff", "\u202e"])
+@pytest.mark.parametrize("key", ["", "x" * (MAX_KEY_BYTES + 1), "a\0", "a\nb", "\udfff", "\u202e"])
 def test_e9_unique_keys_are_printable_text(key: str) -> None:
     with pytest.raises(InvalidName):
         Unique(key=key)

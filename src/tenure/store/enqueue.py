@@ -42,7 +42,7 @@ async def _enqueue(
 ) -> list[Enqueued]:
     tx.at(now)
     if ids is None:
-        ids = [row[0] for row in await tx.fetch("draw_ids", count=len(jobs))]
+        ids = await tx.draw_ids(len(jobs))
     new = list(zip(ids, jobs, strict=True))
     answers: dict[int, Enqueued] = {}
     if tx.collided:

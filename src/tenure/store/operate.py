@@ -10,6 +10,7 @@ from tenure.errors import InvalidInput, JobNotFound, KeyTaken, StoreBusy
 from tenure.job import (
     MAX_PRIORITY,
     MIN_PRIORITY,
+    Feature,
     Json,
     State,
     Unique,
@@ -132,7 +133,8 @@ async def move(
 async def replay(tx: Tx, id: int, *, now: datetime | None = None) -> bool:
     """Run a finished job again: token + 1, attempts 0, its unique key retaken.
 
-    Answers False when the job is live already. Raises `KeyTaken` when another job holds its key.
+    Children that still wait wait for its new end. Answers False when the job is live already.
+    Raises `KeyTaken` when another job holds its key.
     """
     tx.at(now)
     found = await tx.fetch("finished_job", id=id, tenant=tx.tenant)
@@ -142,7 +144,8 @@ async def replay(tx: Tx, id: int, *, now: datetime | None = None) -> bool:
     row = found[0]
     token, state, worker, finished_at, reason = row[1], row[2], row[11], row[12], row[13]
     await _retake_key(tx, row)
-    await tx.fetch("replay", id=id)
+    waiting = await tx.fetch("reopen_edges", id=id)
+    await tx.fetch("replay", id=id, features=Feature.CHILDREN if waiting else 0)
     ended = Happening(id, token, state, worker, {"reason": reason}, tx.time(tx.when(finished_at)))
     await add_events(tx, [ended, Happening(id, token + 1, "replayed")])
     return True

@@ -15,8 +15,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -84,6 +85,9 @@ class PostgresTx(Tx):
         [sql] = self._sql[statement]
         params["now"] = self._now
         return await self._wire.fetch(sql, params, prepare=self._prepare)
+
+    async def draw_ids(self, count: int) -> list[int]:
+        return [row[0] for row in await self.fetch("draw_ids", count=count)]
 
     async def insert_jobs(self, jobs: Sequence[tuple[int, NewJob]]) -> None:
         if len(jobs) >= COPY_ROWS and all(can_copy(job) for _, job in jobs):
@@ -247,14 +251,9 @@ class Postgres(Session):
             try:
                 ids.append(self._ids.popleft())  # atomic: threads share the block
             except IndexError:
-                self._ids.extend(await self._draw_ids(max(count - len(ids), ID_BLOCK)))
+                draw = partial(PostgresTx.draw_ids, count=max(count - len(ids), ID_BLOCK))
+                self._ids.extend(await self.transact(cast(Operation[list[int]], draw)))
         return ids
-
-    async def _draw_ids(self, count: int) -> list[int]:
-        async def draw(tx: Tx) -> list[Row]:
-            return await tx.fetch("draw_ids", count=count)
-
-        return [row[0] for row in await self.transact(draw)]
 
     def borrow(self, connection: object) -> Tx:
         wire: Wire

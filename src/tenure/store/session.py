@@ -55,6 +55,10 @@ class Tx(ABC):
     # The hot steps, where the two databases need different statements.
 
     @abstractmethod
+    async def draw_ids(self, count: int) -> list[int]:
+        """enqueue: ids for new jobs, in growing order, drawn in this transaction."""
+
+    @abstractmethod
     async def insert_jobs(self, jobs: Sequence[tuple[int, NewJob]]) -> None:
         """enqueue: write these jobs under these ids, with their tickets, in order."""
 

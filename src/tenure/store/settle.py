@@ -226,13 +226,13 @@ async def report_progress(
     """Note how far held jobs have come: (job, fraction, message). Fenced like a settlement."""
     tx.at(now)
     held = await _hold_notes(tx, worker, [job for job, _, _ in reports])
-    rows = [
-        {"id": job.id, "token": job.token, "fraction": fraction,
-         "message": None if message is None else message[:MAX_MESSAGE]}
+    last = {  # of several reports about one job the last one counts
+        job.id: {"id": job.id, "token": job.token, "fraction": fraction,
+                 "message": None if message is None else message[:MAX_MESSAGE]}
         for job, fraction, message in reports if (job.id, job.token) in held
-    ]  # fmt: skip
-    if rows:
-        await tx.fetch("report_progress", rows=to_json(rows))
+    }  # fmt: skip
+    if last:
+        await tx.fetch("report_progress", rows=to_json(list(last.values())))
     return [LANDED if (job.id, job.token) in held else STALE for job, _, _ in reports]
 
 

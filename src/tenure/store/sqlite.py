@@ -25,7 +25,7 @@ from typing import Any
 import apsw
 
 from tenure.errors import InvalidInput, StoreBusy
-from tenure.job import Json, NewJob
+from tenure.job import Json, NewJob, Unique
 from tenure.store import migrate
 from tenure.store import sqlite_driver as driver
 from tenure.store.rows import features_of
@@ -75,30 +75,30 @@ class SQLiteTx(Tx):
             raise driver.translate(error, self._path) from error
         return rows
 
+    async def draw_ids(self, count: int) -> list[int]:
+        [(last,)] = await self.fetch("draw_ids", count=count)
+        return list(range(last - count + 1, last + 1))
+
     async def insert_jobs(self, jobs: Sequence[tuple[int, NewJob]]) -> None:
         """Row by row with bound values: three times as fast here as taking a JSON batch apart."""
         now: int = self._now["now"]
         [(last,)] = await self.fetch("draw_places", count=len(jobs))
-        rows, tickets, dues = [], [], []
+        rows = []
         for place, (id, job) in enumerate(jobs, last - len(jobs) + 1):
             due = self._due(job, now)
-            in_line = due is None and not job.parents
-            unique = job.unique
+            key = _NO_KEY if job.unique is None else _key(job, job.unique)
             rows.append(
-                (id, place if in_line else None, now, due, job.timeout_seconds, job.priority,
-                 job.max_attempts, features_of(job), job.tenant, job.queue, job.task,
-                 job.args.decode(), _text(job.retry), _text(job.metadata),
-                 "parents" if job.parents else None,
-                 *(_NO_KEY if unique is None else (unique.scope or job.task, unique.key,
-                                                   unique.until, unique.period_seconds)))
+                (id, None if due is not None or job.parents else place, now, due,
+                 job.timeout_seconds, job.priority, job.max_attempts, features_of(job), job.tenant,
+                 job.queue, job.task, job.args.decode(), _text(job.retry), _text(job.metadata),
+                 "parents" if job.parents else None, *key)
             )  # fmt: skip
-            if in_line:
-                tickets.append((job.queue, job.priority, place, id))
-            elif not job.parents:
-                dues.append((due, id))
-        self._each("insert_job", rows)
-        self._each("insert_ready", tickets)
-        self._each("insert_due", dues)
+        [insert] = self._sql["insert_job"]
+        try:
+            self._connection.executemany(insert, rows)
+        except DriverError as error:
+            raise driver.translate(error, self._path) from error
+        await self.fetch("insert_tickets", first=jobs[0][0], last=jobs[-1][0])
 
     def _due(self, job: NewJob, now: int) -> int | None:
         """The due time in microseconds, or None when the job may stand in line at once."""
@@ -106,13 +106,6 @@ class SQLiteTx(Tx):
         if job.delay_seconds is not None:
             due = now + int(1e6 * job.delay_seconds)
         return due if due is not None and due > now else None
-
-    def _each(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
-        [sql] = self._sql[statement]
-        try:
-            self._connection.executemany(sql, rows)
-        except DriverError as error:
-            raise driver.translate(error, self._path) from error
 
     async def take_tickets(self, queues: Mapping[str, int]) -> list[Row]:
         taken: list[Row] = []
@@ -138,6 +131,10 @@ class SQLiteTx(Tx):
 
 
 _NO_KEY = (None, None, None, None)
+
+
+def _key(job: NewJob, unique: Unique) -> tuple[str, str, str, float | None]:
+    return unique.scope or job.task, unique.key, unique.until, unique.period_seconds
 
 
 def _text(data: Json | None) -> str | None:

@@ -36,6 +36,19 @@ select id, token, state::text, tenant, task, args::text, unique_scope, unique_ke
 from tenure.history where id = :id and (:tenant::text is null or tenant = :tenant::text)
 for update;
 
+-- name: reopen_edges
+-- replay: children that still wait have an unfinished parent again.
+with waiting as materialized (
+    select j.id
+    from tenure.parent p,
+         lateral (select id from tenure.job where id = p.job_id and parked = 'parents' for update) as j
+    where p.parent_id = :id
+    order by j.id
+)
+update tenure.parent p set parent_state = null from waiting
+where p.parent_id = :id and p.job_id = waiting.id
+returning p.job_id;
+
 -- name: replay
 -- replay: the row moves back. Token + 1, attempts 0.
 with old as (
@@ -49,7 +62,7 @@ with old as (
         max_attempts, crashes, features, tenant, queue, task, args, retry, metadata, error, reason,
         unique_scope, unique_key, unique_until)
     select id, token + 1, place, created_at, now, timeout_seconds, unique_seconds, priority, 0,
-           max_attempts, 0, features, tenant, queue, task, args, retry, metadata, error, 'replayed',
+           max_attempts, 0, features | :features::smallint, tenant, queue, task, args, retry, metadata, error, 'replayed',
            unique_scope, unique_key, unique_until
     from new
 )

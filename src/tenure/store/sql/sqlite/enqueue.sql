@@ -1,11 +1,5 @@
 -- name: draw_ids
-update tenure.counter set job_id = job_id + :count;
-with recursive drawn (id) as (
-    select job_id - :count + 1 from tenure.counter
-    union all
-    select id + 1 from drawn where id < (select job_id from tenure.counter)
-)
-select id from drawn;
+update tenure.counter set job_id = job_id + :count returning job_id;
 
 -- name: draw_places
 update tenure.counter set place = place + :count returning place;
@@ -17,11 +11,15 @@ insert into tenure.job (
     task, args, retry, metadata, parked, unique_scope, unique_key, unique_until, unique_seconds)
 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
--- name: insert_ready
-insert into tenure.ready (queue, priority, place, job_id, token) values (?, ?, ?, ?, 1);
-
--- name: insert_due
-insert into tenure.due (due_at, job_id, token) values (?, ?, 1);
+-- name: insert_tickets
+-- enqueue: the tickets of the jobs just inserted. Ids between the first and the last are theirs
+-- alone: they were drawn in this transaction, and so grow with the rows.
+insert into tenure.ready (queue, priority, place, job_id, token)
+select queue, priority, place, id, 1 from tenure.job
+where id between :first and :last and place is not null;
+insert into tenure.due (due_at, job_id, token)
+select due_at, id, 1 from tenure.job
+where id between :first and :last and due_at is not null and parked is null;
 
 -- name: stored_jobs
 select j.id, j.task, j.args, j.queue, j.tenant from json_each(:ids) as b cross join tenure.job as j on j.id = b.value

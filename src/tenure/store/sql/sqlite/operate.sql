@@ -29,6 +29,13 @@ select id, token, state, tenant, task, args, unique_scope, unique_key, unique_un
        unique_seconds, features, worker, finished_at, reason
 from tenure.history where id = :id and (:tenant is null or tenant = :tenant);
 
+-- name: reopen_edges
+-- replay: children that still wait have an unfinished parent again.
+update tenure.parent as parent set parent_state = null
+where parent_id = :id
+  and exists (select 1 from tenure.job j where j.id = parent.job_id and j.parked = 'parents')
+returning job_id;
+
 -- name: replay
 -- replay: the row moves back. Token + 1, attempts 0.
 update tenure.counter set place = place + 1;
@@ -37,7 +44,7 @@ insert into tenure.job (
     max_attempts, crashes, features, tenant, queue, task, args, retry, metadata, error, reason,
     unique_scope, unique_key, unique_until)
 select h.id, h.token + 1, c.place, h.created_at, :now, h.timeout_seconds, h.unique_seconds, h.priority,
-       0, h.max_attempts, 0, h.features, h.tenant, h.queue, h.task, h.args, h.retry, h.metadata,
+       0, h.max_attempts, 0, h.features | :features, h.tenant, h.queue, h.task, h.args, h.retry, h.metadata,
        h.error, 'replayed', h.unique_scope, h.unique_key, h.unique_until
 from tenure.history h, tenure.counter c where h.id = :id
 returning id;

@@ -27,8 +27,8 @@ create table tenure.job (
     max_attempts integer not null default 5 check (max_attempts > 0),
     crashes integer not null default 0,
     features integer not null default 0,
-    held integer not null default 0 check (held in (0, 1)),
-    cancel_requested integer not null default 0 check (cancel_requested in (0, 1)),
+    held integer not null default 0 check (held = 0 or held = 1),
+    cancel_requested integer not null default 0 check (cancel_requested = 0 or cancel_requested = 1),
     tenant text not null default '',
     queue text not null default 'default' check (length(queue) between 1 and 200),
     task text not null check (length(task) between 1 and 200),
@@ -37,12 +37,15 @@ create table tenure.job (
     metadata text,
     error text,
     reason text,
-    parked text check (parked in ('held', 'parents')),
+    parked text check (parked = 'held' or parked = 'parents'),
     unique_scope text,
     unique_key text,
-    unique_until text check (unique_until in ('started', 'finished', 'period', 'forever')),
+    unique_until text,
     check (attempts <= max_attempts),
-    check ((unique_key is null) = (unique_scope is null) and (unique_key is null) = (unique_until is null))
+    -- `in (...)` would build a temporary index per row: a check of four words cost 2 us per job.
+    check (unique_key is null or (unique_scope is not null and (
+        unique_until = 'started' or unique_until = 'finished' or unique_until = 'period'
+        or unique_until = 'forever')))
 ) strict;
 create index tenure.job_cancel_requested on tenure.job (id) where cancel_requested;
 
@@ -83,7 +86,8 @@ create table tenure.history (
     duration_seconds real,
     timeout_seconds real,
     unique_seconds real,
-    state text not null check (state in ('succeeded', 'failed', 'cancelled', 'skipped')),
+    state text not null
+        check (state = 'succeeded' or state = 'failed' or state = 'cancelled' or state = 'skipped'),
     priority integer not null,
     attempts integer not null check (attempts <= max_attempts),
     max_attempts integer not null,

@@ -1,0 +1,158 @@
+"""What rows can show of the invariants: an account of every job, drawn up by plain SQL.
+
+    1, 3   every live job stands in exactly one place: in line, due, parked, or on one lease with
+           its current token; no id is both live and in history
+    4      no ticket, lease, event or note carries a token above its job's
+    8      attempts never exceed max_attempts, and a live job has one left
+    9      a unique key that ends with its job points to a live one, and each live job has its key
+    12     a waiting job has an unfinished parent; an unfinished parent is live
+    15     counts equal a recount of the rows
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.support.plain import Plain, Row
+
+JOB = (
+    "id", "token", "queue", "priority", "place", "due_at", "parked", "held", "attempts",
+    "max_attempts", "tenant", "task", "unique_scope", "unique_key", "unique_until",
+)  # fmt: skip
+
+
+@dataclass
+class Live:
+    """A live job, and every place in which it was found."""
+
+    row: dict[str, Any]
+    places: list[str] = field(default_factory=list)
+
+
+def audit(store_url: str) -> None:
+    """Assert the structural invariants of the database behind a URL."""
+    with Plain(store_url) as plain:
+        check(plain)
+
+
+def check(plain: Plain) -> None:
+    """Assert them on an open connection."""
+    live = {row[0]: Live(dict(zip(JOB, row, strict=True))) for row in plain.table("job", JOB)}
+    final = _final(plain, live)
+    tokens = {id: job.row["token"] for id, job in live.items()} | final
+    _find_tickets(plain, live, tokens)
+    _find_leases(plain, live, tokens)
+    for id, job in live.items():
+        _check_place(id, job)
+    _check_keys(plain, live)
+    _check_parents(plain, live)
+    for table in ("event", "note"):
+        for job_id, token in plain.table(table, ("job_id", "token")):
+            assert token <= tokens.get(job_id, token), f"{table} of job {job_id} is from the future"
+    _check_counts(plain, live)
+
+
+def _final(plain: Plain, live: dict[int, Live]) -> dict[int, int]:
+    rows = plain.table("history", ("id", "token", "attempts", "max_attempts"))
+    times = Counter(row[0] for row in rows)
+    for id, token, attempts, most in rows:
+        assert times[id] == 1, f"job {id} is {times[id]} times in history"
+        assert id not in live, f"job {id} is live and in history"
+        assert token >= 1, f"job {id} is in history without an attempt's token"
+        assert 0 <= attempts <= most, f"job {id} used {attempts} of {most} attempts"
+    return {row[0]: row[1] for row in rows}
+
+
+def _find_tickets(plain: Plain, live: dict[int, Live], tokens: dict[int, int]) -> None:
+    for queue, priority, place, id, token in plain.table(
+        "ready", ("queue", "priority", "place", "job_id", "token")
+    ):
+        assert token <= tokens.get(id, token), f"a ticket of job {id} is from the future"
+        job = live.get(id)
+        if job is not None and job.row["token"] == token:
+            where = (job.row["queue"], job.row["priority"], job.row["place"])
+            assert (queue, priority, place) == where, f"job {id} does not know its ticket"
+            job.places.append("ready")
+    for due_at, id, token in plain.table("due", ("due_at", "job_id", "token")):
+        assert token <= tokens.get(id, token), f"a due ticket of job {id} is from the future"
+        job = live.get(id)
+        if job is not None and job.row["token"] == token:
+            assert job.row["due_at"] == due_at, f"job {id} does not know its due time"
+            job.places.append("due")
+
+
+def _find_leases(plain: Plain, live: dict[int, Live], tokens: dict[int, int]) -> None:
+    for lease_id, text in plain.rows("select id, cast(jobs as text) from tenure.lease"):
+        for id, token in json.loads(text):
+            assert token <= tokens.get(id, token), f"lease {lease_id} of job {id} is of the future"
+            if id in live and live[id].row["token"] == token:
+                live[id].places.append("lease")
+
+
+def _check_place(id: int, job: Live) -> None:
+    row = job.row
+    if row["parked"] is not None:
+        job.places.append(row["parked"])
+    assert len(job.places) == 1, f"job {id} stands in {job.places or 'no place'}"
+    assert row["attempts"] < row["max_attempts"], f"live job {id} has no attempt left"
+    assert row["parked"] != "held" or row["held"], f"job {id} is parked as held, but is not held"
+    [place] = job.places
+    assert not (row["held"] and place in ("ready", "due")), f"held job {id} stands in line"
+    if place in ("ready", "lease"):
+        assert row["due_at"] is None, f"job {id} is {place} and has a due time"
+
+
+def _check_keys(plain: Plain, live: dict[int, Live]) -> None:
+    held: dict[tuple[str, str, str], int] = {}
+    for tenant, scope, key, id, until in plain.table(
+        "unique_key", ("tenant", "scope", "key", "job_id", "until")
+    ):
+        held[tenant, scope, key] = id
+        if until in ("started", "finished"):
+            assert id in live, f"key {key!r} is held by job {id}, which is not live"
+        if until == "started":
+            assert live[id].places != ["lease"], f"job {id} has started and kept key {key!r}"
+    by_key = defaultdict(list)
+    for id, job in live.items():
+        row = job.row
+        if row["unique_key"] is not None and row["unique_until"] != "started":
+            by_key[row["tenant"], row["unique_scope"], row["unique_key"]].append(id)
+    for full_key, ids in by_key.items():
+        assert ids == [held.get(full_key)], f"key {full_key} belongs to {held.get(full_key)}: {ids}"
+
+
+def _check_parents(plain: Plain, live: dict[int, Live]) -> None:
+    unfinished: set[int] = set()
+    for id, parent_id, state in plain.table("parent", ("job_id", "parent_id", "parent_state")):
+        if state is None:
+            assert parent_id in live, f"job {id} waits for {parent_id}, which is not live"
+            unfinished.add(id)
+    waiting = {id for id, job in live.items() if job.row["parked"] == "parents"}
+    assert waiting <= unfinished, f"jobs {waiting - unfinished} wait for nobody"
+
+
+_STATES = {
+    "ready": "queued",
+    "due": "scheduled",
+    "held": "queued",
+    "parents": "waiting",
+    "lease": "running",
+}
+
+
+def _check_counts(plain: Plain, live: dict[int, Live]) -> None:
+    """The view that counts are taken from tells the same as the rows."""
+    recount: Counter[Row] = Counter(
+        (job.row["queue"], job.row["task"], _STATES[job.places[0]], job.row["tenant"])
+        for job in live.values()
+    )
+    counted = plain.rows(
+        "select queue, task, cast(state as text), tenant, count(*) from tenure.live"
+        " group by queue, task, state, tenant"
+    )
+    assert {row[:4]: row[4] for row in counted} == recount
+    shown = plain.one("select count(*) from tenure.jobs")
+    assert shown == len(live) + plain.one("select count(*) from tenure.history")

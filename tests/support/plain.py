@@ -1,0 +1,93 @@
+"""Plain SQL on a store's database, beside the store: what a test reads or breaks by hand.
+
+SQL is written as in the store's own files: `tenure.` stands for the schema on PostgreSQL and for
+the prefix of the tables on SQLite. A SQLite file is opened through the library that the store's URL
+names, never through another one.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from typing import Any, Self
+from urllib.parse import parse_qs, urlsplit
+
+import apsw
+import psycopg
+
+from tenure.store.statements import qualify
+
+Row = tuple[Any, ...]
+
+TABLES = (
+    "job",
+    "ready",
+    "due",
+    "lease",
+    "history",
+    "unique_key",
+    "event",
+    "note",
+    "parent",
+    "queue",
+)
+
+
+class Plain:
+    """A connection of its own; every statement is its own transaction."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self.is_postgres = parts.scheme.startswith("postgres")
+        self._connection: Any
+        if self.is_postgres:
+            self._connection = psycopg.connect(url, autocommit=True)
+        elif parse_qs(parts.query).get("driver") == ["sqlite3"]:
+            self._connection = sqlite3.connect(
+                parts.path.removeprefix("/"), isolation_level=None, check_same_thread=False
+            )
+        else:
+            self._connection = apsw.Connection(parts.path.removeprefix("/"))
+
+    def rows(self, sql: str, *params: object) -> list[Row]:
+        """Run one statement; parameters are written `?`. Answers its rows, if it has any."""
+        if self.is_postgres:
+            sql = qualify(sql, "postgres", "tenure").replace("?", "%s")
+            cursor = self._connection.execute(sql, params or None)
+            return cursor.fetchall() if cursor.description else []
+        return list(self._connection.execute(qualify(sql, "sqlite", "tenure"), params))
+
+    def one(self, sql: str, *params: object) -> Any:
+        """The single value of a query."""
+        [[value]] = self.rows(sql, *params)
+        return value
+
+    def table(self, name: str, columns: Sequence[str] = ()) -> list[Row]:
+        """All rows of a table, in a stable order, JSON decoded or not at all as the driver does."""
+        wanted = ", ".join(columns) or "*"
+        found = self.rows(f"select {wanted} from tenure.{name}")
+        return sorted((tuple(map(_comparable, row)) for row in found), key=repr)
+
+    def everything(self) -> dict[str, list[Row]]:
+        """All rows of all tables; the counters of SQLite are not among them."""
+        return {name: self.table(name) for name in TABLES}
+
+    def wipe(self) -> None:
+        """Empty all tables."""
+        for name in TABLES:
+            self.rows(f"delete from tenure.{name}")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _comparable(value: object) -> object:
+    return json.dumps(value, sort_keys=True) if isinstance(value, dict | list) else value
