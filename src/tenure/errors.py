@@ -29,12 +29,16 @@ class PayloadTooLarge(InvalidInput):
     """The encoded value is larger than the limit."""
 
 
+class ValueRefused(InvalidInput):
+    """The database refused a value, by its type or by a constraint. Nothing was written."""
+
+
 class ConfigError(InvalidInput):
     """A URL or a setting is wrong."""
 
 
 class TenantMismatch(InvalidInput):
-    """A tenant-scoped store was handed a job of another tenant."""
+    """A store of one tenant was handed a job of another, or asked for what concerns all of them."""
 
 
 class StoreError(TenureError):

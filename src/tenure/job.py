@@ -14,7 +14,7 @@ from typing import NewType
 
 import msgspec
 
-from tenure.errors import InvalidInput, InvalidName, OutOfRange
+from tenure.errors import InvalidInput, InvalidName, OutOfRange, PayloadInvalid
 
 Json = NewType("Json", bytes)
 """Strict JSON in UTF-8, as made by `tenure.codec.encode`."""
@@ -23,12 +23,16 @@ MIN_PRIORITY, MAX_PRIORITY = -100, 100
 MAX_ATTEMPTS_LIMIT = 10_000
 MAX_SECONDS = 100 * 366 * 86_400
 MAX_NAME_LENGTH = 200
+MAX_REASON_LENGTH = 1000
 MAX_KEY_BYTES = 512
 MAX_PARENTS = 10_000
 MAX_ID = 2**53 - 1
 FAR_FUTURE = datetime(9000, 1, 1, tzinfo=UTC)
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
+_json_reader = msgspec.json.Decoder(msgspec.Raw)
+_BACKSLASH = ord("\\")
+_ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:<>-]*\Z")
 
 
@@ -133,8 +137,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
             check_int("priority", self.priority, MIN_PRIORITY, MAX_PRIORITY)
         if self.max_attempts != 5 or type(self.max_attempts) is not int:
             check_int("max_attempts", self.max_attempts, 1, MAX_ATTEMPTS_LIMIT)
-        if type(self.args) is not bytes:
-            raise InvalidInput("args must be encoded first: use tenure.codec.encode(value)")
+        if type(self.args) is not bytes or self.args != b"{}":
+            check_json("args", self.args)
         if self.metadata is not None or self.retry is not None:
             self._check_encoded()
         if self.delay_seconds is not None or self.due_at is not None:
@@ -145,10 +149,10 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
             check_parents(self.parents)
 
     def _check_encoded(self) -> None:
-        if self.metadata is not None and type(self.metadata) is not bytes:
-            raise InvalidInput("metadata must be encoded first: use tenure.codec.encode(value)")
-        if self.retry is not None and type(self.retry) is not bytes:
-            raise InvalidInput("retry must be encoded first: use tenure.policy.dump_policy(policy)")
+        if self.metadata is not None:
+            check_json("metadata", self.metadata)
+        if self.retry is not None:
+            check_json("retry", self.retry, "tenure.policy.dump_policy(policy)")
 
     def _check_due(self) -> None:
         if self.delay_seconds is not None and self.due_at is not None:
@@ -304,6 +308,29 @@ def check_text(what: str, text: str, max_bytes: int) -> None:
         raise InvalidName(f"{what} takes {len(text.encode())} bytes; at most {max_bytes} fit")
 
 
+def check_json(what: str, data: bytes, maker: str = "tenure.codec.encode(value)") -> None:
+    """Accept strict JSON in UTF-8 without NUL in its text: what every store keeps as it is.
+
+    `encode` makes nothing else. Bytes from elsewhere would be refused by one store and kept by the
+    other, or be taken for a part of the statement's own JSON. (0.2 microseconds for 120 bytes.)
+    """
+    if type(data) is not bytes:
+        raise InvalidInput(f"{what} must be encoded first: use {maker}")
+    try:
+        _json_reader.decode(data)
+        if not data.isascii():
+            data.decode()
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise PayloadInvalid(f"{what} is not strict JSON ({error}); use {maker}") from error
+    if _BACKSLASH in data and _ESCAPED_NUL.search(data):
+        raise PayloadInvalid(f"{what} has NUL in its text, which no database keeps; remove it")
+
+
+def check_reason(reason: str) -> None:
+    """Accept what an operator says of an act: printable text on one line."""
+    check_text("reason", reason, MAX_REASON_LENGTH)
+
+
 def check_parents(parents: tuple[int, ...]) -> None:
     """Accept a tuple of job ids."""
     if type(parents) is not tuple:
@@ -318,6 +345,11 @@ def check_int(what: str, value: int, least: int, most: int) -> None:
     """Accept a true integer within the bounds."""
     if type(value) is not int or not least <= value <= most:
         raise OutOfRange(f"{what} must be a whole number from {least} to {most}, {_not(value)}")
+
+
+def is_id(value: int) -> bool:
+    """Can this be the id of a job? What cannot is never sent to a database."""
+    return type(value) is int and 1 <= value <= MAX_ID
 
 
 def check_seconds(what: str, value: float, least: float = 0.0) -> None:

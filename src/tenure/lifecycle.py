@@ -26,7 +26,8 @@ from typing import Protocol, assert_never
 
 import msgspec
 
-from tenure.job import FINAL_STATES, Json, State, check_seconds
+from tenure.codec import clean_text
+from tenure.job import FINAL_STATES, MAX_REASON_LENGTH, Json, State, check_seconds
 
 W, S, Q, R = State.WAITING, State.SCHEDULED, State.QUEUED, State.RUNNING
 
@@ -138,6 +139,7 @@ def retry(
 ) -> Settlement:
     """The attempt failed and is charged: again after the delay, or `failed` when none is left."""
     check_seconds("delay_seconds", delay_seconds)
+    reason = _storable(reason)
     return Settlement(
         job.id, job.token, job.lease_id, Outcome.RETRY, None, error, delay_seconds, reason,
         duration_seconds,
@@ -148,6 +150,7 @@ def fail(
     job: HeldJob, error: Json, reason: str = "error", duration_seconds: float | None = None
 ) -> Settlement:
     """The attempt failed for good: no retry, whatever attempts are left."""
+    reason = _storable(reason)
     return Settlement(
         job.id, job.token, job.lease_id, Outcome.FAIL, None, error, 0.0, reason, duration_seconds
     )
@@ -156,6 +159,7 @@ def fail(
 def snooze(job: HeldJob, delay_seconds: float, reason: str = "snoozed") -> Settlement:
     """Not now: the job comes back after the delay, uncharged."""
     check_seconds("delay_seconds", delay_seconds)
+    reason = _storable(reason)
     return Settlement(
         job.id, job.token, job.lease_id, Outcome.SNOOZE, None, None, delay_seconds, reason
     )
@@ -164,6 +168,7 @@ def snooze(job: HeldJob, delay_seconds: float, reason: str = "snoozed") -> Settl
 def release(job: HeldJob, reason: str = "shutdown", delay_seconds: float = 0.0) -> Settlement:
     """The worker gives the job back unfinished, uncharged."""
     check_seconds("delay_seconds", delay_seconds)
+    reason = _storable(reason)
     return Settlement(
         job.id, job.token, job.lease_id, Outcome.RELEASE, None, None, delay_seconds, reason
     )
@@ -173,6 +178,7 @@ def abort(
     job: HeldJob, reason: str = "cancelled", duration_seconds: float | None = None
 ) -> Settlement:
     """The handler stopped because the job was cancelled, or cancelled itself."""
+    reason = _storable(reason)
     return Settlement(
         job.id, job.token, job.lease_id, Outcome.ABORT, None, None, 0.0, reason, duration_seconds
     )
@@ -182,9 +188,17 @@ def skip(
     job: HeldJob, reason: str = "skipped", duration_seconds: float | None = None
 ) -> Settlement:
     """The handler found that there is nothing to do."""
+    reason = _storable(reason)
     return Settlement(
         job.id, job.token, job.lease_id, Outcome.SKIP, None, None, 0.0, reason, duration_seconds
     )
+
+
+def _storable(reason: str) -> str:
+    """A handler may give any reason; one that no database takes must not keep it from settling."""
+    if reason.isprintable() and len(reason) <= MAX_REASON_LENGTH:
+        return reason
+    return clean_text(reason, MAX_REASON_LENGTH)
 
 
 class Standing(msgspec.Struct, frozen=True):

@@ -1,12 +1,12 @@
 """What rows can show of the invariants: an account of every job, drawn up by plain SQL.
 
-    1, 3   every live job stands in exactly one place: in line, due, parked, or on one lease with
-           its current token; no id is both live and in history
-    4      no ticket, lease, event or note carries a token above its job's
-    8      attempts never exceed max_attempts, and a live job has one left
-    9      a unique key that ends with its job points to a live one, and each live job has its key
-    12     a waiting job has an unfinished parent; an unfinished parent is live
-    15     counts equal a recount of the rows
+1, 3   every live job stands in exactly one place: in line, due, parked, or on one lease with
+       its current token; no id is both live and in history
+4      no ticket, lease, event or note carries a token above its job's
+8      attempts never exceed max_attempts, and a live job has one left
+9      a unique key that ends with its job points to a live one, and each live job has its key
+12     a waiting job has an unfinished parent; an unfinished parent is live
+15     counts equal a recount of the rows
 """
 
 from __future__ import annotations

@@ -253,7 +253,10 @@ class Proxy:
         except OSError:  # the server is down: so are we
             client.close()
             return
-        for end in (client, server):  # messages are sent one by one: do not wait for acknowledgement
+        for end in (
+            client,
+            server,
+        ):  # messages are sent one by one: do not wait for acknowledgement
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         link = Link(self, client, server)
         self.links.append(link)

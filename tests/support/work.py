@@ -51,7 +51,9 @@ def take_one(store: Store, now: datetime, **options: Any) -> Claimed:
     return claimed
 
 
-def settle(store: Store, now: datetime, *settlements: Settlement, worker: str = "w1") -> list[Answer]:
+def settle(
+    store: Store, now: datetime, *settlements: Settlement, worker: str = "w1"
+) -> list[Answer]:
     """Settle, and give up the leases that are used up by it."""
     leases = sorted({settlement.lease for settlement in settlements})
     return store.settle(worker, settlements, done_leases=leases, now=now)

@@ -8,16 +8,17 @@ Every method is one of the operations of this package, bound to a session.
 """
 
 import asyncio
+import os
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Container, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, Literal, Self
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tenure.errors import ConfigError
-from tenure.job import MAX_NAME_LENGTH, check_text
+from tenure.job import MAX_NAME_LENGTH, check_int, check_seconds, check_text
 from tenure.store.claim import claim
 from tenure.store.enqueue import enqueue
 from tenure.store.inspect import (
@@ -38,6 +39,7 @@ from tenure.store.sweep import extend, promote, sweep
 Call = Callable[Concatenate[Scope, P], Coroutine[Any, Any, R]]
 
 CLIENT_CONNECTIONS = 4
+MAX_CONNECTIONS = 1000
 
 
 def _blocking(call: Call[P, R]) -> "Callable[Concatenate[Store, P], R]":
@@ -55,7 +57,7 @@ def _awaiting(call: Call[P, R]) -> "Callable[Concatenate[AsyncStore, P], Corouti
             return await call(self._scope, *args, **kwargs)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(
-            self._thread, lambda: drive(call(self._scope, *args, **kwargs))
+            self._thread.executor(), lambda: drive(call(self._scope, *args, **kwargs))
         )
 
     return method
@@ -69,6 +71,27 @@ async def _migrate(scope: Scope) -> int:
 async def _close(scope: Scope) -> None:
     """Close every connection. A store that is closed twice stays closed."""
     await scope.session.aclose()
+
+
+class _Thread:
+    """The one thread in which a store's SQLite operations run. A fork has none, and starts one."""
+
+    def __init__(self) -> None:
+        self._pid = 0
+        self._executor: ThreadPoolExecutor | None = None
+
+    def executor(self) -> ThreadPoolExecutor:
+        """The executor of this process."""
+        if self._executor is None or self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="tenure-sqlite")
+        return self._executor
+
+    def shutdown(self) -> None:
+        """End the thread."""
+        if self._executor is not None and self._pid == os.getpid():
+            self._executor.shutdown()
+            self._executor = None  # a late call starts another, to be told that the store is closed
 
 
 class Store:
@@ -125,7 +148,7 @@ class AsyncStore:
     """Jobs on one database, for callers on an event loop."""
 
     def __init__(
-        self, session: Session, tenant: str | None = None, thread: ThreadPoolExecutor | None = None
+        self, session: Session, tenant: str | None = None, thread: _Thread | None = None
     ) -> None:
         self._scope = Scope(session, tenant)
         self._thread = thread
@@ -158,7 +181,7 @@ class AsyncStore:
     migrate = _awaiting(_migrate)
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Close every connection. A store that is closed twice stays closed."""
         await _awaiting(_close)(self)
         if self._thread is not None:
             self._thread.shutdown()
@@ -195,8 +218,7 @@ def open_async_store(
     """
     session = _session(url, "async", connections, give_up_seconds)
     local = urlsplit(url).scheme == "sqlite"
-    thread = ThreadPoolExecutor(1, thread_name_prefix="tenure-sqlite") if local else None
-    return AsyncStore(session, None, thread)
+    return AsyncStore(session, None, _Thread() if local else None)
 
 
 def _checked_tenant(tenant: str) -> str:
@@ -206,6 +228,7 @@ def _checked_tenant(tenant: str) -> str:
     return tenant
 
 
+_SCHEMES = ("sqlite://", "postgresql://", "postgres://")
 _SQLITE_OPTIONS = {"driver", "synchronous", "allow_affected_sqlite", "allow_network"}
 _POSTGRES_OPTIONS = {"schema", "pooler"}
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,40}\Z")
@@ -214,17 +237,28 @@ _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,40}\Z")
 def _session(
     url: str, colour: Literal["sync", "async"], connections: int, give_up_seconds: float
 ) -> Session:
-    parts = urlsplit(url)
+    check_int("connections", connections, 1, MAX_CONNECTIONS)
+    check_seconds("give_up_seconds", give_up_seconds)
+    if not str(url).startswith(_SCHEMES):  # the URL itself may hold a password: not shown
+        raise ConfigError("a store URL starts with sqlite:/// or postgresql://; this one does not")
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ConfigError(f"the URL cannot be read: {error}") from error
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if parts.scheme == "sqlite":
+        if parts.fragment:
+            raise ConfigError("the URL has a #; write %23 where the file's name has one")
         return _sqlite(parts.netloc, unquote(parts.path), options, give_up_seconds)
-    if parts.scheme in ("postgresql", "postgres"):
-        ours = {name: options.pop(name) for name in list(options) if name in _POSTGRES_OPTIONS}
-        conninfo = parts._replace(query=urlencode(options, quote_via=quote)).geturl()
-        return _postgres(conninfo, ours, colour, connections, give_up_seconds)
-    raise ConfigError(
-        f"a store URL starts with sqlite:/// or postgresql://, not {parts.scheme or url[:20]!r}"
-    )
+    ours = {name: value for name, value in options.items() if name in _POSTGRES_OPTIONS}
+    return _postgres(_without(url, ours), ours, colour, connections, give_up_seconds)
+
+
+def _without(url: str, names: Container[str]) -> str:
+    """The URL without our own options, every other character as the user wrote it."""
+    address, _, query = url.partition("?")
+    kept = [pair for pair in query.split("&") if unquote(pair.split("=")[0]) not in names]
+    return f"{address}?{'&'.join(kept)}"
 
 
 def _sqlite(host: str, path: str, options: dict[str, str], give_up_seconds: float) -> Session:
@@ -262,8 +296,10 @@ def _postgres(
         raise ConfigError("PostgreSQL needs a driver: pip install 'tenure[postgres]'") from error
 
     schema = options.get("schema", "tenure")
-    if not _SCHEMA_NAME.match(schema):
-        raise ConfigError(f"schema {schema[:60]!r} must be lower-case letters, digits and _")
+    if not _SCHEMA_NAME.match(schema) or schema.startswith("pg_"):
+        raise ConfigError(
+            f"schema {schema[:60]!r} must be lower-case letters, digits and _, without pg_ in front"
+        )
     pooler = _one_of("pooler", options.get("pooler", "none"), ("none", "transaction"))
     new_colour = wire.BlockingColour if colour == "sync" else wire.SuspendingColour
     return Postgres(

@@ -6,7 +6,7 @@ from datetime import datetime
 from tenure.errors import InvalidInput
 from tenure.job import Claimed, Feature, Lease, State, check_int, check_name, check_seconds
 from tenure.store.rows import Ending
-from tenure.store.session import Mode, Row, Tx, to_json, transaction
+from tenure.store.session import Mode, Row, Tx, for_all_tenants, to_json, transaction
 from tenure.store.settle import finish_jobs
 
 MAX_BLOCK = 10_000
@@ -28,6 +28,7 @@ async def claim(
     Answers the leases under which the worker now holds them. Jobs with a crash on record come on a
     lease of their own each. An empty answer means that nothing was ready.
     """
+    for_all_tenants("claim", tx.tenant)
     _check(worker, queues, lease_seconds)
     tx.at(now)
     granted: list[Row] = []

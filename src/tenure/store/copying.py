@@ -3,6 +3,7 @@
 from tenure.job import NewJob
 from tenure.store.rows import features_of
 
+_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"})
 _NOTHING_SPECIAL = "\t\\N" * 7 + "\n"
 
 
@@ -13,12 +14,9 @@ def can_copy(job: NewJob) -> bool:
 
 def job_line(place: int, id: int, job: NewJob, created_at: str) -> str:
     """One line of `copy_jobs`."""
-    args = job.args.decode()
-    if "\\" in args:
-        args = args.replace("\\", "\\\\")
     head = (
         f"{id}\t{place}\t{created_at}\t{job.priority}\t{job.max_attempts}\t{features_of(job)}"
-        f"\t{_field(job.tenant)}\t{job.queue}\t{job.task}\t{args}"
+        f"\t{_field(job.tenant)}\t{job.queue}\t{job.task}\t{_escaped(job.args.decode())}"
     )
     unique = job.unique
     if (
@@ -40,7 +38,13 @@ def ticket_line(place: int, id: int, job: NewJob) -> str:
 
 
 def _field(value: object) -> str:
-    if value is None:
+    if value is None or value == b"null":
         return "\\N"
-    text = value.decode() if isinstance(value, bytes) else str(value)
-    return text.replace("\\", "\\\\")
+    return _escaped(value.decode() if isinstance(value, bytes) else str(value))
+
+
+def _escaped(text: str) -> str:
+    """JSON that was not made by the codec may have line breaks and tabs between its tokens."""
+    if "\\" in text or "\n" in text or "\t" in text or "\r" in text:
+        return text.translate(_ESCAPES)
+    return text

@@ -15,8 +15,9 @@ from tenure.job import (
     check_int,
     check_name,
     check_time,
+    is_id,
 )
-from tenure.store.session import Mode, Row, Tx, to_json, transaction
+from tenure.store.session import Mode, Row, Tx, for_all_tenants, to_json, transaction
 
 MAX_PAGE = 1000
 SCAN_ROWS = 10_000
@@ -70,7 +71,7 @@ async def get(tx: Tx, id: int, *, now: datetime | None = None) -> Job:
 
 
 async def _get(tx: Tx, id: int) -> Job:
-    rows = await tx.fetch("get_job", id=id, tenant=tx.tenant)
+    rows = await tx.fetch("get_job", id=id, tenant=tx.tenant) if is_id(id) else []
     if not rows:
         raise JobNotFound(f"there is no job {id}")
     return (await _jobs(tx, rows))[0]
@@ -89,6 +90,8 @@ async def list_jobs(
 ) -> Page:
     """Jobs that match all the filters, newest first, a bounded page at a time."""
     check_int("limit", limit, 1, MAX_PAGE)
+    if before is not None:
+        check_int("before", before, 1, _TOP)
     if queue is not None:
         check_name("queue", queue)
     if task is not None:
@@ -227,6 +230,7 @@ def _count(row: Row) -> Count:
 @transaction(Mode.READ)
 async def oldest_ready(tx: Tx, *, now: datetime | None = None) -> list[OldestReady]:
     """Per queue with jobs ready: how long its oldest head of line has been ready."""
+    for_all_tenants("oldest_ready", tx.tenant)
     tx.at(now)
     rows = await tx.fetch("oldest_ready")
     return [OldestReady(queue, tx.when(since), max(0.0, age)) for queue, since, age in rows]

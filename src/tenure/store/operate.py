@@ -17,13 +17,15 @@ from tenure.job import (
     Until,
     check_int,
     check_name,
+    check_reason,
     check_seconds,
     check_time,
+    is_id,
     utc_now,
 )
 from tenure.store.enqueue import key_row, take_keys
 from tenure.store.rows import Ending, Happening, Ticket
-from tenure.store.session import Mode, Row, Scope, Tx, to_json, transaction
+from tenure.store.session import Mode, Row, Scope, Tx, for_all_tenants, to_json, transaction
 from tenure.store.settle import add_events, finish_jobs
 
 PRUNE_BATCH = 1000
@@ -39,6 +41,7 @@ async def cancel(
     `cancelled`: it will not run. `running`: its worker is asked to stop, at the next heartbeat.
     Another final state: it was over already, and nothing changed.
     """
+    check_reason(reason)
     tx.at(now)
     job = await _lock(tx, id)
     if job is None:
@@ -56,6 +59,7 @@ async def cancel(
 @transaction(Mode.WRITE)
 async def hold(tx: Tx, id: int, *, reason: str = "held", now: datetime | None = None) -> bool:
     """Keep a job from being claimed until `unhold`. A running one is held when it comes back."""
+    check_reason(reason)
     tx.at(now)
     job = await _lock_live(tx, id)
     if job[7]:
@@ -137,18 +141,27 @@ async def replay(tx: Tx, id: int, *, now: datetime | None = None) -> bool:
     Raises `KeyTaken` when another job holds its key.
     """
     tx.at(now)
-    found = await tx.fetch("finished_job", id=id, tenant=tx.tenant)
-    if not found:
+    row = await _finished(tx, id)
+    if row is None:
         await _lock_live(tx, id)
         return False
-    row = found[0]
-    token, state, worker, finished_at, reason = row[1], row[2], row[11], row[12], row[13]
+    token = row[1]
     await _retake_key(tx, row)
     waiting = await tx.fetch("reopen_edges", id=id)
     await tx.fetch("replay", id=id, features=Feature.CHILDREN if waiting else 0)
-    ended = Happening(id, token, state, worker, {"reason": reason}, tx.time(tx.when(finished_at)))
-    await add_events(tx, [ended, Happening(id, token + 1, "replayed")])
+    await add_events(tx, [_ended(tx, row), Happening(id, token + 1, "replayed")])
     return True
+
+
+def _ended(tx: Tx, row: Row) -> Happening:
+    """What the row of history said, as a line of the story."""
+    id, token, state, worker, finished_at, reason, claimed_at = (
+        row[0], row[1], row[2], row[11], row[12], row[13], row[14],
+    )  # fmt: skip
+    detail: dict[str, object] = {"reason": reason}
+    if claimed_at is not None:
+        detail["claimed_at"] = tx.when(claimed_at)
+    return Happening(id, token, state, worker, detail, tx.time(tx.when(finished_at)))
 
 
 async def _retake_key(tx: Tx, row: Row) -> None:
@@ -169,7 +182,7 @@ async def _retake_key(tx: Tx, row: Row) -> None:
 async def delete(tx: Tx, id: int, *, now: datetime | None = None) -> None:
     """Remove a finished job and its story for good. A live job is refused: cancel it first."""
     tx.at(now)
-    if not await tx.fetch("finished_job", id=id, tenant=tx.tenant):
+    if await _finished(tx, id) is None:
         if tx.repeat and await _lock(tx, id) is None:
             return  # the first try, whose COMMIT got no answer, has removed it
         await _lock_live(tx, id)
@@ -182,7 +195,10 @@ async def pause(
     scope: Scope, queue: str, *, reason: str | None = None, now: datetime | None = None
 ) -> None:
     """Stop claims from a queue, durably. Once this has returned, no claim from it commits."""
+    for_all_tenants("pause", scope.tenant)
     check_name("queue", queue)
+    if reason is not None:
+        check_reason(reason)
 
     async def write(tx: Tx) -> None:
         tx.at(now)
@@ -205,6 +221,7 @@ async def pause(
 @transaction(Mode.WRITE)
 async def resume(tx: Tx, queue: str, *, now: datetime | None = None) -> bool:
     """Let a paused queue be claimed from again. Answers whether it was paused."""
+    for_all_tenants("resume", tx.tenant)
     check_name("queue", queue)
     tx.at(now)
     return bool(await tx.fetch("resume_queue", name=queue))
@@ -221,29 +238,45 @@ async def prune(
 
     PostgreSQL drops whole days where it can, and prepares the partitions of the coming ones.
     """
+    for_all_tenants("prune", scope.tenant)
     check_seconds("succeeded_seconds", succeeded_seconds)
     check_seconds("other_seconds", other_seconds)
     clock = now or utc_now()
     longest = clock - timedelta(seconds=max(succeeded_seconds, other_seconds))
 
-    async def days(tx: Tx) -> None:
+    async def days(tx: Tx) -> int:
         tx.at(now)
         await tx.fetch("add_history_days", days=3)
-        await tx.fetch("drop_history_days", before=tx.time(longest))
+        [(dropped,)] = await tx.fetch("drop_history_days", before=tx.time(longest))
+        return int(dropped)
 
-    async def rest(tx: Tx) -> None:
+    async def keys(tx: Tx) -> int:
         tx.at(now)
-        await tx.fetch("prune_keys", most=PRUNE_BATCH)
-        await tx.fetch("prune_orphans", before=tx.time(longest), most=PRUNE_BATCH)
+        return len(await tx.fetch("prune_keys", most=PRUNE_BATCH))
 
-    await scope.transact(days)
+    if await scope.transact(days):
+        await _prune_orphans(scope)
     removed = 0
     for succeeded, age in ((True, succeeded_seconds), (False, other_seconds)):
         before = clock - timedelta(seconds=age)
         while batch := await _prune_batch(scope, succeeded, before, now):
             removed += batch
-    await scope.transact(rest)
+    while await scope.transact(keys):
+        pass
     return removed
+
+
+async def _prune_orphans(scope: Scope) -> None:
+    """Forget the jobs of dropped days: a walk along the ids of all that has a story, in batches."""
+    walked: int | None = 0
+    while walked is not None:
+        after = walked
+
+        async def walk(tx: Tx, after: int = after) -> int | None:
+            [(last,)] = await tx.fetch("prune_orphans", after=after, most=PRUNE_BATCH)
+            return None if last is None else int(last)
+
+        walked = await scope.transact(walk)
 
 
 async def _prune_batch(
@@ -262,7 +295,12 @@ async def _prune_batch(
 
 
 async def _lock(tx: Tx, id: int) -> Row | None:
-    rows = await tx.fetch("lock_job", id=id, tenant=tx.tenant)
+    rows = await tx.fetch("lock_job", id=id, tenant=tx.tenant) if is_id(id) else []
+    return rows[0] if rows else None
+
+
+async def _finished(tx: Tx, id: int) -> Row | None:
+    rows = await tx.fetch("finished_job", id=id, tenant=tx.tenant) if is_id(id) else []
     return rows[0] if rows else None
 
 
@@ -274,10 +312,10 @@ async def _lock_live(tx: Tx, id: int) -> Row:
 
 
 async def _final_state(tx: Tx, id: int) -> State:
-    found = await tx.fetch("finished_job", id=id, tenant=tx.tenant)
-    if not found:
+    found = await _finished(tx, id)
+    if found is None:
         raise JobNotFound(f"there is no job {id}")
-    return State(found[0][2])
+    return State(found[2])
 
 
 async def _take_ticket(tx: Tx, job: Row) -> bool:

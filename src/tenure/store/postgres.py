@@ -31,6 +31,7 @@ from tenure.errors import (
     StoreFull,
     StoreReadOnly,
     StoreUnavailable,
+    ValueRefused,
 )
 from tenure.job import NewJob
 from tenure.store import migrate
@@ -49,7 +50,7 @@ from tenure.store.session import (
     to_json,
 )
 from tenure.store.statements import migration_script, statements
-from tenure.store.wire import Blocking, Colour, Suspending, Wire
+from tenure.store.wire import Blocking, BlockingColour, Colour, Suspending, Wire
 
 CONFLICT_TRIES = 10
 COPY_ROWS = 100
@@ -145,7 +146,7 @@ class BorrowedTx(PostgresTx):
         try:
             return await super().fetch(statement, **params)
         except psycopg.errors.DataError as error:
-            raise InvalidInput(f"the database refused a value: {_text(error)}") from error
+            raise ValueRefused(f"the database refused a value: {_text(error)}") from error
 
 
 class Postgres(Session):
@@ -168,15 +169,24 @@ class Postgres(Session):
         self._pooler = transaction_pooler
         self._closed = False
         self._commits_late = False
+        self._inherited: list[list[Wire]] = []
         self._start_process()
 
     def _start_process(self) -> None:
-        """Fresh state, also after a fork: a connection is never shared with the parent."""
+        """Fresh state, also after a fork: a connection is never shared with the parent.
+
+        What a fork inherits is kept and never touched: to collect it would complain, if not worse.
+        """
         self._pid = os.getpid()
         self._colour = self._new_colour()
         self._idle: list[Wire] = []
         self._ids: deque[int] = deque()
         self.floors = Floors()
+
+    def _notice_fork(self) -> None:
+        if self._pid != os.getpid():
+            self._inherited.append(self._idle)
+            self._start_process()
 
     async def transact(self, op: Operation[R], mode: Mode = Mode.WRITE) -> R:
         deadline = time.monotonic() + self._give_up_seconds
@@ -246,6 +256,7 @@ class Postgres(Session):
         return "; ".join(parts)
 
     async def reserve_ids(self, count: int) -> list[int] | None:
+        self._notice_fork()  # the ids in stock are the parent's
         ids: list[int] = []
         while len(ids) < count:
             try:
@@ -258,6 +269,10 @@ class Postgres(Session):
     def borrow(self, connection: object) -> Tx:
         wire: Wire
         if isinstance(connection, psycopg.AsyncConnection):
+            if isinstance(self._colour, BlockingColour):
+                raise InvalidInput(
+                    "on= is an async connection; give it to a store of open_async_store()"
+                )
             wire = Suspending(connection)
         elif isinstance(connection, psycopg.Connection):
             wire = Blocking(connection)
@@ -322,8 +337,7 @@ class Postgres(Session):
     async def _acquire(self, deadline: float) -> Wire:
         if self._closed:
             raise InvalidInput("this store is closed; open another one")
-        if self._pid != os.getpid():
-            self._start_process()
+        self._notice_fork()
         if not await self._colour.enter(max(0.001, deadline - time.monotonic())):
             raise StoreBusy("all connections of this store are in use; try again or allow more")
         try:
@@ -387,6 +401,9 @@ def _connect_params(conninfo: str, pooler: bool) -> dict[str, Any]:
         params: dict[str, Any] = dict(conninfo_to_dict(conninfo))
     except psycopg.ProgrammingError as error:
         raise ConfigError(f"the PostgreSQL URL cannot be read: {_text(error)}") from error
+    for port in str(params.get("port") or "5432").split(","):
+        if not (port.isascii() and port.isdigit() and 1 <= int(port[:6]) <= 65_535):
+            raise ConfigError("the port in the PostgreSQL URL must be a number from 1 to 65535")
     if not pooler:
         settings = " ".join(f"-c {name}={value}" for name, value in (_PLANNER | _LIMITS).items())
         params["options"] = f"{params.get('options', '')} {settings}".strip()
@@ -426,7 +443,7 @@ def _translate(error: psycopg.Error) -> StoreError | InvalidInput:
                 f"the Tenure schema is not complete ({text}); run `tenure db migrate`"
             )
         case state if state[:2] in ("22", "23"):
-            return InvalidInput(f"the database refused a value: {text}")
+            return ValueRefused(f"the database refused a value: {text}")
         case "":
             return StoreUnavailable(
                 f"PostgreSQL cannot be reached ({text}); check the URL and that the server runs"

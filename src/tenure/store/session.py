@@ -15,6 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
+from tenure.errors import TenantMismatch, ValueRefused
 from tenure.job import NewJob, check_time
 
 P = ParamSpec("P")
@@ -157,6 +158,15 @@ def transaction(
     return decorate
 
 
+def for_all_tenants(what: str, tenant: str | None) -> None:
+    """Refuse, on the store of one tenant, what would show or touch the jobs of others."""
+    if tenant is not None:
+        raise TenantMismatch(
+            f"{what} concerns all tenants, and this store works for {tenant!r} alone; use the "
+            "store that it was made from"
+        )
+
+
 def drive(call: Coroutine[Any, Any, R]) -> R:
     """Run a coroutine that never suspends to its end, without an event loop."""
     try:
@@ -174,7 +184,10 @@ def to_json(rows: object) -> str:
     One JSON document beats an array per column on PostgreSQL (21,000 against 17,000 claims and
     settlements a second when this was decided) and is what SQLite's `json_each` wants.
     """
-    return _encoder.encode(rows).decode()
+    try:
+        return _encoder.encode(rows).decode()
+    except UnicodeError as error:  # only what somebody encoded by hand
+        raise ValueRefused(f"a value is not UTF-8 ({error}); use tenure.codec.encode") from error
 
 
 def given_time(now: datetime | None) -> datetime | None:

@@ -9,8 +9,9 @@ from datetime import datetime
 
 import msgspec
 
-from tenure.errors import InvalidInput, LeaseLost
-from tenure.job import Feature, Json, State, check_name
+from tenure.codec import clean_text
+from tenure.errors import LeaseLost, ValueRefused
+from tenure.job import Feature, Json, State, check_json, check_name
 from tenure.lifecycle import (
     HeldJob,
     Move,
@@ -85,7 +86,7 @@ async def _settle_halving(
 ) -> list[Answer]:
     try:
         return await scope.transact(lambda tx: _settle(tx, worker, settlements, done_leases, now))
-    except InvalidInput as error:
+    except ValueRefused as error:
         if len(settlements) <= 1:
             return [Answer(False, str(error)) for _ in settlements]
         half = len(settlements) // 2
@@ -155,21 +156,30 @@ async def _succeed(tx: Tx, worker: str, batch: list[Settlement]) -> set[tuple[in
         by_lease.setdefault(s.lease, []).append(row)
     groups = [{"lease": lease, "jobs": rows} for lease, rows in by_lease.items()]
     moved = await tx.move_to_history("succeed", to_json(groups), worker)
-    await _let_go(tx, [(id, features, State.SUCCEEDED) for id, _, features in moved if features])
+    finished = [(id, features, State.SUCCEEDED) for id, _, features in moved if features]
+    await free_children(tx, await _let_go(tx, finished))
     return {(id, token) for id, token, _ in moved}
 
 
 async def finish_jobs(tx: Tx, endings: list[Ending]) -> set[tuple[int, int]]:
     """Move jobs to history and let go of all that hung on them. Answers those that moved."""
+    landed, children = await _finish(tx, endings)
+    await free_children(tx, children)
+    return landed
+
+
+async def _finish(tx: Tx, endings: list[Ending]) -> tuple[set[tuple[int, int]], list[int]]:
+    """Move jobs to history. Answers those that moved, and the children that may be free now."""
     if not endings:
-        return set()
+        return set(), []
     by_id = {ending.id: ending for ending in endings}
     moved = await tx.move_to_history("finish", to_json(endings), None)
-    await _let_go(tx, [(id, features, by_id[id].state) for id, _, features in moved if features])
-    return {(id, token) for id, token, _ in moved}
+    finished = [(id, features, by_id[id].state) for id, _, features in moved if features]
+    return {(id, token) for id, token, _ in moved}, await _let_go(tx, finished)
 
 
-async def _let_go(tx: Tx, finished: list[tuple[int, int, State]]) -> None:
+async def _let_go(tx: Tx, finished: list[tuple[int, int, State]]) -> list[int]:
+    """Give back keys, drop notes, note the end on the edges. Answers the children."""
     keyed = [id for id, features, _ in finished if features & _KEY]
     if keyed:
         await tx.fetch("release_keys", ids=to_json(keyed))
@@ -183,19 +193,30 @@ async def _let_go(tx: Tx, finished: list[tuple[int, int, State]]) -> None:
         {"id": id, "state": state} for id, features, state in finished
         if features & _CHILDREN
     ]  # fmt: skip
-    if parents:
-        children = await tx.fetch("note_parent_ends", rows=to_json(parents))
-        await free_children(tx, sorted({row[0] for row in children}))
+    if not parents:
+        return []
+    children = await tx.fetch("note_parent_ends", rows=to_json(parents))
+    return sorted({row[0] for row in children})
 
 
 async def free_children(tx: Tx, ids: list[int]) -> None:
     """free: put children in line whose last parent has finished; skip those that lost one.
 
+    Skipped ones may free or skip their own children: generation by generation, so that a long chain
+    needs no deep stack.
+    """
+    while ids:
+        _, ids = await _finish(tx, await _free_or_end(tx, ids))
+
+
+async def _free_or_end(tx: Tx, ids: list[int]) -> list[Ending]:
+    """Put the free ones in line; answers the endings of those that will not run.
+
     The decision is read in a new statement after the locks are held: the last two parents of a
     child that finish together release it once, not never.
     """
-    if not ids or not await tx.fetch("lock_freed", ids=to_json(ids)):
-        return
+    if not await tx.fetch("lock_freed", ids=to_json(ids)):
+        return []
     endings: list[Ending] = []
     tickets: list[Ticket] = []
     for id, token, due_at, flagged, all_succeeded in await tx.fetch(
@@ -212,7 +233,7 @@ async def free_children(tx: Tx, ids: list[int]) -> None:
     if tickets:
         await tx.fetch("put_in_line", rows=to_json(tickets))
         await add_events(tx, [Happening(t.id, t.token, "freed") for t in tickets])
-    await finish_jobs(tx, endings)
+    return endings
 
 
 @transaction(Mode.BEAT)
@@ -228,7 +249,7 @@ async def report_progress(
     held = await _hold_notes(tx, worker, [job for job, _, _ in reports])
     last = {  # of several reports about one job the last one counts
         job.id: {"id": job.id, "token": job.token, "fraction": fraction,
-                 "message": None if message is None else message[:MAX_MESSAGE]}
+                 "message": None if message is None else clean_text(message, MAX_MESSAGE)}
         for job, fraction, message in reports if (job.id, job.token) in held
     }  # fmt: skip
     if last:
@@ -241,6 +262,7 @@ async def save_checkpoint(
     tx: Tx, worker: str, job: HeldJob, checkpoint: Json, *, now: datetime | None = None
 ) -> Answer:
     """Keep the state from which a later attempt may go on. Fenced like a settlement."""
+    check_json("checkpoint", checkpoint)
     tx.at(now)
     if not await _hold_notes(tx, worker, [job]):
         return STALE

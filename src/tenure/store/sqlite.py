@@ -138,7 +138,30 @@ def _key(job: NewJob, unique: Unique) -> tuple[str, str, str, float | None]:
 
 
 def _text(data: Json | None) -> str | None:
-    return None if data is None else data.decode()
+    return None if data is None or data == b"null" else data.decode()
+
+
+class Borrowed:
+    """The caller's connection, whatever its row factory makes of rows."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def execute(self, sql: str, params: Any = (), /) -> Any:
+        """Run one statement; its rows are tuples."""
+        return self._cursor().execute(sql, params)
+
+    def executemany(self, sql: str, params: Any, /) -> Any:
+        """Run one statement for each set of values."""
+        return self._cursor().executemany(sql, params)
+
+    def close(self) -> None:
+        """The connection is the caller's to close."""
+
+    def _cursor(self) -> sqlite3.Cursor:
+        cursor = self._connection.cursor()
+        cursor.row_factory = None
+        return cursor
 
 
 class Clock:
@@ -215,7 +238,6 @@ class SQLite(Session):
         driver.check_path(path)
         driver.check_library(driver_name, allow_affected)
         driver.check_file_system(path, allow_network)
-        driver.check_not_open_elsewhere(path, driver_name)
         self.path = os.path.abspath(path)
         self._driver: Driver = driver_name
         self._synchronous = synchronous
@@ -226,6 +248,9 @@ class SQLite(Session):
         self._closed = False
         _sessions.add(self)
         try:
+            with _fork_lock:  # two threads that open one file must not take each other for strangers
+                driver.check_not_open_elsewhere(path, driver_name)
+                self._writer(self._processes[-1])
             drive(self.migrate())
         except BaseException:
             drive(self.aclose())
@@ -253,12 +278,17 @@ class SQLite(Session):
             raise InvalidInput(
                 "on= takes a sqlite3.Connection to the file of a store opened with ?driver=sqlite3"
             )
-        [file] = [row[2] for row in connection.execute("pragma database_list") if row[1] == "main"]
+        borrowed = Borrowed(connection)
+        try:
+            databases = list(borrowed.execute("pragma database_list"))
+        except sqlite3.ProgrammingError as error:  # closed, or made in another thread
+            raise InvalidInput(f"on= cannot be used here: {error}") from error
+        [file] = [row[2] for row in databases if row[1] == "main"]
         if not file or not os.path.samefile(file, self.path):
             raise InvalidInput(f"on= is a connection to {file or 'memory'}, not to {self.path}")
         if not connection.in_transaction:
             raise InvalidInput("on= has no open transaction; execute BEGIN IMMEDIATE on it first")
-        return SQLiteTx(connection, self.path, self._clock)
+        return SQLiteTx(borrowed, self.path, self._clock)
 
     async def migrate(self) -> int:
         process = self._process()

@@ -26,6 +26,7 @@ from tenure.errors import (
     StoreReadOnly,
     StoreUnavailable,
     UnsafeSQLite,
+    ValueRefused,
 )
 
 Driver = Literal["apsw", "sqlite3"]
@@ -34,6 +35,7 @@ Driver = Literal["apsw", "sqlite3"]
 PERM, BUSY, LOCKED, READONLY, IOERR, CORRUPT, FULL, CANTOPEN = 3, 5, 6, 8, 10, 11, 13, 14
 TOOBIG, CONSTRAINT, NOTADB = 18, 19, 26
 
+SMALLEST_DATABASE = 512
 FIXED_IN = ((3, 44, 6), (3, 50, 7), (3, 51, 3))
 NETWORK_FILE_SYSTEMS = frozenset(
     {
@@ -104,8 +106,8 @@ def translate(error: BaseException, path: str) -> StoreError | InvalidInput:
             return StoreUnavailable(_why_cannot_open(path))
         case _ if code in (CORRUPT, NOTADB):
             return StoreError(f"{path} is not an intact SQLite database; restore it from a backup")
-        case _ if code in (TOOBIG, CONSTRAINT):
-            return InvalidInput(f"the database refused a value: {error}")
+        case _ if code in (TOOBIG, CONSTRAINT) or "malformed JSON" in str(error):
+            return ValueRefused(f"the database refused a value: {error}")
         case _ if code == IOERR:
             return StoreUnavailable(f"reading or writing {path} failed ({error}); check the disk")
     return StoreError(f"SQLite says: {error}")
@@ -243,5 +245,10 @@ def check_path(path: str) -> None:
             "a job queue needs a file: sqlite:///jobs.db is one in the working directory, "
             "sqlite:////var/lib/app/jobs.db an absolute one"
         )
+    if "\0" in path:
+        raise ConfigError("the file's name has a NUL in it; remove %00 from the URL")
+    if Path(path).is_file() and 0 < Path(path).stat().st_size < SMALLEST_DATABASE:
+        # SQLite would take it for an empty database and write over it.
+        raise StoreError(f"{path} is not an intact SQLite database; name another file")
     if not Path(path).parent.is_dir() or Path(path).is_dir():
         raise StoreUnavailable(_why_cannot_open(path))

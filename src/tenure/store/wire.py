@@ -2,6 +2,9 @@
 
 A `Wire` runs statements. `Blocking` wraps psycopg's sync connection in coroutines that never
 suspend; `Suspending` awaits its async one. Everything above is written once.
+
+A connection may be the caller's, with a row factory and a cursor class of its own; ours are made by
+hand.
 """
 
 import asyncio
@@ -12,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import psycopg
+from psycopg.rows import tuple_row
 
 from tenure.store.session import Row
 
@@ -56,7 +60,9 @@ class Blocking(Wire):
         self.connection.execute(sql, prepare=False)
 
     async def fetch(self, sql: str, params: Mapping[str, object], *, prepare: bool) -> list[Row]:
-        cursor = self.connection.execute(sql, params, prepare=prepare, binary=True)
+        cursor = psycopg.Cursor(self.connection, row_factory=tuple_row)
+        cursor.format = psycopg.pq.Format.BINARY
+        cursor.execute(sql, params, prepare=prepare)
         return cursor.fetchall() if cursor.description else []
 
     async def copy(self, sql: str, data: str) -> None:
@@ -85,7 +91,9 @@ class Suspending(Wire):
         await self.connection.execute(sql, prepare=False)
 
     async def fetch(self, sql: str, params: Mapping[str, object], *, prepare: bool) -> list[Row]:
-        cursor = await self.connection.execute(sql, params, prepare=prepare, binary=True)
+        cursor = psycopg.AsyncCursor(self.connection, row_factory=tuple_row)
+        cursor.format = psycopg.pq.Format.BINARY
+        await cursor.execute(sql, params, prepare=prepare)
         return await cursor.fetchall() if cursor.description else []
 
     async def copy(self, sql: str, data: str) -> None:

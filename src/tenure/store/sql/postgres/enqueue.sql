@@ -24,8 +24,8 @@ batch as materialized (
         unique_until)
     select id, place, t.now, due, timeout, unique_seconds, coalesce(priority, 0),
            coalesce(max_attempts, 5), coalesce(features, 0), coalesce(tenant, ''),
-           coalesce(queue, 'default'), task, args, retry, metadata, parked, unique_scope, unique_key,
-           unique_until
+           coalesce(queue, 'default'), task, coalesce(args, 'null'), retry, metadata, parked,
+           unique_scope, unique_key, unique_until
     from new, t
 ), queued as (
     insert into tenure.ready (place, job_id, token, priority, queue)
@@ -46,12 +46,14 @@ select nextval('tenure.place'), coalesce(:now::timestamptz, clock_timestamp())
 from generate_series(1, :count);
 
 -- name: copy_jobs
+-- enqueue: many jobs that stand in line at once.
 copy tenure.job (
     id, place, created_at, priority, max_attempts, features, tenant, queue, task, args, retry,
     metadata, timeout_seconds, unique_seconds, unique_scope, unique_key, unique_until)
 from stdin;
 
 -- name: copy_tickets
+-- enqueue: and their tickets.
 copy tenure.ready (place, job_id, token, priority, queue) from stdin;
 
 -- name: stored_jobs
@@ -69,7 +71,7 @@ from unnest(array(select (value #>> '{}')::bigint from json_array_elements(:ids:
      lateral (select id from tenure.history where id = b.id limit 1) as h;
 
 -- name: take_keys
--- The unique index decides. Rows come sorted, so that two batches cannot deadlock.
+-- enqueue, replay: the unique index decides. Rows come sorted, so that two batches cannot deadlock.
 insert into tenure.unique_key (tenant, scope, key, job_id, until, fingerprint, expires_at)
 select b.tenant, b.scope, b.key, b.job_id, b.until, b.fingerprint,
        coalesce(:now::timestamptz, clock_timestamp()) + b.seconds * interval '1 second'
@@ -90,19 +92,21 @@ from json_to_recordset(:rows::json) as b (tenant text, scope text, key text),
               where u.tenant = b.tenant and u.scope = b.scope and u.key = b.key offset 0) as k;
 
 -- name: drop_key
--- Guarded by the holder seen: whoever took it over meanwhile keeps it.
+-- enqueue, replay: guarded by the holder seen: whoever took it over meanwhile keeps it.
 delete from tenure.unique_key
 where tenant = :tenant and scope = :scope and key = :key and job_id = :job_id;
 
 -- name: add_parents
--- A job that waits for others. Only live or finished jobs of the same tenant count as parents.
+-- enqueue: a job that waits for others. Only live or finished jobs of the same tenant count as
+-- parents.
 insert into tenure.parent (job_id, parent_id, parent_state)
 select b.job_id, b.parent_id,
        (select state from tenure.history h where h.id = b.parent_id limit 1)
 from json_to_recordset(:rows::json) as b (job_id bigint, parent_id bigint);
 
 -- name: mark_parents
--- Locked in id order: a parent that settles at the same time sees the mark, or is seen finished.
+-- enqueue: locked in id order. A parent that settles at the same time sees the mark, or is seen
+-- finished.
 with locked as materialized (
     select j.id
     from json_to_recordset(:rows::json) as b (id bigint, tenant text),

@@ -15,9 +15,11 @@ where queue = :queue and priority = :priority and place = :place and job_id = :i
 returning job_id;
 
 -- name: request_cancel
+-- cancel: a running job is asked to stop.
 update tenure.job set cancel_requested = true, reason = :reason where id = :id;
 
 -- name: set_held
+-- hold, unhold: the flag; parked when its ticket was taken.
 update tenure.job
 set held = :held, reason = :reason, parked = case when :park::boolean then 'held' else parked end
 where id = :id;
@@ -32,7 +34,7 @@ where id = :id;
 -- name: finished_job
 -- replay, delete: lock the row of history.
 select id, token, state::text, tenant, task, args::text, unique_scope, unique_key, unique_until,
-       unique_seconds, features, worker, finished_at, reason
+       unique_seconds, features, worker, finished_at, reason, claimed_at
 from tenure.history where id = :id and (:tenant::text is null or tenant = :tenant::text)
 for update;
 
@@ -71,6 +73,7 @@ select place, id, token + 1, priority, queue from new
 returning job_id;
 
 -- name: delete_finished
+-- delete: only a row of history, locked by `finished_job`.
 delete from tenure.history where id = :id;
 
 -- name: forget_jobs
@@ -85,6 +88,7 @@ with gone as materialized (
 delete from tenure.parent where job_id = any (array(select id from gone));
 
 -- name: pause_queue
+-- pause: a second pause changes the reason, not the time.
 insert into tenure.queue (name, paused_at, reason)
 values (:name, coalesce(:now::timestamptz, clock_timestamp()), :reason)
 on conflict (name) do update
@@ -102,6 +106,7 @@ where taker.locktype = 'relation' and taker.relation = 'tenure.ready'::regclass 
   and reader.locktype = 'relation' and reader.relation = 'tenure.queue'::regclass;
 
 -- name: resume_queue
+-- resume: zero rows mean that it was not paused.
 delete from tenure.queue where name = :name returning name;
 
 -- name: paused_queues
@@ -119,25 +124,38 @@ returning h.id;
 
 -- name: prune_keys
 -- prune: keys whose period is over and whose job is no longer live.
-delete from tenure.unique_key k
-where not exists (select from tenure.job j where j.id = k.job_id offset 0)
-  and k.ctid = any (array(select ctid from tenure.unique_key
-                          where expires_at <= (select coalesce(:now::timestamptz, clock_timestamp()))
-                          order by expires_at limit :most));
+delete from tenure.unique_key
+where ctid = any (array(
+    select k.ctid from tenure.unique_key k
+    where k.expires_at <= (select coalesce(:now::timestamptz, clock_timestamp()))
+      and not exists (select from tenure.job j where j.id = k.job_id offset 0)
+    order by k.expires_at limit :most))
+returning job_id;
 
 -- name: prune_orphans
--- prune: the story of jobs whose whole day was dropped.
-with orphan as materialized (
-    select distinct job_id from (
-        select job_id from tenure.event where at < :before order by job_id, seq limit :most) as e
-    where not exists (select from tenure.job j where j.id = e.job_id offset 0)
-      and not exists (select from tenure.history h where h.id = e.job_id offset 0)
+-- prune: what hangs on jobs whose whole day was dropped. One step of a walk along the ids; answers
+-- how far it came, or null at the end.
+with walked as materialized (
+    select job_id from (
+        (select distinct job_id from tenure.event where job_id > :after order by job_id limit :most)
+        union
+        (select job_id from tenure.note where job_id > :after order by job_id limit :most)
+        union
+        (select distinct job_id from tenure.parent where job_id > :after order by job_id limit :most)
+    ) as storied
+    order by job_id limit :most
+), orphan as materialized (
+    select job_id from walked w
+    where not exists (select from tenure.job j where j.id = w.job_id offset 0)
+      and not exists (select from tenure.history h where h.id = w.job_id offset 0)
+), events as (
+    delete from tenure.event where job_id = any (array(select job_id from orphan))
 ), notes as (
     delete from tenure.note where job_id = any (array(select job_id from orphan))
 ), edges as (
     delete from tenure.parent where job_id = any (array(select job_id from orphan))
 )
-delete from tenure.event where job_id = any (array(select job_id from orphan));
+select max(job_id) from walked;
 
 -- name: add_history_days
 select tenure.add_history_days(:days);

@@ -98,6 +98,7 @@ batch as materialized (
 select id from moved;
 
 -- name: add_events
+-- every transition: the lines of jobs' stories, in the transaction that makes them true.
 insert into tenure.event (job_id, at, token, kind, worker, detail)
 select b.job_id, coalesce(b.at, :now::timestamptz, clock_timestamp()), b.token, b.kind, b.worker, b.detail
 from json_to_recordset(:rows::json) as b (
@@ -118,7 +119,8 @@ where (exists (select from tenure.history h
                   where e.job_id = b.id and e.token = b.token and e.kind = 'crashed' offset 0);
 
 -- name: drop_leases
--- Only when none of their (job, token) is live: never because a worker believes that it is done.
+-- succeed, retry and the other settlements: only when none of their (job, token) is live, never
+-- because a worker believes that it is done.
 delete from tenure.lease l
 where l.id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
   and l.worker = :worker
@@ -129,8 +131,8 @@ where l.id = any (array(select (value #>> '{}')::bigint from json_array_elements
 returning l.id;
 
 -- name: release_keys
--- Every path to a final state gives the key back, where it is still mine. A key held for a period
--- stays until the period is over; one held for ever stays.
+-- succeed, fail, cancel, sweep and every other path to a final state: the key is given back, where it
+-- is still mine. A key held for a period stays until the period is over; one held for ever stays.
 delete from tenure.unique_key k
 using (select h.id, h.tenant, h.unique_scope, h.unique_key
        from unnest(array(select (value #>> '{}')::bigint from json_array_elements(:ids::json))) as b (id),
@@ -182,12 +184,14 @@ set token = excluded.token, fraction = excluded.fraction, message = excluded.mes
     reported_at = excluded.reported_at;
 
 -- name: save_checkpoint
+-- checkpoint: only for a job locked as held in this transaction.
 insert into tenure.note (job_id, token, checkpoint, saved_at)
 values (:id, :token, :checkpoint::json, coalesce(:now::timestamptz, clock_timestamp()))
 on conflict (job_id) do update
 set token = excluded.token, checkpoint = excluded.checkpoint, saved_at = excluded.saved_at;
 
 -- name: mark_noted
+-- progress, checkpoint: settle looks for notes only where this flag is.
 update tenure.job set features = features | 4
 where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
   and features & 4 = 0;

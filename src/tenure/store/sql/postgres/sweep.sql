@@ -66,6 +66,7 @@ where exists (select from tenure.job j where j.id = b.id and j.token = b.token o
 update tenure.lease set jobs = :jobs::json, started = coalesce(started, '[]') where id = :id;
 
 -- name: delete_lease
+-- sweep: nothing on it is live any more.
 delete from tenure.lease where id = :id;
 
 -- name: extend

@@ -15,12 +15,14 @@ order by t.priority, t.place;
 delete from tenure.ready where queue = :queue and (priority, place) <= (:priority, :place);
 
 -- name: insert_lease
+-- claim: one row per block, its deadline on the boot clock.
 insert into tenure.lease (worker, claimed_at, boot, expires_tick, expires_at, jobs)
 values (:worker, :now, :boot, :tick + cast(1e6 * :lease_seconds as integer),
         :now + cast(1e6 * :lease_seconds as integer), :jobs)
 returning id, claimed_at, expires_at;
 
 -- name: drop_started_keys
+-- claim: keys held *until started* are given back.
 delete from tenure.unique_key
 where (tenant, scope, key, job_id) in (
     select j.tenant, j.unique_scope, j.unique_key, j.id

@@ -1,7 +1,9 @@
 -- name: draw_ids
+-- enqueue: never cached, because a rollback would issue a block twice.
 update tenure.counter set job_id = job_id + :count returning job_id;
 
 -- name: draw_places
+-- enqueue: never cached either.
 update tenure.counter set place = place + :count returning place;
 
 -- name: insert_job
@@ -30,7 +32,7 @@ select h.id, h.task, h.args, h.queue, h.tenant from json_each(:ids) as b cross j
 select h.id from json_each(:ids) as b cross join tenure.history as h on h.id = b.value;
 
 -- name: take_keys
--- The unique index decides.
+-- enqueue, replay: the unique index decides.
 insert into tenure.unique_key (tenant, scope, key, job_id, until, fingerprint, expires_at)
 select b.value ->> 'tenant', b.value ->> 'scope', b.value ->> 'key', b.value ->> 'job_id',
        b.value ->> 'until', b.value ->> 'fingerprint',
@@ -49,16 +51,19 @@ from json_each(:rows) as b
                                and k.key = b.value ->> 'key';
 
 -- name: drop_key
+-- enqueue, replay: guarded by the holder seen.
 delete from tenure.unique_key
 where tenant = :tenant and scope = :scope and key = :key and job_id = :job_id;
 
 -- name: add_parents
+-- enqueue: the edges of jobs that wait for others.
 insert into tenure.parent (job_id, parent_id, parent_state)
 select b.value ->> 'job_id', b.value ->> 'parent_id',
        (select h.state from tenure.history h where h.id = b.value ->> 'parent_id')
 from json_each(:rows) as b;
 
 -- name: mark_parents
+-- enqueue: the parents learn that they have children.
 update tenure.job as job set features = features | 2
 from json_each(:rows) as b
 where job.id = b.value ->> 'id' and job.tenant = b.value ->> 'tenant'

@@ -7,18 +7,22 @@ from tenure.job where id = :id and (:tenant is null or tenant = :tenant);
 delete from tenure.due where due_at = :due_at and job_id = :id and token = :token returning job_id;
 
 -- name: take_ready_ticket
+-- cancel, hold, move: matching the token.
 delete from tenure.ready
 where queue = :queue and priority = :priority and place = :place and job_id = :id and token = :token
 returning job_id;
 
 -- name: request_cancel
+-- cancel: a running job is asked to stop.
 update tenure.job set cancel_requested = true, reason = :reason where id = :id;
 
 -- name: set_held
+-- hold, unhold: the flag; parked when its ticket was taken.
 update tenure.job set held = :held, reason = :reason, parked = case when :park then 'held' else parked end
 where id = :id;
 
 -- name: change_line
+-- move: a job that stands nowhere (held, waiting) changes where it will stand.
 update tenure.job as job
 set queue = coalesce(:queue, queue), priority = coalesce(:priority, priority),
     due_at = case when :change_due then :due_at else due_at end
@@ -26,7 +30,7 @@ where id = :id;
 
 -- name: finished_job
 select id, token, state, tenant, task, args, unique_scope, unique_key, unique_until,
-       unique_seconds, features, worker, finished_at, reason
+       unique_seconds, features, worker, finished_at, reason, claimed_at
 from tenure.history where id = :id and (:tenant is null or tenant = :tenant);
 
 -- name: reopen_edges
@@ -53,14 +57,17 @@ select queue, priority, place, id, token from tenure.job where id = :id;
 delete from tenure.history where id = :id;
 
 -- name: delete_finished
+-- delete: only a row of history, locked by `finished_job`.
 delete from tenure.history where id = :id;
 
 -- name: forget_jobs
+-- delete, prune: what hangs on jobs that are gone. Keys held for ever stay.
 delete from tenure.event where job_id in (select value from json_each(:ids));
 delete from tenure.note where job_id in (select value from json_each(:ids));
 delete from tenure.parent where job_id in (select value from json_each(:ids));
 
 -- name: pause_queue
+-- pause: a second pause changes the reason, not the time.
 insert into tenure.queue as queue (name, paused_at, reason) values (:name, :now, :reason)
 on conflict (name) do update
 set paused_at = coalesce(queue.paused_at, excluded.paused_at), reason = excluded.reason;
@@ -70,12 +77,14 @@ set paused_at = coalesce(queue.paused_at, excluded.paused_at), reason = excluded
 select 1 where false;
 
 -- name: resume_queue
+-- resume: zero rows mean that it was not paused.
 delete from tenure.queue where name = :name returning name;
 
 -- name: paused_queues
 select name, paused_at, reason from tenure.queue where paused_at is not null order by name;
 
 -- name: prune_finished
+-- prune: a batch of one class of finished jobs, oldest first.
 delete from tenure.history
 where id in (select id from tenure.history indexed by tenure.history_finished_at
              where finished_at < :before and (state = 'succeeded') = :succeeded
@@ -83,15 +92,17 @@ where id in (select id from tenure.history indexed by tenure.history_finished_at
 returning id;
 
 -- name: prune_keys
+-- prune: keys whose period is over and whose job is no longer live.
 delete from tenure.unique_key
 where (tenant, scope, key) in (
     select k.tenant, k.scope, k.key from tenure.unique_key k
     where k.expires_at <= :now and not exists (select 1 from tenure.job j where j.id = k.job_id)
-    order by k.expires_at limit :most);
+    order by k.expires_at limit :most)
+returning job_id;
 
 -- name: prune_orphans
 -- Nothing is dropped by the day here, so nothing is orphaned.
-select 1 where false;
+select null;
 
 -- name: add_history_days
 select 0;

@@ -73,6 +73,7 @@ from json_each(:rows) as b cross join tenure.job as j on j.id = b.value ->> 'id'
 where j.token = (b.value ->> 'token') + 1 and j.parked is null and j.due_at is not null;
 
 -- name: add_events
+-- every transition: the lines of jobs' stories, in the transaction that makes them true.
 insert into tenure.event (job_id, at, token, kind, worker, detail)
 select b.value ->> 'job_id', coalesce(b.value ->> 'at', :now), b.value ->> 'token',
        b.value ->> 'kind', b.value ->> 'worker', b.value -> 'detail'
@@ -90,7 +91,8 @@ where (exists (select 1 from tenure.history h where h.id = b.value ->> 'id'
                   and e.token = b.value ->> 'token' and e.kind = 'crashed');
 
 -- name: drop_leases
--- Only when none of their (job, token) is live: never because a worker believes that it is done.
+-- succeed, retry and the other settlements: only when none of their (job, token) is live, never
+-- because a worker believes that it is done.
 delete from tenure.lease as lease
 where id in (select value from json_each(:ids)) and worker = :worker
   and not exists (select 1 from json_each(lease.jobs) as pair
@@ -99,6 +101,8 @@ where id in (select value from json_each(:ids)) and worker = :worker
 returning id;
 
 -- name: release_keys
+-- succeed, fail, cancel, sweep and every other path to a final state: the key is given back, where it
+-- is still mine.
 delete from tenure.unique_key
 where (tenant, scope, key, job_id) in (
           select h.tenant, h.unique_scope, h.unique_key, h.id
@@ -107,9 +111,11 @@ where (tenant, scope, key, job_id) in (
   and (until in ('started', 'finished') or until = 'period' and expires_at <= :now);
 
 -- name: drop_notes
+-- succeed: the checkpoint is needed no more.
 delete from tenure.note where job_id in (select value from json_each(:ids));
 
 -- name: note_parent_ends
+-- free: write the parent's end on each of its edges; answers the children.
 update tenure.parent as parent set parent_state = b.value ->> 'state'
 from json_each(:rows) as b
 where parent.parent_id = b.value ->> 'id'
@@ -128,6 +134,7 @@ where j.parked = 'parents'
 order by j.id;
 
 -- name: report_progress
+-- progress: only for jobs held in this transaction.
 insert into tenure.note (job_id, token, fraction, message, reported_at)
 select b.value ->> 'id', b.value ->> 'token', b.value ->> 'fraction', b.value ->> 'message', :now
 from json_each(:rows) as b
@@ -137,11 +144,13 @@ set token = excluded.token, fraction = excluded.fraction, message = excluded.mes
     reported_at = excluded.reported_at;
 
 -- name: save_checkpoint
+-- checkpoint: only for a job locked as held in this transaction.
 insert into tenure.note (job_id, token, checkpoint, saved_at)
 values (:id, :token, :checkpoint, :now)
 on conflict (job_id) do update
 set token = excluded.token, checkpoint = excluded.checkpoint, saved_at = excluded.saved_at;
 
 -- name: mark_noted
+-- progress, checkpoint: settle looks for notes only where this flag is.
 update tenure.job set features = features | 4
 where id in (select value from json_each(:ids)) and features & 4 = 0;

@@ -1,0 +1,1 @@
+"""The store alone, without a worker: what do the guarantees cost over bare SQL?"""

@@ -1,0 +1,54 @@
+"""All benchmarks, in the order in which they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import ModuleType
+
+from bench.engine import (
+    postgres_claim_settle,
+    postgres_enqueue,
+    postgres_held_snapshot,
+    postgres_wal,
+    sqlite_claim_settle,
+    sqlite_enqueue,
+)
+from bench.harness import Result
+from bench.lab import Lab
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Some figures that are measured together."""
+
+    names: tuple[str, ...]
+    summary: str
+    run: Callable[[Lab], Iterator[Result]]
+
+
+def _benchmark(module: ModuleType) -> Benchmark:
+    return Benchmark(module.NAMES, str(module.__doc__).splitlines()[0], module.run)
+
+
+BENCHMARKS = tuple(
+    _benchmark(module)
+    for module in (
+        postgres_claim_settle,
+        sqlite_claim_settle,
+        postgres_enqueue,
+        sqlite_enqueue,
+        postgres_wal,
+        postgres_held_snapshot,
+    )
+)
+
+
+def chosen(name: str) -> list[Benchmark]:
+    """The benchmarks of this name or below it: `engine`, `engine.sqlite`, or a full name."""
+    return [
+        benchmark
+        for benchmark in BENCHMARKS
+        if name == "all"
+        or any(each == name or each.startswith(f"{name}.") for each in benchmark.names)
+    ]

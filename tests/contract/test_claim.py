@@ -1,0 +1,178 @@
+"""claim: tickets are consumed in order, once, and their jobs go on a lease."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from tenure.errors import InvalidInput
+from tenure.job import MAX_PRIORITY, MIN_PRIORITY, State
+from tenure.lifecycle import release, retry, succeed
+from tenure.store import Store
+from tests.support.plain import Plain
+from tests.support.stores import Clock
+from tests.support.work import ERROR, add, add_many, ids_of, settle, take, take_one
+
+
+def test_a_claim_takes_no_more_than_it_asks_for(store: Store, clock: Clock) -> None:
+    ids = add_many(store, clock.now, 5)
+    assert ids_of(take(store, clock.now, 2)) == ids[:2]
+    assert ids_of(take(store, clock.now, 2)) == ids[2:4]
+    assert ids_of(take(store, clock.now, 2)) == ids[4:]
+    assert take(store, clock.now, 2) == []
+
+
+def test_a_block_is_one_lease_with_a_deadline(store: Store, plain: Plain, clock: Clock) -> None:
+    add_many(store, clock.now, 3)
+    [lease] = store.claim("w1", {"default": 10}, lease_seconds=12.5, now=clock.now)
+    assert (lease.worker, lease.claimed_at) == ("w1", clock.now)
+    assert lease.expires_at == clock.now + timedelta(seconds=12.5)
+    assert {job.lease_id for job in lease.jobs} == {lease.id}
+    assert plain.one("select count(*) from tenure.lease") == 1
+    shown = store.get(lease.jobs[0].id, now=clock.now)
+    assert (shown.state, shown.worker) == (State.RUNNING, "w1")
+    assert (shown.claimed_at, shown.expires_at) == (clock.now, lease.expires_at)
+
+
+def test_a_claim_does_not_write_the_jobs(store: Store, plain: Plain, clock: Clock) -> None:
+    add_many(store, clock.now, 3)
+    before = plain.table("job")
+    take(store, clock.now)
+    assert plain.table("job") == before
+
+
+def test_nothing_ready_means_no_lease(store: Store, plain: Plain, clock: Clock) -> None:
+    assert store.claim("w1", {"default": 10}, now=clock.now) == []
+    assert plain.one("select count(*) from tenure.lease") == 0
+
+
+def test_each_queue_has_its_own_capacity(store: Store, clock: Clock) -> None:
+    a = add_many(store, clock.now, 4, queue="a")
+    b = add_many(store, clock.now, 4, queue="b", priority=-5)
+    add_many(store, clock.now, 4, queue="c")
+    leases = store.claim("w1", {"a": 3, "b": 2}, now=clock.now)
+    taken = [job for lease in leases for job in lease.jobs]
+    assert [job.id for job in taken if job.queue == "a"] == a[:3]
+    assert [job.id for job in taken if job.queue == "b"] == b[:2]
+    assert len(taken) == 5
+
+
+def test_a_new_priority_is_found_while_others_are_being_claimed(store: Store, clock: Clock) -> None:
+    for priority in (0, 50):
+        add_many(store, clock.now, 10, priority=priority)
+    take(store, clock.now, 5)
+    extremes = [add(store, clock.now, priority=p) for p in (MAX_PRIORITY, MIN_PRIORITY, 7, -1)]
+    highest, lowest, seven, minus_one = extremes
+    assert ids_of(take(store, clock.now, 2)) == [lowest, minus_one]
+    assert [job.priority for job in take(store, clock.now, 6)] == [0] * 5 + [7]
+    rest = take(store, clock.now, 100)
+    assert [job.priority for job in rest] == [50] * 10 + [MAX_PRIORITY]
+    assert rest[-1].id == highest
+    assert seven not in ids_of(rest)
+
+
+def test_a_job_put_back_stands_at_the_end_of_its_line(store: Store, clock: Clock) -> None:
+    first, second, third = add_many(store, clock.now, 3)
+    claimed = take_one(store, clock.now)
+    settle(store, clock.now, release(claimed))
+    assert ids_of(take(store, clock.now)) == [second, third, first]
+
+
+def test_tickets_of_jobs_that_are_gone_or_have_moved_on_are_dropped(
+    store: Store, plain: Plain, clock: Clock
+) -> None:
+    id = add(store, clock.now)
+    plain.rows("insert into tenure.ready (queue, priority, place, job_id, token)"
+               f" values ('default', -9, 1, {id}, 0)")  # fmt: skip
+    plain.rows("insert into tenure.ready (queue, priority, place, job_id, token)"
+               " values ('default', -9, 2, 777777, 1)")  # fmt: skip
+    assert ids_of(take(store, clock.now, 3)) == [id]
+    assert plain.one("select count(*) from tenure.ready") == 0
+
+
+def test_a_claim_that_met_only_void_tickets_goes_on_at_once(
+    store: Store, plain: Plain, clock: Clock
+) -> None:
+    for place in range(1, 8):
+        plain.rows("insert into tenure.ready (queue, priority, place, job_id, token)"
+                   f" values ('default', -9, {place}, {800_000 + place}, 1)")  # fmt: skip
+    id = add(store, clock.now)
+    assert ids_of(take(store, clock.now, 2)) == [id]
+
+
+def test_only_void_tickets_are_an_empty_line(store: Store, plain: Plain, clock: Clock) -> None:
+    plain.rows("insert into tenure.ready (queue, priority, place, job_id, token)"
+               " values ('default', 0, 1, 777777, 1)")  # fmt: skip
+    assert take(store, clock.now) == []
+    assert plain.one("select count(*) from tenure.ready") == 0
+
+
+def test_a_job_flagged_for_cancellation_is_finished_and_not_handed_out(
+    store: Store, plain: Plain, clock: Clock
+) -> None:
+    flagged, good = add_many(store, clock.now, 2)
+    child = add(store, clock.now, parents=(flagged,))
+    plain.rows(f"update tenure.job set cancel_requested = true where id = {flagged}")
+    assert ids_of(take(store, clock.now, 1)) == [good]
+    ended = store.get(flagged)
+    assert (ended.state, ended.reason, ended.attempts) == (State.CANCELLED, "cancelled", 0)
+    assert store.get(child).state is State.SKIPPED
+
+
+def test_nothing_is_claimed_from_a_paused_queue(store: Store, clock: Clock) -> None:
+    id, other = add(store, clock.now), add(store, clock.now, queue="other")
+    store.pause("default", reason="deploy", now=clock.now)
+    leases = store.claim("w1", {"default": 5, "other": 5}, now=clock.now)
+    assert [job.id for lease in leases for job in lease.jobs] == [other]
+    assert store.get(id).queue_paused
+    store.resume("default", now=clock.now)
+    assert ids_of(take(store, clock.now)) == [id]
+
+
+def test_a_held_job_is_passed_over(store: Store, clock: Clock) -> None:
+    held, free = add_many(store, clock.now, 2)
+    store.hold(held, now=clock.now)
+    assert ids_of(take(store, clock.now)) == [free]
+
+
+def test_suspects_are_tried_alone(store: Store, clock: Clock) -> None:
+    suspects = add_many(store, clock.now, 2)
+    take(store, clock.now)
+    store.sweep(now=clock.advance(31))
+    trusted = add_many(store, clock.now, 2)
+    leases = store.claim("w2", {"default": 10}, now=clock.now)
+    blocks = sorted([job.id for job in lease.jobs] for lease in leases)
+    assert blocks == sorted([trusted, [suspects[0]], [suspects[1]]])
+    assert all(job.crashes == 1 for lease in leases for job in lease.jobs if job.id in suspects)
+
+
+def test_each_claim_of_a_job_has_its_own_token(store: Store, clock: Clock) -> None:
+    id = add(store, clock.now)
+    tokens = []
+    for _ in range(3):
+        claimed = take_one(store, clock.now)
+        tokens.append(claimed.token)
+        settle(store, clock.now, retry(claimed, ERROR, 0))
+    settle(store, clock.now, succeed(take_one(store, clock.now)))
+    assert tokens == [1, 2, 3]
+    assert (store.get(id).token, store.get(id).attempts) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("worker", "queues", "lease_seconds"),
+    [
+        ("w1", {}, 30.0),
+        ("w1", {"default": 0}, 30.0),
+        ("w1", {"default": 10_001}, 30.0),
+        ("w1", {"no spaces": 1}, 30.0),
+        ("", {"default": 1}, 30.0),
+        ("w1", {"default": 1}, 0.0),
+        ("w1", {"default": 1}, float("nan")),
+    ],
+)
+def test_a_claim_that_makes_no_sense_is_refused(
+    store: Store, worker: str, queues: dict[str, int], lease_seconds: float
+) -> None:
+    with pytest.raises(InvalidInput):
+        store.claim(worker, queues, lease_seconds=lease_seconds)

@@ -1,0 +1,95 @@
+"""Nothing is written twice by hand: both colours and both dialects offer the same."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from importlib.resources import files
+
+import pytest
+
+from tenure.lifecycle import TRANSITIONS
+from tenure.store import AsyncStore, Store
+from tenure.store.statements import TOPICS, Dialect, statements
+
+# The hot steps: each database takes its own statements here, behind one method of `Tx`.
+ONLY = {
+    "postgres": {"insert_jobs", "copy_jobs", "copy_tickets", "highest_place", "lowest_places",
+                 "place_drawers"},
+    "sqlite": {"insert_job", "insert_tickets", "drop_tickets", "drop_live"},
+}  # fmt: skip
+
+# What is done to the store that is no transition of a job.
+OTHER_VERBS = {
+    "extend", "pause", "resume", "prune", "progress", "checkpoint", "every transition",
+}  # fmt: skip
+
+MUTATES = re.compile(r"(?:^|\()\s*(insert|update|delete|copy)\b", re.MULTILINE)
+
+
+def public(kind: type) -> dict[str, object]:
+    return {name: value for name, value in vars(kind).items() if not name.startswith("_")}
+
+
+def test_both_colours_have_the_same_names() -> None:
+    assert set(public(Store)) == set(public(AsyncStore))
+
+
+@pytest.mark.parametrize("name", sorted(public(Store)))
+def test_both_colours_take_the_same_and_promise_the_same(name: str) -> None:
+    sync, suspending = getattr(Store, name), getattr(AsyncStore, name)
+    assert sync.__doc__ == suspending.__doc__
+    assert sync.__doc__
+    if name == "for_tenant":
+        return
+    parameters = [
+        list(inspect.signature(method).parameters.values())[1:] for method in (sync, suspending)
+    ]
+    assert parameters[0] == parameters[1]
+    assert inspect.iscoroutinefunction(suspending)
+    assert not inspect.iscoroutinefunction(sync)
+
+
+@pytest.mark.parametrize("name", sorted(set(public(Store)) - {"for_tenant", "migrate", "close"}))
+def test_every_operation_takes_now_by_name_only(name: str) -> None:
+    now = inspect.signature(getattr(Store, name)).parameters["now"]
+    assert now.kind is inspect.Parameter.KEYWORD_ONLY
+    assert now.default is None
+
+
+def test_both_dialects_have_the_same_statements() -> None:
+    names = {dialect: set(statements(dialect, "tenure")) for dialect in ("postgres", "sqlite")}
+    assert names["postgres"] - ONLY["postgres"] == names["sqlite"] - ONLY["sqlite"]
+    for dialect, only in ONLY.items():
+        assert only <= names[dialect]
+
+
+def entries(dialect: Dialect) -> dict[str, tuple[str, str]]:
+    """name -> (comment, SQL), from the files as they are written."""
+    found = {}
+    for topic in TOPICS:
+        path = files("tenure.store").joinpath("sql", dialect, f"{topic}.sql")
+        parts = re.split(r"^-- name: (\w+)\n", path.read_text("utf-8"), flags=re.MULTILINE)[1:]
+        for name, text in zip(parts[::2], parts[1::2], strict=True):
+            lines = text.splitlines()
+            comment = " ".join(line.strip(" -") for line in lines if line.startswith("--"))
+            sql = "\n".join(line for line in lines if not line.startswith("--"))
+            found[name] = (comment, sql)
+    return found
+
+
+@pytest.mark.parametrize("dialect", ["postgres", "sqlite"])
+def test_every_statement_that_writes_names_its_transition(dialect: Dialect) -> None:
+    verbs = re.compile(rf"\b({'|'.join([*TRANSITIONS, *OTHER_VERBS])})\b")
+    silent = [
+        name
+        for name, (comment, sql) in entries(dialect).items()
+        if MUTATES.search(sql) and not verbs.search(comment)
+    ]
+    assert silent == []
+
+
+@pytest.mark.parametrize("dialect", ["postgres", "sqlite"])
+def test_every_transition_is_named_by_some_statement(dialect: Dialect) -> None:
+    told = " ".join(comment for comment, sql in entries(dialect).values() if MUTATES.search(sql))
+    assert [name for name in TRANSITIONS if not re.search(rf"\b{name}\b", told)] == []

@@ -1,0 +1,128 @@
+"""Progress and checkpoints: fenced like a settlement, kept for the next attempt."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tenure.codec import encode
+from tenure.job import Progress, State
+from tenure.lifecycle import fail, release, retry, succeed
+from tenure.store import LANDED, STALE, Store
+from tests.support.plain import Plain
+from tests.support.stores import Clock
+from tests.support.work import ERROR, add, add_many, run, settle, take, take_one
+
+
+def test_a_job_that_said_nothing_has_no_progress(store: Store, clock: Clock) -> None:
+    assert store.progress(add(store, clock.now)) == Progress()
+
+
+def test_the_last_report_is_shown(store: Store, clock: Clock) -> None:
+    id = add(store, clock.now)
+    job = take_one(store, clock.now)
+    store.report_progress("w1", [(job, 0.25, "a quarter")], now=clock.advance(1))
+    [answer] = store.report_progress("w1", [(job, 0.5, None)], now=clock.advance(1))
+    assert answer == LANDED
+    assert store.progress(id) == Progress(0.5, None, clock.now)
+
+
+def test_reports_of_many_jobs_go_in_one_batch(store: Store, clock: Clock) -> None:
+    ids = add_many(store, clock.now, 3)
+    first, second, third = take(store, clock.now)
+    lost = msgspec.structs.replace(second, token=9)
+    answers = store.report_progress(
+        "w1", [(first, 0.1, "x"), (lost, 0.2, "y"), (third, None, "z")], now=clock.now
+    )
+    assert answers == [LANDED, STALE, LANDED]
+    assert [store.progress(id).message for id in ids] == ["x", None, "z"]
+
+
+def test_of_two_reports_of_one_job_in_a_batch_the_last_is_shown(store: Store, clock: Clock) -> None:
+    id = add(store, clock.now)
+    job = take_one(store, clock.now)
+    reports = [(job, 0.1, "first"), (job, 0.2, "second")]
+    assert store.report_progress("w1", reports, now=clock.now) == [LANDED, LANDED]
+    assert store.progress(id).message == "second"
+
+
+def test_a_long_message_is_cut(store: Store, clock: Clock) -> None:
+    id = add(store, clock.now)
+    job = take_one(store, clock.now)
+    store.report_progress("w1", [(job, None, "é" * 5000)], now=clock.now)
+    assert store.progress(id).message == "é" * 1000
+
+
+def test_only_the_holder_may_report_or_save(store: Store, plain: Plain, clock: Clock) -> None:
+    add(store, clock.now)
+    job = take_one(store, clock.now)
+    store.sweep(now=clock.advance(31))
+    new = take_one(store, clock.now, worker="w2")
+    before = plain.everything()
+    for worker, held in (("w1", job), ("w2", job), ("w1", new)):
+        assert store.report_progress(worker, [(held, 1.0, "!")], now=clock.now) == [STALE]
+        assert store.save_checkpoint(worker, held, encode(1), now=clock.now) == STALE
+    assert plain.everything() == before
+
+
+def test_a_checkpoint_waits_for_the_next_attempt(store: Store, clock: Clock) -> None:
+    id = add(store, clock.now)
+    job = take_one(store, clock.now)
+    assert store.save_checkpoint("w1", job, encode({"page": 7}), now=clock.advance(1)) == LANDED
+    saved = store.progress(id)
+    assert (saved.checkpoint, saved.saved_at) == ('{"page":7}', clock.now)
+    settle(store, clock.now, retry(job, ERROR, 0))
+    again = take_one(store, clock.advance(1), worker="w2")
+    assert store.progress(id).checkpoint == '{"page":7}'
+    store.save_checkpoint("w2", again, encode({"page": 9}), now=clock.now)
+    assert store.progress(id).checkpoint == '{"page":9}'
+
+
+def test_progress_and_checkpoint_do_not_overwrite_each_other(store: Store, clock: Clock) -> None:
+    id = add(store, clock.now)
+    job = take_one(store, clock.now)
+    store.report_progress("w1", [(job, 0.5, "half")], now=clock.now)
+    store.save_checkpoint("w1", job, encode([1]), now=clock.now)
+    store.report_progress("w1", [(job, 0.75, "more")], now=clock.now)
+    assert store.progress(id) == Progress(0.75, "more", clock.now, "[1]", clock.now)
+
+
+def test_a_crash_keeps_the_checkpoint(store: Store, clock: Clock) -> None:
+    id = add(store, clock.now)
+    job = take_one(store, clock.now)
+    store.save_checkpoint("w1", job, encode([1]), now=clock.now)
+    store.sweep(now=clock.advance(31))
+    assert store.progress(id).checkpoint == "[1]"
+
+
+def test_a_job_that_succeeded_needs_its_checkpoint_no_more(
+    store: Store, plain: Plain, clock: Clock
+) -> None:
+    id = add(store, clock.now)
+    job = take_one(store, clock.now)
+    store.save_checkpoint("w1", job, encode([1]), now=clock.now)
+    settle(store, clock.now, succeed(job))
+    assert store.progress(id) == Progress()
+    assert plain.table("note") == []
+
+
+def test_a_failed_job_keeps_its_checkpoint_for_its_replay(store: Store, clock: Clock) -> None:
+    id = add(store, clock.now)
+    job = take_one(store, clock.now)
+    store.save_checkpoint("w1", job, encode([1]), now=clock.now)
+    settle(store, clock.now, fail(job, ERROR))
+    store.replay(id, now=clock.now)
+    assert store.progress(id).checkpoint == "[1]"
+    assert run(store, clock.now, succeed).state is State.SUCCEEDED
+    assert store.progress(id) == Progress()
+
+
+def test_a_replay_after_success_starts_afresh_and_may_report(store: Store, clock: Clock) -> None:
+    id = add(store, clock.now)
+    job = take_one(store, clock.now)
+    store.report_progress("w1", [(job, 1.0, "done")], now=clock.now)
+    settle(store, clock.now, succeed(job))
+    store.replay(id, now=clock.now)
+    job = take_one(store, clock.now)
+    assert store.report_progress("w1", [(job, 0.1, "again")], now=clock.now) == [LANDED]
+    settle(store, clock.now, release(job))
+    assert store.progress(id).message == "again"

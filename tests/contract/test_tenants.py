@@ -1,0 +1,160 @@
+"""Tenancy: a scoped store stamps, sees and touches its own jobs; global ones are read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tenure.errors import InvalidInput, JobNotFound, TenantMismatch
+from tenure.job import State, Unique
+from tenure.lifecycle import fail, succeed
+from tenure.store import Store
+from tests.support.plain import Plain
+from tests.support.stores import Clock
+from tests.support.work import ERROR, add, ids_of, job, run, take
+
+
+@pytest.fixture
+def a(store: Store) -> Store:
+    return store.for_tenant("a")
+
+
+@pytest.fixture
+def b(store: Store) -> Store:
+    return store.for_tenant("b")
+
+
+def test_a_scoped_store_stamps_all_that_it_enqueues(a: Store, store: Store, clock: Clock) -> None:
+    own, named = (answer.id for answer in a.enqueue([job(), job(tenant="a")], now=clock.now))
+    assert [store.get(id).tenant for id in (own, named)] == ["a", "a"]
+    assert [claimed.tenant for claimed in take(store, clock.now)] == ["a", "a"]
+
+
+def test_a_job_of_another_tenant_is_refused_with_the_whole_batch(
+    a: Store, plain: Plain, clock: Clock
+) -> None:
+    with pytest.raises(TenantMismatch):
+        a.enqueue([job(), job(tenant="b")], now=clock.now)
+    assert plain.table("job") == []
+
+
+@pytest.mark.parametrize("tenant", ["", "x" * 201, "new\nline", "nul\0"])
+def test_a_scope_that_cannot_be_is_an_error_and_no_fall_back(store: Store, tenant: str) -> None:
+    with pytest.raises(InvalidInput):
+        store.for_tenant(tenant)
+
+
+def test_tenants_with_odd_names_are_kept_apart(store: Store, clock: Clock) -> None:
+    names = ["a b", "ä", "a'b", "%", "_", "\\", "A", "a", "日本"]
+    ids = {name: add(store.for_tenant(name), clock.now) for name in names}
+    for name in names:
+        seen = store.for_tenant(name).list_jobs().jobs
+        assert [(job.id, job.tenant) for job in seen] == [(ids[name], name)]
+
+
+def test_a_scoped_store_sees_its_own_jobs_and_global_ones(
+    a: Store, b: Store, store: Store, clock: Clock
+) -> None:
+    own, foreign, shared = add(a, clock.now), add(b, clock.now), add(store, clock.now)
+    done = add(b, clock.now, queue="done")
+    run(store, clock.now, lambda job: fail(job, ERROR), queue="done")
+    assert {job.id for job in a.list_jobs().jobs} == {own, shared}
+    assert a.get(own).tenant == "a"
+    assert a.get(shared).tenant == ""
+    assert {job.id for job in store.list_jobs().jobs} == {own, foreign, shared, done}
+    for id in (foreign, done):
+        for look in (a.get, a.timeline, a.progress):
+            with pytest.raises(JobNotFound):
+                look(id)
+    assert a.list_jobs(states=[State.FAILED]).jobs == ()
+    assert [job.id for job in b.list_jobs(states=[State.FAILED]).jobs] == [done]
+
+
+def test_counts_are_of_ones_own_and_global_jobs(
+    a: Store, b: Store, store: Store, clock: Clock
+) -> None:
+    start = clock.now
+    for tenant in (a, b, b, store):
+        add(tenant, clock.now)
+        add(tenant, clock.now, queue="done")
+        run(store, clock.now, succeed, queue="done")
+    end = clock.advance(1)
+    assert {count.tenant: count.jobs for count in a.count_live()} == {"a": 1, "": 1}
+    assert {count.tenant: count.jobs for count in b.count_live()} == {"b": 2, "": 1}
+    finished = {count.tenant: count.jobs for count in b.count_finished(start, end)}
+    assert finished == {"b": 2, "": 1}
+    assert sum(count.jobs for count in store.count_live()) == 4
+
+
+def test_a_scoped_store_touches_neither_foreign_nor_global_jobs(
+    a: Store, b: Store, store: Store, plain: Plain, clock: Clock
+) -> None:
+    live = [add(b, clock.now), add(store, clock.now)]
+    done = [add(b, clock.now, queue="done"), add(store, clock.now, queue="done")]
+    for _ in done:
+        run(store, clock.now, succeed, queue="done")
+    before = plain.everything()
+    touches: list[Callable[[int], object]] = [
+        a.cancel, a.hold, a.unhold, a.replay, a.delete, lambda job_id: a.move(job_id, priority=1),
+    ]  # fmt: skip
+    for touch in touches:
+        for id in live + done:
+            with pytest.raises(JobNotFound):
+                touch(id)
+    assert plain.everything() == before
+
+
+def test_a_scoped_store_operates_on_its_own_jobs(a: Store, store: Store, clock: Clock) -> None:
+    id = add(a, clock.now)
+    assert a.hold(id, now=clock.now)
+    assert a.unhold(id, now=clock.now)
+    assert a.move(id, priority=3, now=clock.now)
+    assert a.cancel(id, now=clock.now) is State.CANCELLED
+    assert a.replay(id, now=clock.now)
+    assert ids_of(take(store, clock.now)) == [id]
+
+
+def test_a_parent_must_be_of_the_same_tenant(
+    a: Store, b: Store, store: Store, plain: Plain, clock: Clock
+) -> None:
+    own, foreign, shared = add(a, clock.now), add(b, clock.now), add(store, clock.now)
+    before = plain.everything()
+    for parent in (foreign, shared):
+        with pytest.raises(JobNotFound):
+            a.enqueue([job(parents=(own, parent))], now=clock.now)
+    assert plain.everything() == before
+    assert a.get(add(a, clock.now, parents=(own,))).state is State.WAITING
+
+
+def test_every_key_contains_the_tenant(
+    a: Store, b: Store, store: Store, plain: Plain, clock: Clock
+) -> None:
+    unique = Unique(key="k", scope="s")
+    ids = {name: add(scope, clock.now, unique=unique) for name, scope in (("a", a), ("b", b))}
+    ids[""] = add(store, clock.now, unique=unique)
+    held = plain.rows("select tenant, job_id from tenure.unique_key")
+    assert dict(held) == ids
+    assert a.enqueue([job(unique=unique)], now=clock.now)[0].id == ids["a"]
+
+
+def test_what_concerns_all_tenants_is_not_for_a_scoped_store(
+    a: Store, b: Store, store: Store, plain: Plain, clock: Clock
+) -> None:
+    """A claim would hand out foreign jobs, a prune remove them, a pause stop them."""
+    add(b, clock.now)
+    add(b, clock.now, queue="done")
+    run(store, clock.now, succeed, queue="done")
+    before = plain.everything()
+    later = clock.advance(1e8)
+    calls: list[Callable[[], object]] = [
+        lambda: a.claim("w1", {"default": 1}, now=later),
+        lambda: a.prune(now=later),
+        lambda: a.pause("default", now=later),
+        lambda: a.resume("default", now=later),
+        lambda: a.oldest_ready(now=later),
+    ]
+    for call in calls:
+        with pytest.raises(TenantMismatch):
+            call()
+    assert plain.everything() == before

@@ -1,0 +1,135 @@
+"""What the pages show runs, and what they name exists. How a snippet is marked: see pages.py."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tenure.lifecycle import TRANSITIONS
+from tests.docs.pages import PAGES, ROOT, Page, Snippet, page
+
+SNIPPETS = [snippet for each in PAGES for snippet in each.snippets]
+RECORDS = [each for each in PAGES if re.match(r"docs/adr/\d{4}-", each.name)]
+
+# Where a file may be named from, besides the root and the page's own folder.
+HOMES = ("src/tenure", "src/tenure/store", "src/tenure/store/sql/sqlite")
+FILE = re.compile(r"[\w./-]+\.(py|sql|md|toml|txt|sh)\Z")
+FOLDER = re.compile(r"[\w.-]+/([\w.-]+/)*\Z")
+VERB = re.compile(r"\bmake ([a-z]+)\b")
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda snippet: snippet.name)
+def test_a_snippet_runs_as_printed_and_prints_what_the_page_says(
+    snippet: Snippet,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+) -> None:
+    assert snippet.marks in {("python",), ("python", "postgres")}
+    if "postgres" in snippet.marks:
+        monkeypatch.setenv("DATABASE_URL", request.getfixturevalue("pg_migrated_url"))
+    else:
+        monkeypatch.delenv("DATABASE_URL", raising=False)
+    monkeypatch.chdir(tmp_path)
+    at_its_line = "\n" * (snippet.line - 1) + snippet.code
+    exec(compile(at_its_line, ROOT / snippet.page, "exec"), {"__name__": "__main__"})
+    assert snippet.output in (None, capsys.readouterr().out)
+
+
+def test_the_readme_shows_snippets_for_both_databases() -> None:
+    assert [each.marks for each in page("README.md").snippets] == [
+        ("python",),
+        ("python", "postgres"),
+    ]
+
+
+@pytest.mark.parametrize("each", PAGES, ids=lambda each: each.name)
+def test_every_output_follows_a_snippet(each: Page) -> None:
+    shown = [block for block in each.blocks if block.marks == ("text", "output")]
+    assert len(shown) == sum(snippet.output is not None for snippet in each.snippets)
+
+
+@pytest.mark.parametrize("each", PAGES, ids=lambda each: each.name)
+def test_every_relative_link_leads_somewhere(each: Page) -> None:
+    for link in each.links:
+        target, _, anchor = link.partition("#")
+        path = (each.path.parent / target).resolve() if target else each.path
+        assert path.exists(), f"{each.name} links to {link}"
+        if anchor:
+            assert anchor in Page(path).anchors, f"{each.name} links to {link}"
+
+
+@pytest.mark.parametrize("each", PAGES, ids=lambda each: each.name)
+def test_every_file_that_is_named_exists(each: Page) -> None:
+    homes = [each.path.parent, ROOT, *(ROOT / home for home in HOMES)]
+    for name in each.codes:
+        if name.startswith("/") or not (FILE.match(name) or FOLDER.match(name)):
+            continue
+        assert any((home / name).exists() for home in homes), f"{each.name} names {name}"
+
+
+@pytest.mark.parametrize("each", PAGES, ids=lambda each: each.name)
+def test_every_verb_that_is_named_is_in_the_makefile(each: Page) -> None:
+    verbs = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    shell = [block.text for block in each.blocks if block.marks == ("sh",)]
+    assert set(VERB.findall("\n".join([*each.codes, *shell]))) <= verbs
+
+
+def test_readme_and_guarantees_make_the_same_promise_to_the_letter() -> None:
+    promise = page("README.md").quote
+    assert promise[0].startswith(
+        "> At-least-once execution, fenced. Exactly-once for effects that "
+    )
+    assert promise == page("docs/guarantees.md").quote
+
+
+def test_every_page_can_be_found_from_the_readme() -> None:
+    found: set[Path] = set()
+    to_read = [page("README.md").path]
+    while to_read:
+        path = to_read.pop()
+        if path not in found and path.suffix == ".md" and path.exists():
+            found.add(path)
+            links = Page(path).links
+            to_read += [(path.parent / link.partition("#")[0]).resolve() for link in links]
+    assert found >= {each.path for each in PAGES}
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.path.stem)
+def test_a_decision_says_why_and_what_it_costs(record: Page) -> None:
+    title, *parts = record.sections
+    assert title.title.startswith(f"{int(record.path.stem[:4])}. ")
+    assert [part.title for part in parts] == [
+        "Context",
+        "Decision",
+        "Consequences",
+        "What it costs",
+    ]
+    assert all(part.text.strip() for part in parts)
+    listed = page("docs/adr/README.md").link_texts
+    assert listed[record.path.name] == title.title.partition(". ")[2]
+
+
+def test_decisions_are_numbered_without_gaps() -> None:
+    assert [int(record.path.stem[:4]) for record in RECORDS] == list(range(1, len(RECORDS) + 1))
+
+
+def test_the_diagram_draws_only_transitions_that_exist() -> None:
+    [diagram] = [
+        block for block in page("docs/architecture.md").blocks if block.marks == ("mermaid",)
+    ]
+    arrows = re.findall(r"^ +(\S+) --> (\S+): (.+)$", diagram.text, re.MULTILINE)
+    assert len(arrows) == diagram.text.count("-->")
+    for start, end, label in arrows:
+        first_words = [part.split()[0] for part in label.split(",")]
+        named = [TRANSITIONS[word] for word in first_words if word in TRANSITIONS]
+        assert named, label
+        for transition in named:
+            assert end in transition.targets, (start, end, label)
+            assert start in transition.sources or start == "[*]", (start, end, label)
+    assert {end for _, end, _ in arrows} == {
+        target for transition in TRANSITIONS.values() for target in transition.targets
+    }

@@ -1,0 +1,284 @@
+"""What the model keeps of jobs, leases and keys, and how it shows them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum, auto
+from typing import NamedTuple
+
+from tenure.errors import JobNotFound
+from tenure.job import (
+    Claimed,
+    Event,
+    Feature,
+    Job,
+    Json,
+    NewJob,
+    Progress,
+    State,
+    Until,
+)
+from tenure.store import Count, OldestReady, PausedQueue
+
+
+class JobId(int):
+    """The model's number of a job; every store has its own."""
+
+
+class LeaseId(int):
+    """The model's number of a lease."""
+
+
+NOBODY = JobId(10**9)
+"""A job that was never enqueued."""
+
+
+class Held(NamedTuple):
+    """What a worker presents: a job as it was handed out."""
+
+    id: JobId
+    token: int
+    lease_id: LeaseId
+
+
+class Wish(NamedTuple):
+    """A job to enqueue, with its parents by the model's ids."""
+
+    job: NewJob
+    parents: tuple[JobId, ...] = ()
+
+
+class Where(Enum):
+    """The one place in which a job is."""
+
+    WAITING = auto()
+    DUE = auto()
+    LINE = auto()
+    HELD = auto()
+    LEASE = auto()
+    HISTORY = auto()
+
+
+_LIVE_STATE = {
+    Where.WAITING: State.WAITING,
+    Where.DUE: State.SCHEDULED,
+    Where.LINE: State.QUEUED,
+    Where.HELD: State.QUEUED,
+    Where.LEASE: State.RUNNING,
+}
+
+Key = tuple[str, str, str]
+Lane = tuple[str, int]
+
+
+@dataclass
+class Work:
+    """One job and all that is known of it."""
+
+    id: JobId
+    job: NewJob
+    queue: str
+    priority: int
+    created_at: datetime
+    where: Where = Where.WAITING
+    token: int = 1
+    attempts: int = 0
+    crashes: int = 0
+    held: bool = False
+    cancel_requested: bool = False
+    due_at: datetime | None = None
+    queued_at: datetime | None = None
+    reason: str | None = None
+    error: str | None = None
+    parents: dict[JobId, State | None] = field(default_factory=dict)
+    noted: bool = False
+    has_children: bool = False
+    story: list[Event] = field(default_factory=list)
+    # Once it is final:
+    final: State | None = None
+    finished_at: datetime | None = None
+    claimed_at: datetime | None = None
+    worker: str | None = None
+    result: str | None = None
+    duration_seconds: float | None = None
+
+    @property
+    def state(self) -> State:
+        return self.final if self.final is not None else _LIVE_STATE[self.where]
+
+    @property
+    def live(self) -> bool:
+        return self.where is not Where.HISTORY
+
+    @property
+    def key(self) -> Key | None:
+        unique = self.job.unique
+        return (
+            None if unique is None else (self.job.tenant, unique.scope or self.job.task, unique.key)
+        )
+
+    @property
+    def features(self) -> int:
+        unique = self.job.unique
+        flags = Feature(0)
+        if unique is not None:
+            flags |= Feature.KEY
+            if unique.until is Until.STARTED:
+                flags |= Feature.KEY_UNTIL_STARTED
+        flags |= Feature.CHILDREN if self.has_children else Feature(0)
+        flags |= Feature.NOTES if self.noted else Feature(0)
+        flags |= Feature.PARENTS if self.parents else Feature(0)
+        return int(flags)
+
+
+@dataclass
+class Block:
+    """A lease: who holds which attempts until when."""
+
+    worker: str
+    claimed_at: datetime
+    expires_at: datetime
+    jobs: list[tuple[JobId, int]]
+    started: set[JobId] = field(default_factory=set)
+
+
+@dataclass
+class Hold:
+    """Who has a unique key."""
+
+    id: JobId
+    until: Until
+    meant: tuple[str, Json]
+    expires_at: datetime | None
+
+
+class Books:
+    """All that is known, and the operations that only look."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[JobId, Work] = {}
+        self.lines: dict[Lane, list[tuple[JobId, int]]] = defaultdict(list)
+        self.leases: dict[LeaseId, Block] = {}
+        self.keys: dict[Key, Hold] = {}
+        self.paused: dict[str, PausedQueue] = {}
+        self.notes: dict[JobId, Progress] = {}
+        self.settled: dict[tuple[JobId, int], str] = {}
+        self.last_job = 0
+        self.last_lease = 0
+
+    def lease_of(self, work: Work) -> Block:
+        """The one lease that holds this running job."""
+        [lease] = [x for x in self.leases.values() if (work.id, work.token) in x.jobs]
+        return lease
+
+    def get(self, id: JobId, *, now: datetime, tenant: str | None = None) -> Job:  # noqa: ARG002
+        work = self.jobs.get(id)
+        if work is None or not _visible(work, tenant):
+            raise JobNotFound
+        return self.shown(work)
+
+    def progress(self, id: JobId, *, now: datetime, tenant: str | None = None) -> Progress:
+        self.get(id, now=now, tenant=tenant)
+        return self.notes.get(id, Progress())
+
+    def list_jobs(
+        self,
+        *,
+        states: Collection[State] | None = None,
+        queue: str | None = None,
+        task: str | None = None,
+        limit: int,  # noqa: ARG002
+        now: datetime,  # noqa: ARG002
+        tenant: str | None = None,
+    ) -> list[Job]:
+        """All pages at once, newest first."""
+        return [
+            self.shown(work) for _, work in sorted(self.jobs.items(), reverse=True)
+            if (states is None or work.state in states)
+            and queue in (None, work.queue) and task in (None, work.job.task)
+            and _visible(work, tenant)
+        ]  # fmt: skip
+
+    def count_live(self, *, now: datetime, tenant: str | None = None) -> list[Count]:  # noqa: ARG002
+        return _count(w for w in self.jobs.values() if w.live and _visible(w, tenant))
+
+    def count_finished(
+        self,
+        since: datetime,
+        until: datetime,
+        *,
+        now: datetime,  # noqa: ARG002
+        tenant: str | None = None,
+    ) -> list[Count]:
+        return _count(
+            w for w in self.jobs.values()
+            if w.finished_at is not None and since <= w.finished_at < until and _visible(w, tenant)
+        )  # fmt: skip
+
+    def oldest_ready(self, *, now: datetime) -> list[OldestReady]:
+        heads: dict[str, datetime] = {}
+        for (queue, _), line in self.lines.items():
+            if line:
+                head = self.jobs[line[0][0]]
+                since = head.queued_at or head.created_at
+                heads[queue] = min(since, heads.get(queue, since))
+        return [
+            OldestReady(queue, since, max(0.0, (now - since).total_seconds()))
+            for queue, since in sorted(heads.items())
+        ]
+
+    def paused_queues(self, *, now: datetime) -> list[PausedQueue]:  # noqa: ARG002
+        return [self.paused[name] for name in sorted(self.paused)]
+
+    def shown(self, work: Work) -> Job:
+        """The job as anybody may see it."""
+        lease = self.lease_of(work) if work.where is Where.LEASE else None
+        unique = work.job.unique
+        waiting = work.where is Where.WAITING
+        return Job(
+            id=work.id, token=work.token, state=work.state, task=work.job.task,
+            args=work.job.args.decode(), queue=work.queue, priority=work.priority,
+            tenant=work.job.tenant, attempts=work.attempts, max_attempts=work.job.max_attempts,
+            crashes=work.crashes, created_at=work.created_at,
+            queued_at=work.queued_at or work.created_at, due_at=work.due_at,
+            claimed_at=lease.claimed_at if lease else work.claimed_at,
+            expires_at=lease.expires_at if lease else None, finished_at=work.finished_at,
+            duration_seconds=work.duration_seconds,
+            worker=lease.worker if lease else work.worker, reason=work.reason, held=work.held,
+            cancel_requested=work.cancel_requested,
+            queue_paused=work.live and work.queue in self.paused,
+            unfinished_parents=list(work.parents.values()).count(None) if waiting else 0,
+            timeout_seconds=work.job.timeout_seconds, retry=_text(work.job.retry),
+            metadata=_text(work.job.metadata),
+            unique_scope=work.key[1] if work.key else None,
+            unique_key=unique.key if unique else None,
+            unique_until=unique.until if unique else None, result=work.result, error=work.error,
+        )  # fmt: skip
+
+
+def claimed(work: Work, lease: LeaseId) -> Claimed:
+    """What a claim hands out."""
+    job = work.job
+    return Claimed(
+        work.id, work.token, lease, job.task, job.args.decode(), work.queue, work.priority,
+        job.tenant, work.attempts, job.max_attempts, work.crashes, work.created_at,
+        job.timeout_seconds, _text(job.retry), _text(job.metadata), work.features,
+    )  # fmt: skip
+
+
+def _text(data: Json | None) -> str | None:
+    return None if data is None else data.decode()
+
+
+def _visible(work: Work, tenant: str | None) -> bool:
+    return tenant is None or work.job.tenant in (tenant, "")
+
+
+def _count(works: Iterable[Work]) -> list[Count]:
+    counts: dict[tuple[str, str, State, str], int] = defaultdict(int)
+    for work in works:
+        counts[work.queue, work.job.task, work.state, work.job.tenant] += 1
+    return [Count(*key, jobs) for key, jobs in sorted(counts.items())]

@@ -1,0 +1,556 @@
+"""The store as the design tells it, in dicts and lists: no SQL, no places, no transactions.
+
+`Model` has the operations of `tenure.store.Store` and answers with the same records, under ids of
+its own. A line is a list; standing at its end is `append`. What a job's end does to attempts, and
+who is charged for a crash, is written out here once more, so that the code is checked and not
+copied. Where one operation puts several jobs in line, they stand in the order of their ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+
+from tenure.errors import InvalidInput, JobNotFound, KeyTaken, TenantMismatch
+from tenure.job import Beat, Enqueued, Event, Json, Lease, Progress, State, Until
+from tenure.lifecycle import Outcome, Settlement
+from tenure.store import LANDED, STALE, Answer, PausedQueue, Swept
+from tests.model.books import (
+    Block,
+    Books,
+    Held,
+    Hold,
+    JobId,
+    Key,
+    Lane,
+    LeaseId,
+    Where,
+    Wish,
+    Work,
+    claimed,
+)
+
+_LEASE_LOST = '{"type":"LeaseLost","message":"the worker died or stopped renewing its lease"}'
+_REQUEUED = {Outcome.RETRY: "retried", Outcome.SNOOZE: "snoozed", Outcome.RELEASE: "released"}
+
+
+class Model(Books):
+    """Jobs in memory. Every operation takes the time as `now`."""
+
+    # Enqueue ----------------------------------------------------------------------------------
+
+    def enqueue(
+        self, wishes: Sequence[Wish], *, now: datetime, tenant: str | None = None
+    ) -> list[Enqueued]:
+        """All of these jobs, or none."""
+        wishes = [self._stamped(wish, tenant) for wish in wishes]
+        keys = dict(self.keys)
+        answers: list[Enqueued] = []
+        created: list[Work] = []
+        number = self.last_job
+        for wish in wishes:
+            work = Work(
+                JobId(number + 1), wish.job, wish.job.queue, wish.job.priority, created_at=now
+            )
+            holder = self._take_key(keys, work, now)
+            if holder.id != work.id:
+                same = holder.meant == (work.job.task, work.job.args)
+                answers.append(Enqueued(holder.id, created=False, same_args=same))
+                continue
+            number += 1
+            created.append(work)
+            answers.append(Enqueued(work.id))
+            for parent in wish.parents:
+                known = self.jobs.get(parent)
+                if known is None or known.job.tenant != work.job.tenant:
+                    raise JobNotFound
+                work.parents[parent] = known.final
+        self.keys, self.last_job = keys, number
+        for work in created:
+            self.jobs[work.id] = work
+            self._place_new(work, now)
+        self._free([work.id for work in created if work.parents], now)
+        return answers
+
+    @staticmethod
+    def _stamped(wish: Wish, tenant: str | None) -> Wish:
+        if tenant is None or wish.job.tenant == tenant:
+            return wish
+        if wish.job.tenant:
+            raise TenantMismatch
+        return Wish(msgspec.structs.replace(wish.job, tenant=tenant), wish.parents)
+
+    def _place_new(self, work: Work, now: datetime) -> None:
+        due = work.job.due_at
+        if work.job.delay_seconds is not None:
+            due = now + timedelta(seconds=work.job.delay_seconds)
+        work.due_at = due if due is not None and due > now else None
+        if work.parents:
+            work.where = Where.WAITING
+            for parent in work.parents:
+                self.jobs[parent].has_children |= self.jobs[parent].live
+        elif work.due_at is not None:
+            work.where = Where.DUE
+        else:
+            self._append(work)
+
+    def _take_key(self, keys: dict[Key, Hold], work: Work, now: datetime) -> Hold:
+        """The holder of the job's key: the job itself when it was free, or when it has none."""
+        unique = work.job.unique
+        mine = Hold(work.id, Until.FINISHED, (work.job.task, work.job.args), None)
+        if unique is None or work.key is None:
+            return mine
+        mine.until = unique.until
+        if unique.period_seconds is not None:
+            mine.expires_at = now + timedelta(seconds=unique.period_seconds)
+        found = keys.get(work.key)
+        if found is not None and not self._key_is_over(found, now):
+            return found
+        keys[work.key] = mine
+        return mine
+
+    def _key_is_over(self, key: Hold, now: datetime) -> bool:
+        return key.expires_at is not None and key.expires_at <= now and not self._is_live(key.id)
+
+    def _is_live(self, id: JobId) -> bool:
+        return id in self.jobs and self.jobs[id].live
+
+    # Lines ------------------------------------------------------------------------------------
+
+    def _append(self, work: Work) -> None:
+        work.where = Where.LINE
+        self.lines[work.queue, work.priority].append((work.id, work.token))
+
+    def _leave_line(self, work: Work) -> bool:
+        """Take the job's ticket away; False when it has none."""
+        if work.where is Where.LINE:
+            self.lines[work.queue, work.priority].remove((work.id, work.token))
+        return work.where in (Where.LINE, Where.DUE)
+
+    def _put_in_line(
+        self, work: Work, now: datetime, due_at: datetime | None, reason: str | None
+    ) -> None:
+        """A new ticket at the end of the line, under the next token; a held job is parked."""
+        work.token += 1
+        work.queued_at = now
+        work.reason = reason
+        work.due_at = due_at if due_at is not None and due_at > now else None
+        if work.held:
+            work.where = Where.HELD
+        elif work.due_at is not None:
+            work.where = Where.DUE
+        else:
+            self._append(work)
+
+    def promote(self, *, most: int, now: datetime) -> int:
+        due = sorted(
+            (work.due_at, work.id) for work in self.jobs.values()
+            if work.where is Where.DUE and work.due_at is not None and work.due_at <= now
+        )  # fmt: skip
+        for _, id in due[:most]:
+            work = self.jobs[id]
+            work.due_at, work.queued_at = None, now
+            self._append(work)
+        return len(due[:most])
+
+    def add_void_ticket(self, lane: Lane, id: JobId, token: int) -> None:
+        """A ticket whose job is gone or has moved on, as a fault would leave it."""
+        self.lines[lane].append((id, token))
+
+    def void_tickets(self) -> int:
+        """How many tickets belong to no live attempt."""
+        return sum(not self._has_token(*ticket) for line in self.lines.values() for ticket in line)
+
+    def _has_token(self, id: JobId, token: int) -> bool:
+        return self._is_live(id) and self.jobs[id].token == token
+
+    # Claim and heartbeat ----------------------------------------------------------------------
+
+    def claim(
+        self, worker: str, queues: Mapping[str, int], *, lease_seconds: float, now: datetime
+    ) -> list[Lease]:
+        granted: list[Work] = []
+        while not granted:
+            taken = [ticket for name, most in queues.items() for ticket in self._take(name, most)]
+            if not taken:
+                return []
+            granted = [self.jobs[id] for id, token in taken if self._has_token(id, token)]
+        for work in granted:
+            work.where = Where.LEASE
+            if work.job.unique is not None and work.job.unique.until is Until.STARTED:
+                self._drop_key(work)
+        trusted = [work for work in granted if not work.crashes]
+        blocks = [trusted] if trusted else []
+        blocks += [[work] for work in granted if work.crashes]
+        until = now + timedelta(seconds=lease_seconds)
+        return [self._grant(worker, block, now, until) for block in blocks]
+
+    def _take(self, queue: str, most: int) -> list[tuple[JobId, int]]:
+        if queue in self.paused:
+            return []
+        taken: list[tuple[JobId, int]] = []
+        for lane in sorted(lane for lane in self.lines if lane[0] == queue):
+            wanted = most - len(taken)
+            taken += self.lines[lane][:wanted]
+            del self.lines[lane][:wanted]
+        return taken
+
+    def _grant(self, worker: str, block: list[Work], now: datetime, until: datetime) -> Lease:
+        self.last_lease += 1
+        id = LeaseId(self.last_lease)
+        self.leases[id] = Block(worker, now, until, [(work.id, work.token) for work in block])
+        return Lease(id, worker, now, until, tuple(claimed(work, id) for work in block))
+
+    def extend(
+        self,
+        worker: str,
+        leases: Mapping[LeaseId, Sequence[JobId]],
+        *,
+        lease_seconds: float,
+        now: datetime,
+    ) -> Beat:
+        lost: list[int] = []
+        cancelled: list[tuple[int, int]] = []
+        for id, started in sorted(leases.items()):
+            lease = self.leases.get(id)
+            if lease is None or lease.worker != worker or lease.expires_at <= now:
+                lost.append(id)
+                continue
+            lease.expires_at = now + timedelta(seconds=lease_seconds)
+            lease.started = set(started) or lease.started  # a heartbeat reports all that started
+            cancelled += [
+                (job, token) for job, token in lease.jobs
+                if self._has_token(job, token) and self.jobs[job].cancel_requested
+            ]  # fmt: skip
+        return Beat(tuple(lost), tuple(sorted(cancelled)))
+
+    def is_held(self, worker: str, id: JobId, token: int, lease: LeaseId) -> bool:
+        """Is this attempt running, and does this worker present a lease of its own?"""
+        return (
+            self._has_token(id, token)
+            and self.jobs[id].where is Where.LEASE
+            and lease in self.leases
+            and self.leases[lease].worker == worker
+        )
+
+    # Settle -----------------------------------------------------------------------------------
+
+    def settle(
+        self,
+        worker: str,
+        settlements: Sequence[Settlement],
+        *,
+        done_leases: Sequence[LeaseId] = (),
+        now: datetime,
+    ) -> list[Answer]:
+        first: dict[tuple[int, int], Settlement] = {}
+        for settlement in settlements:
+            first.setdefault((settlement.id, settlement.token), settlement)
+        held = [
+            s for s in first.values()
+            if self.is_held(worker, JobId(s.id), s.token, LeaseId(s.lease))
+        ]  # fmt: skip
+        self._settle_held(worker, [s for s in held if s.outcome is Outcome.SUCCEED], now)
+        others = [s for s in held if s.outcome is not Outcome.SUCCEED]
+        self._settle_held(worker, sorted(others, key=lambda s: s.id), now)
+        answers = [
+            LANDED if self.settled.get((JobId(s.id), s.token)) == worker else STALE
+            for s in settlements
+        ]
+        for id in done_leases:
+            lease = self.leases.get(id)
+            in_use = lease is not None and any(self._has_token(*pair) for pair in lease.jobs)
+            if lease is not None and lease.worker == worker and not in_use:
+                del self.leases[id]
+        return answers
+
+    def _settle_held(self, worker: str, settlements: Iterable[Settlement], now: datetime) -> None:
+        ended: list[Work] = []
+        back: list[tuple[Work, Settlement]] = []
+        for s in settlements:
+            work = self.jobs[JobId(s.id)]
+            lease = self.leases[LeaseId(s.lease)]
+            self.settled[work.id, s.token] = worker
+            work.error = work.error if s.error is None else s.error.decode()
+            final, reason = self._end_of_attempt(work, s)
+            if final is None:
+                back.append((work, s))
+                continue
+            work.claimed_at, work.worker = lease.claimed_at, worker
+            work.duration_seconds = s.duration_seconds
+            if final is State.SUCCEEDED:
+                work.error = None
+                work.result = None if s.result in (None, b"null") else str(s.result, "utf-8")
+            self._end(work, final, reason, now)
+            ended.append(work)
+        self._let_go(ended, now)
+        for work, s in back:
+            work.story.append(Event(now, _REQUEUED[s.outcome], s.token, worker))
+            due = now + timedelta(seconds=s.delay_seconds) if s.delay_seconds else None
+            self._put_in_line(work, now, due, s.reason)
+
+    @staticmethod
+    def _end_of_attempt(work: Work, s: Settlement) -> tuple[State | None, str | None]:
+        """Charge the attempt, and say in which final state the job is now, if any, and why."""
+        last = work.attempts + 1 >= work.job.max_attempts
+        match s.outcome:
+            case Outcome.SUCCEED:
+                work.attempts += 1
+                return State.SUCCEEDED, s.reason
+            case Outcome.FAIL:
+                work.attempts += 1
+                return State.FAILED, s.reason
+            case Outcome.SKIP:
+                work.attempts += 1
+                return State.SKIPPED, s.reason
+            case Outcome.ABORT:
+                return State.CANCELLED, s.reason
+            case Outcome.RETRY:
+                work.attempts += 1
+                if work.cancel_requested:
+                    return State.CANCELLED, "cancelled"
+                return (State.FAILED, s.reason) if last else (None, s.reason)
+            case Outcome.SNOOZE | Outcome.RELEASE:
+                return (State.CANCELLED, "cancelled") if work.cancel_requested else (None, s.reason)
+
+    def _end(self, work: Work, state: State, reason: str | None, now: datetime) -> None:
+        work.where, work.final, work.reason, work.finished_at = Where.HISTORY, state, reason, now
+        work.held = work.cancel_requested = False
+        work.due_at = work.queued_at = None
+
+    def _let_go(self, ended: list[Work], now: datetime) -> None:
+        """Keys are given back, notes of successes are dropped, children may go on."""
+        children: set[JobId] = set()
+        for work in ended:
+            key = self.keys.get(work.key) if work.key is not None else None
+            if key is not None and (
+                key.until in (Until.STARTED, Until.FINISHED)
+                or (key.expires_at is not None and key.expires_at <= now)
+            ):
+                self._drop_key(work)
+            if work.final is State.SUCCEEDED:
+                self.notes.pop(work.id, None)
+            for child in self.jobs.values():
+                if work.id in child.parents:
+                    child.parents[work.id] = work.final
+                    children.add(child.id)
+        self._free(children, now)
+
+    def _drop_key(self, work: Work) -> None:
+        if work.key is not None and work.key in self.keys and self.keys[work.key].id == work.id:
+            del self.keys[work.key]
+
+    def _free(self, children: Collection[JobId], now: datetime) -> None:
+        """Put children in line whose parents are all final; skip those that lost one."""
+        skipped = []
+        for id in sorted(children):
+            work = self.jobs[id]
+            if work.where is not Where.WAITING or None in work.parents.values():
+                continue
+            if set(work.parents.values()) == {State.SUCCEEDED}:
+                work.story.append(Event(now, "freed", work.token))
+                self._put_in_line(work, now, work.due_at, "parents finished")
+            else:
+                self._end(work, State.SKIPPED, "a parent did not succeed", now)
+                skipped.append(work)
+        if skipped:
+            self._let_go(skipped, now)
+
+    def report_progress(
+        self,
+        worker: str,
+        reports: Sequence[tuple[Held, float | None, str | None]],
+        *,
+        now: datetime,
+    ) -> list[Answer]:
+        answers = []
+        for held, fraction, message in reports:
+            landed = self.is_held(worker, *held)
+            answers.append(LANDED if landed else STALE)
+            if landed:
+                self.jobs[held.id].noted = True
+                self.notes[held.id] = msgspec.structs.replace(
+                    self.notes.get(held.id, Progress()),
+                    fraction=fraction, message=message, reported_at=now,
+                )  # fmt: skip
+        return answers
+
+    def save_checkpoint(
+        self, worker: str, held: Held, checkpoint: Json, *, now: datetime
+    ) -> Answer:
+        if not self.is_held(worker, *held):
+            return STALE
+        self.jobs[held.id].noted = True
+        self.notes[held.id] = msgspec.structs.replace(
+            self.notes.get(held.id, Progress()), checkpoint=checkpoint.decode(), saved_at=now
+        )
+        return LANDED
+
+    # Sweep ------------------------------------------------------------------------------------
+
+    def expired(self, now: datetime) -> list[LeaseId]:
+        """Leases whose deadline has passed, oldest first."""
+        over = [(x.expires_at, id) for id, x in self.leases.items() if x.expires_at <= now]
+        return [id for _, id in sorted(over)]
+
+    def sweep(self, *, most: int, now: datetime) -> Swept:
+        requeued = finished = 0
+        page = self.expired(now)[:most]
+        for id in page:
+            lease = self.leases.pop(id)
+            ended = []
+            for job, token in sorted(lease.jobs):
+                if not self._has_token(job, token):
+                    continue
+                work = self.jobs[job]
+                charged = job in lease.started or len(lease.jobs) == 1
+                work.attempts += charged
+                work.crashes += 1
+                work.story.append(Event(now, "crashed", token, lease.worker))
+                if work.cancel_requested:
+                    self._crash(work, State.CANCELLED, "cancelled", lease, now)
+                elif charged and work.attempts >= work.job.max_attempts:
+                    self._crash(work, State.FAILED, "lease lost", lease, now)
+                else:
+                    self._put_in_line(work, now, None, "lease lost")
+                    requeued += 1
+                    continue
+                ended.append(work)
+            finished += len(ended)
+            self._let_go(ended, now)
+        return Swept(requeued, finished, more=len(page) == most)
+
+    def _crash(self, work: Work, state: State, reason: str, lease: Block, now: datetime) -> None:
+        work.error, work.worker = _LEASE_LOST, lease.worker
+        self._end(work, state, reason, now)
+
+    # Operators --------------------------------------------------------------------------------
+
+    def _live(self, id: JobId, tenant: str | None) -> Work:
+        work = self._known(id, tenant)
+        if not work.live:
+            raise JobNotFound
+        return work
+
+    def _known(self, id: JobId, tenant: str | None) -> Work:
+        """A job that this tenant may change."""
+        work = self.jobs.get(id)
+        if work is None or (tenant is not None and work.job.tenant != tenant):
+            raise JobNotFound
+        return work
+
+    def cancel(
+        self, id: JobId, *, reason: str = "cancelled", now: datetime, tenant: str | None = None
+    ) -> State:
+        work = self._known(id, tenant)
+        if not work.live:
+            return work.state
+        if work.where is Where.LEASE:
+            if not work.cancel_requested:
+                work.cancel_requested, work.reason = True, reason
+                work.story.append(Event(now, "cancel requested", work.token))
+            return State.RUNNING
+        self._leave_line(work)
+        self._end(work, State.CANCELLED, reason, now)
+        self._let_go([work], now)
+        return State.CANCELLED
+
+    def hold(
+        self, id: JobId, *, reason: str = "held", now: datetime, tenant: str | None = None
+    ) -> bool:
+        work = self._live(id, tenant)
+        if work.held:
+            return False
+        if self._leave_line(work):
+            work.where = Where.HELD
+        work.held, work.reason = True, reason
+        work.story.append(Event(now, "held", work.token))
+        return True
+
+    def unhold(self, id: JobId, *, now: datetime, tenant: str | None = None) -> bool:
+        work = self._live(id, tenant)
+        if not work.held:
+            return False
+        work.story.append(Event(now, "unheld", work.token))
+        work.held, work.reason = False, None
+        if work.where is Where.HELD:
+            self._put_in_line(work, now, work.due_at, "unheld")
+        return True
+
+    def move(
+        self,
+        id: JobId,
+        *,
+        queue: str | None = None,
+        priority: int | None = None,
+        due_at: datetime | None = None,
+        now: datetime,
+        tenant: str | None = None,
+    ) -> bool:
+        work = self._live(id, tenant)
+        if work.where is Where.LEASE:
+            return False
+        had_ticket = self._leave_line(work)
+        work.story.append(Event(now, "moved", work.token))
+        work.queue = work.queue if queue is None else queue
+        work.priority = work.priority if priority is None else priority
+        work.due_at = work.due_at if due_at is None else due_at
+        if had_ticket:
+            self._put_in_line(work, now, work.due_at, "moved")
+        return True
+
+    def replay(self, id: JobId, *, now: datetime, tenant: str | None = None) -> bool:
+        work = self._known(id, tenant)
+        if work.live:
+            return False
+        assert work.final is not None
+        assert work.finished_at is not None
+        keys = dict(self.keys)
+        if self._take_key(keys, work, now).id != id:
+            raise KeyTaken
+        self.keys = keys
+        work.story += [
+            Event(work.finished_at, work.final, work.token, work.worker),
+            Event(now, "replayed", work.token + 1),
+        ]
+        work.final = work.finished_at = work.claimed_at = work.worker = work.result = None
+        work.duration_seconds = None
+        work.attempts = work.crashes = 0
+        self._put_in_line(work, now, None, "replayed")
+        for child in self.jobs.values():
+            if child.where is Where.WAITING and id in child.parents:
+                child.parents[id] = None  # it has an unfinished parent again
+                work.has_children = True
+        return True
+
+    def delete(self, id: JobId, *, now: datetime, tenant: str | None = None) -> None:  # noqa: ARG002
+        if self._known(id, tenant).live:
+            raise InvalidInput
+        self._forget(id)
+
+    def _forget(self, id: JobId) -> None:
+        del self.jobs[id]
+        self.notes.pop(id, None)
+        for attempt in [pair for pair in self.settled if pair[0] == id]:
+            del self.settled[attempt]
+
+    def pause(self, queue: str, *, reason: str | None = None, now: datetime) -> None:
+        since = self.paused[queue].paused_at if queue in self.paused else now
+        self.paused[queue] = PausedQueue(queue, since, reason)
+
+    def resume(self, queue: str, *, now: datetime) -> bool:  # noqa: ARG002
+        return self.paused.pop(queue, None) is not None
+
+    def prune(self, *, succeeded_seconds: float, other_seconds: float, now: datetime) -> int:
+        gone = []
+        for work in self.jobs.values():
+            succeeded = work.final is State.SUCCEEDED
+            age = timedelta(seconds=succeeded_seconds if succeeded else other_seconds)
+            if work.finished_at is not None and work.finished_at < now - age:
+                gone.append(work.id)
+        for id in gone:
+            self._forget(id)
+        self.keys = {k: hold for k, hold in self.keys.items() if not self._key_is_over(hold, now)}
+        return len(gone)

@@ -1,0 +1,133 @@
+"""A transaction that stays open elsewhere does not slow claims down.
+
+It keeps dead tickets at the head of the line alive, and a claim that starts at the head walks all
+of them: the classic death of queues on PostgreSQL. The floors of the claimers keep claims flat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+import pytest
+
+from tenure.job import Lease, NewJob
+from tenure.lifecycle import succeed
+from tenure.store import Store, open_store
+from tests.support.pages import PageCounter
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+WORKER = "host-1:42"
+JOBS = 200_000
+ROUNDS = 20
+BLOCK = 500
+WORST_RATIO = 1.5
+
+
+@contextmanager
+def held_snapshot(url: str) -> Iterator[Connection]:
+    """A reader that keeps its snapshot: a forgotten report, a backup."""
+    with psycopg.connect(url) as connection:
+        connection.execute("set transaction isolation level repeatable read")
+        connection.execute("select count(*) from tenure.ready")
+        yield connection
+
+
+@contextmanager
+def idle_writer(url: str) -> Iterator[Connection]:
+    """A writer that keeps its transaction id, on a table that is none of ours."""
+    with psycopg.connect(url) as connection:
+        connection.execute("create table elsewhere (x int)")
+        connection.commit()
+        connection.execute("insert into elsewhere values (1)")
+        yield connection
+
+
+@dataclass
+class Run:
+    """Pages per claim and per settlement of a block, round by round, and what was done."""
+
+    claim_pages: list[float] = field(default_factory=list)
+    settle_pages: list[float] = field(default_factory=list)
+    done: list[int] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        claims = " ".join(f"{pages:.0f}" for pages in self.claim_pages)
+        settlements = " ".join(f"{pages:.0f}" for pages in self.settle_pages)
+        return f"pages per claim of {BLOCK}: {claims}\npages per settlement: {settlements}"
+
+
+def drain(store: Store, counter: PageCounter) -> Run:
+    """Enqueue and drain all jobs, round by round."""
+    run = Run()
+    for _ in range(ROUNDS):
+        one_round(store, counter, run)
+    return run
+
+
+def one_round(store: Store, counter: PageCounter, run: Run) -> None:
+    jobs = JOBS // ROUNDS
+    for _ in range(jobs // 1000):
+        store.enqueue([NewJob(task="app.send")] * 1000)
+    blocks: list[list[Lease]] = []
+
+    def claim_all() -> None:
+        blocks.extend(store.claim(WORKER, {"default": BLOCK}) for _ in range(jobs // BLOCK))
+
+    def settle_all() -> None:
+        for leases in blocks:
+            held = [job for lease in leases for job in lease.jobs]
+            done = [lease.id for lease in leases]
+            answers = store.settle(WORKER, [succeed(job) for job in held], done_leases=done)
+            assert all(answer.landed for answer in answers)
+            run.done.extend(job.id for job in held)
+
+    run.claim_pages.append(counter.total(claim_all) / len(blocks))
+    run.settle_pages.append(counter.total(settle_all) / len(blocks))
+
+
+@contextmanager
+def opened(url: str) -> Iterator[tuple[Store, PageCounter]]:
+    with ExitStack() as stack:
+        store = stack.enter_context(open_store(url, connections=1))
+        reader = stack.enter_context(psycopg.connect(url, autocommit=True))
+        store.enqueue([NewJob(task="app.send")])
+        [lease] = store.claim(WORKER, {"default": 1})
+        store.settle(WORKER, [succeed(lease.jobs[0])], done_leases=[lease.id])
+        yield store, PageCounter(store, reader)
+
+
+@pytest.mark.parametrize("obstacle", [held_snapshot, idle_writer])
+def test_claims_touch_no_more_pages_after_200000_jobs_than_at_first(
+    pg_migrated_url: str, obstacle: Any
+) -> None:
+    with opened(pg_migrated_url) as (store, counter), obstacle(pg_migrated_url):
+        run = drain(store, counter)
+    print(run)
+    assert len(set(run.done)) == len(run.done) == JOBS
+    assert run.claim_pages[-1] <= WORST_RATIO * run.claim_pages[0]
+    assert run.settle_pages[-1] <= WORST_RATIO * run.settle_pages[0]
+
+
+def test_an_enqueue_that_stays_open_for_200000_jobs_is_found_when_it_commits(
+    pg_migrated_url: str,
+) -> None:
+    """No floor can pass the place that it drew, so claims do walk the dead tickets above it."""
+    with (
+        opened(pg_migrated_url) as (store, counter),
+        psycopg.connect(pg_migrated_url) as caller,
+    ):
+        [late] = store.enqueue([NewJob(task="app.send")], on=caller)
+        run = drain(store, counter)
+        print(run)
+        assert len(set(run.done)) == len(run.done) == JOBS
+        assert late.id not in run.done
+        caller.commit()
+        [lease] = store.claim(WORKER, {"default": BLOCK})
+        assert [job.id for job in lease.jobs] == [late.id]

@@ -1,0 +1,123 @@
+"""Many processes on one store at once: each job once, each key once, one schema, no error."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from typing import Any
+
+import pytest
+
+from tenure.job import NewJob
+from tenure.store import open_store
+from tests.processes import roles
+from tests.processes.crew import Crew
+from tests.support.audit import audit
+from tests.support.plain import Plain
+
+JOBS = 20_000
+BLOCK = 50
+KEYS = 1_000
+
+
+@pytest.mark.slow
+def test_eight_processes_drain_every_job_exactly_once(url: str, crew: Crew) -> None:
+    store = open_store(url)
+    ids = [
+        answer.id
+        for _ in range(JOBS // 1000)
+        for answer in store.enqueue([NewJob(task="app.tiny")] * 1000)
+    ]
+    store.close()
+    for _ in range(8):
+        crew.start(roles.drain, url, BLOCK)
+    start = time.monotonic()
+    crew.go()
+    crew.join()
+
+    seconds = time.monotonic() - start
+    print(f"\n{url.split(':')[0]}: {JOBS / seconds:,.0f} jobs/s by 8 processes, blocks of {BLOCK}")
+    landed = [id for block in crew.said("landed") for id in block]
+    assert Counter(landed) == Counter(ids)
+    assert list(crew.said("stale")) == []
+    busy = sum(bool(member.said("landed")) for member in crew.members)
+    assert busy >= 4, "they hardly worked at the same time"
+    with Plain(url) as plain:
+        rows = plain.rows("select id, token, attempts from tenure.history")
+        assert Counter(row[0] for row in rows) == Counter(ids)
+        assert {row[1:] for row in rows} == {(1, 1)}
+        assert plain.one("select count(*) from tenure.lease") == 0
+    audit(url)
+
+
+@pytest.mark.slow
+def test_sixteen_processes_with_the_same_keys_make_each_job_once(url: str, crew: Crew) -> None:
+    open_store(url).close()
+    for seed in range(16):
+        crew.start(roles.enqueue_keys, url, KEYS, seed, (1, 7, 100, KEYS)[seed % 4])
+    crew.go()
+    crew.join()
+
+    ids: dict[str, set[int]] = defaultdict(set)
+    created: Counter[str] = Counter()
+    told = 0
+    for part in crew.said("told"):
+        for key, id, is_new in part:
+            ids[key].add(id)
+            created[key] += is_new
+            told += 1
+    assert told == 16 * KEYS
+    assert all(len(found) == 1 for found in ids.values()), "two ids for one key"
+    assert set(created.values()) == {1}
+    assert len(created) == KEYS
+    with Plain(url) as plain:
+        stored = dict(plain.rows("select unique_key, id from tenure.job"))
+    assert stored == {key: id for key, [id] in ids.items()}
+    audit(url)
+
+
+def test_ten_processes_start_on_an_empty_database_at_once(empty_url: str, crew: Crew) -> None:
+    for _ in range(10):
+        crew.start(roles.arrive, empty_url)
+    crew.go()
+    crew.join()
+
+    assert set(crew.said("version")) == {1}
+    with Plain(empty_url) as plain:
+        assert plain.rows("select count(*) from tenure.schema_version") == [(1,)]
+        enqueued = [row[0] for row in plain.rows("select id from tenure.job")]
+    assert sorted(crew.said("enqueued")) == sorted(enqueued)
+    assert len(enqueued) == 10
+    audit(empty_url)
+
+
+def test_ten_processes_open_a_file_that_one_is_writing(file_url: str, crew: Crew) -> None:
+    writer = crew.start(roles.write_until_told, file_url, 2.0)
+    for _ in range(10):
+        crew.start(roles.arrive, file_url)
+    crew.go()
+    crew.join()
+
+    assert len(writer.said("took")[0]) > 10
+    assert len(list(crew.said("enqueued"))) == 10
+    audit(file_url)
+
+
+@pytest.mark.slow
+def test_32_writers_on_one_file_never_hear_that_it_is_locked(file_url: str, crew: Crew) -> None:
+    open_store(file_url).close()
+    for _ in range(32):
+        crew.start(roles.write_until_told, file_url, 5.0)
+    crew.go()
+    crew.join()
+
+    took: list[float] = sorted(one for calls in crew.said("took") for one in calls)
+    p50, p99 = took[len(took) // 2], took[len(took) * 99 // 100]
+    print(
+        f"\n32 writers: {len(took):,} writes, p50 {1e3 * p50:.1f} ms, p99 {1e3 * p99:.0f} ms, "
+        f"worst {took[-1]:.1f} s"
+    )
+    each: list[Any] = [len(calls) for calls in crew.said("took")]
+    assert min(each) > 0, "a writer starved"
+    assert took[-1] < 10.0
+    audit(file_url)

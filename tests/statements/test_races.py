@@ -1,0 +1,494 @@
+"""Races on PostgreSQL, each as a fixed order of events.
+
+One side is an operation of the engine that has done everything but COMMIT; the other side runs in
+a thread and is seen waiting for it, or not. Nothing here depends on luck or on sleeping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from tenure.job import NewJob, State, Unique
+from tenure.lifecycle import retry, succeed
+from tenure.store import LANDED, STALE, Store
+from tenure.store.claim import claim
+from tenure.store.operate import cancel, replay
+from tenure.store.operate import hold as hold_job
+from tenure.store.sweep import extend, promote, sweep
+from tests.statements.support import (
+    ERROR,
+    Background,
+    Database,
+    Held,
+    add,
+    claim_jobs,
+    claim_one,
+    defect,
+    expire,
+    rule,
+    running,
+    statement,
+)
+from tests.support.stores import Clock
+
+Hold = Callable[[], Held]
+BlockedBy = Callable[[Held], None]
+
+
+def tickets(database: Database, id: int) -> tuple[int, int]:
+    """How many tickets the job has, in `ready` and in `due`."""
+    return database.count("ready", f"job_id = {id}"), database.count("due", f"job_id = {id}")
+
+
+def test_cancel_waits_for_a_claim_in_flight_and_asks_its_worker_to_stop(
+    pg: Store, pg_sql: Database, clock: Clock, hold: Hold, blocked_by: BlockedBy
+) -> None:
+    [id] = add(pg, clock)
+    claiming = hold()
+    [lease] = claiming.do(claim, "w1", {"default": 1}, now=clock.now)
+    cancelling = Background(lambda: pg.cancel(id, now=clock.now))
+    blocked_by(claiming)
+    claiming.commit()
+    assert cancelling.result() is State.RUNNING
+    assert pg.extend("w1", {lease.id: [id]}, now=clock.now).cancelled == ((id, 1),)
+    assert tickets(pg_sql, id) == (0, 0)
+
+
+def test_cancel_takes_the_ticket_that_a_claim_gave_back(
+    pg: Store, pg_sql: Database, clock: Clock, hold: Hold, blocked_by: BlockedBy
+) -> None:
+    [id] = add(pg, clock)
+    claiming = hold()
+    claiming.do(claim, "w1", {"default": 1}, now=clock.now)
+    cancelling = Background(lambda: pg.cancel(id, now=clock.now))
+    blocked_by(claiming)
+    claiming.rollback()
+    assert cancelling.result() is State.CANCELLED
+    assert tickets(pg_sql, id) == (0, 0)
+    assert claim_jobs(pg, clock) == []
+
+
+@defect("C-13")
+def test_a_claim_does_not_get_a_job_whose_cancellation_is_in_flight(
+    pg: Store, clock: Clock, hold: Hold
+) -> None:
+    first, second = add(pg, clock, 2)
+    cancelling = hold()
+    assert cancelling.do(cancel, first, now=clock.now) is State.CANCELLED
+    assert [job.id for job in claim_jobs(pg, clock)] == [second]
+    cancelling.commit()
+    assert claim_jobs(pg, clock) == []
+    assert pg.get(first).state is State.CANCELLED
+
+
+@rule("cancel-later-statement")
+def test_cancel_waits_for_a_promotion_in_flight_and_finds_the_new_ticket(
+    pg: Store, pg_sql: Database, clock: Clock, hold: Hold, blocked_by: BlockedBy
+) -> None:
+    """The ticket stands in `due` when cancel begins and in `ready` when it has the lock. Cancel
+    looks with a later statement than the one that waited, so it finds the ticket.
+
+    Seen failing with the lock taken out of `lock_job`: cancel saw neither ticket, and answered
+    `running` for a job that stood in line.
+    """
+    [id] = add(pg, clock, delay_seconds=5)
+    clock.advance(5)
+    promoting = hold()
+    assert promoting.do(promote, now=clock.now) == 1
+    cancelling = Background(lambda: pg.cancel(id, now=clock.now))
+    blocked_by(promoting)
+    promoting.commit()
+    assert cancelling.result() is State.CANCELLED
+    assert tickets(pg_sql, id) == (0, 0)
+
+
+def test_promotion_passes_over_a_job_whose_cancellation_is_in_flight(
+    pg: Store, pg_sql: Database, clock: Clock, hold: Hold
+) -> None:
+    cancelled, other = add(pg, clock, 2, delay_seconds=5)
+    clock.advance(5)
+    cancelling = hold()
+    cancelling.do(cancel, cancelled, now=clock.now)
+    assert pg.promote(now=clock.now) == 1
+    cancelling.commit()
+    assert pg.promote(now=clock.now) == 0
+    assert (tickets(pg_sql, cancelled), tickets(pg_sql, other)) == ((0, 0), (1, 0))
+
+
+def test_two_promotions_put_a_job_in_line_once(
+    pg: Store, pg_sql: Database, clock: Clock, hold: Hold
+) -> None:
+    """The second promotion passes over what the first holds; whatever becomes of the first, the
+    job has one ticket at any time."""
+    [id] = add(pg, clock, delay_seconds=5)
+    clock.advance(5)
+    first = hold()
+    assert first.do(promote, now=clock.now) == 1
+    assert pg.promote(now=clock.now) == 0
+    assert tickets(pg_sql, id) == (0, 1)
+    first.commit()
+    assert pg.promote(now=clock.now) == 0
+    assert tickets(pg_sql, id) == (1, 0)
+    assert claim_one(pg, clock).token == 1
+
+
+def test_a_settlement_that_waited_for_the_sweep_is_stale(
+    pg: Store, clock: Clock, hold: Hold, blocked_by: BlockedBy
+) -> None:
+    job = running(pg, clock)
+    clock.advance(31)
+    sweeping = hold()
+    assert sweeping.do(sweep, now=clock.now).requeued == 1
+    settling = Background(lambda: pg.settle("w1", [succeed(job)], now=clock.now))
+    blocked_by(sweeping)
+    sweeping.commit()
+    assert settling.result() == [STALE]
+    assert pg.get(job.id).state is State.QUEUED
+
+
+@rule("sweep-keeps-lease")
+def test_a_sweep_leaves_a_job_that_is_being_settled_on_its_lease(
+    pg: Store, pg_sql: Database, clock: Clock, hold: Hold
+) -> None:
+    """What the sweep could not lock it did not take back, so it must stay on the lease: its
+    settlement may be undone, and then nobody but the lease knows of it.
+
+    Seen failing with the lease deleted whatever was left on it: after the rollback the job was
+    `running` on no lease, and no later sweep found it.
+    """
+    add(pg, clock, 2)
+    settled, other = claim_jobs(pg, clock)
+    clock.advance(31)
+    settling = hold()
+    assert pg.settle("w1", [succeed(settled)], on=settling.connection, now=clock.now) == [LANDED]
+    assert pg.sweep(now=clock.now).requeued == 1
+    assert pg.get(other.id).state is State.QUEUED
+    settling.rollback()
+    assert pg.get(settled.id).worker == "w1"
+    assert pg.sweep(now=clock.now).requeued == 1
+    assert pg.get(settled.id).state is State.QUEUED
+    assert pg_sql.count("lease") == 0
+
+
+def test_a_settlement_in_flight_lands_under_a_passing_sweep(
+    pg: Store, pg_sql: Database, clock: Clock, hold: Hold
+) -> None:
+    """After the deadline but before a sweep has the job, its end still counts."""
+    job = running(pg, clock)
+    clock.advance(31)
+    settling = hold()
+    pg.settle("w1", [succeed(job)], on=settling.connection, now=clock.now)
+    swept = pg.sweep(now=clock.now)
+    assert (swept.requeued, swept.finished) == (0, 0)
+    settling.commit()
+    assert pg.get(job.id).state is State.SUCCEEDED
+    pg.sweep(now=clock.now)
+    assert pg_sql.count("lease") == 0
+
+
+@rule("charge-block")
+def test_a_job_left_on_a_swept_lease_is_not_charged_for_being_the_last(
+    pg: Store, clock: Clock, hold: Hold
+) -> None:
+    """A block of two, neither reported started. One is locked by somebody while the other is taken
+    back. What is left alone on the lease then was not alone when the worker died, so it goes back
+    uncharged as well, and does not fail without having run.
+
+    Seen failing when the sweep counted only what was left: the job had one attempt and `failed`.
+    """
+    add(pg, clock, 2, max_attempts=1)
+    locked, other = claim_jobs(pg, clock)
+    clock.advance(31)
+    user = hold()
+    user.sql(f"select from tenure.job where id = {locked.id} for update")
+    assert pg.sweep(now=clock.now).requeued == 1
+    user.rollback()
+    assert pg.sweep(now=clock.now).requeued == 1
+    for id in (locked.id, other.id):
+        job = pg.get(id)
+        assert (job.state, job.attempts, job.crashes) == (State.QUEUED, 0, 1)
+
+
+@rule("decide-after-locks")
+def test_the_last_two_parents_that_finish_together_free_their_child_once(
+    pg: Store, pg_sql: Database, clock: Clock, hold: Hold, blocked_by: BlockedBy
+) -> None:
+    """Each of the two settlements sees the other parent unfinished when it begins. The one that
+    waited for the child's lock must look again.
+
+    Seen failing with the lock taken out of `lock_freed`: both decided that a parent was missing,
+    and the child waited for ever.
+    """
+    add(pg, clock, 2)
+    mother, father = claim_jobs(pg, clock)
+    child = pg.enqueue([NewJob(task="app.child", parents=(mother.id, father.id))])[0].id
+    first = hold()
+    pg.settle("w1", [succeed(mother)], on=first.connection, now=clock.now)
+    second = Background(lambda: pg.settle("w1", [succeed(father)], now=clock.now))
+    blocked_by(first)
+    first.commit()
+    assert second.result() == [LANDED]
+    assert tickets(pg_sql, child) == (1, 0)
+    assert [job.id for job in claim_jobs(pg, clock)] == [child]
+
+
+def test_a_child_enqueued_while_its_parent_finishes_is_freed(
+    pg: Store, clock: Clock, hold: Hold, blocked_by: BlockedBy
+) -> None:
+    parent = running(pg, clock)
+    settling = hold()
+    pg.settle("w1", [succeed(parent)], on=settling.connection, now=clock.now)
+    adding = Background(lambda: pg.enqueue([NewJob(task="app.child", parents=(parent.id,))]))
+    blocked_by(settling)
+    settling.commit()
+    [child] = adding.result()
+    assert pg.get(child.id).state is State.QUEUED
+
+
+def test_a_settlement_in_flight_beats_cancel(
+    pg: Store, clock: Clock, hold: Hold, blocked_by: BlockedBy
+) -> None:
+    job = running(pg, clock)
+    settling = hold()
+    pg.settle("w1", [succeed(job)], on=settling.connection, now=clock.now)
+    cancelling = Background(lambda: pg.cancel(job.id, now=clock.now))
+    blocked_by(settling)
+    settling.commit()
+    assert cancelling.result() is State.SUCCEEDED
+    assert pg.get(job.id).state is State.SUCCEEDED
+
+
+def test_a_retry_that_waited_for_cancel_ends_the_job(
+    pg: Store, pg_sql: Database, clock: Clock, hold: Hold, blocked_by: BlockedBy
+) -> None:
+    """The flag that cancel wrote while the retry waited is seen by it: nothing runs again."""
+    job = running(pg, clock)
+    cancelling = hold()
+    assert cancelling.do(cancel, job.id, now=clock.now) is State.RUNNING
+    settling = Background(lambda: pg.settle("w1", [retry(job, ERROR, 0.0)], now=clock.now))
+    blocked_by(cancelling)
+    cancelling.commit()
+    assert settling.result() == [LANDED]
+    assert pg.get(job.id).state is State.CANCELLED
+    assert tickets(pg_sql, job.id) == (0, 0)
+
+
+@statement(28)
+@defect("C-10")
+def test_two_sweepers_take_a_job_back_once(
+    pg: Store, pg_sql: Database, clock: Clock, hold: Hold
+) -> None:
+    """Sweepers pass over each other's leases: one lost attempt has one effect, and nobody waits."""
+    job = running(pg, clock)
+    clock.advance(31)
+    first = hold()
+    assert first.do(sweep, now=clock.now).requeued == 1
+    assert pg.sweep(now=clock.now).requeued == 0
+    first.commit()
+    assert pg.sweep(now=clock.now).requeued == 0
+    seen = pg.get(job.id)
+    assert (seen.token, seen.attempts, seen.crashes) == (2, 1, 1)
+    assert tickets(pg_sql, job.id) == (1, 0)
+
+
+@defect("C-10")
+def test_a_sweep_does_not_take_what_a_heartbeat_is_renewing(
+    pg: Store, clock: Clock, hold: Hold
+) -> None:
+    """The deadline is read under the lease's lock: one that is being pushed out is passed over."""
+    job = running(pg, clock)
+    beating = hold()
+    beating.do(extend, "w1", {job.lease_id: [job.id]}, now=clock.advance(29))
+    clock.advance(2)
+    assert pg.sweep(now=clock.now).requeued == 0
+    beating.commit()
+    assert pg.sweep(now=clock.now).requeued == 0
+    assert pg.settle("w1", [succeed(job)], now=clock.now) == [LANDED]
+
+
+def test_a_heartbeat_is_not_lost_because_somebody_locks_the_lease_for_a_moment(
+    pg: Store, clock: Clock, hold: Hold
+) -> None:
+    job = running(pg, clock)
+    user = hold()
+    user.sql(f"select from tenure.lease where id = {job.lease_id} for update")
+    assert pg.extend("w1", {job.lease_id: [job.id]}, now=clock.now).lost == ()
+
+
+@rule("pause-sees-claims")
+def test_pause_returns_only_when_no_claim_from_before_is_open(
+    pg: Store, pg_sql: Database, clock: Clock, hold: Hold, blocked_by: BlockedBy
+) -> None:
+    """A claim has taken its tickets and not yet written its lease when the pause commits. It is
+    older than the pause, so pause waits for it: once pause has returned, no claim commits.
+
+    Seen failing while pause looked only for transactions that hold a lock on `lease`: it returned
+    with the claim still open, and the claim committed afterwards.
+    """
+    add(pg, clock)
+    pg_sql.rows(
+        "create function public.linger() returns trigger language plpgsql as "
+        "$$ begin perform pg_advisory_xact_lock(1); return null; end $$"
+    )
+    pg_sql.rows(
+        "create trigger linger after delete on tenure.ready "
+        "for each row execute function public.linger()"
+    )
+    user = hold()
+    user.sql("select pg_advisory_xact_lock(1)")
+    claiming = Background(lambda: pg.claim("w1", {"default": 1}, now=clock.now))
+    blocked_by(user)
+    pausing = Background(lambda: pg.pause("default", now=clock.now))
+    assert not pausing.is_over_within(0.5)
+    assert [queue.name for queue in pg.paused_queues()] == ["default"]
+    user.rollback()
+    assert len(claiming.result()) == 1
+    pausing.result()
+    add(pg, clock)
+    assert claim_jobs(pg, clock) == []
+    pg.resume("default")
+    assert len(claim_jobs(pg, clock)) == 1
+
+
+def test_pause_does_not_wait_for_enqueues(pg: Store, clock: Clock, hold: Hold) -> None:
+    """A user's open transaction that enqueues is no claim; pause returns at once."""
+    user = hold()
+    pg.enqueue([NewJob(task="app.work")], on=user.connection, now=clock.now)
+    assert Background(lambda: pg.pause("default", now=clock.now)).is_over_within(4)
+    user.commit()
+    assert claim_jobs(pg, clock) == []
+
+
+def test_hold_waits_for_a_claim_in_flight_and_holds_the_job_when_it_comes_back(
+    pg: Store, pg_sql: Database, clock: Clock, hold: Hold, blocked_by: BlockedBy
+) -> None:
+    [id] = add(pg, clock)
+    claiming = hold()
+    [lease] = claiming.do(claim, "w1", {"default": 1}, now=clock.now)
+    holding = Background(lambda: pg.hold(id, now=clock.now))
+    blocked_by(claiming)
+    claiming.commit()
+    assert holding.result() is True
+    [job] = lease.jobs
+    pg.settle("w1", [retry(job, ERROR, 0.0)], now=clock.now)
+    assert claim_jobs(pg, clock) == []
+    assert tickets(pg_sql, id) == (0, 0)
+    assert pg.unhold(id, now=clock.now)
+    assert claim_one(pg, clock).id == id
+
+
+def test_a_claim_passes_over_a_job_that_is_being_held(
+    pg: Store, clock: Clock, hold: Hold
+) -> None:
+    first, second = add(pg, clock, 2)
+    holding = hold()
+    holding.do(hold_job, first, now=clock.now)
+    assert [job.id for job in claim_jobs(pg, clock)] == [second]
+    holding.rollback()
+    assert [job.id for job in claim_jobs(pg, clock)] == [first]
+
+
+def test_two_replays_give_one_live_job(
+    pg: Store, pg_sql: Database, clock: Clock, hold: Hold, blocked_by: BlockedBy
+) -> None:
+    job = running(pg, clock)
+    pg.settle("w1", [succeed(job)], now=clock.now)
+    first = hold()
+    assert first.do(replay, job.id, now=clock.now) is True
+    second = Background(lambda: pg.replay(job.id, now=clock.now))
+    blocked_by(first)
+    first.commit()
+    assert second.result() is False
+    assert (pg_sql.count("job"), pg_sql.count("history"), tickets(pg_sql, job.id)) == (1, 0, (1, 0))
+
+
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+def test_two_enqueues_with_one_key_give_one_job(
+    pg: Store, pg_sql: Database, hold: Hold, blocked_by: BlockedBy, ends: str
+) -> None:
+    """The second waits for the index to decide: the first's job if it commits, else its own."""
+    job = NewJob(task="app.work", unique=Unique(key="only"))
+    first = hold()
+    [mine] = pg.enqueue([job], on=first.connection)
+    second = Background(lambda: pg.enqueue([job]))
+    blocked_by(first)
+    getattr(first, ends)()
+    [theirs] = second.result()
+    assert theirs.created is (ends == "rollback")
+    assert (theirs.id == mine.id) is (ends == "commit")
+    assert pg_sql.count("job") == 1
+
+
+def test_a_key_given_back_by_a_settlement_in_flight_is_taken_when_that_commits(
+    pg: Store, clock: Clock, hold: Hold, blocked_by: BlockedBy
+) -> None:
+    job = running(pg, clock, unique=Unique(key="only"))
+    settling = hold()
+    pg.settle("w1", [succeed(job)], on=settling.connection, now=clock.now)
+    adding = Background(
+        lambda: pg.enqueue([NewJob(task="app.work", unique=Unique(key="only"))], now=clock.now)
+    )
+    blocked_by(settling)
+    settling.commit()
+    [added] = adding.result()
+    assert added.created
+
+
+@rule("lock-by-id")
+@pytest.mark.parametrize("outcome", ["succeed", "retry"])
+def test_settlements_lock_jobs_in_the_order_of_their_ids(
+    pg: Store, clock: Clock, hold: Hold, blocked_by: BlockedBy, outcome: str
+) -> None:
+    """A batch that waits for its lowest job holds none of the higher ones, so two batches cannot
+    wait for each other.
+
+    Seen failing with the order taken out of the batch: the second job was locked already.
+    """
+    add(pg, clock, 2)
+    low, high = claim_jobs(pg, clock)
+    end = succeed if outcome == "succeed" else lambda job: retry(job, ERROR, 0.0)
+    user = hold()
+    user.sql(f"select from tenure.job where id = {low.id} for update")
+    settling = Background(lambda: pg.settle("w1", [end(high), end(low)], now=clock.now))
+    blocked_by(user)
+    try:
+        user.sql(f"select from tenure.job where id = {high.id} for update nowait")
+    except psycopg.errors.LockNotAvailable:
+        pytest.fail("the higher job was locked before the lower one")
+    finally:
+        user.rollback()
+    assert settling.result() == [LANDED, LANDED]
+
+
+@statement(48)
+@rule("retry-deadlocks")
+def test_a_settlement_that_met_a_deadlock_lands(
+    pg: Store, clock: Clock, hold: Hold, blocked_by: BlockedBy
+) -> None:
+    """When the database sacrifices our transaction to end a deadlock, it runs again as a whole;
+    the worker hears `landed`, not of the conflict.
+
+    Seen failing with deadlocks taken out of what is retried: settle raised `StoreBusy`.
+    """
+    add(pg, clock, 2)
+    low, high = claim_jobs(pg, clock)
+    user = hold()
+    user.sql("set deadlock_timeout = '60s'")  # so that the store is the one to give way
+    user.sql(f"select from tenure.job where id = {high.id} for update")
+    settling = Background(lambda: pg.settle("w1", [succeed(low), succeed(high)], now=clock.now))
+    blocked_by(user)
+    user.sql(f"select from tenure.job where id = {low.id} for update")
+    user.rollback()
+    assert settling.result() == [LANDED, LANDED]
+
+
+def test_deleting_a_finished_job_waits_for_nobody_and_leaves_the_zombie_stale(
+    pg: Store, clock: Clock
+) -> None:
+    job = running(pg, clock, max_attempts=1)
+    expire(pg, clock)
+    pg.delete(job.id, now=clock.now)
+    assert pg.settle("w1", [succeed(job)], now=clock.now) == [STALE]
