@@ -6,7 +6,7 @@ STEPS ?= $(or $(TENURE_STEPS),2000)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format quick test explore bench clean
+.PHONY: help setup demo check format quick test rules explore bench clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ quick: $(READY) ## the inner loop: tests not marked slow, below 2 minutes (ARGS=
 
 test: $(READY) ## every test, part by part, with the time of each part (ARGS="unit model" to choose)
 	@$(PY) scripts/test.py $(ARGS)
+
+rules: $(READY) ## take each marked rule out of a copy of the code and see its test fail (ARGS="read-back")
+	@$(PY) scripts/take_out_rules.py $(ARGS)
 
 explore: $(READY) ## walk the state machine at random for long (TENURE_STEPS=100000 make explore)
 	@$(PY) -m tests.model.explore --steps $(STEPS)

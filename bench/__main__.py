@@ -29,7 +29,9 @@ def main() -> int:
         return 0
     benchmarks = chosen(options.name)
     if not benchmarks:
-        print(f"there is no benchmark {options.name!r}; see `python -m bench list`", file=sys.stderr)
+        print(
+            f"there is no benchmark {options.name!r}; see `python -m bench list`", file=sys.stderr
+        )
         return 2
     show = _print_json if options.json else _print_row
     context = sys.stderr if options.json else sys.stdout

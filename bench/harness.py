@@ -48,7 +48,9 @@ class Round(msgspec.Struct, frozen=True):
     bare: float
 
 
-def race(ours: Side, bare: Side, *, jobs: int, slice_jobs: int, rounds: int = ROUNDS) -> list[Round]:
+def race(
+    ours: Side, bare: Side, *, jobs: int, slice_jobs: int, rounds: int = ROUNDS
+) -> list[Round]:
     """Let both sides do `jobs` jobs in each round, in turns of `slice_jobs`."""
     _one_round(ours, bare, slice_jobs, slice_jobs)  # connections, prepared statements, caches
     return [_one_round(ours, bare, jobs, slice_jobs) for _ in range(rounds)]

@@ -91,7 +91,7 @@ class Count(work.Count):
         self._connection = connection
 
     def __call__(self, table: str) -> int:
-        row = self._connection.execute(f"select count(*) from tenure.{table}").fetchone()  # type: ignore[arg-type]
+        row = self._connection.execute(f"select count(*) from tenure.{table}").fetchone()
         assert row is not None
         return int(str(row[0]))
 

@@ -1,7 +1,8 @@
 """Claim and settle on SQLite, history kept, against the bare loop's claim and finish.
 
 Ours: `Store.claim` of 500 jobs, `Store.settle` of all of them as succeeded with their lease given
-back. Bare: one UPDATE to claim 500, one UPDATE to finish them. Target: at least 0.35 of the bare rate.
+back. Bare: one UPDATE to claim 500, one UPDATE to finish them. Target: at least 0.35 of the bare
+rate.
 """
 
 from __future__ import annotations

@@ -49,6 +49,10 @@ class StoreUnavailable(StoreError):
     """The database cannot be reached, or went away and did not come back in time."""
 
 
+class OutcomeUnknown(StoreUnavailable):
+    """The connection was lost while a COMMIT was under way: it may have been kept, or not."""
+
+
 class StoreBusy(StoreUnavailable):
     """Somebody else held a lock for longer than this operation may wait."""
 

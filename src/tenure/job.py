@@ -8,7 +8,7 @@ Records are frozen. `NewJob` checks itself when it is made, so nothing invalid r
 """
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import IntFlag, StrEnum
 from typing import NewType
 
@@ -207,10 +207,14 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """The answer to a heartbeat: leases that are gone, and held jobs asked to stop."""
+    """The answer to a heartbeat: leases that are gone, and held jobs asked to stop.
+
+    A lease in `busy` is still ours, but somebody had its row locked: its deadline has not moved.
+    """
 
     lost: tuple[int, ...]
     cancelled: tuple[tuple[int, int], ...]
+    busy: tuple[int, ...] = ()
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -380,8 +384,3 @@ def check_time(what: str, value: datetime) -> None:
         raise OutOfRange(
             f"{what} must lie between the years 1970 and 9000, not {value.isoformat()}"
         )
-
-
-def seconds(value: float) -> timedelta:
-    """A duration that fits every datetime arithmetic, whatever number it was made from."""
-    return timedelta(seconds=max(-MAX_SECONDS, min(MAX_SECONDS, value)))

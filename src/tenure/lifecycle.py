@@ -263,13 +263,13 @@ def after_crash(job: Standing, *, charged: bool) -> Move:
     return Move(State.QUEUED, charged=charged, reason="lease lost")
 
 
-def after_parents(*, all_succeeded: bool, cancel_requested: bool, delay_seconds: float) -> Move:
+def after_parents(*, all_succeeded: bool, cancel_requested: bool) -> Move:
     """Turn the end of the last parent into the child's next state."""
     if cancel_requested:
         return Move(State.CANCELLED, reason="cancelled")
     if not all_succeeded:
         return Move(State.SKIPPED, reason="a parent did not succeed")
-    return _in_line(delay_seconds, "parents finished", charged=False)
+    return Move(State.QUEUED, reason="parents finished")
 
 
 def _in_line(delay_seconds: float, reason: str | None, *, charged: bool) -> Move:

@@ -136,15 +136,50 @@ def test_a_held_job_is_passed_over(store: Store, clock: Clock) -> None:
     assert ids_of(take(store, clock.now)) == [free]
 
 
-def test_suspects_are_tried_alone(store: Store, clock: Clock) -> None:
-    suspects = add_many(store, clock.now, 2)
+def test_a_suspect_is_tried_alone_and_one_at_a_time(store: Store, clock: Clock) -> None:
+    suspects = add_many(store, clock.now, 3)
     take(store, clock.now)
     store.sweep(now=clock.advance(31))
     trusted = add_many(store, clock.now, 2)
     leases = store.claim("w2", {"default": 10}, now=clock.now)
-    blocks = sorted([job.id for job in lease.jobs] for lease in leases)
-    assert blocks == sorted([trusted, [suspects[0]], [suspects[1]]])
-    assert all(job.crashes == 1 for lease in leases for job in lease.jobs if job.id in suspects)
+    assert sorted([job.id for job in lease.jobs] for lease in leases) == [suspects[:1], trusted]
+    assert [job.crashes for job in leases[-1].jobs] == [1]
+    for suspect in suspects[1:]:
+        [lease] = store.claim("w2", {"other": 1, "default": 10}, now=clock.now)
+        assert ids_of(list(lease.jobs)) == [suspect]
+    assert store.claim("w2", {"default": 10}, now=clock.now) == []
+
+
+def test_only_one_suspect_comes_with_a_claim_from_several_queues(
+    store: Store, clock: Clock
+) -> None:
+    for queue in ("one", "two"):
+        add_many(store, clock.now, 2, queue=queue)
+    store.claim("w1", {"one": 2, "two": 2}, now=clock.now)
+    store.sweep(now=clock.advance(31))
+    for queue in ("one", "one", "two", "two"):
+        [lease] = store.claim("w2", {"one": 5, "two": 5}, now=clock.now)
+        assert [job.queue for job in lease.jobs] == [queue]
+
+
+def test_a_suspect_keeps_its_turn_by_priority(store: Store, clock: Clock) -> None:
+    suspect = add(store, clock.now, priority=5)
+    take(store, clock.now)
+    store.sweep(now=clock.advance(31))
+    urgent, later = add(store, clock.now, priority=1), add(store, clock.now, priority=9)
+    order = [ids_of(take(store, clock.now, most=1))[0] for _ in range(3)]
+    assert order == [urgent, suspect, later]
+
+
+def test_a_dying_worker_never_fails_a_job_that_has_not_run(store: Store, clock: Clock) -> None:
+    """The first job of each claim kills its worker; only that one may be charged."""
+    ids = add_many(store, clock.now, 10, max_attempts=3)
+    ran: list[int] = []
+    while any(not store.get(id).state.final for id in ids):
+        leases = store.claim("w", {"default": 10}, now=clock.now)
+        ran.append(leases[0].jobs[0].id)
+        store.sweep(now=clock.advance(31))
+    assert all(ran.count(id) >= store.get(id).attempts == 3 for id in ids)
 
 
 def test_each_claim_of_a_job_has_its_own_token(store: Store, clock: Clock) -> None:

@@ -1,4 +1,4 @@
-"""Addresses that lead nowhere: refused at once, by a typed error that says what to write instead."""
+"""Addresses that lead nowhere: refused at once, by an error that says what to write instead."""
 
 from __future__ import annotations
 

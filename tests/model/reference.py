@@ -163,6 +163,10 @@ class Model(Books):
         """How many tickets belong to no live attempt."""
         return sum(not self._has_token(*ticket) for line in self.lines.values() for ticket in line)
 
+    def queues_with_suspects(self) -> set[str]:
+        """Queues in which a job with a crash on record stands in line."""
+        return {w.queue for w in self.jobs.values() if w.where is Where.LINE and w.crashes}
+
     def _has_token(self, id: JobId, token: int) -> bool:
         return self._is_live(id) and self.jobs[id].token == token
 
@@ -173,7 +177,7 @@ class Model(Books):
     ) -> list[Lease]:
         granted: list[Work] = []
         while not granted:
-            taken = [ticket for name, most in queues.items() for ticket in self._take(name, most)]
+            taken = self._take_from(queues)
             if not taken:
                 return []
             granted = [self.jobs[id] for id, token in taken if self._has_token(id, token)]
@@ -187,14 +191,22 @@ class Model(Books):
         until = now + timedelta(seconds=lease_seconds)
         return [self._grant(worker, block, now, until) for block in blocks]
 
-    def _take(self, queue: str, most: int) -> list[tuple[JobId, int]]:
-        if queue in self.paused:
-            return []
+    def _take_from(self, queues: Mapping[str, int]) -> list[tuple[JobId, int]]:
+        """Tickets in order; of jobs with a crash on record only the first, in all queues."""
         taken: list[tuple[JobId, int]] = []
-        for lane in sorted(lane for lane in self.lines if lane[0] == queue):
-            wanted = most - len(taken)
-            taken += self.lines[lane][:wanted]
-            del self.lines[lane][:wanted]
+        suspect_taken = False
+        for name, most in queues.items():
+            lanes = sorted(lane for lane in self.lines if lane[0] == name)
+            room = 0 if name in self.paused else most
+            for lane in lanes:
+                for ticket in list(self.lines[lane]):
+                    suspect = self._has_token(*ticket) and self.jobs[ticket[0]].crashes > 0
+                    if room == 0 or (suspect and suspect_taken):
+                        continue
+                    suspect_taken = suspect_taken or suspect
+                    self.lines[lane].remove(ticket)
+                    taken.append(ticket)
+                    room -= 1
         return taken
 
     def _grant(self, worker: str, block: list[Work], now: datetime, until: datetime) -> Lease:
@@ -396,31 +408,39 @@ class Model(Books):
         return [id for _, id in sorted(over)]
 
     def sweep(self, *, most: int, now: datetime) -> Swept:
-        requeued = finished = 0
-        page = self.expired(now)[:most]
-        for id in page:
-            lease = self.leases.pop(id)
-            ended = []
-            for job, token in sorted(lease.jobs):
-                if not self._has_token(job, token):
-                    continue
-                work = self.jobs[job]
-                charged = job in lease.started or len(lease.jobs) == 1
-                work.attempts += charged
-                work.crashes += 1
-                work.story.append(Event(now, "crashed", token, lease.worker))
-                if work.cancel_requested:
-                    self._crash(work, State.CANCELLED, "cancelled", lease, now)
-                elif charged and work.attempts >= work.job.max_attempts:
-                    self._crash(work, State.FAILED, "lease lost", lease, now)
-                else:
-                    self._put_in_line(work, now, None, "lease lost")
-                    requeued += 1
-                    continue
+        """Leases on which nothing is live go as well, and do not count."""
+        requeued = finished = leases = 0
+        for id in self.expired(now):
+            back, over = self._take_back(self.leases.pop(id), now)
+            requeued, finished = requeued + back, finished + over
+            leases += bool(back or over)
+            if leases == most:
+                return Swept(requeued, finished, more=True)
+        return Swept(requeued, finished)
+
+    def _take_back(self, lease: Block, now: datetime) -> tuple[int, int]:
+        """Put the jobs of a lost lease in line again, or end them; answers how many of each."""
+        back = 0
+        ended = []
+        for job, token in sorted(lease.jobs):
+            if not self._has_token(job, token):
+                continue
+            work = self.jobs[job]
+            charged = job in lease.started or len(lease.jobs) == 1
+            work.attempts += charged
+            work.crashes += 1
+            work.story.append(Event(now, "crashed", token, lease.worker))
+            if work.cancel_requested:
+                self._crash(work, State.CANCELLED, "cancelled", lease, now)
                 ended.append(work)
-            finished += len(ended)
-            self._let_go(ended, now)
-        return Swept(requeued, finished, more=len(page) == most)
+            elif charged and work.attempts >= work.job.max_attempts:
+                self._crash(work, State.FAILED, "lease lost", lease, now)
+                ended.append(work)
+            else:
+                self._put_in_line(work, now, None, "lease lost")
+                back += 1
+        self._let_go(ended, now)
+        return back, len(ended)
 
     def _crash(self, work: Work, state: State, reason: str, lease: Block, now: datetime) -> None:
         work.error, work.worker = _LEASE_LOST, lease.worker

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -26,8 +26,8 @@ from tenure.lifecycle import Settlement, succeed
 from tenure.store import AsyncStore, Count, Page, Store, open_store, postgres
 from tenure.store.floors import Floors
 from tenure.store.postgres import Postgres
-from tenure.store.session import Mode, Operation, R
-from tenure.store.wire import BlockingColour, SuspendingColour
+from tenure.store.session import Row
+from tenure.store.wire import Blocking, BlockingColour, Suspending, SuspendingColour, Wire
 from tests.model.books import NOBODY, Held, JobId, LeaseId, Wish
 from tests.model.reference import Model
 from tests.support.plain import Plain
@@ -35,6 +35,9 @@ from tests.support.postgres import Server, usual_place
 from tests.support.stores import Face, open_face, url_of
 
 FAST_WORKER = "fast"
+ONCE = {
+    "enqueue", "claim", "sweep", "hold", "unhold", "move", "replay", "delete", "resume",
+}  # fmt: skip
 
 
 class Lost(Enum):
@@ -64,8 +67,8 @@ class Op:
 
     @property
     def repeated(self) -> bool:
-        """Does it happen twice? An enqueue knows its ids, and who deleted once has deleted."""
-        return self.lost is Lost.REPLY and self.name not in ("enqueue", "delete")
+        """Does it happen twice? Most operations know themselves again, and happen once."""
+        return self.lost is Lost.REPLY and self.name not in ONCE
 
 
 class _Presented(NamedTuple):
@@ -76,49 +79,84 @@ class _Presented(NamedTuple):
     lease_id: int
 
 
-class Unreliable(Postgres):
-    """A session whose connection can be cut around the COMMIT of the next operation."""
+class Network:
+    """Cuts the connection around the COMMIT of the next operation, when told so."""
 
-    lose = Lost.NOTHING
-    meanwhile: Callable[[], None] | None = None
-    _drawing = False
+    def __init__(self) -> None:
+        self.lose = Lost.NOTHING
+        self.meanwhile: Callable[[], None] | None = None
 
-    async def reserve_ids(self, count: int) -> list[int] | None:
-        self._drawing = True
-        try:
-            return await super().reserve_ids(count)
-        finally:
-            self._drawing = False
-
-    async def _attempt(
-        self, op: Operation[R], mode: Mode, deadline: float, repeat: bool, collided: bool
-    ) -> R:
-        if self._drawing or self.lose is Lost.NOTHING:
-            return await super()._attempt(op, mode, deadline, repeat, collided)
+    async def commit(self, wire: Wire, send: Callable[[], Awaitable[None]]) -> None:
         lose, self.lose = self.lose, Lost.NOTHING
-        if lose is Lost.REQUEST:
-
-            async def cut(tx: Any) -> R:
-                await op(tx)
-                raise psycopg.OperationalError("cut before COMMIT")
-
-            return await super()._attempt(cut, mode, deadline, repeat, collided)
-        await super()._attempt(op, mode, deadline, repeat, collided)
-        if self.meanwhile is not None:
+        if lose is not Lost.REQUEST:
+            await send()
+        if lose is Lost.NOTHING:
+            return
+        await wire.close()
+        if lose is Lost.REPLY and self.meanwhile is not None:
             self.meanwhile()
-        while self._idle:
-            await self._idle.pop().close()
-        raise psycopg.OperationalError("cut after COMMIT")
+        raise psycopg.OperationalError(f"cut: {lose.value}")
+
+
+class _Unreliable(Wire):
+    """A connection over such a network. The draw of ids is left in peace."""
+
+    network: Network
+    _draws_ids = False
+
+    async def script(self, sql: str) -> None:
+        if sql == "commit" and not self._draws_ids:
+            await self.network.commit(self, lambda: self._send(sql))
+            return
+        self._draws_ids = False
+        await self._send(sql)
+
+    async def _send(self, sql: str) -> None:
+        await super().script(sql)  # type: ignore[safe-super]  # of the wire that this is mixed into
+
+    async def fetch(self, sql: str, params: Mapping[str, object], *, prepare: bool) -> list[Row]:
+        self._draws_ids = "nextval('tenure.job_id')" in sql
+        return await super().fetch(sql, params, prepare=prepare)  # type: ignore[safe-super]
+
+
+class _Blocking(_Unreliable, Blocking):
+    pass
+
+
+class _Suspending(_Unreliable, Suspending):
+    pass
 
 
 class _Hasty(BlockingColour):
+    """One connection, over the network, and no wait before a repeat."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__(1)
+        self._network = network
+
+    async def connect(self, **params: Any) -> Wire:
+        wire = _Blocking(psycopg.connect(**params))
+        wire.network = self._network
+        return wire
+
     async def sleep(self, seconds: float) -> None:
-        """No wait before a repeat."""
+        pass
 
 
 class _HastyAsync(SuspendingColour):
+    """The same on an event loop."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__(1)
+        self._network = network
+
+    async def connect(self, **params: Any) -> Wire:
+        wire = _Suspending(await psycopg.AsyncConnection.connect(**params))
+        wire.network = self._network
+        return wire
+
     async def sleep(self, seconds: float) -> None:
-        """No wait before a repeat."""
+        pass
 
 
 class Side:
@@ -127,12 +165,13 @@ class Side:
     def __init__(self, style: str, url: str) -> None:
         self.style = style
         self.url = url
-        self.session: Unreliable | None = None
+        self.network = Network()
+        self.session: Postgres | None = None
         if style == "postgres-sync":
-            self.session = Unreliable(url, lambda: _Hasty(1))
+            self.session = Postgres(url, lambda: _Hasty(self.network))
             self.store = Store(self.session)
         elif style == "postgres-async":
-            self.session = Unreliable(url, lambda: _HastyAsync(1))
+            self.session = Postgres(url, lambda: _HastyAsync(self.network))
             self.store = cast(Store, Face(AsyncStore(self.session), asyncio.new_event_loop()))
         else:
             self.store = open_face(style, url)
@@ -175,15 +214,14 @@ class Side:
             return _all_pages(store, options)
         method = getattr(store, op.name)
         if self.session is not None:
-            self.session.lose = op.lost
+            self.network.lose = op.lost
         elif op.repeated:
             with suppress(TenureError):
                 method(*args, **options)
         try:
             return method(*args, **options)
         finally:
-            if self.session is not None:
-                self.session.lose = Lost.NOTHING
+            self.network.lose = Lost.NOTHING
 
     def _enqueue_and_finish(self, op: Op, expected: tuple[list[Enqueued], list[Lease]]) -> object:
         """The jobs are claimed and finished before their enqueue is answered, or even repeated."""
@@ -203,9 +241,9 @@ class Side:
             added = self._call(wanted)
             meanwhile()
         else:
-            self.session.meanwhile = meanwhile
+            self.network.meanwhile = meanwhile
             added = self._call(wanted)
-            self.session.meanwhile = None
+            self.network.meanwhile = None
         return self._in(added, expected[0]), self._in(leases, expected[1])
 
     # Ids -------------------------------------------------------------------------------------
@@ -262,7 +300,7 @@ class Side:
             case Beat():
                 lost = tuple(sorted(self.leases.get(id, -id) for id in answer.lost))
                 stop = tuple((self._mine(id), token) for id, token in answer.cancelled)
-                return Beat(lost, stop)
+                return msgspec.structs.replace(answer, lost=lost, cancelled=stop)
         return answer
 
     def _mine(self, id: int) -> int:

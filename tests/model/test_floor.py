@@ -235,9 +235,9 @@ class Explorer:
             step = state.steps[writer]
             if step == len(program):
                 continue
-            if step == 0 and writer and self.programs[writer - 1] == program:
-                if state.steps[writer - 1] == 0:
-                    continue  # of transactions that are alike, the first begins first
+            alike = writer > 0 and self.programs[writer - 1] == program
+            if alike and step == state.steps[writer - 1] == 0:
+                continue  # of transactions that are alike, the first begins first
             name, action = f"t{writer + 1}", program[step]
             sequence, live, lockers = state.database
             mine = state.drawn[writer]
@@ -294,9 +294,8 @@ def is_scanned(kind: Kind, floors: tuple[tuple[Lane, int], ...], ticket: Ticket)
     ranges = json.loads(revive(kind, Knowledge(floors)).ranges({queue: 1}))
     return any(
         row["queue"] == queue
-        and (row["low_priority"], row["low_place"])
-        <= (priority, place)
-        < (row["high_priority"], row["high_place"])
+        and (row["low_priority"], row["low_place"]) <= (priority, place)
+        and priority < row["below_priority"]
         for row in ranges
     )
 
@@ -350,7 +349,7 @@ def test_a_full_scan_looks_below_the_floors() -> None:
     floors.full_scan_seconds = 0.0
     [everything] = json.loads(floors.ranges({"mail": 1}))
     assert (everything["low_priority"], everything["low_place"]) < (-100, 1)
-    assert everything["high_priority"] > 100
+    assert everything["below_priority"] > 100
 
 
 def test_a_lane_that_was_never_seen_is_scanned_from_its_beginning() -> None:

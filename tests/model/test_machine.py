@@ -25,10 +25,10 @@ class Plan(NamedTuple):
 MAIN = ("sqlite-apsw", "postgres-sync")
 OTHERS = ("sqlite-sqlite3", "postgres-async")
 PLANS = (
-    *(Plan(MAIN, 1000 * part, 1600) for part in range(8)),
-    *(Plan(OTHERS, 20_000 + 1000 * part, 1500) for part in range(3)),
+    *(Plan(MAIN, 1000 * part, 1500) for part in range(6)),
+    *(Plan(OTHERS, 20_000 + 1000 * part, 1000) for part in range(2)),
     *(Plan(("sqlite-apsw",), 30_000 + 1000 * part, 5000) for part in range(2)),
-    Plan(("sqlite-async",), 40_000, 1500),
+    Plan(("sqlite-async",), 40_000, 1000),
 )
 
 

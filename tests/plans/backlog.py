@@ -37,7 +37,8 @@ end $$
 _JOBS = """
 insert into tenure.job (id, token, place, created_at, due_at, queue, task, args)
 select n, 1, case when n <= 600000 then n + 1000 end, now() - interval '1 hour',
-       case when n between 600001 and 800000 then now() - interval '30 minutes' + n * interval '1 ms' end,
+       case when n between 600001 and 800000
+            then now() - interval '30 minutes' + n * interval '1 ms' end,
        case when n % 2 = 1 then 'stale' else 'fresh' end,
        case when n % 100000 = 0 then 'app.rare' else 'app.send' end,
        '{"user_id": 1234567, "template": "welcome"}'
@@ -55,13 +56,14 @@ select due_at, id, token from tenure.job where due_at is not null order by due_a
 _LEASES = """
 insert into tenure.lease (id, claimed_at, expires_at, worker, jobs)
 select 1000 + block, now() - interval '10 minutes', now() - interval '5 minutes', 'w',
-       (select json_agg(json_build_array(800000 + (block - 1) * 500 + n, 1)) from generate_series(1, 500) as n)
+       (select json_agg(json_build_array(800000 + (block - 1) * 500 + n, 1))
+        from generate_series(1, 500) as n)
 from generate_series(1, 400) as block
 """
 _HISTORY = """
 insert into tenure.history (
-    id, token, created_at, claimed_at, finished_at, state, priority, attempts, max_attempts, crashes,
-    features, tenant, queue, task, args, worker)
+    id, token, created_at, claimed_at, finished_at, state, priority, attempts, max_attempts,
+    crashes, features, tenant, queue, task, args, worker)
 select n, 1, now() - interval '1 hour', now(), now() - interval '1 hour' + n * interval '1 ms',
        case when n % 1000 = 0 then 'failed' else 'succeeded' end::tenure.state, 0, 1, 5, 0, 0, '',
        case when n % 2 = 1 then 'stale' else 'fresh' end,

@@ -48,7 +48,7 @@ def plannable(name: str) -> bool:
 def plan_like_our_connections(connection: Connection) -> None:
     """Give a connection our planner settings, and the plans that survive many executions."""
     for name, value in (_PLANNER | {"plan_cache_mode": "force_generic_plan"}).items():
-        connection.execute(f"set {name} = {value}")  # type: ignore[arg-type]
+        connection.execute(f"set {name} = {value}")
 
 
 def scans(connection: Connection, name: str) -> list[Scan]:
@@ -57,11 +57,9 @@ def scans(connection: Connection, name: str) -> list[Scan]:
     names = list(dict.fromkeys(_PARAMETER.findall(sql)))
     numbered = _PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", sql)
     arguments = f"({', '.join(['null'] * len(names))})" if names else ""
-    connection.execute(f"prepare planned as {numbered.replace('%%', '%')}")  # type: ignore[arg-type]
+    connection.execute(f"prepare planned as {numbered.replace('%%', '%')}")
     try:
-        row = connection.execute(
-            f"explain (format json) execute planned{arguments}"  # type: ignore[arg-type]
-        ).fetchone()
+        row = connection.execute(f"explain (format json) execute planned{arguments}").fetchone()
     finally:
         connection.execute("deallocate planned")
     assert row is not None

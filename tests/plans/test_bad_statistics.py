@@ -59,9 +59,7 @@ class Held:
 
 
 @pytest.fixture(scope="module")
-def costs(
-    pg_server: Server, pg_template: str
-) -> Iterator[tuple[Costs, Costs]]:
+def costs(pg_server: Server, pg_template: str) -> Iterator[tuple[Costs, Costs]]:
     """The costs of every operation: on the old connection, and on a fresh one."""
     url = pg_server.create_database(template=pg_template)
     with (
@@ -138,13 +136,13 @@ def measure(store: Store, counter: PageCounter, queue: str) -> Costs:
 
     store.list_jobs(limit=1)  # connect, so that the counter has a connection to ask through
     blocks = [store.claim(WORKER, {queue: 200}, lease_seconds=600)]
-    cost(
-        "claim", 1000, lambda: blocks.extend(store.claim(WORKER, {queue: 200}) for _ in range(5))
-    )
+    cost("claim", 1000, lambda: blocks.extend(store.claim(WORKER, {queue: 200}) for _ in range(5)))
     jobs = [job for leases in blocks for lease in leases for job in lease.jobs]
     assert len(jobs) == 1200
     cost("succeed", 600, lambda: store.settle(WORKER, [succeed(job) for job in jobs[:600]]))
-    cost("retry", 400, lambda: store.settle(WORKER, [retry(j, ERROR, 60.0) for j in jobs[600:1000]]))
+    cost(
+        "retry", 400, lambda: store.settle(WORKER, [retry(j, ERROR, 60.0) for j in jobs[600:1000]])
+    )
     held = {leases[0].id: [leases[0].jobs[0].id] for leases in blocks[-1:]}
     cost("extend", 1, lambda: store.extend(WORKER, held))
     cost("promote", 500, lambda: store.promote(most=500))
@@ -174,6 +172,8 @@ def test_an_old_plan_touches_about_as_many_pages_as_a_fresh_one(
     costs: tuple[Costs, Costs], operation: str
 ) -> None:
     stale, fresh = costs[0][operation], costs[1][operation]
-    print(f"pages per job: {stale.per_job:.1f} with an old plan, {fresh.per_job:.1f} with a fresh one")
+    print(
+        f"pages per job: {stale.per_job:.1f} with an old plan, {fresh.per_job:.1f} with a fresh one"
+    )
     assert stale.per_job <= WORST_RATIO * fresh.per_job + 1, (stale, fresh)
     assert max(stale.per_job, fresh.per_job) <= BOUNDS[operation], (stale, fresh)

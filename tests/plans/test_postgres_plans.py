@@ -68,7 +68,7 @@ def _connection(server: Server, template: str, prepare: str) -> Iterator[Connect
     with psycopg.connect(url, autocommit=True) as connection:
         for statement in prepare.split(";"):
             if statement.strip():
-                connection.execute(statement)  # type: ignore[arg-type]
+                connection.execute(statement)
         plan_like_our_connections(connection)
         yield connection
     server.drop_database(url)

@@ -55,7 +55,10 @@ FILL = (
     select id, 0, 1, 'retried' from tenure_job where id <= 5000
     """,
     "insert into tenure_note (job_id, token) select id, 1 from tenure_job where id <= 5000",
-    "insert into tenure_parent (job_id, parent_id) select id + 1, id from tenure_job where id <= 5000",
+    """
+    insert into tenure_parent (job_id, parent_id)
+    select id + 1, id from tenure_job where id <= 5000
+    """,
     "analyze",
 )
 
@@ -101,7 +104,7 @@ def test_no_statement_scans_a_whole_table_when_the_statistics_are_good(
     assert scans(filled, name) == set()
 
 
-@pytest.mark.parametrize(("name", "scan"), list(ALLOWED), ids=lambda value: str(value))
+@pytest.mark.parametrize(("name", "scan"), list(ALLOWED), ids=str)
 def test_every_exception_is_still_needed(empty: apsw.Connection, name: str, scan: Scan) -> None:
     assert scan in full_scans(empty, name)
 

@@ -35,7 +35,8 @@ _FILL = (
     """
     with recursive n (n) as (select 1 union all select n + 1 from n where n < :jobs)
     insert into tenure_job (id, place, created_at, due_at, task, args)
-    select n, iif(n <= :jobs * 6 / 10, n, null), 0, iif(n between :jobs * 6 / 10 + 1 and :jobs * 8 / 10, n, null),
+    select n, iif(n <= :jobs * 6 / 10, n, null), 0,
+           iif(n between :jobs * 6 / 10 + 1 and :jobs * 8 / 10, n, null),
            'app.send', '{"user_id": 1234567}'
     from n
     """,

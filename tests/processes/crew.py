@@ -70,7 +70,7 @@ class Member:
         return self.process.pid
 
     def said(self, kind: str | None = None) -> list[Any]:
-        """What it has said so far, of one kind or all. A line cut short by a kill does not count."""
+        """What it has said so far. A line that a kill cut short does not count."""
         if not self.path.exists():
             return []
         lines = self.path.read_bytes().split(b"\n")[:-1]

@@ -36,7 +36,9 @@ def test_eight_processes_drain_every_job_exactly_once(url: str, crew: Crew) -> N
     crew.join()
 
     seconds = time.monotonic() - start
-    print(f"\n{url.split(':')[0]}: {JOBS / seconds:,.0f} jobs/s by 8 processes, blocks of {BLOCK}")
+    print(
+        f"\n{url.partition(':')[0]}: {JOBS / seconds:,.0f} jobs/s by 8 processes, blocks of {BLOCK}"
+    )
     landed = [id for block in crew.said("landed") for id in block]
     assert Counter(landed) == Counter(ids)
     assert list(crew.said("stale")) == []
@@ -71,7 +73,7 @@ def test_sixteen_processes_with_the_same_keys_make_each_job_once(url: str, crew:
     assert set(created.values()) == {1}
     assert len(created) == KEYS
     with Plain(url) as plain:
-        stored = dict(plain.rows("select unique_key, id from tenure.job"))
+        stored: dict[str, int] = dict(plain.rows("select unique_key, id from tenure.job"))
     assert stored == {key: id for key, [id] in ids.items()}
     audit(url)
 

@@ -88,7 +88,7 @@ def test_nothing_is_lost_when_busy_processes_are_killed_at_random(url: str, crew
         history = Counter(row[0] for row in plain.rows("select id from tenure.history"))
         states = {row[0] for row in plain.rows("select cast(state as text) from tenure.history")}
         crashes = plain.one("select sum(crashes) from tenure.history")
-    print(f"\n{url.split(':')[0]}: {len(history):,} jobs, {kills} kills, {crashes} lost leases")
+    print(f"\n{url.partition(':')[0]}: {len(history):,} jobs, {kills} kills, {crashes} lost leases")
     assert kills >= 15
     assert crashes > 0
     assert len(acknowledged) == len(set(acknowledged))

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, cast
 
 import apsw
@@ -32,7 +33,7 @@ def numbered(number: int) -> NewJob:
 def check_answers(url: str, answers: dict[int, int]) -> None:
     """Every caller was given the id of its own job."""
     with Plain(url) as plain:
-        rows = dict(plain.rows("select id, cast(args as text) from tenure.job"))
+        rows: dict[int, str] = dict(plain.rows("select id, cast(args as text) from tenure.job"))
     assert {number: json.loads(rows[id])["number"] for number, id in answers.items()} == {
         number: number for number in answers
     }
@@ -82,7 +83,9 @@ def together(store: Store, url: str, calls: list[Callable[[], Any]]) -> tuple[in
 
 def test_threads_share_commits_and_each_gets_its_own_answer(file_url: str) -> None:
     store = open_store(file_url)
-    calls = [lambda n=n: store.enqueue([numbered(n)]) for n in range(THREADS)]
+    calls: list[Callable[[], Any]] = [
+        partial(store.enqueue, [numbered(number)]) for number in range(THREADS)
+    ]
 
     commits, results = together(store, file_url, calls)
 
@@ -103,7 +106,7 @@ def test_what_fails_in_a_group_does_not_disturb_its_neighbours(file_url: str) ->
             case 1:
                 calls.append(lambda: store.cancel(999_999))
             case _:
-                calls.append(lambda n=number: store.enqueue([numbered(n)]))  # type: ignore[misc]
+                calls.append(partial(store.enqueue, [numbered(number)]))
 
     commits, results = together(store, file_url, calls)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tenure.store import Store, open_store
-from tests.statements.support import Caller, Database, Held, session_of, wait_until
+from tests.statements.support import Background, Caller, Database, Held, session_of, wait_until
 from tests.support.stores import url_of
 
 Opener = Callable[[], Store]
@@ -58,9 +59,7 @@ def open_shared(shared_url: str) -> Iterator[Opener]:
 
 
 @pytest.fixture
-def shared_database(
-    shared_style: str, shared_url: str, open_shared: Opener
-) -> Iterator[Database]:
+def shared_database(shared_style: str, shared_url: str, open_shared: Opener) -> Iterator[Database]:
     """Plain SQL on the shared database."""
     open_shared()
     opened = Database(shared_style, shared_url)
@@ -100,15 +99,15 @@ def hold(pg: Store, pg_migrated_url: str) -> Iterator[Callable[[], Held]]:
 
 
 @pytest.fixture
-def blocked_by(pg_sql: Database) -> Callable[[Held], None]:
-    """Waits until somebody waits for a lock of this transaction."""
+def blocked_by(pg_sql: Database) -> Callable[..., None]:
+    """Waits until somebody waits for a lock of this transaction, or has not waited at all."""
 
-    def wait(held: Held) -> None:
+    def wait(held: Held, or_over: Background[Any] | None = None) -> None:
+        blocked = (
+            f"select count(*) from pg_stat_activity where {held.pid} = any (pg_blocking_pids(pid))"
+        )
         wait_until(
-            lambda: pg_sql.one(
-                "select count(*) from pg_stat_activity "
-                f"where {held.pid} = any (pg_blocking_pids(pid))"
-            )
+            lambda: pg_sql.one(blocked) or (or_over is not None and or_over.is_over_within(0))
         )
 
     return wait

@@ -34,7 +34,7 @@ from tenure.lifecycle import (
     succeed,
 )
 from tenure.store import AsyncStore, Store
-from tenure.store.session import Session, drive
+from tenure.store.session import Mode, Operation, Scope, Session, drive
 from tenure.store.statements import qualify
 from tenure.store.wire import Blocking
 from tests.support.stores import Clock, Face
@@ -72,9 +72,9 @@ SETTLEMENTS: dict[Outcome, Callable[[HeldJob], Settlement]] = {
     Outcome.RETRY: lambda job: retry(job, ERROR, 5.0),
     Outcome.FAIL: lambda job: fail(job, ERROR),
     Outcome.SNOOZE: lambda job: snooze(job, 5.0),
-    Outcome.RELEASE: lambda job: release(job),
-    Outcome.ABORT: lambda job: abort(job),
-    Outcome.SKIP: lambda job: skip(job),
+    Outcome.RELEASE: release,
+    Outcome.ABORT: abort,
+    Outcome.SKIP: skip,
 }
 """One way to end an attempt per outcome."""
 
@@ -255,6 +255,20 @@ def at_once(calls: Sequence[Callable[[], R]]) -> list[R]:
     return [call.result() for call in running]
 
 
+class _HeldScope(Scope):
+    """Runs everything in one transaction of the caller, and never commits."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, session: Session, connection: object) -> None:
+        super().__init__(session)
+        self._connection = connection
+
+    async def transact(self, op: Operation[R], mode: Mode = Mode.WRITE) -> R:
+        del mode
+        return await op(self.enter(self.session.borrow(self._connection)))
+
+
 class Held:
     """One of the engine's operations on PostgreSQL, done but for its COMMIT."""
 
@@ -264,9 +278,8 @@ class Held:
         self.pid = self.connection.info.backend_pid
 
     def do(self, operation: Callable[..., Any], *args: object, **kwargs: object) -> Any:
-        """Run one of the engine's operations in this transaction, under its decorator."""
-        body = cast(Any, operation).__wrapped__
-        return drive(body(self._session.borrow(self.connection), *args, **kwargs))
+        """Run one of the engine's operations: what it would commit stays open here."""
+        return drive(operation(_HeldScope(self._session, self.connection), *args, **kwargs))
 
     def sql(self, text: str) -> list[Row]:
         """Run plain SQL in this transaction."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from tenure.job import Lease, NewJob, State
 from tenure.lifecycle import fail, retry, succeed
@@ -42,7 +43,7 @@ def test_of_many_concurrent_claims_on_one_job_one_gets_it(open_shared: Opener) -
     for _ in range(ROUNDS):
         [added] = stores[0].enqueue(new_jobs(1))
         answers = at_once(
-            [lambda s=s, n=n: s.claim(f"w{n}", {"default": 1}) for n, s in enumerate(stores)]  # type: ignore[misc]
+            [partial(store.claim, f"w{n}", {"default": 1}) for n, store in enumerate(stores)]
         )
         assert [id for leases in answers for id in ids_of(leases)] == [added.id]
         assert sorted(len(leases) for leases in answers) == [0, 0, 0, 0, 0, 1]
@@ -81,7 +82,7 @@ def test_workers_that_drain_a_queue_together_see_every_job_once(
             assert set(answers) == {LANDED}
         return seen
 
-    seen = at_once([lambda s=s, n=n: drain(s, f"w{n}") for n, s in enumerate(stores)])  # type: ignore[misc]
+    seen = at_once([partial(drain, store, f"w{n}") for n, store in enumerate(stores)])
     everything = [id for part in seen for id in part]
     assert (len(everything), set(everything)) == (300, added)
     assert shared_database.count("history", "state = 'succeeded'") == 300
@@ -138,7 +139,7 @@ def test_a_ticket_that_somebody_locks_is_passed_over(
 
 @statement(7)
 def test_a_job_is_claimable_from_its_due_time_on_and_not_before(store: Store, clock: Clock) -> None:
-    """A microsecond too early it is not there; at the due time it is, for delays and dates alike."""
+    """A microsecond too early it is not there; at the due time it is: delays and dates alike."""
     store.enqueue(
         [
             NewJob(task="app.delayed", delay_seconds=60),

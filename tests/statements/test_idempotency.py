@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tenure.codec import encode
 from tenure.job import Enqueued, NewJob, State, Unique, Until
 from tenure.lifecycle import fail, retry, succeed
@@ -54,7 +56,7 @@ def test_concurrent_enqueues_with_one_key_give_one_job(
     stores = [open_shared() for _ in range(6)]
     for number in range(8):
         job = NewJob(task="app.work", unique=Unique(key=f"key {number}"))
-        answers = at_once([lambda s=s: s.enqueue([job])[0] for s in stores])  # type: ignore[misc]
+        answers = [answer for [answer] in at_once([partial(s.enqueue, [job]) for s in stores])]
         assert len({answer.id for answer in answers}) == 1
         assert [answer.created for answer in answers].count(True) == 1
     assert shared_database.count("job") == shared_database.count("unique_key") == 8

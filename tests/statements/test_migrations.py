@@ -47,7 +47,8 @@ def test_a_row_that_names_only_what_it_must_gets_the_documented_defaults(
     created = database.one(f"select created_at from tenure.job where id = {plain}")
     stamp = f"'{created}'" if database.is_postgres else str(created)
     database.rows(
-        f"insert into tenure.job (id, created_at, task, args) values (900, {stamp}, 'app.work', '{{}}')"
+        "insert into tenure.job (id, created_at, task, args) "
+        f"values (900, {stamp}, 'app.work', '{{}}')"
     )
     old, new = store.get(900), store.get(plain)
     defaults = NewJob(task="app.work")

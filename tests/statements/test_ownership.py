@@ -6,6 +6,9 @@ import inspect
 import subprocess
 import sys
 from datetime import timedelta
+from functools import partial
+
+import pytest
 
 from tenure.codec import encode
 from tenure.errors import StoreError, TenureError
@@ -141,8 +144,10 @@ def test_a_sweep_touches_expired_leases_only(store: Store, clock: Clock) -> None
 @statement(20)
 def test_a_swept_job_keeps_all_that_belongs_to_it(store: Store, clock: Clock) -> None:
     """Priority, queue, arguments, options, attempts, error and hold survive; the crash is added."""
-    options = {"args": encode({"n": 1}), "priority": 7, "metadata": encode({"from": "test"})}
-    job = running(store, clock, **options, timeout_seconds=9.0)
+    job = running(
+        store, clock, args=encode({"n": 1}), priority=7, metadata=encode({"from": "test"}),
+        timeout_seconds=9.0,
+    )  # fmt: skip
     store.settle("w1", [retry(job, ERROR, 0.0)], now=clock.now)
     claim_one(store, clock)
     store.hold(job.id, now=clock.now)
@@ -223,12 +228,8 @@ def test_a_claim_whose_lease_was_not_written_claimed_nothing(
     add(store, clock)
     before = database.snapshot()
     database.break_inserts("lease")
-    try:
+    with pytest.raises(TenureError, match="refused by the test"):
         claim_jobs(store, clock)
-    except TenureError as error:
-        assert "refused by the test" in str(error)
-    else:
-        raise AssertionError("the claim did not notice")
     assert database.snapshot() == before
     database.mend_inserts("lease")
     assert claim_one(store, clock).token == 1
@@ -285,7 +286,7 @@ def test_concurrent_sweeps_charge_a_lost_attempt_once(open_shared: Opener) -> No
 
     total = 0
     while total < len(ids):
-        total += sum(at_once([lambda s=s: sweep_all(s) for s in stores]))  # type: ignore[misc]
+        total += sum(at_once([partial(sweep_all, store) for store in stores]))
     assert total == len(ids)
     jobs = [stores[0].get(id) for id in ids]
     assert {(job.token, job.attempts, job.crashes) for job in jobs} == {(2, 1, 1)}

@@ -35,7 +35,7 @@ from tests.statements.support import (
 from tests.support.stores import Clock
 
 Hold = Callable[[], Held]
-BlockedBy = Callable[[Held], None]
+BlockedBy = Callable[..., None]
 
 
 def tickets(database: Database, id: int) -> tuple[int, int]:
@@ -228,7 +228,7 @@ def test_the_last_two_parents_that_finish_together_free_their_child_once(
     first = hold()
     pg.settle("w1", [succeed(mother)], on=first.connection, now=clock.now)
     second = Background(lambda: pg.settle("w1", [succeed(father)], now=clock.now))
-    blocked_by(first)
+    blocked_by(first, or_over=second)
     first.commit()
     assert second.result() == [LANDED]
     assert tickets(pg_sql, child) == (1, 0)
@@ -380,9 +380,7 @@ def test_hold_waits_for_a_claim_in_flight_and_holds_the_job_when_it_comes_back(
     assert claim_one(pg, clock).id == id
 
 
-def test_a_claim_passes_over_a_job_that_is_being_held(
-    pg: Store, clock: Clock, hold: Hold
-) -> None:
+def test_a_claim_passes_over_a_job_that_is_being_held(pg: Store, clock: Clock, hold: Hold) -> None:
     first, second = add(pg, clock, 2)
     holding = hold()
     holding.do(hold_job, first, now=clock.now)

@@ -155,11 +155,12 @@ def test_failing_to_store_something_on_the_side_does_not_change_how_the_job_ends
     """Progress and checkpoints may fail; the job is still held, and its success still lands."""
     job = running(store, clock)
     database.break_inserts("note")
+    write: dict[str, Callable[[], object]] = {
+        "progress": lambda: store.report_progress("w1", [(job, 0.5, None)], now=clock.now),
+        "checkpoint": lambda: store.save_checkpoint("w1", job, encode(1), now=clock.now),
+    }
     with pytest.raises(TenureError, match="refused by the test"):
-        if what == "progress":
-            store.report_progress("w1", [(job, 0.5, None)], now=clock.now)
-        else:
-            store.save_checkpoint("w1", job, encode(1), now=clock.now)
+        write[what]()
     assert store.get(job.id).state is State.RUNNING
     assert store.settle("w1", [succeed(job, encode("out"))], now=clock.now) == [LANDED]
     assert store.get(job.id).result == '"out"'

@@ -62,7 +62,11 @@ def test_the_last_attempt_is_the_same_one_on_both_paths(
     store: Store, clock: Clock, max_attempts: int
 ) -> None:
     """One short of the limit both paths try again; at the limit both end the job. The comparison
-    is one function."""
+    is one function.
+
+    Seen failing with a comparison of its own on the crash path: the job that errs had failed while
+    the one that kills its worker stood in line once more.
+    """
     ids = {how: add(store, clock, max_attempts=max_attempts)[0] for how in ("error", "crash")}
     for attempt in range(max_attempts):
         by_id = {job.id: job for job in claim_jobs(store, clock, most=1) + claim_jobs(store, clock)}
@@ -129,7 +133,6 @@ def test_the_wait_before_a_retry_is_bounded_at_any_number_of_attempts(attempts: 
 
 
 @statement(36)
-@rule("token-grows")
 def test_a_retry_changes_state_due_time_and_ticket_together(
     store: Store, clock: Clock, database: Database
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -93,7 +94,7 @@ def test_a_tenant_changes_nothing_of_anybody_elses(
         acme.unhold,
         acme.replay,
         acme.delete,
-        lambda id: acme.move(id, priority=1),
+        partial(acme.move, priority=1),
     ]
     for id in (done.id, held.id, theirs, waiting, shared):
         for call in calls:
@@ -102,7 +103,7 @@ def test_a_tenant_changes_nothing_of_anybody_elses(
     for id in (done.id, held.id, theirs, waiting):
         for look in (acme.get, acme.timeline, acme.progress):
             with pytest.raises(JobNotFound):
-                look(id)  # type: ignore[operator]
+                look(id)
     assert acme.get(shared).id == shared
     assert database.snapshot() == before
 

@@ -1,4 +1,4 @@
-"""What workers rely on in the engine: statements 61, 64 and 65. The loop itself is tested with it."""
+"""What workers rely on in the engine: statements 61, 64 and 65."""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from datetime import datetime
 
+import msgspec
+
 from tenure.errors import InvalidInput
 from tenure.job import Claimed, Feature, Lease, State, check_int, check_name, check_seconds
 from tenure.store.rows import Ending
@@ -31,6 +33,8 @@ async def claim(
     for_all_tenants("claim", tx.tenant)
     _check(worker, queues, lease_seconds)
     tx.at(now)
+    if tx.repeat and (leases := await _claimed_before(tx, worker)):
+        return leases
     granted: list[Row] = []
     for _ in range(_VOID_ROUNDS):
         taken = await tx.take_tickets(queues)
@@ -67,8 +71,25 @@ def _blocks(rows: list[Row]) -> list[list[Row]]:
 async def _lease(tx: Tx, worker: str, block: list[Row], lease_seconds: float) -> Lease:
     pairs = to_json([(row[3], row[4]) for row in block])
     [(lease_id, claimed_at, expires_at)] = await tx.fetch(
-        "insert_lease", worker=worker, jobs=pairs, lease_seconds=lease_seconds
+        "insert_lease", worker=worker, call=tx.call, jobs=pairs, lease_seconds=lease_seconds
     )
+    return _granted(tx, worker, (lease_id, claimed_at, expires_at), block)
+
+
+async def _claimed_before(tx: Tx, worker: str) -> list[Lease]:
+    """The first try may have landed unanswered: its jobs are ours, and nobody else runs them."""
+    leases = []
+    for lease_id, claimed_at, expires_at, jobs in await tx.fetch(
+        "leases_of_call", worker=worker, call=tx.call
+    ):
+        pairs = [{"id": id, "token": token} for id, token in msgspec.json.decode(jobs)]
+        block = await tx.fetch("jobs_on_lease", rows=to_json(pairs))
+        leases.append(_granted(tx, worker, (lease_id, claimed_at, expires_at), block))
+    return leases
+
+
+def _granted(tx: Tx, worker: str, lease: Row, block: list[Row]) -> Lease:
+    lease_id, claimed_at, expires_at = lease
     when = tx.when
     jobs = tuple(
         Claimed(
@@ -76,7 +97,7 @@ async def _lease(tx: Tx, worker: str, block: list[Row], lease_seconds: float) ->
             crashes, when(created_at), timeout, retry, metadata, features,
         )
         for queue, priority, _, id, token, task, args, tenant, attempts, max_attempts, crashes,
-            created_at, timeout, retry, metadata, features, _ in block
+            created_at, timeout, retry, metadata, features, *_ in block
     )  # fmt: skip
     return Lease(lease_id, worker, when(claimed_at), when(expires_at), jobs)
 

@@ -55,14 +55,14 @@ class Floors:
     _candidate: _Candidate | None = None
     _taken: int = 0
     _era: int = 0
-    _last_full_scan: float = 0.0
+    _last_full_scan: dict[str, float] = field(default_factory=dict)
 
     def reset(self) -> None:
         """Forget everything: another server may have answered since."""
         self._era += 1
         self._floors = {}
         self._candidate = None
-        self._last_full_scan = 0.0
+        self._last_full_scan = {}
 
     def floor(self, queue: str, priority: int) -> int:
         """The place below which this lane holds nothing."""
@@ -104,20 +104,20 @@ class Floors:
         seen lie inside a stretch, so a new one is found at once.
         """
         now = time.monotonic()
-        full = now - self._last_full_scan >= self.full_scan_seconds
-        if full:
-            self._last_full_scan = now
         rows = []
         for queue in queues:
+            full = now - self._last_full_scan.get(queue, 0.0) >= self.full_scan_seconds
+            if full:
+                self._last_full_scan[queue] = now
             low = (MIN_PRIORITY - 1, 0)
             floors = () if full else sorted(
                 (priority, floor) for (name, priority), floor in list(self._floors.items())
                 if name == queue and floor > 0
             )  # fmt: skip
             for priority, floor in floors:
-                rows.append(_range(queue, low, (priority, 0)))
+                rows.append(_range(queue, low, priority))
                 low = (priority, floor)
-            rows.append(_range(queue, low, (MAX_PRIORITY + 1, 0)))
+            rows.append(_range(queue, low, MAX_PRIORITY + 1))
         return to_json(rows)
 
     async def _lowest(self, reader: Reader) -> dict[Lane, int]:
@@ -132,8 +132,8 @@ class Floors:
         return {row[0] for row in await reader.fetch("place_drawers")}
 
 
-def _range(queue: str, low: tuple[int, int], high: tuple[int, int]) -> dict[str, object]:
+def _range(queue: str, low: tuple[int, int], below_priority: int) -> dict[str, object]:
     return {
         "queue": queue, "low_priority": low[0], "low_place": low[1],
-        "high_priority": high[0], "high_place": high[1],
+        "below_priority": below_priority,
     }  # fmt: skip

@@ -5,9 +5,11 @@ another tenant, raises `JobNotFound`.
 """
 
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from tenure.errors import InvalidInput, JobNotFound, KeyTaken, StoreBusy
 from tenure.job import (
+    LONG_AGO,
     MAX_PRIORITY,
     MIN_PRIORITY,
     Feature,
@@ -25,7 +27,16 @@ from tenure.job import (
 )
 from tenure.store.enqueue import key_row, take_keys
 from tenure.store.rows import Ending, Happening, Ticket
-from tenure.store.session import Mode, Row, Scope, Tx, for_all_tenants, to_json, transaction
+from tenure.store.session import (
+    Mode,
+    Row,
+    Scope,
+    Tx,
+    for_all_tenants,
+    given_time,
+    to_json,
+    transaction,
+)
 from tenure.store.settle import add_events, finish_jobs
 
 PRUNE_BATCH = 1000
@@ -61,12 +72,14 @@ async def hold(tx: Tx, id: int, *, reason: str = "held", now: datetime | None = 
     """Keep a job from being claimed until `unhold`. A running one is held when it comes back."""
     check_reason(reason)
     tx.at(now)
+    if await _done_before(tx, id):
+        return True
     job = await _lock_live(tx, id)
     if job[7]:
         return False
     park = await _take_ticket(tx, job)
     await tx.fetch("set_held", id=id, held=True, reason=reason, park=park)
-    await add_events(tx, [Happening(id, job[1], "held", None, {"reason": reason})])
+    await add_events(tx, [Happening(id, job[1], "held", None, {"reason": reason}, call=tx.call)])
     return True
 
 
@@ -74,6 +87,8 @@ async def hold(tx: Tx, id: int, *, reason: str = "held", now: datetime | None = 
 async def unhold(tx: Tx, id: int, *, now: datetime | None = None) -> bool:
     """Let a held job go on: it is claimable at once, or when its due time comes."""
     tx.at(now)
+    if await _done_before(tx, id):
+        return True
     job = await _lock_live(tx, id)
     if not job[7]:
         return False
@@ -84,7 +99,7 @@ async def unhold(tx: Tx, id: int, *, now: datetime | None = None) -> bool:
         await tx.fetch(
             "put_in_line", rows=to_json([Ticket(id, token, due_at=due, reason="unheld")])
         )
-    await add_events(tx, [Happening(id, token, "unheld")])
+    await add_events(tx, [Happening(id, token, "unheld", call=tx.call)])
     return True
 
 
@@ -112,6 +127,8 @@ async def move(
     if queue is None and priority is None and due_at is None:
         raise InvalidInput("move needs a new queue, priority or due_at")
     tx.at(now)
+    if await _done_before(tx, id):
+        return True
     job = await _lock_live(tx, id)
     token, parked = job[1], job[6]
     if parked is not None:
@@ -127,9 +144,8 @@ async def move(
         await tx.fetch("put_in_line", rows=to_json([ticket]))
     else:
         return False
-    await add_events(
-        tx, [Happening(id, token, "moved", None, {"queue": queue, "priority": priority})]
-    )
+    detail: dict[str, object] = {"queue": queue, "priority": priority}
+    await add_events(tx, [Happening(id, token, "moved", None, detail, call=tx.call)])
     return True
 
 
@@ -141,6 +157,8 @@ async def replay(tx: Tx, id: int, *, now: datetime | None = None) -> bool:
     Raises `KeyTaken` when another job holds its key.
     """
     tx.at(now)
+    if await _done_before(tx, id):
+        return True
     row = await _finished(tx, id)
     if row is None:
         await _lock_live(tx, id)
@@ -149,7 +167,7 @@ async def replay(tx: Tx, id: int, *, now: datetime | None = None) -> bool:
     await _retake_key(tx, row)
     waiting = await tx.fetch("reopen_edges", id=id)
     await tx.fetch("replay", id=id, features=Feature.CHILDREN if waiting else 0)
-    await add_events(tx, [_ended(tx, row), Happening(id, token + 1, "replayed")])
+    await add_events(tx, [_ended(tx, row), Happening(id, token + 1, "replayed", call=tx.call)])
     return True
 
 
@@ -224,7 +242,7 @@ async def resume(tx: Tx, queue: str, *, now: datetime | None = None) -> bool:
     for_all_tenants("resume", tx.tenant)
     check_name("queue", queue)
     tx.at(now)
-    return bool(await tx.fetch("resume_queue", name=queue))
+    return bool(await tx.fetch("resume_queue", name=queue)) or tx.repeat
 
 
 async def prune(
@@ -241,29 +259,82 @@ async def prune(
     for_all_tenants("prune", scope.tenant)
     check_seconds("succeeded_seconds", succeeded_seconds)
     check_seconds("other_seconds", other_seconds)
+    given_time(now)
     clock = now or utc_now()
-    longest = clock - timedelta(seconds=max(succeeded_seconds, other_seconds))
+    cuts = _Cuts(
+        clock - timedelta(seconds=succeeded_seconds), clock - timedelta(seconds=other_seconds)
+    )
 
-    async def days(tx: Tx) -> int:
+    async def add_days(tx: Tx) -> None:
         tx.at(now)
         await tx.fetch("add_history_days", days=3)
-        [(dropped,)] = await tx.fetch("drop_history_days", before=tx.time(longest))
+
+    async def drop_days(tx: Tx) -> int:
+        tx.at(now)
+        [(dropped,)] = await tx.fetch("drop_history_days", before=tx.time(min(cuts)))
         return int(dropped)
 
-    async def keys(tx: Tx) -> int:
+    async def stretches(tx: Tx) -> list[Row]:
         tx.at(now)
-        return len(await tx.fetch("prune_keys", most=PRUNE_BATCH))
+        return await tx.fetch("history_stretches", latest=tx.time(max(cuts)))
 
-    if await scope.transact(days):
+    await scope.transact(add_days)
+    if await scope.transact(drop_days):
         await _prune_orphans(scope)
     removed = 0
-    for succeeded, age in ((True, succeeded_seconds), (False, other_seconds)):
-        before = clock - timedelta(seconds=age)
-        while batch := await _prune_batch(scope, succeeded, before, now):
-            removed += batch
-    while await scope.transact(keys):
-        pass
+    for start, stop in await scope.transact(stretches, Mode.READ):
+        removed += await _prune_stretch(scope, start, stop, cuts, now)
+    await _prune_keys(scope, now)
     return removed
+
+
+class _Cuts(NamedTuple):
+    """Jobs that finished before these moments are due to go."""
+
+    succeeded: datetime
+    other: datetime
+
+
+async def _prune_stretch(
+    scope: Scope, start: object, stop: object, cuts: _Cuts, now: datetime | None
+) -> int:
+    """Walk along the finished jobs of a stretch of time, once, and remove those that are due."""
+    removed = after = 0
+    while True:
+
+        async def step(tx: Tx, start: object = start, after: int = after) -> list[Row]:
+            tx.at(now)
+            await tx.fetch("walk_by_index")
+            rows = await tx.fetch(
+                "prune_finished", start=start, stop=stop, after=after, most=PRUNE_BATCH,
+                succeeded_before=tx.time(cuts.succeeded), other_before=tx.time(cuts.other),
+            )  # fmt: skip
+            if gone := [row[0] for row in rows if row[0] is not None]:
+                await tx.fetch("forget_jobs", ids=to_json(gone))
+            return rows
+
+        rows = await scope.transact(step)
+        reached = [row for row in rows if row[0] is None]
+        if not reached:
+            return removed
+        [(_, start, after)] = reached
+        removed += len(rows) - 1
+
+
+async def _prune_keys(scope: Scope, now: datetime | None) -> None:
+    """Give back the unique keys whose period is over, in batches."""
+    after: object = None
+    while True:
+
+        async def step(tx: Tx, after: object = after) -> list[Row]:
+            tx.at(now)
+            since = tx.time(LONG_AGO) if after is None else after
+            return await tx.fetch("prune_keys", after=since, most=PRUNE_BATCH)
+
+        rows = await scope.transact(step)
+        if not rows:
+            return
+        after = max(row[0] for row in rows)
 
 
 async def _prune_orphans(scope: Scope) -> None:
@@ -279,19 +350,9 @@ async def _prune_orphans(scope: Scope) -> None:
         walked = await scope.transact(walk)
 
 
-async def _prune_batch(
-    scope: Scope, succeeded: bool, before: datetime, now: datetime | None
-) -> int:
-    async def remove(tx: Tx) -> int:
-        tx.at(now)
-        rows = await tx.fetch(
-            "prune_finished", before=tx.time(before), succeeded=succeeded, most=PRUNE_BATCH
-        )
-        if rows:
-            await tx.fetch("forget_jobs", ids=to_json([row[0] for row in rows]))
-        return len(rows)
-
-    return await scope.transact(remove)
+async def _done_before(tx: Tx, id: int) -> bool:
+    """Did the first try of this call, whose COMMIT got no answer, land?"""
+    return tx.repeat and bool(await tx.fetch("events_of_call", id=id, call=tx.call))
 
 
 async def _lock(tx: Tx, id: int) -> Row | None:

@@ -10,10 +10,12 @@ them for ever. Our own connections therefore plan without sequential scans, hash
 
 import os
 import random
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from operator import itemgetter
@@ -25,6 +27,7 @@ from psycopg.conninfo import conninfo_to_dict
 from tenure.errors import (
     ConfigError,
     InvalidInput,
+    OutcomeUnknown,
     SchemaMissing,
     StoreBusy,
     StoreError,
@@ -53,6 +56,7 @@ from tenure.store.statements import migration_script, statements
 from tenure.store.wire import Blocking, BlockingColour, Colour, Suspending, Wire
 
 CONFLICT_TRIES = 10
+TIMEOUT_TRIES = 2
 COPY_ROWS = 100
 ID_BLOCK = 64
 """More than 32: see `draw_ids`."""
@@ -63,7 +67,7 @@ _PLANNER = {
     "enable_mergejoin": "off",
     "jit": "off",
 }
-_LIMITS = {"lock_timeout": "5s", "idle_in_transaction_session_timeout": "60s"}
+_LOCK_SECONDS = 5.0
 _MIGRATION_LOCK = 7_364_881_223
 
 
@@ -145,8 +149,20 @@ class BorrowedTx(PostgresTx):
     async def fetch(self, statement: str, **params: object) -> list[Row]:
         try:
             return await super().fetch(statement, **params)
-        except psycopg.errors.DataError as error:
-            raise ValueRefused(f"the database refused a value: {_text(error)}") from error
+        except _CONFLICTS:
+            raise  # the caller's transaction, and the caller's to run again
+        except psycopg.Error as error:
+            raise _translate(error) from error
+
+    async def require_read_committed(self) -> None:
+        [(level,)] = await self._wire.fetch(
+            "select current_setting('transaction_isolation')", {}, prepare=False
+        )
+        if level != "read committed":
+            raise InvalidInput(
+                f"on= is a {level} transaction, and this job has children: whether they are free "
+                "cannot be seen there. Use READ COMMITTED to complete it"
+            )
 
 
 class Postgres(Session):
@@ -161,7 +177,8 @@ class Postgres(Session):
         give_up_seconds: float = 10.0,
         transaction_pooler: bool = False,
     ) -> None:
-        self._params = _connect_params(conninfo, transaction_pooler)
+        self._limits = _limits(give_up_seconds)
+        self._params = _connect_params(conninfo, transaction_pooler, _PLANNER | self._limits)
         self._new_colour = colour
         self._schema = schema
         self._sql = statements("postgres", schema)
@@ -190,49 +207,45 @@ class Postgres(Session):
 
     async def transact(self, op: Operation[R], mode: Mode = Mode.WRITE) -> R:
         deadline = time.monotonic() + self._give_up_seconds
-        repeat = collided = False
+        call = _Call()
         conflicts = outages = 0
         while True:
             try:
-                return await self._attempt(op, mode, deadline, repeat, collided)
+                return await self._attempt(op, mode, deadline, call)
             except Collided:
-                collided = True
+                call.collided = True
             except psycopg.errors.UniqueViolation as error:
-                if not repeat or collided:
+                if not call.repeat or call.collided:
                     raise _translate(error) from error
-                collided = True
+                call.collided = True
             except _CONFLICTS as error:
                 conflicts += 1
-                if conflicts >= CONFLICT_TRIES or time.monotonic() > deadline:
+                if conflicts >= _tries(error) or time.monotonic() > deadline:
                     raise _translate(error) from error
                 await self._colour.sleep(random.uniform(0, 0.01 * 2**conflicts))
             except psycopg.Error as error:
                 if not _is_outage(error):
                     raise _translate(error) from error
-                repeat = True
                 outages += 1
                 pause = random.uniform(0, min(1.0, 0.02 * 2**outages))
                 if time.monotonic() + pause > deadline:
-                    raise _translate(error) from error
+                    raise _outage(error, call) from error
                 await self._colour.sleep(pause)
 
-    async def _attempt(
-        self, op: Operation[R], mode: Mode, deadline: float, repeat: bool, collided: bool
-    ) -> R:
+    async def _attempt(self, op: Operation[R], mode: Mode, deadline: float, call: "_Call") -> R:
         wire = await self._acquire(deadline)
         try:
             await wire.script(self._begin(mode))
             tx = PostgresTx(wire, self._sql, self.floors, prepare=not self._pooler)
-            tx.repeat, tx.collided = repeat, collided
+            tx.call, tx.repeat, tx.collided = call.name, call.repeat, call.collided
             answer = await op(tx)
+            call.repeat = mode is not Mode.READ  # from here on it may have landed
             await wire.script("commit")
             return answer
-        except psycopg.Error as error:
-            if _is_outage(error):
+        except BaseException as error:
+            if isinstance(error, psycopg.Error) and _is_outage(error):
                 await _discard(wire)
-            raise
-        except BaseException:
-            if not wire.broken and not wire.idle:
+            elif not wire.broken and not wire.idle:
                 await _undo(wire)
             raise
         finally:
@@ -247,7 +260,7 @@ class Postgres(Session):
         elif mode is Mode.WRITE and self._commits_late:  # the user's default is not our promise
             parts.append("set local synchronous_commit = on")
         if self._pooler:
-            settings = (_PLANNER if mode is not Mode.READ else {}) | _LIMITS
+            settings = (_PLANNER if mode is not Mode.READ else {}) | self._limits
             parts += [f"set local {name} = '{value}'" for name, value in settings.items()]
         elif mode is Mode.READ:
             parts += [
@@ -386,6 +399,15 @@ class Postgres(Session):
         return await self._colour.connect(**{"connect_timeout": timeout} | self._params)
 
 
+@dataclass
+class _Call:
+    """One call of `transact` through all its tries."""
+
+    name: str = field(default_factory=lambda: secrets.token_hex(8))
+    repeat: bool = False
+    collided: bool = False
+
+
 _CONFLICTS = (
     psycopg.errors.DeadlockDetected,
     psycopg.errors.SerializationFailure,
@@ -393,10 +415,34 @@ _CONFLICTS = (
     psycopg.errors.QueryCanceled,
 )
 
-_WRONG = ("authentication failed", "does not exist", "no pg_hba.conf entry", "not permitted")
+# A peer that has vanished is noticed within seconds, not when TCP gives up.
+_KEEPALIVE = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3,
+              "tcp_user_timeout": 10_000}  # fmt: skip
+
+_TIMEOUTS = (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled)
+
+# At connect the driver gives no code, only text: these will not get better by trying again.
+_WRONG = (
+    "authentication failed",
+    "no password supplied",
+    "does not exist",
+    "no pg_hba.conf entry",
+    "rejects connection",
+    "permission denied for database",
+    "not permitted",
+)
 
 
-def _connect_params(conninfo: str, pooler: bool) -> dict[str, Any]:
+def _limits(give_up_seconds: float) -> dict[str, str]:
+    """Nobody waits longer for a lock than for the whole operation."""
+    lock_milliseconds = max(1, round(1000 * min(_LOCK_SECONDS, give_up_seconds)))
+    return {
+        "lock_timeout": f"{lock_milliseconds}ms",
+        "idle_in_transaction_session_timeout": "60s",
+    }
+
+
+def _connect_params(conninfo: str, pooler: bool, settings: Mapping[str, str]) -> dict[str, Any]:
     try:
         params: dict[str, Any] = dict(conninfo_to_dict(conninfo))
     except psycopg.ProgrammingError as error:
@@ -405,9 +451,11 @@ def _connect_params(conninfo: str, pooler: bool) -> dict[str, Any]:
         if not (port.isascii() and port.isdigit() and 1 <= int(port[:6]) <= 65_535):
             raise ConfigError("the port in the PostgreSQL URL must be a number from 1 to 65535")
     if not pooler:
-        settings = " ".join(f"-c {name}={value}" for name, value in (_PLANNER | _LIMITS).items())
-        params["options"] = f"{params.get('options', '')} {settings}".strip()
+        flags = " ".join(f"-c {name}={value}" for name, value in settings.items())
+        params["options"] = f"{params.get('options', '')} {flags}".strip()
     params["autocommit"] = True
+    for name, value in _KEEPALIVE.items():
+        params.setdefault(name, value)
     params.setdefault("application_name", "tenure")
     if pooler:
         params["prepare_threshold"] = None
@@ -422,6 +470,20 @@ def _is_outage(error: psycopg.Error) -> bool:
             text in str(error) for text in _WRONG
         )
     return state[:2] == "08" or state[:4] == "57P0" or state in ("25006", "53300", "25P03")
+
+
+def _tries(error: psycopg.Error) -> int:
+    """A deadlock is over at once; somebody who holds a lock for seconds may hold it for hours."""
+    return TIMEOUT_TRIES if isinstance(error, _TIMEOUTS) else CONFLICT_TRIES
+
+
+def _outage(error: psycopg.Error, call: _Call) -> StoreError | InvalidInput:
+    if call.repeat:
+        return OutcomeUnknown(
+            f"PostgreSQL went away while a COMMIT was under way ({_text(error)}); it may have been "
+            "kept. Look before you repeat it, or enqueue with a unique key"
+        )
+    return _translate(error)
 
 
 def _translate(error: psycopg.Error) -> StoreError | InvalidInput:

@@ -44,6 +44,8 @@ class Tx(ABC):
     repeat: bool = False
     collided: bool = False
     waited_seconds: float = 0.0
+    call: str = ""
+    """Names this call, and stays the same in its repeats; empty where nothing is ever repeated."""
 
     @abstractmethod
     def at(self, now: datetime | None) -> None:
@@ -78,6 +80,9 @@ class Tx(ABC):
     @abstractmethod
     def when(self, value: Any) -> datetime:
         """A time as this store reads it."""
+
+    async def require_read_committed(self) -> None:  # noqa: B027 - only a borrowed one can fail
+        """Refuse a transaction whose snapshot is older than its locks. Ours never is."""
 
     def when_or_none(self, value: Any) -> datetime | None:
         """Like `when`, for columns that may be empty."""

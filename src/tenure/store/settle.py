@@ -10,7 +10,7 @@ from datetime import datetime
 import msgspec
 
 from tenure.codec import clean_text
-from tenure.errors import LeaseLost, ValueRefused
+from tenure.errors import LeaseLost, StoreBusy, ValueRefused
 from tenure.job import Feature, Json, State, check_json, check_name
 from tenure.lifecycle import (
     HeldJob,
@@ -22,7 +22,7 @@ from tenure.lifecycle import (
     after_settlement,
 )
 from tenure.store.rows import Ending, Happening, Success, Ticket, raw
-from tenure.store.session import Mode, Row, Scope, Tx, to_json, transaction
+from tenure.store.session import Mode, Row, Scope, Tx, for_all_tenants, to_json, transaction
 
 MAX_MESSAGE = 1000
 
@@ -35,18 +35,23 @@ _KEY, _NOTES, _CHILDREN = int(Feature.KEY), int(Feature.NOTES), int(Feature.CHIL
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What became of one worker write: it landed, it was stale, or the store refused its data."""
+    """What became of one worker write.
+
+    It landed; or it was stale; or the store refused its data (`error`); or somebody else has the
+    row locked (`busy`): send it again.
+    """
 
     landed: bool
     error: str | None = None
+    busy: bool = False
 
     @property
     def stale(self) -> bool:
         """The job is no longer this worker's; nothing was changed."""
-        return not self.landed and self.error is None
+        return not self.landed and self.error is None and not self.busy
 
 
-LANDED, STALE = Answer(True), Answer(False)
+LANDED, STALE, BUSY = Answer(True), Answer(False), Answer(False, busy=True)
 
 
 async def settle(
@@ -61,11 +66,13 @@ async def settle(
     """End attempts: one transaction, one answer per settlement, in order.
 
     `done_leases` are leases that the worker believes to be used up; they are removed if that is
-    true. A batch that the database refuses as a whole is halved until the bad row stands alone.
+    true. A batch that the database refuses as a whole is halved until the bad row stands alone; one
+    that waits for a row which somebody else has locked goes on without that row.
     With `on`, the caller's own transaction, a stale settlement raises `LeaseLost`, so that the
     caller's rows roll back with it. So does one that an earlier transaction has committed already:
     the caller's rows were committed with it, and must not be again.
     """
+    for_all_tenants("settle", scope.tenant)
     check_name("worker", worker)
     if on is not None:
         tx = scope.enter(scope.session.borrow(on))
@@ -86,12 +93,30 @@ async def _settle_halving(
 ) -> list[Answer]:
     try:
         return await scope.transact(lambda tx: _settle(tx, worker, settlements, done_leases, now))
+    except StoreBusy:
+        if len(settlements) <= 1:
+            raise
+        return await scope.transact(lambda tx: _settle_unlocked(tx, worker, settlements, now))
     except ValueRefused as error:
         if len(settlements) <= 1:
             return [Answer(False, str(error)) for _ in settlements]
         half = len(settlements) // 2
         first = await _settle_halving(scope, worker, settlements[:half], (), now)
         return first + await _settle_halving(scope, worker, settlements[half:], done_leases, now)
+
+
+async def _settle_unlocked(
+    tx: Tx, worker: str, settlements: list[Settlement], now: datetime | None
+) -> list[Answer]:
+    """Settle what nobody else has locked."""
+    tx.at(now)
+    rows = to_json([{"id": s.id, "token": s.token} for s in settlements])
+    ours = {(row[0], row[1]) for row in await tx.fetch("lock_expired", rows=rows)}
+    live = {(id, token) for id, token in await tx.fetch("still_live", rows=rows)}
+    locked = live - ours
+    free = [s for s in settlements if (s.id, s.token) not in locked]
+    answers = iter(await _settle(tx, worker, free, (), now))
+    return [BUSY if (s.id, s.token) in locked else next(answers) for s in settlements]
 
 
 async def _settle(
@@ -195,6 +220,7 @@ async def _let_go(tx: Tx, finished: list[tuple[int, int, State]]) -> list[int]:
     ]  # fmt: skip
     if not parents:
         return []
+    await tx.require_read_committed()
     children = await tx.fetch("note_parent_ends", rows=to_json(parents))
     return sorted({row[0] for row in children})
 
@@ -222,9 +248,7 @@ async def _free_or_end(tx: Tx, ids: list[int]) -> list[Ending]:
     for id, token, due_at, flagged, all_succeeded in await tx.fetch(
         "freed_children", ids=to_json(ids)
     ):
-        move = after_parents(
-            all_succeeded=bool(all_succeeded), cancel_requested=bool(flagged), delay_seconds=0.0
-        )
+        move = after_parents(all_succeeded=bool(all_succeeded), cancel_requested=bool(flagged))
         if move.to.final:
             endings.append(Ending(id, token, move.to, reason=move.reason))
         else:

@@ -109,11 +109,16 @@ class SQLiteTx(Tx):
 
     async def take_tickets(self, queues: Mapping[str, int]) -> list[Row]:
         taken: list[Row] = []
+        suspects = 1
         for queue, most in queues.items():
-            rows = await self.fetch("take_tickets", queue=queue, most=most)
+            rows = await self.fetch("take_tickets", queue=queue, most=most, suspects=suspects)
             if rows:  # the single writer took the head of the line: all up to the last one
                 _, priority, place, *_ = rows[-1]
-                await self.fetch("drop_tickets", queue=queue, priority=priority, place=place)
+                suspect = next((row[2] for row in rows if row[17]), 0)
+                await self.fetch(
+                    "drop_tickets", queue=queue, priority=priority, place=place, suspect=suspect
+                )
+                suspects -= suspect != 0
             taken += rows
         return taken
 
@@ -248,7 +253,9 @@ class SQLite(Session):
         self._closed = False
         _sessions.add(self)
         try:
-            with _fork_lock:  # two threads that open one file must not take each other for strangers
+            with (
+                _fork_lock
+            ):  # two threads that open one file must not take each other for strangers
                 driver.check_not_open_elsewhere(path, driver_name)
                 self._writer(self._processes[-1])
             drive(self.migrate())

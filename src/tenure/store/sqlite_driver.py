@@ -247,8 +247,13 @@ def check_path(path: str) -> None:
         )
     if "\0" in path:
         raise ConfigError("the file's name has a NUL in it; remove %00 from the URL")
-    if Path(path).is_file() and 0 < Path(path).stat().st_size < SMALLEST_DATABASE:
-        # SQLite would take it for an empty database and write over it.
+    try:
+        if not Path(path).parent.is_dir() or Path(path).is_dir():
+            raise StoreUnavailable(_why_cannot_open(path))
+        size = Path(path).stat().st_size if Path(path).is_file() else 0
+    except OSError as error:
+        raise StoreUnavailable(
+            f"{path} cannot be reached ({error.strerror}); check the permissions of its folders"
+        ) from error
+    if 0 < size < SMALLEST_DATABASE:  # SQLite would take it for an empty one and write over it
         raise StoreError(f"{path} is not an intact SQLite database; name another file")
-    if not Path(path).parent.is_dir() or Path(path).is_dir():
-        raise StoreUnavailable(_why_cannot_open(path))

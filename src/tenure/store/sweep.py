@@ -2,16 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 
 import msgspec
 
+from tenure.errors import StoreBusy
 from tenure.job import Beat, check_int, check_name, check_seconds
 from tenure.lifecycle import Move, Standing, after_crash
 from tenure.store.rows import Ending, Happening, Ticket
-from tenure.store.session import Mode, Row, Tx, to_json, transaction
+from tenure.store.session import Mode, Row, Scope, Tx, for_all_tenants, to_json, transaction
 from tenure.store.settle import add_events, finish_jobs
 
 MAX_PAGE = 10_000
+MAX_PAGES = 1000
 PATIENCE_SECONDS = 1.0
 
 Pair = tuple[int, int]
@@ -28,6 +31,7 @@ class Swept(msgspec.Struct, frozen=True):
 @transaction(Mode.WRITE)
 async def promote(tx: Tx, *, most: int = 1000, now: datetime | None = None) -> int:
     """Put up to `most` due jobs at the end of their lines. Their tokens stay. Answers how many."""
+    for_all_tenants("promote", tx.tenant)
     check_int("most", most, 1, MAX_PAGE)
     tx.at(now)
     promoted = await tx.fetch("promote", most=most)
@@ -50,6 +54,7 @@ async def extend(
     `leases` maps each lease to the ids of its jobs that have started. A lease that has expired is
     refused and answered as lost, even before anybody swept it: its worker must stop.
     """
+    for_all_tenants("extend", tx.tenant)
     check_name("worker", worker)
     check_seconds("lease_seconds", lease_seconds, least=0.001)
     tx.at(now)
@@ -71,40 +76,73 @@ async def extend(
         valid = await tx.fetch("valid_leases", ids=to_json(missing), worker=worker)
         busy = {row[0] for row in valid}
     lost = tuple(id for id in missing if id not in busy)
-    return Beat(lost, await _asked_to_stop(tx, worker, sorted(extended | busy)))
+    cancelled = await _asked_to_stop(tx, worker, sorted(extended | busy))
+    return Beat(lost, cancelled, tuple(sorted(busy)))
 
 
 async def _asked_to_stop(tx: Tx, worker: str, lease_ids: list[int]) -> tuple[Pair, ...]:
-    flagged = {(id, token) for id, token in await tx.fetch("flagged_jobs")}
-    if not flagged or not lease_ids:
+    if not lease_ids or not await tx.fetch("any_flagged"):
         return ()
     held: set[Pair] = set()
     for (jobs,) in await tx.fetch("lease_jobs", ids=to_json(lease_ids), worker=worker):
         held.update(_pairs(jobs))
+    ids = to_json(sorted(id for id, _ in held))
+    flagged = {(id, token) for id, token in await tx.fetch("flagged_jobs", ids=ids)}
     return tuple(sorted(flagged & held))
 
 
-@transaction(Mode.WRITE)
-async def sweep(tx: Tx, *, most: int = 20, now: datetime | None = None) -> Swept:
+async def sweep(scope: Scope, *, most: int = 20, now: datetime | None = None) -> Swept:
     """Take back the jobs of up to `most` expired leases: requeued, failed or cancelled.
 
-    Needs no handler for their tasks. After a long wait for the write lock one sweep is skipped, so
-    that live workers, who waited as long, renew first.
+    Needs no handler for their tasks. Each lease is a transaction of its own: one whose rows are
+    locked by somebody is passed over and holds up no other. After a long wait for the write lock
+    one sweep is skipped, so that live workers, who waited as long, renew first.
     """
+    for_all_tenants("sweep", scope.tenant)
     check_int("most", most, 1, MAX_PAGE)
+    requeued = finished = leases = 0
+    after: tuple[object, int] | None = None
+    for _ in range(MAX_PAGES):
+        page = await scope.transact(partial(_expired, most=most, after=after, now=now), Mode.READ)
+        for expires, lease_id in page:
+            after = (expires, lease_id)
+            try:
+                done = await scope.transact(partial(_sweep_lease, lease_id=lease_id, now=now))
+            except StoreBusy:
+                continue
+            if done is None:
+                return Swept(requeued, finished, more=True)
+            requeued, finished = requeued + done[0], finished + done[1]
+            leases += any(done)
+            if leases == most:
+                return Swept(requeued, finished, more=True)
+        if len(page) < most:
+            break
+    return Swept(requeued, finished)
+
+
+async def _expired(
+    tx: Tx, most: int, after: tuple[object, int] | None, now: datetime | None
+) -> list[tuple[object, int]]:
+    tx.at(now)
+    expires, lease_id = after or (None, 0)
+    rows = await tx.fetch("expired_leases", most=most, after=expires, after_id=lease_id)
+    return [(row[0], row[1]) for row in rows]
+
+
+async def _sweep_lease(tx: Tx, lease_id: int, now: datetime | None) -> tuple[int, int] | None:
+    """Take back the jobs of one lease; answers how many went in line and how many ended.
+
+    None: the lock took so long that live workers should renew first.
+    """
     tx.at(now)
     if tx.waited_seconds > PATIENCE_SECONDS:
-        return Swept(more=True)
-    leases = await tx.fetch("expired_leases", most=most)
-    requeued = finished = 0
-    for lease in leases:
-        lease_requeued, lease_finished = await _sweep_lease(tx, lease)
-        requeued += lease_requeued
-        finished += lease_finished
-    return Swept(requeued, finished, more=len(leases) == most)
+        return None
+    leases = await tx.fetch("lock_lease", id=lease_id)
+    return await _take_back(tx, leases[0]) if leases else (0, 0)
 
 
-async def _sweep_lease(tx: Tx, lease: Row) -> tuple[int, int]:
+async def _take_back(tx: Tx, lease: Row) -> tuple[int, int]:
     lease_id, worker, claimed_at, jobs, started = lease
     pairs = _pairs(jobs)
     reported = set(msgspec.json.decode(started)) if started else set()

@@ -1,45 +1,87 @@
 -- name: take_tickets
 -- claim: consume tickets in (priority, place) order, skipping locked ones, and find their jobs.
--- A ticket whose job is gone or whose token is old is void: its job columns come back null.
+-- A ticket whose job is gone, or stands elsewhere or under another token, is void: its job columns
+-- come back null. So a second ticket of a job, however it came to be, is not a second attempt.
 -- `ranges` are the stretches of each queue's line above the floors, in order; a lateral nested
--- loop walks them one after the other and stops at the limit.
+-- loop walks them one after the other and stops at the limit. The upper bound is on `priority`
+-- alone: a pair that is decided by its second column does not end an index scan (PostgreSQL 15), and
+-- the stretch below a lane would walk the index of the lane's dead part.
+-- At most one suspect per claim: were there two, the death of the worker would charge both, and
+-- one of them may not have run.
 -- `ctid = any(array(...))`: the plan stays a TID scan whatever the statistics say.
-with taken as (
+with served as materialized (
+    select q.name, q.most
+    from json_to_recordset(:queues::json) as q (name text, most int)
+    where not exists (select from tenure.queue p
+                      where p.name = q.name and p.paused_at is not null offset 0)
+), suspect as materialized (
+    select s.ctid, s.queue, s.priority, s.place
+    from served, lateral (
+        select ready.ctid, queue, priority, place from tenure.ready
+        where ready.queue = served.name and ready.suspect
+        order by ready.queue, ready.priority, ready.place
+        limit 1
+        for update skip locked) as s
+    limit 1
+), taken as (
     delete from tenure.ready
     where ctid = any (array(
         select spot.ctid
-        from json_to_recordset(:queues::json) as q (name text, most int),
-             lateral (
-                 select r.ctid
-                 from json_to_recordset(:ranges::json) as g (
-                          queue text, low_priority smallint, low_place bigint,
-                          high_priority smallint, high_place bigint),
-                      lateral (
-                          select ready.ctid from tenure.ready
-                          where ready.queue = g.queue
-                            and (ready.priority, ready.place) >= (g.low_priority, g.low_place)
-                            and (ready.priority, ready.place) < (g.high_priority, g.high_place)
-                          order by ready.priority, ready.place
-                          limit q.most
-                          for update skip locked) as r
-                 where g.queue = q.name
-                 limit q.most) as spot
-        where not exists (select from tenure.queue p where p.name = q.name and p.paused_at is not null)))
-    returning queue, priority, place, job_id, token
+        from served, lateral (
+            select line.ctid
+            from (
+                select trusted.ctid, trusted.priority, trusted.place
+                from (
+                    select r.ctid, r.priority, r.place
+                    from json_to_recordset(:ranges::json) as g (
+                             queue text, low_priority smallint, low_place bigint,
+                             below_priority smallint),
+                         lateral (
+                             select ready.ctid, ready.priority, ready.place from tenure.ready
+                             where ready.queue = g.queue
+                               and (ready.priority, ready.place) >= (g.low_priority, g.low_place)
+                               and ready.priority < g.below_priority
+                               and not ready.suspect
+                             order by ready.priority, ready.place
+                             limit served.most
+                             for update skip locked) as r
+                    where g.queue = served.name
+                    limit served.most) as trusted
+                union all
+                select suspect.ctid, suspect.priority, suspect.place
+                from suspect where suspect.queue = served.name) as line
+            order by line.priority, line.place
+            limit served.most) as spot))
+    returning queue, priority, place, job_id, token, suspect
 )
 select t.queue, t.priority, t.place, j.id, j.token, j.task, j.args::text, j.tenant, j.attempts,
        j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry::text, j.metadata::text,
-       j.features, j.cancel_requested
+       j.features, j.cancel_requested, t.suspect
 from taken t left join lateral (
-    select * from tenure.job where job.id = t.job_id and job.token = t.token offset 0) as j on true;
+    select * from tenure.job
+    where job.id = t.job_id and job.token = t.token and job.place = t.place offset 0) as j on true;
 
 -- name: insert_lease
 -- claim: one row per block. Committed synchronously: a claim that a crash could undo would let two
 -- workers hold one token.
-insert into tenure.lease (id, worker, claimed_at, expires_at, jobs)
-select nextval('tenure.lease_id'), :worker, t.now, t.now + :lease_seconds * interval '1 second', :jobs::json
+insert into tenure.lease (id, worker, call, claimed_at, expires_at, jobs)
+select nextval('tenure.lease_id'), :worker, :call, t.now,
+       t.now + :lease_seconds * interval '1 second', :jobs::json
 from (select coalesce(:now::timestamptz, clock_timestamp()) as now) as t
 returning id, claimed_at, expires_at;
+
+-- name: leases_of_call
+-- claim, repeated: the leases that its first try, whose COMMIT got no answer, has left.
+select l.id, l.claimed_at, l.expires_at, l.jobs::text from tenure.lease l
+where l.worker = :worker and l.call = :call order by l.id;
+
+-- name: jobs_on_lease
+-- claim, repeated: its jobs as take_tickets gave them.
+select j.queue, j.priority, j.place, j.id, j.token, j.task, j.args::text, j.tenant, j.attempts,
+       j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry::text, j.metadata::text,
+       j.features, j.cancel_requested, j.crashes > 0
+from json_to_recordset(:rows::json) as b (id bigint, token bigint),
+     lateral (select * from tenure.job where id = b.id and token = b.token offset 0) as j;
 
 -- name: drop_started_keys
 -- claim: keys held *until started* are given back.

@@ -86,15 +86,25 @@ returning job_id;
 select k.tenant, k.scope, k.key, k.job_id, k.fingerprint,
        k.expires_at is not null
        and k.expires_at <= coalesce(:now::timestamptz, clock_timestamp())
-       and not exists (select from tenure.job j where j.id = k.job_id offset 0) as over
+       and not exists (select from tenure.job j where j.id = k.job_id offset 0) as over, k.expires_at
 from json_to_recordset(:rows::json) as b (tenant text, scope text, key text),
      lateral (select * from tenure.unique_key u
               where u.tenant = b.tenant and u.scope = b.scope and u.key = b.key offset 0) as k;
 
 -- name: drop_key
--- enqueue, replay: guarded by the holder seen: whoever took it over meanwhile keeps it.
+-- enqueue, replay: a key whose period is over. Guarded by the holder and the end that were seen, and
+-- by its job not being live: whoever took it again meanwhile keeps it.
 delete from tenure.unique_key
-where tenant = :tenant and scope = :scope and key = :key and job_id = :job_id;
+where tenant = :tenant and scope = :scope and key = :key and job_id = :job_id
+  and expires_at = :expires_at
+  and not exists (select from tenure.job j where j.id = :job_id offset 0);
+
+-- name: lock_finished_parents
+-- enqueue: a finished parent cannot be replayed, deleted or pruned before the child is there.
+select h.id
+from json_to_recordset(:rows::json) as b (id bigint, tenant text),
+     lateral (select id from tenure.history where id = b.id and tenant = b.tenant
+              for key share) as h;
 
 -- name: add_parents
 -- enqueue: a job that waits for others. Only live or finished jobs of the same tenant count as

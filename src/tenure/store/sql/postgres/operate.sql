@@ -4,6 +4,10 @@ select id, token, queue, priority, place, due_at, parked, held, cancel_requested
 from tenure.job where id = :id and (:tenant::text is null or tenant = :tenant::text)
 for update;
 
+-- name: events_of_call
+-- hold, unhold, move, replay, repeated: has the first try written its line?
+select seq from tenure.event where job_id = :id and call = :call;
+
 -- name: take_due_ticket
 -- cancel, hold, move: matching the token; a void ticket is not this job's.
 delete from tenure.due where due_at = :due_at and job_id = :id and token = :token returning job_id;
@@ -112,25 +116,64 @@ delete from tenure.queue where name = :name returning name;
 -- name: paused_queues
 select name, paused_at, reason from tenure.queue where paused_at is not null order by name;
 
+-- name: history_stretches
+-- prune: stretches of time, oldest first, each served by exactly one partition: a day, or what lies
+-- between days and so in the default partition. Only those that begin before the latest cut.
+with day as (
+    select to_date(right(c.relname, 8), 'YYYYMMDD')::timestamp at time zone 'UTC' as start
+    from pg_catalog.pg_inherits i join pg_catalog.pg_class c on c.oid = i.inhrelid
+    where i.inhparent = 'tenure.history'::regclass and c.relname ~ '^history_\d{8}$'
+), edge as (
+    select start from day
+    union select start + interval '24 hours' from day
+    union select '1970-01-01 00:00:00+00'::timestamptz
+)
+select start, stop
+from (select start, lead(start, 1, '9000-01-01 00:00:00+00') over (order by start) as stop
+      from edge) as stretch
+where start < :latest::timestamptz
+order by start;
+
+-- name: walk_by_index
+-- prune: each step of its walk reads on where the last one ended. Reading the whole partition and
+-- sorting it is no choice, whatever the statistics say.
+select set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true);
+
 -- name: prune_finished
--- prune: a batch of one class of finished jobs, oldest first.
-delete from tenure.history h
-where h.ctid = any (array(
-          select o.ctid from tenure.history o
-          where o.finished_at < :before and (o.state = 'succeeded') = :succeeded
-          order by o.finished_at limit :most))
-  and h.finished_at < :before and (h.state = 'succeeded') = :succeeded
-returning h.id;
+-- prune: one step of a walk along the ids of one partition, which the stretch selects. The pruned
+-- part of an index is emptied by vacuum, that of a table is not: so the next prune has little to
+-- walk. Answers the ids that are gone and, with a null for id, how far it came.
+with walked as materialized (
+    select ctid as spot, id, state, finished_at from tenure.history
+    where finished_at >= :start::timestamptz and finished_at < :stop::timestamptz and id > :after
+    order by id limit :most
+), gone as (
+    delete from tenure.history h
+    where h.ctid = any (array(
+              select spot from walked
+              where finished_at < case when state = 'succeeded' then :succeeded_before::timestamptz
+                                       else :other_before::timestamptz end))
+      and h.finished_at >= :start::timestamptz and h.finished_at < :stop::timestamptz
+      and h.finished_at < case when h.state = 'succeeded' then :succeeded_before::timestamptz
+                               else :other_before::timestamptz end
+    returning h.id
+)
+select null::bigint as id, :start::timestamptz as start, max(id) as after
+from walked having count(*) > 0
+union all
+select id, null, null from gone;
 
 -- name: prune_keys
--- prune: keys whose period is over and whose job is no longer live.
+-- prune: keys whose period is over and whose job is no longer live. One step of a walk along the
+-- times at which they expired: keys of live jobs are passed once, not once per step.
 delete from tenure.unique_key
 where ctid = any (array(
     select k.ctid from tenure.unique_key k
-    where k.expires_at <= (select coalesce(:now::timestamptz, clock_timestamp()))
+    where k.expires_at >= :after::timestamptz
+      and k.expires_at <= (select coalesce(:now::timestamptz, clock_timestamp()))
       and not exists (select from tenure.job j where j.id = k.job_id offset 0)
     order by k.expires_at limit :most))
-returning job_id;
+returning expires_at;
 
 -- name: prune_orphans
 -- prune: what hangs on jobs whose whole day was dropped. One step of a walk along the ids; answers

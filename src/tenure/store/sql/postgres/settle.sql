@@ -87,10 +87,11 @@ batch as materialized (
         priority = coalesce(b.priority, j.priority)
     from batch b, t
     where j.id = any (array[b.id]) and j.token = b.token
-    returning j.id, j.token, j.queue, j.priority, j.place, j.due_at, j.parked
+    returning j.id, j.token, j.queue, j.priority, j.place, j.due_at, j.parked, j.crashes
 ), queued as (
-    insert into tenure.ready (place, job_id, token, priority, queue)
-    select place, id, token, priority, queue from moved where parked is null and due_at is null
+    insert into tenure.ready (place, job_id, token, priority, queue, suspect)
+    select place, id, token, priority, queue, crashes > 0
+    from moved where parked is null and due_at is null
 ), scheduled as (
     insert into tenure.due (due_at, job_id, token)
     select due_at, id, token from moved where parked is null and due_at is not null
@@ -99,10 +100,12 @@ select id from moved;
 
 -- name: add_events
 -- every transition: the lines of jobs' stories, in the transaction that makes them true.
-insert into tenure.event (job_id, at, token, kind, worker, detail)
-select b.job_id, coalesce(b.at, :now::timestamptz, clock_timestamp()), b.token, b.kind, b.worker, b.detail
+insert into tenure.event (job_id, at, token, kind, worker, call, detail)
+select b.job_id, coalesce(b.at, :now::timestamptz, clock_timestamp()), b.token, b.kind, b.worker,
+       b.call, b.detail
 from json_to_recordset(:rows::json) as b (
-    n int, job_id bigint, at timestamptz, token bigint, kind text, worker text, detail json)
+    n int, job_id bigint, at timestamptz, token bigint, kind text, worker text, call text,
+    detail json)
 order by b.n;
 
 -- name: landed

@@ -3,27 +3,28 @@
 -- as everywhere; one that is locked by somebody else waits for the next round.
 with t as materialized (select coalesce(:now::timestamptz, clock_timestamp()) as now),
 picked as materialized (
+    -- Ten times as many as wanted: what somebody has locked must not hold up the rest.
     select d.due_at, d.job_id, d.token from tenure.due d
     where d.due_at <= (select now from t)
-    order by d.due_at, d.job_id limit :most
+    order by d.due_at, d.job_id limit 10 * :most
 ), locked as materialized (
-    select p.due_at, p.job_id, p.token, j.queue, j.priority, j.live
-    from picked p left join lateral (
-        select queue, priority, true as live from tenure.job
-        where id = p.job_id and token = p.token for update skip locked) as j on true
+    select p.due_at, p.job_id, p.token, j.queue, j.priority, j.suspect
+    from picked p, lateral (
+        select queue, priority, crashes > 0 as suspect from tenure.job
+        where id = p.job_id and token = p.token for update skip locked) as j
+    limit :most
 ), gone as (
     delete from tenure.due d using locked
     where d.due_at = any (array[locked.due_at]) and d.job_id = locked.job_id and d.token = locked.token
-      and locked.live
-    returning d.job_id, d.token, locked.queue, locked.priority
+    returning d.job_id, d.token, locked.queue, locked.priority, locked.suspect
 ), new as materialized (
     select gone.*, nextval('tenure.place') as place from gone
 ), moved as (
     update tenure.job j set place = new.place, due_at = null, queued_at = (select now from t)
     from new where j.id = any (array[new.job_id])
 )
-insert into tenure.ready (place, job_id, token, priority, queue)
-select place, job_id, token, priority, queue from new
+insert into tenure.ready (place, job_id, token, priority, queue, suspect)
+select place, job_id, token, priority, queue, suspect from new
 returning job_id;
 
 -- name: drop_void_due
@@ -39,12 +40,17 @@ where d.due_at <= (select coalesce(:now::timestamptz, clock_timestamp()))
       for update skip locked));
 
 -- name: expired_leases
--- sweep: leases whose deadline has passed, a page at a time. No leader: locked ones are skipped.
-select l.id, l.worker, l.claimed_at, l.jobs::text, l.started::text
-from tenure.lease l
+-- sweep: leases whose deadline has passed, a page at a time, behind the last one seen.
+select l.expires_at, l.id from tenure.lease l
 where l.expires_at <= (select coalesce(:now::timestamptz, clock_timestamp()))
+  and (l.expires_at, l.id) > (coalesce(:after::timestamptz, '-infinity'), :after_id)
 order by l.expires_at, l.id
-limit :most
+limit :most;
+
+-- name: lock_lease
+-- sweep: no leader: a lease that another sweep has locked is skipped.
+select l.id, l.worker, l.claimed_at, l.jobs::text, l.started::text from tenure.lease l
+where l.id = :id and l.expires_at <= (select coalesce(:now::timestamptz, clock_timestamp()))
 for update skip locked;
 
 -- name: lock_expired
@@ -91,8 +97,15 @@ select l.id from tenure.lease l
 where l.id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
   and l.worker = :worker and l.expires_at > coalesce(:now::timestamptz, clock_timestamp());
 
+-- name: any_flagged
+-- extend: is anything asked to stop at all? Nearly never.
+select id from tenure.job where cancel_requested order by id limit 1;
+
 -- name: flagged_jobs
-select id, token from tenure.job where cancel_requested order by id limit 10000;
+-- extend: of the jobs in hand, those that are asked to stop.
+select id, token from tenure.job
+where cancel_requested
+  and id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));
 
 -- name: lease_jobs
 select l.jobs::text from tenure.lease l

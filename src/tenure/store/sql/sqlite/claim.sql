@@ -1,25 +1,44 @@
 -- name: take_tickets
--- claim: one queue a call. A void ticket comes back without its job.
+-- claim: one queue a call. A void ticket comes back without its job. At most `suspects` (one per
+-- claim): were there two, the death of the worker would charge both, and one may not have run.
 select t.queue, t.priority, t.place, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
        j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry, j.metadata, j.features,
-       j.cancel_requested
-from (select queue, priority, place, job_id, token from tenure.ready
-      where queue = :queue
-        and not exists (select 1 from tenure.queue p where p.name = :queue and p.paused_at is not null)
+       j.cancel_requested, t.suspect
+from (select * from (
+          select * from (
+              select queue, priority, place, job_id, token, suspect from tenure.ready
+              where queue = :queue and suspect = 0
+              order by priority, place limit :most)
+          union all
+          select * from (
+              select queue, priority, place, job_id, token, suspect from tenure.ready
+              where queue = :queue and suspect = 1
+              order by priority, place limit :suspects))
+      where not exists (select 1 from tenure.queue p where p.name = :queue and p.paused_at is not null)
       order by priority, place limit :most) as t
-     left join tenure.job as j on j.id = t.job_id and j.token = t.token
+     left join tenure.job as j on j.id = t.job_id and j.token = t.token and j.place = t.place
 order by t.priority, t.place;
 
 -- name: drop_tickets
--- claim: the tickets just read, which are the head of the line.
-delete from tenure.ready where queue = :queue and (priority, place) <= (:priority, :place);
+-- claim: the tickets just read: the head of the line, without the suspects that were passed over.
+delete from tenure.ready
+where queue = :queue and (priority, place) <= (:priority, :place)
+  and (suspect = 0 or place = :suspect);
 
 -- name: insert_lease
 -- claim: one row per block, its deadline on the boot clock.
-insert into tenure.lease (worker, claimed_at, boot, expires_tick, expires_at, jobs)
-values (:worker, :now, :boot, :tick + cast(1e6 * :lease_seconds as integer),
+insert into tenure.lease (worker, call, claimed_at, boot, expires_tick, expires_at, jobs)
+values (:worker, :call, :now, :boot, :tick + cast(1e6 * :lease_seconds as integer),
         :now + cast(1e6 * :lease_seconds as integer), :jobs)
 returning id, claimed_at, expires_at;
+
+-- name: leases_of_call
+-- claim, repeated: never here.
+select 1 where false;
+
+-- name: jobs_on_lease
+-- claim, repeated: never here.
+select 1 where false;
 
 -- name: drop_started_keys
 -- claim: keys held *until started* are given back.

@@ -45,15 +45,21 @@ returning job_id;
 -- name: key_holders
 select k.tenant, k.scope, k.key, k.job_id, k.fingerprint,
        k.expires_at is not null and k.expires_at <= :now
-       and not exists (select 1 from tenure.job j where j.id = k.job_id) as over
+       and not exists (select 1 from tenure.job j where j.id = k.job_id) as over, k.expires_at
 from json_each(:rows) as b
      cross join tenure.unique_key as k on k.tenant = b.value ->> 'tenant' and k.scope = b.value ->> 'scope'
                                and k.key = b.value ->> 'key';
 
 -- name: drop_key
--- enqueue, replay: guarded by the holder seen.
+-- enqueue, replay: a key whose period is over.
 delete from tenure.unique_key
-where tenant = :tenant and scope = :scope and key = :key and job_id = :job_id;
+where tenant = :tenant and scope = :scope and key = :key and job_id = :job_id
+  and expires_at = :expires_at;
+
+-- name: lock_finished_parents
+-- enqueue: the single writer needs no lock.
+select h.id from json_each(:rows) as b
+     cross join tenure.history as h on h.id = b.value ->> 'id' and h.tenant = b.value ->> 'tenant';
 
 -- name: add_parents
 -- enqueue: the edges of jobs that wait for others.

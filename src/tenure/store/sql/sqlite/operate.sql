@@ -2,6 +2,10 @@
 select id, token, queue, priority, place, due_at, parked, held, cancel_requested
 from tenure.job where id = :id and (:tenant is null or tenant = :tenant);
 
+-- name: events_of_call
+-- hold, unhold, move, replay, repeated: has the first try written its line?
+select seq from tenure.event where job_id = :id and call = :call;
+
 -- name: take_due_ticket
 -- cancel, hold, move: matching the token; a void ticket is not this job's.
 delete from tenure.due where due_at = :due_at and job_id = :id and token = :token returning job_id;
@@ -83,22 +87,40 @@ delete from tenure.queue where name = :name returning name;
 -- name: paused_queues
 select name, paused_at, reason from tenure.queue where paused_at is not null order by name;
 
+-- name: history_stretches
+-- prune: history is one table, and its index on the time leads along it.
+select 0, :latest where :latest > 0;
+
+-- name: walk_by_index
+-- The statement below names its index.
+select 1;
+
 -- name: prune_finished
--- prune: a batch of one class of finished jobs, oldest first.
+-- prune: one step of a walk along the times. First how far it comes, then the ids that are gone.
+select null, finished_at, id
+from (select finished_at, id from tenure.history indexed by tenure.history_finished_at
+      where (finished_at, id) > (:start, :after) and finished_at < :stop
+      order by finished_at, id limit :most)
+order by finished_at desc, id desc limit 1;
 delete from tenure.history
-where id in (select id from tenure.history indexed by tenure.history_finished_at
-             where finished_at < :before and (state = 'succeeded') = :succeeded
-             order by finished_at limit :most)
-returning id;
+where id in (
+    select id
+    from (select id, state, finished_at from tenure.history indexed by tenure.history_finished_at
+          where (finished_at, id) > (:start, :after) and finished_at < :stop
+          order by finished_at, id limit :most)
+    where finished_at < case when state = 'succeeded' then :succeeded_before else :other_before end)
+returning id, null, null;
 
 -- name: prune_keys
--- prune: keys whose period is over and whose job is no longer live.
+-- prune: keys whose period is over and whose job is no longer live. One step of a walk along the
+-- times at which they expired: keys of live jobs are passed once, not once per step.
 delete from tenure.unique_key
 where (tenant, scope, key) in (
     select k.tenant, k.scope, k.key from tenure.unique_key k
-    where k.expires_at <= :now and not exists (select 1 from tenure.job j where j.id = k.job_id)
+    where k.expires_at >= :after and k.expires_at <= :now
+      and not exists (select 1 from tenure.job j where j.id = k.job_id)
     order by k.expires_at limit :most)
-returning job_id;
+returning expires_at;
 
 -- name: prune_orphans
 -- Nothing is dropped by the day here, so nothing is orphaned.

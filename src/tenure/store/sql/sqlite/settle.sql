@@ -63,8 +63,8 @@ set token = token + 1, attempts = attempts + coalesce(b.value ->> 'charged', 0),
 from json_each(:rows) as b
 where job.id = b.value ->> 'id' and job.token = b.value ->> 'token'
 returning id;
-insert into tenure.ready (queue, priority, place, job_id, token)
-select j.queue, j.priority, j.place, j.id, j.token
+insert into tenure.ready (queue, priority, place, job_id, token, suspect)
+select j.queue, j.priority, j.place, j.id, j.token, j.crashes > 0
 from json_each(:rows) as b cross join tenure.job as j on j.id = b.value ->> 'id'
 where j.token = (b.value ->> 'token') + 1 and j.parked is null and j.due_at is null;
 insert into tenure.due (due_at, job_id, token)
@@ -74,9 +74,9 @@ where j.token = (b.value ->> 'token') + 1 and j.parked is null and j.due_at is n
 
 -- name: add_events
 -- every transition: the lines of jobs' stories, in the transaction that makes them true.
-insert into tenure.event (job_id, at, token, kind, worker, detail)
+insert into tenure.event (job_id, at, token, kind, worker, call, detail)
 select b.value ->> 'job_id', coalesce(b.value ->> 'at', :now), b.value ->> 'token',
-       b.value ->> 'kind', b.value ->> 'worker', b.value -> 'detail'
+       b.value ->> 'kind', b.value ->> 'worker', b.value ->> 'call', b.value -> 'detail'
 from json_each(:rows) as b order by b.key;
 
 -- name: landed

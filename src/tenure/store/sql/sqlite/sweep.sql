@@ -11,8 +11,8 @@ set place = (select c.place from tenure.counter c) + picked.n, due_at = null, qu
 from picked
 where job.id = picked.job_id and job.token = picked.token
 returning id;
-insert into tenure.ready (queue, priority, place, job_id, token)
-select j.queue, j.priority, j.place, j.id, j.token
+insert into tenure.ready (queue, priority, place, job_id, token, suspect)
+select j.queue, j.priority, j.place, j.id, j.token, j.crashes > 0
 from (select job_id, token from tenure.due where due_at <= :now order by due_at, job_id limit :most) as d
      cross join tenure.job as j on j.id = d.job_id and j.token = d.token;
 update tenure.counter set place = place + :most
@@ -29,16 +29,20 @@ select 1 where false;
 
 -- name: expired_leases
 -- sweep: past the deadline on this boot's clock, or from another boot.
--- Without `indexed by`, statistics that know one boot only make SQLite scan all leases.
-select id, worker, claimed_at, jobs, started from (
-    select * from tenure.lease indexed by tenure.lease_expires_tick
-    where boot = :boot and expires_tick <= :tick
+select expires_tick, id from (
+    select expires_tick, id from tenure.lease where boot = :boot and expires_tick <= :tick
     union all
-    select * from tenure.lease indexed by tenure.lease_expires_tick where boot < :boot
+    select expires_tick, id from tenure.lease where boot < :boot
     union all
-    select * from tenure.lease indexed by tenure.lease_expires_tick where boot > :boot)
+    select expires_tick, id from tenure.lease where boot > :boot)
+where (expires_tick, id) > (coalesce(:after, -9223372036854775808), :after_id)
 order by expires_tick, id
 limit :most;
+
+-- name: lock_lease
+-- sweep: expired, seen again under the write lock.
+select id, worker, claimed_at, jobs, started from tenure.lease
+where id = :id and (boot <> :boot or expires_tick <= :tick);
 
 -- name: lock_expired
 select j.id, j.token, j.attempts, j.max_attempts, j.cancel_requested, j.crashes, j.held
@@ -74,8 +78,12 @@ returning id;
 select l.id from json_each(:ids) as b cross join tenure.lease as l on l.id = b.value
 where l.worker = :worker and l.boot = :boot and l.expires_tick > :tick;
 
+-- name: any_flagged
+select id from tenure.job where cancel_requested order by id limit 1;
+
 -- name: flagged_jobs
-select id, token from tenure.job where cancel_requested order by id limit 10000;
+select j.id, j.token from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
+where j.cancel_requested;
 
 -- name: lease_jobs
 select l.jobs from json_each(:ids) as b cross join tenure.lease as l on l.id = b.value

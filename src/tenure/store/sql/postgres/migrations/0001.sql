@@ -55,9 +55,11 @@ create table tenure.ready (
     job_id bigint not null,
     token bigint not null,
     priority smallint not null,
+    suspect boolean not null default false,     -- its job has a crash on record
     queue text not null,
     primary key (queue, priority, place)
 );
+create index ready_suspect on tenure.ready (queue, priority, place) where suspect;
 
 create table tenure.due (
     due_at timestamptz not null,
@@ -71,6 +73,7 @@ create table tenure.lease (
     claimed_at timestamptz not null,
     expires_at timestamptz not null,
     worker text not null,
+    call text not null default '',      -- which claim made it: a repeat finds its own
     jobs json not null,                 -- [[job id, token], ...]
     started json                        -- [job id, ...] as reported by heartbeats
 );
@@ -132,6 +135,7 @@ create table tenure.event (
     token bigint not null,
     kind text not null,
     worker text,
+    call text,                          -- which call wrote it: a repeat finds its own
     detail json,
     primary key (job_id, seq)
 );
@@ -206,10 +210,34 @@ create view tenure.holding as
     from tenure.lease l cross join lateral json_array_elements(l.jobs) as pair;
 
 -- For psql and other languages: select tenure.enqueue('app.send', '{"to": "me"}');
+-- It refuses what the Python side refuses: such a job could be stored and never be claimed.
 create function tenure.enqueue(
     task text, args json default '{}', queue text default 'default', priority int default 0,
     delay interval default null
-) returns bigint language sql volatile set search_path = pg_catalog as $$
+) returns bigint language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+    name_pattern constant pg_catalog.text := '^[A-Za-z0-9_][A-Za-z0-9_.:<>-]{0,199}$';
+    name_hint constant pg_catalog.text :=
+        'Use 1 to 200 letters, digits and _ . : < > -, and start with a letter, a digit or _.';
+    new_id bigint;
+begin
+    if (enqueue.task collate "C" ~ name_pattern) is not true then
+        raise exception using errcode = '22023', hint = name_hint,
+            message = format('task %L is not a valid name', left(enqueue.task, 60));
+    end if;
+    if (enqueue.queue collate "C" ~ name_pattern) is not true then
+        raise exception using errcode = '22023', hint = name_hint,
+            message = format('queue %L is not a valid name', left(enqueue.queue, 60));
+    end if;
+    if (enqueue.priority between -100 and 100) is not true then
+        raise exception using errcode = '22023', hint = 'Use -100 (first) to 100 (last).',
+            message = format('priority %L is out of range', enqueue.priority);
+    end if;
+    if clock_timestamp() + enqueue.delay >= '9000-01-01 00:00:00+00' then
+        raise exception using errcode = '22023', hint = 'Use a due time before the year 9000.',
+            message = format('delay %L is out of range', enqueue.delay);
+    end if;
     with new as materialized (
         select nextval('tenure.job_id') as id, clock_timestamp() as now,
                case when coalesce(enqueue.delay, '0') <= '0' then nextval('tenure.place') end as place
@@ -226,56 +254,87 @@ create function tenure.enqueue(
         insert into tenure.due (due_at, job_id, token)
         select due_at, id, 1 from inserted where place is null
     )
-    select id from inserted
-$$;
-
--- Workers need not own the tables: this makes the partitions of the coming days for them. A day
--- for which the default partition already holds rows stays there.
-create function tenure.add_history_days(days_ahead int) returns int
-language plpgsql security definer set search_path = pg_catalog as $$
-declare
-    day date := (clock_timestamp() at time zone 'UTC')::date;
-    name text;
-    added int := 0;
-begin
-    set local lock_timeout = '2s';
-    for i in 0 .. least(greatest(days_ahead, 0), 60) loop
-        name := 'history_' || to_char(day + i, 'YYYYMMDD');
-        continue when to_regclass('tenure.' || name) is not null;
-        continue when exists (select from tenure.history_default
-                              where finished_at >= (day + i)::timestamp at time zone 'UTC'
-                                and finished_at < (day + i + 1)::timestamp at time zone 'UTC');
-        execute format(
-            'create table tenure.%I partition of tenure.history for values from (%L) to (%L)',
-            name, (day + i)::timestamp at time zone 'UTC', (day + i + 1)::timestamp at time zone 'UTC');
-        added := added + 1;
-    end loop;
-    return added;
-exception when lock_not_available or duplicate_table then
-    return added;  -- somebody else is at it; the default partition serves meanwhile
+    select id into new_id from inserted;
+    return new_id;
 end
 $$;
 
--- Drops whole days that ended before the cut; answers how many. Never waits long for a lock.
-create function tenure.drop_history_days(before timestamptz) returns int
-language plpgsql security definer set search_path = pg_catalog as $$
+-- The two functions below run with the rights of their owner, for roles that own nothing. So they
+-- trust nothing of the caller's session: pg_temp is searched last (unnamed it would be first, and a
+-- type of the caller's would be taken for the system's), names carry their schema, and the settings
+-- that matter are the functions' own and end with them.
+
+-- Makes the partitions of the coming days. A day for which the default partition already holds rows
+-- stays there. ATTACH, unlike PARTITION OF, lets settlements into other days go on meanwhile. A day
+-- that somebody else is at is left out: the default partition serves until the next call.
+create function tenure.add_history_days(days_ahead int) returns int
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '500ms'
+set timezone = 'UTC'
+set datestyle = 'ISO, YMD'
+as $$
 declare
+    today constant pg_catalog.date :=
+        (pg_catalog.clock_timestamp() at time zone 'UTC')::pg_catalog.date;
+    name pg_catalog.text;
+    first_moment pg_catalog.timestamptz;
+    end_moment pg_catalog.timestamptz;
+    added int := 0;
+begin
+    for i in 0 .. least(greatest(days_ahead, 0), 60) loop
+        name := 'history_' || pg_catalog.to_char(today + i, 'YYYYMMDD');
+        first_moment := (today + i)::timestamp at time zone 'UTC';
+        end_moment := (today + i + 1)::timestamp at time zone 'UTC';
+        continue when pg_catalog.to_regclass('tenure.' || name) is not null;
+        continue when exists (select from tenure.history_default
+                              where finished_at >= first_moment and finished_at < end_moment);
+        begin
+            execute pg_catalog.format(
+                'create table tenure.%I (like tenure.history including all)', name);
+            execute pg_catalog.format(
+                'alter table tenure.history attach partition tenure.%I for values from (%L) to (%L)',
+                name, first_moment, end_moment);
+            added := added + 1;
+        exception
+            when lock_not_available or duplicate_table or duplicate_object or unique_violation
+                or check_violation then null;
+        end;
+    end loop;
+    return added;
+end
+$$;
+
+-- Drops whole days that ended before the cut, oldest first; answers how many. Whatever the cut, a day
+-- stays until it has been over for one day by the server's clock. Never waits long for a lock.
+create function tenure.drop_history_days(before timestamptz) returns int
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '100ms'
+as $$
+declare
+    cut constant pg_catalog.timestamptz := least(
+        coalesce(before, '-infinity'), pg_catalog.clock_timestamp() - interval '24 hours');
     part record;
     dropped int := 0;
 begin
-    set local lock_timeout = '100ms';
     for part in
-        select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
-        where i.inhparent = 'tenure.history'::regclass and c.relname ~ '^history_\d{8}$'
+        select i.inhrelid::pg_catalog.regclass as name,
+               (pg_catalog.to_date(pg_catalog.right(c.relname, 8), 'YYYYMMDD') + 1)::timestamp
+                   at time zone 'UTC' as ended
+        from pg_catalog.pg_inherits i join pg_catalog.pg_class c on c.oid = i.inhrelid
+        where i.inhparent = 'tenure.history'::pg_catalog.regclass and c.relname ~ '^history_\d{8}$'
         order by c.relname
     loop
-        exit when (to_date(right(part.relname, 8), 'YYYYMMDD') + 1)::timestamp at time zone 'UTC' > before;
-        execute format('drop table tenure.%I', part.relname);
-        dropped := dropped + 1;
+        exit when part.ended > cut;
+        begin
+            execute pg_catalog.format('drop table %s', part.name);
+            dropped := dropped + 1;
+        exception when lock_not_available then
+            exit;
+        end;
     end loop;
     return dropped;
-exception when lock_not_available then
-    return 0;
 end
 $$;
 

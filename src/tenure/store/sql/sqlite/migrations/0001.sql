@@ -55,8 +55,10 @@ create table tenure.ready (
     place integer not null,
     job_id integer not null,
     token integer not null,
+    suspect integer not null default 0,     -- its job has a crash on record
     primary key (queue, priority, place)
 ) strict, without rowid;
+create index tenure.ready_suspect on tenure.ready (queue, priority, place) where suspect = 1;
 
 create table tenure.due (
     due_at integer not null,
@@ -72,6 +74,7 @@ create table tenure.lease (
     expires_tick integer not null,      -- on the boot clock
     expires_at integer not null,        -- the same moment on the wall clock, to look at
     worker text not null,
+    call text not null default '',
     jobs text not null,
     started text
 ) strict;
@@ -129,6 +132,7 @@ create table tenure.event (
     token integer not null,
     kind text not null,
     worker text,
+    call text,
     detail text
 ) strict;
 create index tenure.event_job_id on tenure.event (job_id, seq);

@@ -1,0 +1,141 @@
+"""How the threads of a process take turns on a SQLite connection, whatever interrupts them.
+
+A KeyboardInterrupt, or a signal handler that calls the store, can come between any two steps. So
+nothing here relies on two steps in a row: `Turn` asks the lock itself whether it was taken, and one
+assignment settles for all calls of a group what became of them.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from tenure.errors import InvalidInput, OutcomeUnknown, StoreBusy
+from tenure.store.session import Operation, R
+
+
+class Turn:
+    """A lock with an end to waiting, and an error in place of a deadlock for its own holder.
+
+    The lock is re-entrant, for the moment in which a thread has it and has not said so yet: a
+    signal handler that calls the store just then has its turn before the call that it interrupted.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._holder: int | None = None
+
+    def run(self, body: Callable[[], R], seconds: float, path: str) -> R:
+        """Run `body` alone. Raises `StoreBusy` when it is not our turn within this time."""
+        if self._holder == threading.get_ident():
+            raise InvalidInput(
+                f"this thread is inside an operation on {path} already; do not call the store from "
+                "a signal handler or from inside an operation: set a flag there, and call it later"
+            )
+        try:
+            if not self._lock.acquire(timeout=_within_limit(seconds)):
+                raise StoreBusy(
+                    f"another thread of this process has been inside an operation on {path} for "
+                    f"{seconds:g} s; look for what keeps it there"
+                )
+            try:
+                self._holder = threading.get_ident()
+                return body()
+            finally:
+                self._holder = None
+        finally:
+            # No flag says whether it was taken: an interrupt may come before the flag is set.
+            try:
+                self._lock.release()
+            except RuntimeError:
+                pass  # it was not
+
+    def acquire(self, seconds: float = threading.TIMEOUT_MAX) -> bool:
+        """Take it until `release`. False: not within this time, or this very thread has it."""
+        if self._holder == threading.get_ident():
+            return False
+        taken = self._lock.acquire(timeout=_within_limit(seconds))
+        if taken:
+            self._holder = threading.get_ident()
+        return taken
+
+    def release(self) -> None:
+        """End what `acquire` began."""
+        self._holder = None
+        self._lock.release()
+
+
+def _within_limit(seconds: float) -> float:
+    return min(seconds, threading.TIMEOUT_MAX)
+
+
+class Group:
+    """The calls of one transaction."""
+
+    __slots__ = ("closing", "error", "kept", "over")
+
+    def __init__(self) -> None:
+        self.closing = False
+        """COMMIT is under way."""
+        self.kept = False
+        """It was committed."""
+        self.error: Exception | None = None
+        """It failed as a whole."""
+        self.over = False
+        """The transaction has ended. Neither kept nor failed: its leader was interrupted, and its
+        other calls wait for the next one."""
+
+
+class Call:
+    """One operation in the waiting line. It stands there until its caller leaves."""
+
+    __slots__ = ("_group", "_op", "answer", "error", "gone")
+
+    def __init__(self, op: Operation[Any]) -> None:
+        self._op = op
+        self._group: Group | None = None
+        self.answer: Any = None
+        self.error: Exception | None = None
+        self.gone = False
+        """Set by its caller: not to be run any more."""
+
+    @property
+    def op(self) -> Operation[Any]:
+        return self._op
+
+    def join(self, group: Group) -> bool:
+        """Become part of a transaction, if there still is something to do and somebody who waits.
+
+        The caller sets `gone` and then looks whether it is in a group; here it is the other way
+        round. So whichever comes first, a caller that has gone is never committed.
+        """
+        if self.answered():
+            return False
+        self.answer = self.error = None
+        self._group = group
+        if self.gone:
+            self._group = None
+            return False
+        return True
+
+    def running(self) -> bool:
+        """Is it in an open transaction?"""
+        group = self._group
+        return group is not None and not group.over
+
+    def answered(self) -> bool:
+        """Was it committed, or has it failed?"""
+        group = self._group
+        return group is not None and (group.kept or group.error is not None)
+
+    def result(self) -> Any:
+        """The operation's own answer or error. Not before it is `answered`."""
+        group = self._group
+        if group is None or not (group.kept or group.error is not None):
+            raise OutcomeUnknown(
+                "the thread that commits for this one has not ended its transaction; it may yet be "
+                "kept. Look before you repeat it, or enqueue with a unique key"
+            )
+        error = self.error if group.kept else group.error
+        if error is not None:
+            raise error
+        return self.answer

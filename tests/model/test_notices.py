@@ -1,0 +1,116 @@
+"""The machine notices a broken rule: each rule is taken out of the real store, and stories differ.
+
+Without this, a machine that never looks where a rule matters would pass as well. A rule is taken
+out of the SQL of SQLite, or out of the Python that both stores share.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import pytest
+
+from tenure import lifecycle
+from tenure.store import claim, settle, sweep
+from tenure.store.sqlite import SCHEMA
+from tenure.store.statements import statements
+from tests.model.machine import Story, fails, steps_of
+from tests.model.sides import Side, open_sides
+
+Broken = Callable[[], AbstractContextManager[Any]]
+STORIES = 120
+
+
+def sql(name: str, pattern: str, instead: str = "") -> Broken:
+    """A statement without the words that are its rule."""
+
+    def broken() -> AbstractContextManager[Any]:
+        found = statements("sqlite", SCHEMA)
+        changed = tuple(re.sub(pattern, instead, part, flags=re.DOTALL) for part in found[name])
+        assert changed != found[name], f"{name} does not say {pattern!r} any more"
+        return patch.dict(found, {name: changed})
+
+    return broken
+
+
+def nothing(name: str, columns: int = 1) -> Broken:
+    """A statement that does nothing."""
+    idle = f"select {', '.join('1' * columns)} where false"
+    return lambda: patch.dict(statements("sqlite", SCHEMA), {name: (idle,)})
+
+
+def python(module: object, name: str, instead: object) -> Broken:
+    """A function that forgets its rule."""
+    return lambda: patch.object(module, name, instead)
+
+
+def _deaf(standing: lifecycle.Standing, settlement: lifecycle.Settlement) -> lifecycle.Move:
+    deaf = msgspec.structs.replace(standing, cancel_requested=False)
+    return lifecycle.after_settlement(deaf, settlement)
+
+
+def _harsh(standing: lifecycle.Standing, *, charged: bool) -> lifecycle.Move:  # noqa: ARG001
+    return lifecycle.after_crash(standing, charged=True)
+
+
+def _mild(standing: lifecycle.Standing, *, charged: bool) -> lifecycle.Move:  # noqa: ARG001
+    return lifecycle.after_crash(standing, charged=False)
+
+
+RULES: dict[str, Broken] = {
+    "a success presents its token": sql("succeed", r"and j\.token = b\.value ->> 'token'"),
+    "a success presents a lease of its worker": sql("succeed", r"and l\.worker = :worker"),
+    "a retry presents a lease of its worker": sql("lock_held", r"and l\.worker = :worker"),
+    "a repeated settlement has landed": nothing("landed", 2),
+    "what a sweep took back has not landed": sql("landed", r"and not exists .*"),
+    "a lease in use is not dropped": sql("drop_leases", r"and not exists .*?\n(?=returning)"),
+    "a heartbeat is refused after the deadline": sql("extend", r"and lease\.expires_tick > :tick"),
+    "a heartbeat names its worker": sql("extend", r"and lease\.worker = :worker"),
+    "a lease expires at its deadline": sql("expired_leases", r"expires_tick <= :tick",
+                                           "expires_tick < :tick"),
+    "a job is promoted when it is due": sql("promote", r"due_at <= :now", "due_at < :now"),
+    "a retry grows the token": sql("put_in_line", r"token = token \+ 1,", "token = token,"),
+    "a retry counts": sql("put_in_line", r"attempts = attempts \+ [^,]*,[^,]*,",
+                          "attempts = attempts,"),
+    "a replay starts at no attempts": sql("replay", r"0, h\.max_attempts",
+                                          "h.attempts, h.max_attempts"),
+    "a replay grows the token": sql("replay", r"h\.token \+ 1", "h.token"),
+    "a replayed parent is unfinished": nothing("reopen_edges"),
+    "a finished job gives its key back": nothing("release_keys"),
+    "a started job gives its key back": nothing("drop_started_keys"),
+    "a key belongs to one tenant": sql("key_holders", r"k\.tenant = b\.value ->> 'tenant' and"),
+    "a child waits for all its parents": sql("freed_children",
+                                             r"and not exists .*?\n(?=order by)"),
+    "a paused queue is left alone": sql("take_tickets", r"and not exists [^\n]*"),
+    "a held job gets no ticket": sql("put_in_line", r"and j\.parked is null"),
+    "a tenant cannot touch another's job": sql("lock_job", r"and \(:tenant.*"),
+    "a cancelled job does not go on": python(settle, "after_settlement", _deaf),
+    "an innocent job is not charged for a crash": python(sweep, "after_crash", _harsh),
+    "a started job is charged for a crash": python(sweep, "after_crash", _mild),
+    "the last attempt is the last": python(lifecycle, "is_last_attempt", lambda a, most: a >= most),
+    "suspects are tried alone": python(claim, "_blocks", lambda rows: [rows] if rows else []),
+    "a claim of void tickets goes on": python(claim, "_VOID_ROUNDS", 1),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sides() -> Iterator[list[Side]]:
+    with open_sides(("sqlite-apsw",), None) as opened:
+        yield opened
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", RULES)
+def test_the_machine_notices_when_a_rule_is_broken(rule: str, sides: list[Side]) -> None:
+    with RULES[rule]():
+        assert any(fails(steps_of(seed), sides) for seed in range(STORIES)), f"not noticed: {rule}"
+
+
+def test_the_machine_is_content_with_all_rules_in_place(sides: list[Side]) -> None:
+    for seed in range(3):
+        Story(sides).tell(steps_of(seed))
