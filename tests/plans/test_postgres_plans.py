@@ -20,6 +20,7 @@ NAMES = sorted(name for name in statements("postgres", "tenure") if plannable(na
 ALLOWED = {
     ("count_live", "job"): "counts every live job; an overview, never on a worker's path",
     ("holders", "lease"): "leases are few; only looked at for the running jobs of a page",
+    ("leases_of_call", "lease"): "leases are few; only after a COMMIT that got no answer",
 }
 
 FILL = """

@@ -18,7 +18,7 @@ NAMES = sorted(statements("sqlite", "tenure"))
 ALLOWED = {
     ("count_live", Scan("job", None)): "counts every live job; never on a worker's path",
     ("holders", Scan("lease", None)): "leases are few; only for the running jobs of a page",
-    ("flagged_jobs", Scan("job", "tenure_job_cancel_requested")): "holds flagged jobs only",
+    ("any_flagged", Scan("job", "tenure_job_cancel_requested")): "holds flagged jobs only; LIMIT 1",
     ("oldest_ready", Scan("ready", None)): "in order, with LIMIT 1: one step to the first lane",
 }
 

@@ -101,7 +101,7 @@ class Happening(msgspec.Struct, omit_defaults=True):
     worker: str | None = None
     detail: dict[str, object] | None = None
     at: object = None
-    call: str | None = None
+    call: str = ""
     n: int = 0
 
 

@@ -3,14 +3,17 @@
 Every writing transaction is BEGIN IMMEDIATE. Group commit: a caller puts its operation into the
 waiting line and asks for the writer lock; whoever gets it commits all that wait, each in a
 SAVEPOINT of its own, and answers them after COMMIT. A lone caller pays neither a savepoint nor a
-thread hop. Between processes, a short constant sleep before each try for the write lock is fair
+thread hop. An interrupt ends the call of the thread that it hits, and no other. Between processes, a short constant sleep before each try for the write lock is fair
 where SQLite's growing back-off lets new writers overtake old ones.
 
-Leases are judged by the boot clock with the boot's id, so that a wall-clock jump harms nobody.
+Leases are judged by the boot clock with the boot's id, so that a wall-clock jump harms nobody;
+where the system does not name its boot, by the wall clock, as on PostgreSQL.
 """
 
 import os
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -19,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +46,7 @@ from tenure.store.session import (
 )
 from tenure.store.sqlite_driver import Connection, Driver
 from tenure.store.statements import statements
+from tenure.store.turns import Call, Group, Turn
 
 SCHEMA = "tenure"
 RETRY_SECONDS = 0.001
@@ -177,41 +182,47 @@ class Clock:
     """
 
     def __init__(self) -> None:
-        self._offset = _boot_microseconds() - time.time_ns() // 1000
-        self._boot = boot_id()
+        boot = boot_id()
+        # Without a name for the boot, nothing would tell that a boot clock has begun anew: after a
+        # restart old leases would last as long as the machine had been up before. The wall clock
+        # goes on through a restart; when it is set forward, leases expire early, which costs an
+        # attempt and breaks no promise. A name made from wall and boot clock would change with it.
+        self._ticks = _boot_microseconds if boot else _wall_microseconds
+        self._boot = boot or "wall clock"
+        self._offset = self._ticks() - _wall_microseconds()
 
     def read(self, now: datetime | None) -> dict[str, Any]:
         """The parameters `now`, `tick` and `boot`."""
         if now is not None:
             wall = (now - _EPOCH) // _MICROSECOND
             return {"now": wall, "tick": wall + self._offset, "boot": self._boot}
-        return {"now": time.time_ns() // 1000, "tick": _boot_microseconds(), "boot": self._boot}
+        wall = _wall_microseconds()
+        return {"now": wall, "tick": self._ticks(), "boot": self._boot}
+
+
+def _wall_microseconds() -> int:
+    return time.time_ns() // 1000
 
 
 def _boot_microseconds() -> int:
-    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-    return time.clock_gettime_ns(clock) // 1000
+    """Of the clock that goes on while the machine sleeps, where there is one."""
+    for name in ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC"):  # on macOS the second one does
+        if hasattr(time, name):
+            return time.clock_gettime_ns(getattr(time, name)) // 1000
+    return time.monotonic_ns() // 1000
 
 
 @lru_cache
-def boot_id() -> str:
+def boot_id() -> str | None:
     """Names this boot of this host: a lease from another boot has expired."""
     with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-    started = time.time() - time.monotonic()  # good to a few seconds, which is why it is rounded
-    return f"boot-{round(started / 60)}"
-
-
-class _Call:
-    """One operation in the waiting line."""
-
-    __slots__ = ("answer", "done", "error", "op")
-
-    def __init__(self, op: Operation[Any]) -> None:
-        self.op = op
-        self.done = False
-        self.answer: Any = None
-        self.error: BaseException | None = None
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip() or None
+    if sys.platform == "darwin":
+        with suppress(OSError, subprocess.SubprocessError):
+            sysctl = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
+            asked = subprocess.run(sysctl, capture_output=True, text=True, timeout=10, check=True)
+            return asked.stdout.strip() or None
+    return None
 
 
 class _Process:
@@ -219,9 +230,9 @@ class _Process:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.lock = threading.Lock()
-        self.read_lock = threading.Lock()
-        self.waiting: deque[_Call] = deque()
+        self.lock = Turn()
+        self.read_lock = Turn()
+        self.waiting: deque[Call] = deque()
         self.writer: Connection | None = None
         self.reader: Connection | None = None
         self.still = False
@@ -253,9 +264,7 @@ class SQLite(Session):
         self._closed = False
         _sessions.add(self)
         try:
-            with (
-                _fork_lock
-            ):  # two threads that open one file must not take each other for strangers
+            with _fork_lock:  # threads that open one file must not take each other for strangers
                 driver.check_not_open_elsewhere(path, driver_name)
                 self._writer(self._processes[-1])
             drive(self.migrate())
@@ -266,15 +275,19 @@ class SQLite(Session):
     async def transact(self, op: Operation[R], mode: Mode = Mode.WRITE) -> R:
         process = self._process()
         if mode is Mode.READ:
-            return self._read(process, op)
-        call = _Call(op)
-        process.waiting.append(call)
-        with process.lock:
-            while not call.done:
-                self._commit_waiting(process)
-        if call.error is not None:
-            raise call.error
-        answer: R = call.answer
+            return self._alone(process.read_lock, lambda: self._read(process, op))
+        call = Call(op)
+        try:
+            try:
+                process.waiting.append(call)
+                self._alone(process.lock, lambda: self._lead(process, call))
+            finally:
+                call.gone = True
+                self._leave(process, call)
+        except StoreBusy:  # unless a leader had it in hand
+            if not call.answered() and not call.running():
+                raise
+        answer: R = call.result()
         return answer
 
     async def reserve_ids(self, count: int) -> list[int] | None:  # noqa: ARG002
@@ -299,21 +312,25 @@ class SQLite(Session):
 
     async def migrate(self) -> int:
         process = self._process()
-        with process.lock:
-            connection = self._writer(process)
-            self._begin(connection)
-            return self._in_transaction(connection, lambda: migrate.migrate_sqlite(connection))
+        return self._alone(
+            process.lock,
+            lambda: self._write(process, Group(), lambda writer, _: migrate.migrate_sqlite(writer)),
+        )
 
     async def rest(self, seconds: float) -> None:
         time.sleep(seconds)
 
     async def aclose(self) -> None:
-        process = self._processes[-1]
-        if self._closed or process.pid != os.getpid():
+        if self._closed:
             return
-        self._closed = True
-        with process.lock, process.read_lock:
-            self._disconnect(process)
+        process = self._processes[-1]
+        self._closed = True  # from here on nobody begins a transaction
+        try:
+            if process.pid == os.getpid():
+                self._alone(process.lock, lambda: self._disconnect_when_read(process))
+        except BaseException:
+            self._closed = False
+            raise
         if self._file is not None:
             driver.leave_file(self._file)
 
@@ -325,9 +342,8 @@ class SQLite(Session):
         remove the WAL under its feet, and with it what it has committed since.
         """
         process = self._processes[-1]
-        process.still = process.lock.acquire(timeout=self._give_up_seconds)
+        process.still = process.pid == os.getpid() and self._take_both(process)
         if process.still:
-            process.read_lock.acquire()
             self._disconnect(process)
 
     def after_fork(self) -> None:
@@ -338,6 +354,17 @@ class SQLite(Session):
             process.read_lock.release()
             process.lock.release()
 
+    def _take_both(self, process: _Process) -> bool:
+        if not process.lock.acquire(self._give_up_seconds):
+            return False
+        if process.read_lock.acquire(self._give_up_seconds):
+            return True
+        process.lock.release()
+        return False
+
+    def _disconnect_when_read(self, process: _Process) -> None:
+        self._alone(process.read_lock, lambda: self._disconnect(process))
+
     def _disconnect(self, process: _Process) -> None:
         for connection in (process.reader, process.writer):
             if connection is not None:
@@ -345,31 +372,41 @@ class SQLite(Session):
         process.reader = process.writer = None
 
     def _process(self) -> _Process:
-        if self._closed:
-            raise InvalidInput("this store is closed; open another one")
+        self._refuse_if_closed()
         if self._processes[-1].pid != os.getpid():
             self._processes.append(_Process())
         return self._processes[-1]
 
-    def _commit_waiting(self, process: _Process) -> None:
-        """Commit everything that waits, up to the group limit. The caller holds the lock."""
-        calls: list[_Call] = []
-        while process.waiting and len(calls) < GROUP_LIMIT:
-            calls.append(process.waiting.popleft())
-        try:
-            connection = self._writer(process)
-            waited = self._begin(connection)
-            self._in_transaction(connection, lambda: self._run_all(connection, calls, waited))
-        except BaseException as error:
-            for call in calls:
-                call.error = error
-            if not isinstance(error, Exception):
-                raise
-        finally:
-            for call in calls:
-                call.done = True
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise InvalidInput("this store is closed; open another one")
 
-    def _run_all(self, connection: Connection, calls: list[_Call], waited: float) -> None:
+    def _alone(self, turn: Turn, body: Callable[[], R]) -> R:
+        return turn.run(body, self._give_up_seconds, self.path)
+
+    def _lead(self, process: _Process, call: Call) -> None:
+        """Commit what waits until our own call has its answer. The caller holds the lock."""
+        while not call.answered():
+            self._commit_waiting(process, Group())
+
+    def _leave(self, process: _Process, call: Call) -> None:
+        """Step out of the line. A call that a leader has in hand ends first, or waits its time."""
+        with suppress(ValueError):
+            process.waiting.remove(call)
+        deadline = time.monotonic() + self._give_up_seconds
+        while call.running() and time.monotonic() < deadline:
+            time.sleep(RETRY_SECONDS)
+
+    def _commit_waiting(self, process: _Process, group: Group) -> None:
+        """Commit everything that waits, up to the group limit."""
+
+        def run_all(connection: Connection, waited: float) -> None:
+            waiting = (call for call in process.waiting.copy() if call.join(group))
+            self._run_all(connection, list(islice(waiting, GROUP_LIMIT)), waited)
+
+        self._write(process, group, run_all)
+
+    def _run_all(self, connection: Connection, calls: list[Call], waited: float) -> None:
         if len(calls) == 1:
             calls[0].answer = self._run(connection, calls[0].op, waited)
             return
@@ -389,18 +426,47 @@ class SQLite(Session):
         tx.waited_seconds = waited
         return drive(op(tx))  # type: ignore[arg-type]
 
-    def _in_transaction(self, connection: Connection, body: Callable[[], R]) -> R:
+    def _write(self, process: _Process, group: Group, body: Callable[[Connection, float], R]) -> R:
         """Commit what `body` did, or undo all of it."""
+        connection = self._writer(process)
         try:
-            answer = body()
+            waited = self._begin(connection)
+            answer = body(connection, waited)
+            group.closing = True
             self._commit(connection)
+            group.kept = True
+            return answer
         except BaseException as error:
-            if driver.in_transaction(connection):
-                connection.execute("rollback")
+            undone = self._undo(process, connection)
             if isinstance(error, DriverError):
-                raise driver.translate(error, self.path) from error
+                group.error = driver.translate(error, self.path)
+                raise group.error from error
+            if group.closing and not undone:
+                group.kept = True  # interrupted just after COMMIT
+            elif isinstance(error, Exception):
+                group.error = error
             raise
-        return answer
+        finally:
+            group.over = True
+
+    def _undo(self, process: _Process, connection: Connection) -> bool:
+        """Roll back the open transaction; answers whether there was one."""
+        if not driver.in_transaction(connection):
+            return False
+        try:
+            connection.execute("rollback")
+        except DriverError:
+            self._forget(process, connection)
+        return True
+
+    def _forget(self, process: _Process, connection: Connection) -> None:
+        """Give up a connection in an unknown state. Closing it undoes what it left open."""
+        if process.writer is connection:
+            process.writer = None
+        if process.reader is connection:
+            process.reader = None
+        with suppress(*DriverError):
+            connection.close()
 
     def _commit(self, connection: Connection) -> None:
         deadline = time.monotonic() + self._give_up_seconds
@@ -431,26 +497,43 @@ class SQLite(Session):
             time.sleep(RETRY_SECONDS)
 
     def _read(self, process: _Process, op: Operation[R]) -> R:
-        with process.read_lock:
-            if process.reader is None:
-                process.reader = self._connect()
-            connection = process.reader
-            deadline = time.monotonic() + self._give_up_seconds
-            while True:
-                connection.execute("begin")
+        deadline = time.monotonic() + self._give_up_seconds
+        while True:
+            connection = self._reader(process)
+            try:
+                return self._run_snapshot(connection, op)
+            except StoreBusy:
+                if time.monotonic() > deadline:
+                    raise
+            finally:  # at once, before an interrupt can come: an open snapshot keeps the WAL growing
                 try:
-                    return self._run(connection, op, 0.0)
-                except StoreBusy:
-                    if time.monotonic() > deadline:
-                        raise
-                    time.sleep(RETRY_SECONDS)
-                finally:
                     connection.execute("rollback")
+                except DriverError:
+                    self._forget(process, connection)
+            time.sleep(RETRY_SECONDS)
+
+    def _run_snapshot(self, connection: Connection, op: Operation[R]) -> R:
+        try:
+            connection.execute("begin")
+        except DriverError as error:
+            raise driver.translate(error, self.path) from error
+        return self._run(connection, op, 0.0)
 
     def _writer(self, process: _Process) -> Connection:
+        self._refuse_if_closed()
+        if process.writer is not None:
+            self._undo(process, process.writer)  # what an interrupt in a rollback left open
         if process.writer is None:
             process.writer = self._connect()
         return process.writer
+
+    def _reader(self, process: _Process) -> Connection:
+        self._refuse_if_closed()
+        if process.reader is not None:
+            self._undo(process, process.reader)
+        if process.reader is None:
+            process.reader = self._connect()
+        return process.reader
 
     def _connect(self) -> Connection:
         connection = driver.connect(self.path, self._driver)

@@ -46,7 +46,7 @@ class Turn:
             # No flag says whether it was taken: an interrupt may come before the flag is set.
             try:
                 self._lock.release()
-            except RuntimeError:
+            except RuntimeError:  # noqa: SIM105 - `suppress` could itself be interrupted
                 pass  # it was not
 
     def acquire(self, seconds: float = threading.TIMEOUT_MAX) -> bool:
@@ -88,19 +88,15 @@ class Group:
 class Call:
     """One operation in the waiting line. It stands there until its caller leaves."""
 
-    __slots__ = ("_group", "_op", "answer", "error", "gone")
+    __slots__ = ("_group", "answer", "error", "gone", "op")
 
     def __init__(self, op: Operation[Any]) -> None:
-        self._op = op
+        self.op = op
         self._group: Group | None = None
         self.answer: Any = None
         self.error: Exception | None = None
         self.gone = False
         """Set by its caller: not to be run any more."""
-
-    @property
-    def op(self) -> Operation[Any]:
-        return self._op
 
     def join(self, group: Group) -> bool:
         """Become part of a transaction, if there still is something to do and somebody who waits.
