@@ -101,6 +101,27 @@ def test_keys_go_when_their_period_is_over_and_their_job_is_not_live(
     assert keys == {"long", "for ever", "live"}
 
 
+def test_all_keys_that_are_over_go_in_one_run_past_those_of_live_jobs(
+    store: Store, plain: Plain, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where many expire at the same moment, and live jobs hold keys in between."""
+    monkeypatch.setattr("tenure.store.operate.PRUNE_BATCH", 2)
+    live = []
+    for n in range(4):
+        unique = [
+            Unique(key=f"{n} {m}", until=Until.PERIOD, period_seconds=50.0 + n) for m in range(6)
+        ]
+        added = store.enqueue([job(unique=each) for each in unique], now=clock.now)
+        live += [one.id for one in added[:3]]
+        settle(
+            store,
+            clock.now,
+            *(succeed(job) for job in take(store, clock.now) if job.id not in live),
+        )
+    store.prune(now=clock.advance(100))
+    assert {row[0] for row in plain.rows("select job_id from tenure.unique_key")} == set(live)
+
+
 # PostgreSQL keeps history by the day.
 
 
@@ -158,13 +179,35 @@ def test_a_day_that_the_default_partition_serves_stays_there(store: Store, days:
     assert store.get(id).state is State.SUCCEEDED
 
 
+def long_ago(plain: Plain) -> datetime:
+    """The noon of a day whose retention is over, with a partition of its own."""
+    noon = datetime.now(UTC).replace(hour=12) - timedelta(days=40)
+    start = f"{noon:%Y-%m-%d} 00:00:00+00"
+    stop = f"{noon + timedelta(days=1):%Y-%m-%d} 00:00:00+00"
+    plain.rows(
+        f"create table tenure.{day(-40)} partition of tenure.history"
+        f" for values from ('{start}') to ('{stop}')"
+    )
+    return noon
+
+
+def make_day(plain: Plain, ago: int) -> datetime:
+    """A partition for a day that is over, as if it had been made in time; answers its noon."""
+    start = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    start -= timedelta(days=ago)
+    plain.rows(
+        f"create table tenure.{day(-ago)} partition of tenure.history"
+        f" for values from ('{start}') to ('{start + timedelta(days=1)}')"
+    )
+    return start + timedelta(hours=12)
+
+
 def test_whole_days_are_dropped_with_the_stories_of_their_jobs(
     store: Store, days: Plain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of the dropped jobs stays, however many they were and whatever they used."""
     monkeypatch.setattr("tenure.store.operate.PRUNE_BATCH", 4)
-    store.prune()
-    now = datetime.now(UTC)
+    now = make_day(days, 33)
     live = add(store, now)
     run(store, now, lambda job: retry(job, ERROR, 0))
     take_one(store, now, lease_seconds=1e9)
@@ -177,9 +220,9 @@ def test_whole_days_are_dropped_with_the_stories_of_their_jobs(
     settle(store, now, *(fail(child, ERROR) for child in children[:7]))
     settle(store, now, *(retry(child, ERROR, 0) for child in children[7:]))
     settle(store, now, *(fail(child, ERROR) for child in take(store, now)))
-    removed = store.prune(now=now + timedelta(days=33))
+    removed = store.prune()
     assert removed == 0, "rows were removed one by one"
-    assert day(0) not in partitions(days)
+    assert day(-33) not in partitions(days)
     assert ids(days) == {live}
     for table in ("event", "note", "parent"):
         assert {row[0] for row in days.rows(f"select job_id from tenure.{table}")} <= {live}
@@ -190,16 +233,58 @@ def test_a_day_that_somebody_reads_is_dropped_another_time(
     store: Store, store_url: str, days: Plain
 ) -> None:
     """A prune waits only for a moment: claims and settlements must not queue up behind it."""
+    now = make_day(days, 33)
+    id = add(store, now)
+    run(store, now, lambda job: fail(job, ERROR))
+    with psycopg.connect(store_url) as reader:
+        reader.execute("select count(*) from tenure.history")
+        store.prune()
+        assert day(-33) in partitions(days)
+        reader.rollback()
+    store.prune()
+    assert day(-33) not in partitions(days)
+    assert id not in ids(days)
+
+
+def test_a_day_that_is_not_long_over_is_never_dropped(store: Store, days: Plain) -> None:
+    """Who may call the function cannot empty the history with it. The clock is the server's."""
+    store.prune()
+    for ago in (1, 2, 3):
+        make_day(days, ago)
+    for cut in ("'-infinity'", "null"):
+        assert days.one(f"select tenure.drop_history_days({cut})") == 0
+    assert days.one("select tenure.drop_history_days('infinity')") == 2
+    left = partitions(days)
+    assert {day(-1), day(0), day(1), day(2), day(3)} <= left
+    assert not {day(-2), day(-3)} & left
+
+
+def test_rows_go_alone_from_a_day_that_may_not_be_dropped_yet(store: Store, days: Plain) -> None:
     store.prune()
     now = datetime.now(UTC)
     id = add(store, now)
-    run(store, now, lambda job: fail(job, ERROR))
-    later = now + timedelta(days=33)
-    with psycopg.connect(store_url) as reader:
-        reader.execute("select count(*) from tenure.history")
-        store.prune(now=later)
-        assert day(0) in partitions(days)
-        reader.rollback()
-    store.prune(now=later)
-    assert day(0) not in partitions(days)
+    run(store, now, succeed)
+    assert store.prune(now=now + timedelta(days=33)) == 1
     assert id not in ids(days)
+    assert day(0) in partitions(days)
+
+
+def test_only_what_is_due_leaves_a_day_and_the_gaps_between_days(
+    store: Store, days: Plain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A walk passes every partition once, whatever its rows and wherever they lie in it."""
+    monkeypatch.setattr("tenure.store.operate.PRUNE_BATCH", 3)
+    noons = {ago: make_day(days, ago) for ago in (2, 8, 9, 12)}
+    default = {ago: noons[2] + timedelta(days=2 - ago) for ago in (4, 10, 11, 14, 40)}
+    stay: set[int] = set()
+    due = 0
+    for ago, noon in (noons | default).items():
+        good, bad = add_many(store, noon, 5), add_many(store, noon, 5)
+        settle(store, noon, *(succeed(job) for job in take(store, noon, 5)))
+        settle(store, noon, *(fail(job, ERROR) for job in take(store, noon, 5)))
+        stay |= {*(good if ago < 7 else ()), *(bad if ago < 30 else ())}
+        due += 5 * (ago > 7) + 5 * (ago > 30)
+    assert store.prune() == due
+    assert ids(days) == stay
+    assert store.prune() == 0
+    assert ids(days) == stay

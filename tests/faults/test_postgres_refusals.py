@@ -78,7 +78,7 @@ def test_a_database_without_the_schema_names_the_command(pg_url: str) -> None:
 def test_a_schema_without_one_of_its_tables_names_the_command(
     pg_migrated_url: str, admin: psycopg.Connection
 ) -> None:
-    admin.execute("drop table tenure.ready")
+    admin.execute("drop table tenure.ready cascade")
     store = opened(pg_migrated_url)
     with pytest.raises(SchemaMissing, match="run `tenure db migrate`"):
         store.claim("w1", {"default": 1})
@@ -229,7 +229,7 @@ def test_when_all_connections_are_taken_the_store_waits_for_one() -> None:
         crowd = []
         with pytest.raises(psycopg.OperationalError, match="too many clients"):  # noqa: PT012
             for _ in range(100):
-                crowd.append(psycopg.connect(url))
+                crowd += [psycopg.connect(url)]
         store = opened(url)
         with pytest.raises(StoreUnavailable, match="too many clients"):
             store.enqueue([job()])

@@ -138,19 +138,18 @@ def test_an_uncharged_crash_never_fails_a_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("all_succeeded", "flagged", "delay", "expected"),
+    ("all_succeeded", "flagged", "expected"),
     [
-        (True, False, 0.0, Move(State.QUEUED, reason="parents finished")),
-        (True, False, 3.0, Move(State.SCHEDULED, delay_seconds=3.0, reason="parents finished")),
-        (False, False, 3.0, Move(State.SKIPPED, reason="a parent did not succeed")),
-        (True, True, 0.0, ABORTED),
-        (False, True, 0.0, ABORTED),
+        (True, False, Move(State.QUEUED, reason="parents finished")),
+        (False, False, Move(State.SKIPPED, reason="a parent did not succeed")),
+        (True, True, ABORTED),
+        (False, True, ABORTED),
     ],
 )
 def test_the_end_of_the_last_parent_frees_skips_or_cancels(
-    all_succeeded: bool, flagged: bool, delay: float, expected: Move
+    all_succeeded: bool, flagged: bool, expected: Move
 ) -> None:
-    move = after_parents(all_succeeded=all_succeeded, cancel_requested=flagged, delay_seconds=delay)
+    move = after_parents(all_succeeded=all_succeeded, cancel_requested=flagged)
     assert move == expected
     assert move.to in TRANSITIONS["free"].targets
 

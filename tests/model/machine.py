@@ -150,7 +150,9 @@ def _report(seed: int, steps: Sequence[Step], sides: Sequence[Side]) -> str:
         story.tell(steps)
     except Differs as error:
         account = "\n".join(f"{n:3}  {line}" for n, line in enumerate(story.lines, 1))
-        return f"seed {seed}, shrunk to {len(steps)} steps\n{account}\n  !!  {error}"
+        where = " + ".join(side.style for side in sides)
+        head = f"seed {seed} on {where}, shrunk to {len(steps)} steps"
+        return f"{head}\n{account}\n  !!  {error}"
     raise AssertionError(f"seed {seed} does not fail again when it is repeated")
 
 

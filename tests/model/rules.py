@@ -450,4 +450,4 @@ RULES: dict[str, tuple[int, Rule]] = {
     "count": (2, count),
 }
 CLOCK, VOID = "clock", "void_ticket"
-WEIGHTS = {CLOCK: 14, VOID: 1} | {name: weight for name, (weight, _) in RULES.items()}
+WEIGHTS = {CLOCK: 14, VOID: 3} | {name: weight for name, (weight, _) in RULES.items()}

@@ -86,7 +86,8 @@ RULES: dict[str, Broken] = {
     "a key belongs to one tenant": sql("key_holders", r"k\.tenant = b\.value ->> 'tenant' and"),
     "a child waits for all its parents": sql("freed_children",
                                              r"and not exists .*?\n(?=order by)"),
-    "a paused queue is left alone": sql("take_tickets", r"and not exists [^\n]*"),
+    "a paused queue is left alone": sql("take_tickets", r"where not exists [^\n]*"),
+    "one suspect at a time": sql("take_tickets", r"limit :suspects", "limit 9"),
     "a held job gets no ticket": sql("put_in_line", r"and j\.parked is null"),
     "a tenant cannot touch another's job": sql("lock_job", r"and \(:tenant.*"),
     "a cancelled job does not go on": python(settle, "after_settlement", _deaf),
@@ -108,9 +109,6 @@ def sides() -> Iterator[list[Side]]:
 @pytest.mark.parametrize("rule", RULES)
 def test_the_machine_notices_when_a_rule_is_broken(rule: str, sides: list[Side]) -> None:
     with RULES[rule]():
-        assert any(fails(steps_of(seed), sides) for seed in range(STORIES)), f"not noticed: {rule}"
-
-
-def test_the_machine_is_content_with_all_rules_in_place(sides: list[Side]) -> None:
-    for seed in range(3):
-        Story(sides).tell(steps_of(seed))
+        noticed = next((n for n in range(STORIES) if fails(steps_of(n), sides)), None)
+    assert noticed is not None, f"nobody notices: {rule}"
+    Story(sides).tell(steps_of(noticed))  # with the rule in place, the same story is all right

@@ -31,6 +31,7 @@ from tests.statements.support import (
     rule,
     running,
     statement,
+    wait_until,
 )
 from tests.support.stores import Clock
 
@@ -464,23 +465,28 @@ def test_settlements_lock_jobs_in_the_order_of_their_ids(
 @statement(48)
 @rule("retry-deadlocks")
 def test_a_settlement_that_met_a_deadlock_lands(
-    pg: Store, clock: Clock, hold: Hold, blocked_by: BlockedBy
+    pg: Store, pg_sql: Database, clock: Clock, hold: Hold, blocked_by: BlockedBy
 ) -> None:
     """When the database sacrifices our transaction to end a deadlock, it runs again as a whole;
     the worker hears `landed`, not of the conflict.
 
     Seen failing with deadlocks taken out of what is retried: settle raised `StoreBusy`.
     """
-    add(pg, clock, 2)
-    low, high = claim_jobs(pg, clock)
-    user = hold()
+    add(pg, clock, 3)
+    low, middle, high = claim_jobs(pg, clock)
+    gate, user = hold(), hold()
+    gate.sql(f"select from tenure.job where id = {middle.id} for update")
     user.sql("set deadlock_timeout = '60s'")  # so that the store is the one to give way
     user.sql(f"select from tenure.job where id = {high.id} for update")
-    settling = Background(lambda: pg.settle("w1", [succeed(low), succeed(high)], now=clock.now))
-    blocked_by(user)
-    user.sql(f"select from tenure.job where id = {low.id} for update")
+    ends = [succeed(low), succeed(middle), succeed(high)]
+    settling = Background(lambda: pg.settle("w1", ends, now=clock.now))
+    blocked_by(gate)
+    waiting = Background(lambda: user.sql(f"select from tenure.job where id = {low.id} for update"))
+    wait_until(lambda: pg_sql.one(f"select cardinality(pg_blocking_pids({user.pid}))"))
+    gate.rollback()  # now the store goes on to the job that the user has, and the circle is closed
+    waiting.result()
     user.rollback()
-    assert settling.result() == [LANDED, LANDED]
+    assert settling.result() == [LANDED, LANDED, LANDED]
 
 
 def test_deleting_a_finished_job_waits_for_nobody_and_leaves_the_zombie_stale(

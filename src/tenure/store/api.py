@@ -40,6 +40,7 @@ Call = Callable[Concatenate[Scope, P], Coroutine[Any, Any, R]]
 
 CLIENT_CONNECTIONS = 4
 MAX_CONNECTIONS = 1000
+WRITING_THREADS = 32
 
 
 def _blocking(call: Call[P, R]) -> "Callable[Concatenate[Store, P], R]":
@@ -50,14 +51,17 @@ def _blocking(call: Call[P, R]) -> "Callable[Concatenate[Store, P], R]":
     return method
 
 
-def _awaiting(call: Call[P, R]) -> "Callable[Concatenate[AsyncStore, P], Coroutine[Any, Any, R]]":
+def _awaiting(
+    call: Call[P, R], line: "Line" = "writing"
+) -> "Callable[Concatenate[AsyncStore, P], Coroutine[Any, Any, R]]":
     @wraps(call)
     async def method(self: "AsyncStore", /, *args: P.args, **kwargs: P.kwargs) -> R:
-        if self._thread is None or kwargs.get("on") is not None:  # the caller's thread owns `on`
+        threads = None if self._threads is None else self._threads.of(line)
+        if threads is None or kwargs.get("on") is not None:  # the caller's thread owns `on`
             return await call(self._scope, *args, **kwargs)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(
-            self._thread.executor(), lambda: drive(call(self._scope, *args, **kwargs))
+            threads, lambda: drive(call(self._scope, *args, **kwargs))
         )
 
     return method
@@ -73,25 +77,42 @@ async def _close(scope: Scope) -> None:
     await scope.session.aclose()
 
 
-class _Thread:
-    """The one thread in which a store's SQLite operations run. A fork has none, and starts one."""
+Line = Literal["writing", "reading"]
+
+
+class _Threads:
+    """Where an async store's SQLite operations run, so that they do not block the event loop.
+
+    Several may write: they wait for each other, and share commits. One reads, as there is one
+    reading connection, and never behind those that write. Threads start on demand; a fork has none,
+    and starts its own.
+    """
 
     def __init__(self) -> None:
-        self._pid = 0
-        self._executor: ThreadPoolExecutor | None = None
+        self._ended = False
+        self._begin()
 
-    def executor(self) -> ThreadPoolExecutor:
-        """The executor of this process."""
-        if self._executor is None or self._pid != os.getpid():
-            self._pid = os.getpid()
-            self._executor = ThreadPoolExecutor(1, thread_name_prefix="tenure-sqlite")
-        return self._executor
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._pools: dict[Line, ThreadPoolExecutor] = {
+            "writing": ThreadPoolExecutor(WRITING_THREADS, thread_name_prefix="tenure-sqlite"),
+            "reading": ThreadPoolExecutor(1, thread_name_prefix="tenure-sqlite-read"),
+        }
 
-    def shutdown(self) -> None:
-        """End the thread."""
-        if self._executor is not None and self._pid == os.getpid():
-            self._executor.shutdown()
-            self._executor = None  # a late call starts another, to be told that the store is closed
+    def of(self, line: Line) -> ThreadPoolExecutor | None:
+        """The threads of this process; None after `end`: a closed store says so without one."""
+        if self._ended:
+            return None
+        if self._pid != os.getpid():
+            self._begin()
+        return self._pools[line]
+
+    def end(self) -> None:
+        """End the threads. What still waits for them is answered first."""
+        self._ended = True
+        if self._pid == os.getpid():
+            for pool in self._pools.values():
+                pool.shutdown()
 
 
 class Store:
@@ -148,10 +169,10 @@ class AsyncStore:
     """Jobs on one database, for callers on an event loop."""
 
     def __init__(
-        self, session: Session, tenant: str | None = None, thread: _Thread | None = None
+        self, session: Session, tenant: str | None = None, threads: _Threads | None = None
     ) -> None:
         self._scope = Scope(session, tenant)
-        self._thread = thread
+        self._threads = threads
 
     enqueue = _awaiting(enqueue)
     claim = _awaiting(claim)
@@ -170,25 +191,25 @@ class AsyncStore:
     pause = _awaiting(pause)
     resume = _awaiting(resume)
     prune = _awaiting(prune)
-    get = _awaiting(get)
-    list_jobs = _awaiting(list_jobs)
-    timeline = _awaiting(timeline)
-    progress = _awaiting(progress)
-    count_live = _awaiting(count_live)
-    count_finished = _awaiting(count_finished)
-    oldest_ready = _awaiting(oldest_ready)
-    paused_queues = _awaiting(paused_queues)
+    get = _awaiting(get, "reading")
+    list_jobs = _awaiting(list_jobs, "reading")
+    timeline = _awaiting(timeline, "reading")
+    progress = _awaiting(progress, "reading")
+    count_live = _awaiting(count_live, "reading")
+    count_finished = _awaiting(count_finished, "reading")
+    oldest_ready = _awaiting(oldest_ready, "reading")
+    paused_queues = _awaiting(paused_queues, "reading")
     migrate = _awaiting(_migrate)
 
     async def close(self) -> None:
         """Close every connection. A store that is closed twice stays closed."""
-        await _awaiting(_close)(self)
-        if self._thread is not None:
-            self._thread.shutdown()
+        await _awaiting(_close, "reading")(self)  # not behind those that wait to write
+        if self._threads is not None:
+            self._threads.end()
 
     def for_tenant(self, tenant: str) -> "AsyncStore":
         """The same store as one tenant may see it: its own jobs, and global ones to read."""
-        return AsyncStore(self._scope.session, _checked_tenant(tenant), self._thread)
+        return AsyncStore(self._scope.session, _checked_tenant(tenant), self._threads)
 
     async def __aenter__(self) -> Self:
         return self
@@ -214,11 +235,11 @@ def open_async_store(
 ) -> AsyncStore:
     """Open the same for callers on an event loop.
 
-    SQLite operations run in one thread of their own, each as a whole.
+    SQLite operations run in threads of the store, each as a whole.
     """
     session = _session(url, "async", connections, give_up_seconds)
     local = urlsplit(url).scheme == "sqlite"
-    return AsyncStore(session, None, _Thread() if local else None)
+    return AsyncStore(session, None, _Threads() if local else None)
 
 
 def _checked_tenant(tenant: str) -> str:

@@ -52,7 +52,7 @@ from tenure.store.session import (
     given_time,
     to_json,
 )
-from tenure.store.statements import migration_script, statements
+from tenure.store.statements import migration_script, quoted, statements
 from tenure.store.wire import Blocking, BlockingColour, Colour, Suspending, Wire
 
 CONFLICT_TRIES = 10
@@ -325,13 +325,13 @@ class Postgres(Session):
                 await self._colour.sleep(0.1)
 
     async def _migrate(self, wire: Wire) -> int:
-        table = f"{self._schema}.schema_version"
+        table = f"{quoted(self._schema)}.schema_version"
         await wire.script("begin; set local lock_timeout = '60s'")
         await wire.script(f"select pg_advisory_xact_lock({_MIGRATION_LOCK})")
         await wire.script("set local lock_timeout = '5s'")
         found = await wire.fetch("select to_regclass(%(t)s)::text", {"t": table}, prepare=False)
         if found[0][0] is None:
-            await wire.script(f"create schema if not exists {self._schema}")
+            await wire.script(f"create schema if not exists {quoted(self._schema)}")
             await wire.script(f"create table {table} {migrate.VERSION_TABLE}")
             await wire.script(f"insert into {table} values (1, 0, 0)")
         [(version, min_code)] = await wire.fetch(
@@ -385,7 +385,7 @@ class Postgres(Session):
         try:
             rows = await wire.fetch(
                 f"select version, min_code, current_setting('synchronous_commit') = 'off'"
-                f" from {self._schema}.schema_version",
+                f" from {quoted(self._schema)}.schema_version",
                 {},
                 prepare=False,
             )
@@ -434,11 +434,15 @@ _WRONG = (
 
 
 def _limits(give_up_seconds: float) -> dict[str, str]:
-    """Nobody waits longer for a lock than for the whole operation."""
+    """Nobody waits longer for a lock than for the whole operation.
+
+    Our own names are qualified; the path keeps the server's functions from being taken for others.
+    """
     lock_milliseconds = max(1, round(1000 * min(_LOCK_SECONDS, give_up_seconds)))
     return {
         "lock_timeout": f"{lock_milliseconds}ms",
         "idle_in_transaction_session_timeout": "60s",
+        "search_path": "pg_catalog",
     }
 
 

@@ -3,35 +3,32 @@
 Every writing transaction is BEGIN IMMEDIATE. Group commit: a caller puts its operation into the
 waiting line and asks for the writer lock; whoever gets it commits all that wait, each in a
 SAVEPOINT of its own, and answers them after COMMIT. A lone caller pays neither a savepoint nor a
-thread hop. An interrupt ends the call of the thread that it hits, and no other. Between processes, a short constant sleep before each try for the write lock is fair
-where SQLite's growing back-off lets new writers overtake old ones.
+thread hop. An interrupt ends the call of the thread that it hits, and no other. Between processes,
+a short constant sleep before each try for the write lock is fair where SQLite's growing back-off
+lets new writers overtake old ones.
 
-Leases are judged by the boot clock with the boot's id, so that a wall-clock jump harms nobody;
-where the system does not name its boot, by the wall clock, as on PostgreSQL.
+Leases are judged by the boot clock (see `boot.py`), so that a wall-clock jump harms nobody.
 """
 
 import os
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from datetime import datetime, timedelta
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import apsw
 
-from tenure.errors import InvalidInput, StoreBusy
+from tenure.errors import InvalidInput, StoreBusy, StoreError, ValueRefused
 from tenure.job import Json, NewJob, Unique
 from tenure.store import migrate
 from tenure.store import sqlite_driver as driver
+from tenure.store.boot import EPOCH, MICROSECOND, Clock, boot_id
 from tenure.store.rows import features_of
 from tenure.store.session import (
     Mode,
@@ -51,8 +48,8 @@ from tenure.store.turns import Call, Group, Turn
 SCHEMA = "tenure"
 RETRY_SECONDS = 0.001
 GROUP_LIMIT = 256
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
+BELL_SECONDS = 0.05
+"""How long a caller in the line sleeps at most: nobody rings when a leader is interrupted."""
 
 DriverError = (apsw.Error, sqlite3.Error)
 
@@ -60,7 +57,7 @@ DriverError = (apsw.Error, sqlite3.Error)
 class SQLiteTx(Tx):
     """An open transaction on one connection."""
 
-    def __init__(self, connection: Connection, path: str, clock: "Clock") -> None:
+    def __init__(self, connection: Connection, path: str, clock: Clock) -> None:
         self._connection = connection
         self._path = path
         self._clock = clock
@@ -134,10 +131,10 @@ class SQLiteTx(Tx):
         return moved
 
     def time(self, at: datetime | None) -> int | None:
-        return None if at is None else (at - _EPOCH) // _MICROSECOND
+        return None if at is None else (at - EPOCH) // MICROSECOND
 
     def when(self, value: Any) -> datetime:
-        return _EPOCH + timedelta(microseconds=value)
+        return EPOCH + timedelta(microseconds=value)
 
 
 _NO_KEY = (None, None, None, None)
@@ -174,57 +171,6 @@ class Borrowed:
         return cursor
 
 
-class Clock:
-    """Wall time for people and due times, boot time for leases, both in microseconds.
-
-    An explicit `now` stands for both; the offset between the two clocks is fixed when the store is
-    opened, so that a test that drives time gets exact deadlines.
-    """
-
-    def __init__(self) -> None:
-        boot = boot_id()
-        # Without a name for the boot, nothing would tell that a boot clock has begun anew: after a
-        # restart old leases would last as long as the machine had been up before. The wall clock
-        # goes on through a restart; when it is set forward, leases expire early, which costs an
-        # attempt and breaks no promise. A name made from wall and boot clock would change with it.
-        self._ticks = _boot_microseconds if boot else _wall_microseconds
-        self._boot = boot or "wall clock"
-        self._offset = self._ticks() - _wall_microseconds()
-
-    def read(self, now: datetime | None) -> dict[str, Any]:
-        """The parameters `now`, `tick` and `boot`."""
-        if now is not None:
-            wall = (now - _EPOCH) // _MICROSECOND
-            return {"now": wall, "tick": wall + self._offset, "boot": self._boot}
-        wall = _wall_microseconds()
-        return {"now": wall, "tick": self._ticks(), "boot": self._boot}
-
-
-def _wall_microseconds() -> int:
-    return time.time_ns() // 1000
-
-
-def _boot_microseconds() -> int:
-    """Of the clock that goes on while the machine sleeps, where there is one."""
-    for name in ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC"):  # on macOS the second one does
-        if hasattr(time, name):
-            return time.clock_gettime_ns(getattr(time, name)) // 1000
-    return time.monotonic_ns() // 1000
-
-
-@lru_cache
-def boot_id() -> str | None:
-    """Names this boot of this host: a lease from another boot has expired."""
-    with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip() or None
-    if sys.platform == "darwin":
-        with suppress(OSError, subprocess.SubprocessError):
-            sysctl = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
-            asked = subprocess.run(sysctl, capture_output=True, text=True, timeout=10, check=True)
-            return asked.stdout.strip() or None
-    return None
-
-
 class _Process:
     """The connections of one process. A fork gets fresh ones and never touches its parent's."""
 
@@ -258,7 +204,7 @@ class SQLite(Session):
         self._driver: Driver = driver_name
         self._synchronous = synchronous
         self._give_up_seconds = give_up_seconds
-        self._clock = Clock()
+        self._clock = Clock(boot_id())
         self._file: tuple[int, int] | None = None
         self._processes: list[_Process] = [_Process()]  # of this process and of its ancestors
         self._closed = False
@@ -280,7 +226,7 @@ class SQLite(Session):
         try:
             try:
                 process.waiting.append(call)
-                self._alone(process.lock, lambda: self._lead(process, call))
+                self._wait_or_lead(process, call)
             finally:
                 call.gone = True
                 self._leave(process, call)
@@ -384,10 +330,24 @@ class SQLite(Session):
     def _alone(self, turn: Turn, body: Callable[[], R]) -> R:
         return turn.run(body, self._give_up_seconds, self.path)
 
+    def _wait_or_lead(self, process: _Process, call: Call) -> None:
+        """Come back with an answer: from whoever has the lock, or by taking it when it is free."""
+        deadline = time.monotonic() + self._give_up_seconds
+        while not process.lock.run_if_free(lambda: self._lead(process, call), self.path):
+            left = deadline - time.monotonic()
+            call.wait(max(0.0, min(left, BELL_SECONDS)))
+            if call.answered():
+                return
+            if left <= 0:
+                raise StoreBusy(
+                    f"another thread of this process has worked on {self.path}, or waited for "
+                    f"another process, for {self._give_up_seconds:g} s; look for what holds it up"
+                )
+
     def _lead(self, process: _Process, call: Call) -> None:
-        """Commit what waits until our own call has its answer. The caller holds the lock."""
+        """Commit what waits until our own call has its answer."""
         while not call.answered():
-            self._commit_waiting(process, Group())
+            self._commit_waiting(process, call, Group())
 
     def _leave(self, process: _Process, call: Call) -> None:
         """Step out of the line. A call that a leader has in hand ends first, or waits its time."""
@@ -396,30 +356,50 @@ class SQLite(Session):
         deadline = time.monotonic() + self._give_up_seconds
         while call.running() and time.monotonic() < deadline:
             time.sleep(RETRY_SECONDS)
+        if process.waiting and process.lock.is_free():
+            for next_call in process.waiting.copy():
+                if not next_call.answered():
+                    next_call.ring()  # to lead
+                    break
 
-    def _commit_waiting(self, process: _Process, group: Group) -> None:
+    def _commit_waiting(self, process: _Process, own: Call, group: Group) -> None:
         """Commit everything that waits, up to the group limit."""
+        calls: list[Call] = []
 
         def run_all(connection: Connection, waited: float) -> None:
             waiting = (call for call in process.waiting.copy() if call.join(group))
-            self._run_all(connection, list(islice(waiting, GROUP_LIMIT)), waited)
+            calls.extend(islice(waiting, GROUP_LIMIT))
+            self._run_all(connection, calls, own, waited)
 
-        self._write(process, group, run_all)
+        try:
+            self._write(process, group, run_all)
+        finally:
+            for call in calls:
+                call.ring()
 
-    def _run_all(self, connection: Connection, calls: list[Call], waited: float) -> None:
-        if len(calls) == 1:
-            calls[0].answer = self._run(connection, calls[0].op, waited)
+    def _run_all(self, connection: Connection, calls: list[Call], own: Call, waited: float) -> None:
+        if calls == [own]:
+            own.answer = self._run(connection, own.op, waited)
             return
         for call in calls:
             connection.execute("savepoint call")
-            try:
-                call.answer = self._run(connection, call.op, waited)
-            except Exception as error:
-                if not driver.in_transaction(connection):
-                    raise
-                connection.execute("rollback to call")
-                call.error = error
+            call.error = self._try(connection, call, waited)
+            if call.error is not None and call is not own:
+                # An error that does not come back was raised by a signal handler of this thread.
+                first, call.error = call.error, self._try(connection, call, waited)
+                if call.error is None and not isinstance(first, StoreError):
+                    raise first
             connection.execute("release call")
+
+    def _try(self, connection: Connection, call: Call, waited: float) -> Exception | None:
+        try:
+            call.answer = self._run(connection, call.op, waited)
+        except Exception as error:
+            if not driver.in_transaction(connection):
+                raise
+            connection.execute("rollback to call")
+            return error
+        return None
 
     def _run(self, connection: Connection, op: Operation[R], waited: float) -> R:
         tx = SQLiteTx(connection, self.path, self._clock)
@@ -443,8 +423,8 @@ class SQLite(Session):
                 raise group.error from error
             if group.closing and not undone:
                 group.kept = True  # interrupted just after COMMIT
-            elif isinstance(error, Exception):
-                group.error = error
+            elif isinstance(error, StoreError | ValueRefused):
+                group.error = error  # the database's; any other is this thread's alone
             raise
         finally:
             group.over = True
@@ -505,7 +485,7 @@ class SQLite(Session):
             except StoreBusy:
                 if time.monotonic() > deadline:
                     raise
-            finally:  # at once, before an interrupt can come: an open snapshot keeps the WAL growing
+            finally:  # at once, before an interrupt: an open snapshot would keep the WAL growing
                 try:
                     connection.execute("rollback")
                 except DriverError:

@@ -40,7 +40,12 @@ def migration_script(dialect: Dialect, version: int, schema: str) -> str:
 
 def qualify(sql: str, dialect: Dialect, schema: str) -> str:
     """Put the schema (PostgreSQL) or the table prefix (SQLite) where the text says `tenure.`."""
-    return _SCHEMA.sub(f"{schema}." if dialect == "postgres" else f"{schema}_", sql)
+    return _SCHEMA.sub(f"{quoted(schema)}." if dialect == "postgres" else f"{schema}_", sql)
+
+
+def quoted(schema: str) -> str:
+    """The schema's name in SQL: `order` is a fine name and a reserved word."""
+    return schema if schema == "tenure" else f'"{schema}"'
 
 
 def split_script(sql: str) -> list[str]:

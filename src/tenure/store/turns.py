@@ -7,6 +7,7 @@ assignment settles for all calls of a group what became of them.
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from tenure.errors import InvalidInput, OutcomeUnknown, StoreBusy
@@ -26,6 +27,19 @@ class Turn:
 
     def run(self, body: Callable[[], R], seconds: float, path: str) -> R:
         """Run `body` alone. Raises `StoreBusy` when it is not our turn within this time."""
+        answer: list[R] = []
+        if not self._run(lambda: answer.append(body()), seconds, path):
+            raise StoreBusy(
+                f"another thread of this process has been inside an operation on {path} for "
+                f"{seconds:g} s; look for what keeps it there"
+            )
+        return answer[0]
+
+    def run_if_free(self, body: Callable[[], None], path: str) -> bool:
+        """Run `body` alone and at once, or not at all. Answers whether it ran."""
+        return self._run(body, 0, path)
+
+    def _run(self, body: Callable[[], None], seconds: float, path: str) -> bool:
         if self._holder == threading.get_ident():
             raise InvalidInput(
                 f"this thread is inside an operation on {path} already; do not call the store from "
@@ -33,21 +47,23 @@ class Turn:
             )
         try:
             if not self._lock.acquire(timeout=_within_limit(seconds)):
-                raise StoreBusy(
-                    f"another thread of this process has been inside an operation on {path} for "
-                    f"{seconds:g} s; look for what keeps it there"
-                )
+                return False
             try:
                 self._holder = threading.get_ident()
-                return body()
+                body()
+                return True
             finally:
                 self._holder = None
         finally:
             # No flag says whether it was taken: an interrupt may come before the flag is set.
-            try:
+            try:  # noqa: SIM105 - an interrupt in `suppress` would come before the release
                 self._lock.release()
-            except RuntimeError:  # noqa: SIM105 - `suppress` could itself be interrupted
+            except RuntimeError:
                 pass  # it was not
+
+    def is_free(self) -> bool:
+        """Is nobody inside? By the time of the answer, somebody may be."""
+        return self._holder is None
 
     def acquire(self, seconds: float = threading.TIMEOUT_MAX) -> bool:
         """Take it until `release`. False: not within this time, or this very thread has it."""
@@ -88,10 +104,12 @@ class Group:
 class Call:
     """One operation in the waiting line. It stands there until its caller leaves."""
 
-    __slots__ = ("_group", "answer", "error", "gone", "op")
+    __slots__ = ("_bell", "_group", "answer", "error", "gone", "op")
 
     def __init__(self, op: Operation[Any]) -> None:
         self.op = op
+        self._bell = threading.Lock()  # free when it was rung
+        self._bell.acquire()
         self._group: Group | None = None
         self.answer: Any = None
         self.error: Exception | None = None
@@ -112,6 +130,15 @@ class Call:
             self._group = None
             return False
         return True
+
+    def wait(self, seconds: float) -> None:
+        """Until somebody rings, for an answer or for the turn to lead, or this time is over."""
+        self._bell.acquire(timeout=seconds)
+
+    def ring(self) -> None:
+        """Wake its caller."""
+        with suppress(RuntimeError):  # it was rung already
+            self._bell.release()
 
     def running(self) -> bool:
         """Is it in an open transaction?"""

@@ -265,8 +265,8 @@ $$;
 -- that matter are the functions' own and end with them.
 
 -- Makes the partitions of the coming days. A day for which the default partition already holds rows
--- stays there. ATTACH, unlike PARTITION OF, lets settlements into other days go on meanwhile. A day
--- that somebody else is at is left out: the default partition serves until the next call.
+-- stays there. ATTACH, unlike PARTITION OF, lets settlements into other days go on meanwhile. What
+-- somebody else is at is left to the next call: the default partition serves until then.
 create function tenure.add_history_days(days_ahead int) returns int
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -297,8 +297,8 @@ begin
                 name, first_moment, end_moment);
             added := added + 1;
         exception
-            when lock_not_available or duplicate_table or duplicate_object or unique_violation
-                or check_violation then null;
+            when lock_not_available then exit;
+            when duplicate_table or duplicate_object or unique_violation or check_violation then null;
         end;
     end loop;
     return added;
