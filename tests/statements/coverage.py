@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
@@ -56,10 +57,16 @@ DEFECTS_ELSEWHERE = {
 def ties(kind: str) -> Iterator[tuple[str | int, str]]:
     """Each (name, test) that is tied by `@kind(name)`, in the order of the files."""
     for file in sorted(FOLDER.glob("test_*.py")):
-        for node in ast.parse(file.read_text("utf-8")).body:
-            if isinstance(node, ast.FunctionDef):
-                for name in _names(node, kind):
-                    yield name, f"tests/statements/{file.name}::{node.name}"
+        for test in functions(file).values():
+            for name in _names(test, kind):
+                yield name, f"tests/statements/{file.name}::{test.name}"
+
+
+@cache
+def functions(file: Path) -> dict[str, ast.FunctionDef]:
+    """The functions of a file, by name."""
+    tree = ast.parse(file.read_text("utf-8"))
+    return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
 def _names(test: ast.FunctionDef, kind: str) -> Iterator[str | int]:

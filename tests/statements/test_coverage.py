@@ -14,6 +14,7 @@ from tests.statements.coverage import (
     DEFECTS_ELSEWHERE,
     NOT_ENGINE,
     STATEMENTS,
+    functions,
     ties,
 )
 from tests.statements.rules import RULES
@@ -59,9 +60,8 @@ def test_a_patch_fits_the_code_as_it_is(patch: Patch, tmp_path: Path) -> None:
 def test_each_rule_says_how_its_test_was_seen_failing() -> None:
     for name, test in ties("rule"):
         file, function = test.split("::")
-        tree = ast.parse((ROOT / file).read_text("utf-8"))
-        [node] = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == function]
-        assert "Seen failing" in (ast.get_docstring(node) or ""), (name, test)
+        told = ast.get_docstring(functions(ROOT / file)[function]) or ""
+        assert "Seen failing" in told, (name, test)
 
 
 def named_in_the_docs() -> set[str]:
@@ -73,8 +73,7 @@ def test_every_test_that_the_docs_name_exists() -> None:
     assert named
     for test in sorted(named):
         file, function = test.split("::")
-        tree = ast.parse((ROOT / file).read_text("utf-8"))
-        assert function in {n.name for n in tree.body if isinstance(n, ast.FunctionDef)}, test
+        assert function in functions(ROOT / file), test
 
 
 @pytest.mark.parametrize("kind", ["statement", "rule", "defect"])

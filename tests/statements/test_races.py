@@ -470,7 +470,7 @@ def test_a_settlement_that_met_a_deadlock_lands(
     """When the database sacrifices our transaction to end a deadlock, it runs again as a whole;
     the worker hears `landed`, not of the conflict.
 
-    Seen failing with deadlocks taken out of what is retried: settle raised `StoreBusy`.
+    Seen failing with deadlocks taken out of what is retried: the answers were `busy`.
     """
     add(pg, clock, 3)
     low, middle, high = claim_jobs(pg, clock)

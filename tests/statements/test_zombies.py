@@ -87,20 +87,18 @@ def swept_and_replayed(store: Store, clock: Clock, _: Database) -> Zombie:
     return zombie
 
 
-ZOMBIES: list[Raise] = [
-    swept_away,
-    old_token_under_its_own_new_lease,
-    no_lease_row,
-    another_name,
-    last_attempt_swept,
-    cancelled_by_the_sweep,
-    swept_and_replayed,
-]
-zombies = pytest.mark.parametrize("raise_zombie", ZOMBIES, ids=lambda make: make.__name__)
+RUNNING: list[Raise] = [swept_away, old_token_under_its_own_new_lease, no_lease_row, another_name]
+FINISHED: list[Raise] = [last_attempt_swept, cancelled_by_the_sweep, swept_and_replayed]
+"""Those whose job the sweep has ended: only a settlement could be mistaken for one that landed."""
+
+zombies = pytest.mark.parametrize("raise_zombie", RUNNING, ids=lambda make: make.__name__)
+all_zombies = pytest.mark.parametrize(
+    "raise_zombie", RUNNING + FINISHED, ids=lambda make: make.__name__
+)
 
 
 @defect("F-1", "C-7", "C-11")
-@zombies
+@all_zombies
 def test_a_zombie_settles_nothing(
     store: Store, clock: Clock, database: Database, raise_zombie: Raise
 ) -> None:
@@ -115,7 +113,7 @@ def test_a_zombie_settles_nothing(
 
 
 @callers
-@zombies
+@all_zombies
 def test_a_zombie_settles_nothing_in_the_users_transaction(
     store: Store, clock: Clock, database: Database, caller: Caller, raise_zombie: Raise
 ) -> None:

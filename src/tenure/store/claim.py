@@ -91,13 +91,14 @@ async def _claimed_before(tx: Tx, worker: str) -> list[Lease]:
 def _granted(tx: Tx, worker: str, lease: Row, block: list[Row]) -> Lease:
     lease_id, claimed_at, expires_at = lease
     when = tx.when
+    times = {at: when(at) for at in {row[11] for row in block}}  # a bulk shares its time
     jobs = tuple(
         Claimed(
             id, token, lease_id, task, args, queue, priority, tenant, attempts, max_attempts,
-            crashes, when(created_at), timeout, retry, metadata, features,
+            crashes, times[created_at], timeout, retry, metadata, features,
         )
         for queue, priority, _, id, token, task, args, tenant, attempts, max_attempts, crashes,
-            created_at, timeout, retry, metadata, features, *_ in block
+            created_at, timeout, retry, metadata, features, _, _ in block
     )  # fmt: skip
     return Lease(lease_id, worker, when(claimed_at), when(expires_at), jobs)
 

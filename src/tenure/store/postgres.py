@@ -58,6 +58,7 @@ from tenure.store.wire import Blocking, BlockingColour, Colour, Suspending, Wire
 CONFLICT_TRIES = 10
 TIMEOUT_TRIES = 2
 COPY_ROWS = 100
+PLACES_PER_DRAW = 1000
 ID_BLOCK = 64
 """More than 32: see `draw_ids`."""
 
@@ -110,9 +111,10 @@ class PostgresTx(Tx):
         Places are drawn in a statement of their own here, so `draw_places` locks `ready` first:
         the floors of the claimers rely on it.
         """
-        drawn = await self.fetch("draw_places", count=len(jobs))
-        created_at = drawn[0][1].isoformat()
-        placed = [(place, id, job) for (place, _), (id, job) in zip(drawn, jobs, strict=True)]
+        assert len(jobs) <= PLACES_PER_DRAW
+        [(first, now)] = await self.fetch("draw_places")
+        created_at = now.isoformat()
+        placed = [(place, id, job) for place, (id, job) in enumerate(jobs, first)]
         rows = "".join([job_line(place, id, job, created_at) for place, id, job in placed])
         tickets = "".join([ticket_line(place, id, job) for place, id, job in placed])
         await self._wire.copy(self._sql["copy_jobs"][0], rows)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 import apsw
@@ -111,16 +112,19 @@ class SQLiteTx(Tx):
 
     async def take_tickets(self, queues: Mapping[str, int]) -> list[Row]:
         taken: list[Row] = []
-        suspects = 1
+        suspect: list[Row] = []
         for queue, most in queues.items():
-            rows = await self.fetch("take_tickets", queue=queue, most=most, suspects=suspects)
-            if rows:  # the single writer took the head of the line: all up to the last one
-                _, priority, place, *_ = rows[-1]
-                suspect = next((row[2] for row in rows if row[17]), 0)
-                await self.fetch(
-                    "drop_tickets", queue=queue, priority=priority, place=place, suspect=suspect
-                )
-                suspects -= suspect != 0
+            rows = await self.fetch("take_tickets", queue=queue, most=most)
+            if not suspect:  # one per claim, in all queues
+                suspect = await self.fetch("take_suspect", queue=queue)
+                rows = sorted(rows + suspect, key=_line_order)[:most]
+                suspect = [row for row in rows if row[17]]
+                for _, priority, place, *_ in suspect:
+                    await self.fetch("drop_suspect", queue=queue, priority=priority, place=place)
+            trusted = [row for row in rows if not row[17]]
+            if trusted:  # the single writer took the head of the line: all up to the last one
+                _, priority, place, *_ = trusted[-1]
+                await self.fetch("drop_tickets", queue=queue, priority=priority, place=place)
             taken += rows
         return taken
 
@@ -137,6 +141,7 @@ class SQLiteTx(Tx):
         return EPOCH + timedelta(microseconds=value)
 
 
+_line_order = itemgetter(1, 2)  # of a ticket: priority, place
 _NO_KEY = (None, None, None, None)
 
 

@@ -92,8 +92,8 @@ using (select id, tenant, unique_scope, unique_key from tenure.job
 where k.tenant = any (array[j.tenant]) and k.scope = j.unique_scope and k.key = j.unique_key and k.job_id = j.id;
 
 -- name: highest_place
--- floor, step 1: the sequence's value.
-select last_value from tenure.place;
+-- floor, step 1: the highest place drawn so far.
+select 1000 * last_value + 999 from tenure.place;
 
 -- name: lowest_places
 -- floor, steps 2 and 4: the lowest live place of each lane, read from its present floor on.

@@ -15,7 +15,7 @@ batch as materialized (
         metadata json, features smallint, parked text, unique_scope text, unique_key text,
         unique_until text, unique_seconds double precision)
 ), new as materialized (
-    select batch.*, case when due is null and parked is null then nextval('tenure.place') end as place
+    select batch.*, case when due is null and parked is null then 1000 * nextval('tenure.place') end as place
     from batch
 ), inserted as (
     insert into tenure.job (
@@ -36,14 +36,13 @@ insert into tenure.due (due_at, job_id, token)
 select due, id, 1 from new where due is not null and parked is null;
 
 -- name: draw_places
--- enqueue in bulk: the lock on `ready` comes before the draw, as the floor of the claimers wants. An
--- empty insert is how a plain statement takes that lock.
+-- enqueue in bulk: the first of a thousand places. The lock on `ready` comes before the draw, as the
+-- floor of the claimers wants; an empty insert is how a plain statement takes that lock.
 with locked as (
     insert into tenure.ready (place, job_id, token, priority, queue)
     select 0, 0, 0, 0, '' where false
 )
-select nextval('tenure.place'), coalesce(:now::timestamptz, clock_timestamp())
-from generate_series(1, :count);
+select 1000 * nextval('tenure.place'), coalesce(:now::timestamptz, clock_timestamp());
 
 -- name: copy_jobs
 -- enqueue: many jobs that stand in line at once.

@@ -60,7 +60,7 @@ returning p.job_id;
 with old as (
     delete from tenure.history where id = :id returning *
 ), new as materialized (
-    select old.*, nextval('tenure.place') as place, coalesce(:now::timestamptz, clock_timestamp()) as now
+    select old.*, 1000 * nextval('tenure.place') as place, coalesce(:now::timestamptz, clock_timestamp()) as now
     from old
 ), inserted as (
     insert into tenure.job (

@@ -81,7 +81,7 @@ batch as materialized (
     update tenure.job j
     set token = j.token + 1, attempts = j.attempts + coalesce(b.charged, 0),
         crashes = j.crashes + coalesce(b.crashed, 0), queued_at = t.now, due_at = b.due,
-        place = case when b.due is null and not j.held then nextval('tenure.place') end,
+        place = case when b.due is null and not j.held then 1000 * nextval('tenure.place') end,
         parked = case when j.held then 'held' end, reason = b.reason,
         error = coalesce(b.error, j.error), queue = coalesce(b.queue, j.queue),
         priority = coalesce(b.priority, j.priority)

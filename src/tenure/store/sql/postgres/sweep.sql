@@ -18,7 +18,7 @@ picked as materialized (
     where d.due_at = any (array[locked.due_at]) and d.job_id = locked.job_id and d.token = locked.token
     returning d.job_id, d.token, locked.queue, locked.priority, locked.suspect
 ), new as materialized (
-    select gone.*, nextval('tenure.place') as place from gone
+    select gone.*, 1000 * nextval('tenure.place') as place from gone
 ), moved as (
     update tenure.job j set place = new.place, due_at = null, queued_at = (select now from t)
     from new where j.id = any (array[new.job_id])

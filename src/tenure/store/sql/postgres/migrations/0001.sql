@@ -11,7 +11,7 @@ create type tenure.state as enum
     ('waiting', 'scheduled', 'queued', 'running', 'succeeded', 'failed', 'cancelled', 'skipped');
 
 create sequence tenure.job_id maxvalue 9007199254740991;
-create sequence tenure.place;
+create sequence tenure.place;            -- each value stands for a thousand places: a bulk draws one
 create sequence tenure.lease_id;
 
 -- Columns are ordered by width: it saves padding, and so WAL.
@@ -240,7 +240,7 @@ begin
     end if;
     with new as materialized (
         select nextval('tenure.job_id') as id, clock_timestamp() as now,
-               case when coalesce(enqueue.delay, '0') <= '0' then nextval('tenure.place') end as place
+               case when coalesce(enqueue.delay, '0') <= '0' then 1000 * nextval('tenure.place') end as place
     ), inserted as (
         insert into tenure.job (id, place, created_at, due_at, priority, queue, task, args)
         select id, place, now, case when place is null then now + enqueue.delay end,
