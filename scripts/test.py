@@ -37,10 +37,13 @@ class Part:
 
 NAMED = (
     Part("unit", ("tests/unit", "tests/lifecycle")),
-    Part("contract", ("tests/contract",), may_be_empty=True),
-    Part("model", ("tests/model",), may_be_empty=True),
-    Part("processes", ("tests/processes",), may_be_empty=True),
-    Part("plans", ("tests/plans",), may_be_empty=True),
+    Part("contract", ("tests/contract",)),
+    Part("statements", ("tests/statements",)),
+    Part("model", ("tests/model",)),
+    Part("processes", ("tests/processes",)),
+    Part("faults", ("tests/faults",)),
+    Part("plans", ("tests/plans",)),
+    Part("docs", ("tests/docs",)),
 )
 # What no other part names, so that a new folder is never forgotten.
 REST = Part(
