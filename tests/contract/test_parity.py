@@ -16,7 +16,8 @@ from tenure.store.statements import TOPICS, Dialect, statements
 ONLY = {
     "postgres": {"insert_jobs", "copy_jobs", "copy_tickets", "highest_place", "lowest_places",
                  "place_drawers"},
-    "sqlite": {"insert_job", "insert_tickets", "drop_tickets", "drop_live"},
+    "sqlite": {"insert_job", "insert_tickets", "take_suspect", "drop_tickets", "drop_suspect",
+               "drop_live"},
 }  # fmt: skip
 
 # What is done to the store that is no transition of a job.

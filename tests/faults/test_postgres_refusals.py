@@ -329,6 +329,25 @@ def test_a_job_that_a_stranger_locks_stops_only_what_must_write_it(
     store.close()
 
 
+def test_a_job_that_a_stranger_locks_does_not_keep_its_batch_from_landing(
+    stranger: psycopg.Connection, pg_migrated_url: str, clock: Clock
+) -> None:
+    store = opened(pg_migrated_url, give_up_seconds=0.3)
+    ids = add_many(store, clock.now, 5)
+    ends = [lifecycle.succeed(held) for held in take(store, clock.now)]
+    stranger.execute("select from tenure.job where id = %s for update", [ids[2]])
+
+    answers = store.settle("w1", ends, now=clock.now)
+
+    assert [answer.landed for answer in answers] == [True, True, False, True, True]
+    assert answers[2].busy
+    assert not answers[2].stale
+    stranger.rollback()
+    assert store.settle("w1", ends, now=clock.now) == [LANDED] * 5
+    audit(pg_migrated_url)
+    store.close()
+
+
 def test_a_read_only_server_is_read_and_waited_for(
     admin: psycopg.Connection, pg_migrated_url: str, clock: Clock
 ) -> None:

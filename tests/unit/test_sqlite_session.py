@@ -510,6 +510,7 @@ def test_interrupts_at_any_moment_harm_nobody_else_and_leave_nothing_behind(
                 found = list(plain.execute("select 1 from tenure_job where task = ?", (current,)))
                 if not found:
                     undone.append(current)
+                ready.clear()
                 struck.set()
 
     def neighbour(name: str) -> list[str]:
@@ -521,14 +522,14 @@ def test_interrupts_at_any_moment_harm_nobody_else_and_leave_nothing_behind(
 
     neighbours = [Caller(lambda name=name: neighbour(name)) for name in ("x", "y")]  # type: ignore[misc]
     prey = Caller(victim)
-    assert ready.wait(PATIENCE_SECONDS)
     for turn in range(300):
         struck.clear()
+        assert ready.wait(PATIENCE_SECONDS)
         pause = time.perf_counter() + (turn % 50) / 10_000
         while time.perf_counter() < pause:
             pass
         strike(prey.ident)
-        assert struck.wait(PATIENCE_SECONDS)
+        assert struck.wait(PATIENCE_SECONDS), prey.error
     over.set()
     for caller in (prey, *neighbours):
         assert caller.join().error is None

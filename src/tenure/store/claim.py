@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime
+from operator import itemgetter
 
 import msgspec
 
@@ -13,6 +14,7 @@ from tenure.store.settle import finish_jobs
 
 MAX_BLOCK = 10_000
 _VOID_ROUNDS = 1000
+_line_order = itemgetter(1, 2)  # of a ticket: priority, place
 _KEY_UNTIL_STARTED = int(Feature.KEY_UNTIL_STARTED)
 
 
@@ -37,7 +39,7 @@ async def claim(
         return leases
     granted: list[Row] = []
     for _ in range(_VOID_ROUNDS):
-        taken = await tx.take_tickets(queues)
+        taken = sorted(await tx.take_tickets(queues), key=_line_order)
         live = [row for row in taken if row[3] is not None]
         flagged = [row for row in live if row[16]]
         if flagged:  # (!) finished as cancelled, not handed out

@@ -18,7 +18,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from operator import itemgetter
 from typing import Any, cast
 
 import psycopg
@@ -129,17 +128,15 @@ class PostgresTx(Tx):
 
     async def take_tickets(self, queues: Mapping[str, int]) -> list[Row]:
         await self._floors.advance(self)
-        wanted = to_json([{"name": name, "most": most} for name, most in queues.items()])
+        wanted = to_json(
+            [{"n": n, "name": name, "most": most} for n, (name, most) in enumerate(queues.items())]
+        )
         rows = await self.fetch("take_tickets", queues=wanted, ranges=self._floors.ranges(queues))
-        rows.sort(key=_line_order)
         self._floors.note_taken((row[0], row[1]) for row in rows)
         return rows
 
     async def move_to_history(self, statement: str, rows: str, worker: str | None) -> list[Row]:
         return await self.fetch(statement, rows=rows, worker=worker)
-
-
-_line_order = itemgetter(1, 2)  # of a ticket: priority, place
 
 
 class BorrowedTx(PostgresTx):

@@ -10,7 +10,7 @@ from datetime import datetime
 import msgspec
 
 from tenure.codec import clean_text
-from tenure.errors import LeaseLost, StoreBusy, ValueRefused
+from tenure.errors import LeaseLost, OutOfRange, StoreBusy, ValueRefused
 from tenure.job import Feature, Json, State, check_json, check_name
 from tenure.lifecycle import (
     HeldJob,
@@ -269,6 +269,9 @@ async def report_progress(
     now: datetime | None = None,
 ) -> list[Answer]:
     """Note how far held jobs have come: (job, fraction, message). Fenced like a settlement."""
+    for _, fraction, _ in reports:
+        if fraction is not None and not 0 <= fraction <= 1:
+            raise OutOfRange(f"progress is a fraction from 0 to 1, not {fraction!r:.60}")
     tx.at(now)
     held = await _hold_notes(tx, worker, [job for job, _, _ in reports])
     last = {  # of several reports about one job the last one counts

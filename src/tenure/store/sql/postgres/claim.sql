@@ -10,48 +10,45 @@
 -- one of them may not have run.
 -- `ctid = any(array(...))`: the plan stays a TID scan whatever the statistics say.
 with served as materialized (
-    select q.name, q.most
-    from json_to_recordset(:queues::json) as q (name text, most int)
+    select q.n, q.name, q.most
+    from json_to_recordset(:queues::json) as q (n int, name text, most int)
     where not exists (select from tenure.queue p
                       where p.name = q.name and p.paused_at is not null offset 0)
-), suspect as materialized (
-    select s.ctid, s.queue, s.priority, s.place
+), spot as materialized (
+    select served.n, line.ctid, line.suspect
     from served, lateral (
-        select ready.ctid, queue, priority, place from tenure.ready
-        where ready.queue = served.name and ready.suspect
-        order by ready.queue, ready.priority, ready.place
-        limit 1
-        for update skip locked) as s
-    limit 1
+        select trusted.ctid, trusted.priority, trusted.place, false as suspect
+        from (
+            select r.ctid, r.priority, r.place
+            from json_to_recordset(:ranges::json) as g (
+                     queue text, low_priority smallint, low_place bigint,
+                     below_priority smallint),
+                 lateral (
+                     select ready.ctid, ready.priority, ready.place from tenure.ready
+                     where ready.queue = g.queue
+                       and (ready.priority, ready.place) >= (g.low_priority, g.low_place)
+                       and ready.priority < g.below_priority
+                       and not ready.suspect
+                     order by ready.priority, ready.place
+                     limit served.most
+                     for update skip locked) as r
+            where g.queue = served.name
+            limit served.most) as trusted
+        union all
+        select s.ctid, s.priority, s.place, true
+        from (
+            select ready.ctid, ready.priority, ready.place from tenure.ready
+            where ready.queue = served.name and ready.suspect
+            order by ready.queue, ready.priority, ready.place
+            limit 1
+            for update skip locked) as s
+        order by priority, place
+        limit served.most) as line
 ), taken as (
     delete from tenure.ready
     where ctid = any (array(
-        select spot.ctid
-        from served, lateral (
-            select line.ctid
-            from (
-                select trusted.ctid, trusted.priority, trusted.place
-                from (
-                    select r.ctid, r.priority, r.place
-                    from json_to_recordset(:ranges::json) as g (
-                             queue text, low_priority smallint, low_place bigint,
-                             below_priority smallint),
-                         lateral (
-                             select ready.ctid, ready.priority, ready.place from tenure.ready
-                             where ready.queue = g.queue
-                               and (ready.priority, ready.place) >= (g.low_priority, g.low_place)
-                               and ready.priority < g.below_priority
-                               and not ready.suspect
-                             order by ready.priority, ready.place
-                             limit served.most
-                             for update skip locked) as r
-                    where g.queue = served.name
-                    limit served.most) as trusted
-                union all
-                select suspect.ctid, suspect.priority, suspect.place
-                from suspect where suspect.queue = served.name) as line
-            order by line.priority, line.place
-            limit served.most) as spot))
+        select spot.ctid from spot
+        where not spot.suspect or spot.n = (select min(first.n) from spot as first where first.suspect)))
     returning queue, priority, place, job_id, token, suspect
 )
 select t.queue, t.priority, t.place, j.id, j.token, j.task, j.args::text, j.tenant, j.attempts,
