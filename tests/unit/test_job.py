@@ -27,7 +27,6 @@ from tenure.job import (
     Until,
     check_name,
     check_text,
-    seconds,
 )
 
 BAD_NAMES = [
@@ -273,10 +272,3 @@ def test_every_state_is_either_live_or_final() -> None:
     assert frozenset(State) == LIVE_STATES | FINAL_STATES
     assert not LIVE_STATES & FINAL_STATES
     assert {state for state in State if state.final} == FINAL_STATES
-
-
-@given(st.one_of(st.integers(), st.floats(allow_nan=False)))
-def test_a_duration_from_any_number_can_be_added_to_today(value: float) -> None:
-    limit = timedelta(seconds=MAX_SECONDS)
-    assert -limit <= seconds(value) <= limit
-    assert datetime(2070, 1, 1, tzinfo=UTC) + seconds(value) > datetime.min.replace(tzinfo=UTC)

@@ -16,7 +16,8 @@ order by t.priority, t.place;
 select t.queue, t.priority, t.place, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
        j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry, j.metadata, j.features,
        j.cancel_requested, t.suspect
-from (select queue, priority, place, job_id, token, suspect from tenure.ready
+from (select queue, priority, place, job_id, token, suspect
+      from tenure.ready indexed by tenure.ready_suspect
       where queue = :queue and suspect = 1
         and not exists (select 1 from tenure.queue p where p.name = :queue and p.paused_at is not null)
       order by priority, place limit 1) as t
