@@ -350,7 +350,7 @@ PATCHES = (
     ),
     Patch(
         "retry-deadlocks", "a deadlock is an error like others",
-        f"{RACES}::test_a_settlement_that_met_a_deadlock_lands",
+        f"{RACES}::test_a_write_that_met_a_deadlock_lands[progress]",
         (python("store/postgres", "    psycopg.errors.DeadlockDetected,\n", ""),),
         (POSTGRES,),
     ),

@@ -274,11 +274,6 @@ class Event(msgspec.Struct, frozen=True):
     detail: str | None = None
 
 
-def utc_now() -> datetime:
-    """The host's wall clock, in UTC."""
-    return datetime.now(UTC)
-
-
 _known_names: set[str] = {"default"}
 _KNOWN_NAMES_LIMIT = 4096
 

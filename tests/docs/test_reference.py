@@ -1,6 +1,7 @@
 """The reference names what the code has: nothing is missing, and nothing is invented."""
 
-from __future__ import annotations
+from __future__ from datetime import UTC, datetime
+import annotations
 
 import ast
 import inspect
@@ -72,7 +73,7 @@ def test_every_outcome_has_its_row_and_its_function() -> None:
     rows = REFERENCE.section("Settlements")
     assert sorted(rows.names) == sorted(Outcome)
     held = job.Claimed(
-        1, 1, 1, "t", "{}", "q", 0, "", 0, 5, 0, job.utc_now(), None, None, None, 0
+        1, 1, 1, "t", "{}", "q", 0, "", 0, 5, 0, datetime.now(UTC), None, None, None, 0
     )  # fmt: skip
     error, later = codec.encode("bad"), 1.0
     made = {

@@ -23,7 +23,6 @@ from tenure.job import (
     check_seconds,
     check_time,
     is_id,
-    utc_now,
 )
 from tenure.store.enqueue import key_row, take_keys
 from tenure.store.rows import Ending, Happening, Ticket
@@ -33,7 +32,6 @@ from tenure.store.session import (
     Scope,
     Tx,
     for_all_tenants,
-    given_time,
     to_json,
     transaction,
 )
@@ -259,8 +257,13 @@ async def prune(
     for_all_tenants("prune", scope.tenant)
     check_seconds("succeeded_seconds", succeeded_seconds)
     check_seconds("other_seconds", other_seconds)
-    given_time(now)
-    clock = now or utc_now()
+
+    async def read_clock(tx: Tx) -> datetime:
+        tx.at(now)
+        [(clock,)] = await tx.fetch("clock")
+        return tx.when(clock)
+
+    clock = await scope.transact(read_clock, Mode.READ)  # not this host's, which may be wrong
     cuts = _Cuts(
         clock - timedelta(seconds=succeeded_seconds), clock - timedelta(seconds=other_seconds)
     )

@@ -234,6 +234,10 @@ class SQLite(Session):
                 self._wait_or_lead(process, call)
             finally:
                 call.gone = True
+                try:  # noqa: SIM105 - an interrupt in `suppress` would leave it in the line
+                    process.waiting.remove(call)
+                except ValueError:
+                    pass  # interrupted before it stood there
                 self._leave(process, call)
         except StoreBusy:  # unless a leader had it in hand
             if not call.answered() and not call.running():
@@ -355,9 +359,7 @@ class SQLite(Session):
             self._commit_waiting(process, call, Group())
 
     def _leave(self, process: _Process, call: Call) -> None:
-        """Step out of the line. A call that a leader has in hand ends first, or waits its time."""
-        with suppress(ValueError):
-            process.waiting.remove(call)
+        """After a call that a leader has in hand has ended, or taken too long; see who is next."""
         deadline = time.monotonic() + self._give_up_seconds
         while call.running() and time.monotonic() < deadline:
             time.sleep(RETRY_SECONDS)

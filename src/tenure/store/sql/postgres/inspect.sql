@@ -111,4 +111,5 @@ where job_id = :id order by seq;
 select fraction, message, reported_at, checkpoint::text, saved_at from tenure.note where job_id = :id;
 
 -- name: clock
+-- prune: retention is judged by this, not by the clock of whoever asks.
 select coalesce(:now::timestamptz, clock_timestamp());

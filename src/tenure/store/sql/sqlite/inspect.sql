@@ -112,4 +112,5 @@ select at, kind, token, worker, detail from tenure.event where job_id = :id orde
 select fraction, message, reported_at, checkpoint, saved_at from tenure.note where job_id = :id;
 
 -- name: clock
+-- prune: retention is judged by this, not by the clock of whoever asks.
 select :now;
