@@ -1,11 +1,11 @@
 """The reference names what the code has: nothing is missing, and nothing is invented."""
 
-from __future__ from datetime import UTC, datetime
-import annotations
+from __future__ import annotations
 
 import ast
 import inspect
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
