@@ -99,11 +99,7 @@ PATCHES = (
     Patch(
         "flagged-not-handed-out", "claim hands out every live ticket",
         f"{MARKED}::test_a_job_asked_to_cancel_is_finished_by_the_claim_and_not_handed_out",
-        (
-            python("store/claim", "flagged = [row for row in live if row[16]]", "flagged = []"),
-            python("store/claim", "granted = [row for row in live if not row[16]]",
-                   "granted = live"),
-        ),
+        (python("store/claim", "flagged = [row for row in granted if row[16]]", "flagged = []"),),
     ),
     Patch(
         "lease-must-exist", "a success needs no lease",
@@ -151,7 +147,7 @@ PATCHES = (
     Patch(
         "read-back", "nobody looks whether it had landed",
         f"{MARKED}::test_a_settlement_repeated_after_an_unanswered_commit_has_landed",
-        (python("store/settle", "if missed and read_back:", "if False:"),),
+        (python("store/settle", "if len(landed) < len(batch) and read_back:", "if False:"),),
     ),
     Patch(
         "read-back-own", "anybody's settlement counts as one's own",

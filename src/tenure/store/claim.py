@@ -40,11 +40,11 @@ async def claim(
     granted: list[Row] = []
     for _ in range(_VOID_ROUNDS):
         taken = sorted(await tx.take_tickets(queues), key=_line_order)
-        live = [row for row in taken if row[3] is not None]
-        flagged = [row for row in live if row[16]]
+        granted = [row for row in taken if row[3] is not None]
+        flagged = [row for row in granted if row[16]]
         if flagged:  # (!) finished as cancelled, not handed out
             await finish_jobs(tx, [_cancelled(row) for row in flagged])
-        granted = [row for row in live if not row[16]]
+            granted = [row for row in granted if not row[16]]
         if granted or not taken:
             break  # (!) a claim that consumed only void tickets goes on at once
     started = [row[3] for row in granted if row[15] & _KEY_UNTIL_STARTED]
@@ -65,8 +65,8 @@ def _check(worker: str, queues: Mapping[str, int], lease_seconds: float) -> None
 
 def _blocks(rows: list[Row]) -> list[list[Row]]:
     """Suspects are tried alone: a job with a crash on record gets a lease of its own."""
-    trusted = [row for row in rows if row[10] == 0]
     suspects = [[row] for row in rows if row[10] > 0]
+    trusted = [row for row in rows if row[10] == 0] if suspects else rows
     return [trusted, *suspects] if trusted else suspects
 
 

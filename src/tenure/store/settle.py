@@ -129,22 +129,28 @@ async def _settle(
     read_back: bool = True,
 ) -> list[Answer]:
     tx.at(now)
-    batch: dict[tuple[int, int], Settlement] = {}
-    for settlement in settlements:
-        batch.setdefault((settlement.id, settlement.token), settlement)
+    batch = {(s.id, s.token): s for s in reversed(settlements)}  # of two the first one counts
     succeeded = [s for s in batch.values() if s.outcome is Outcome.SUCCEED]
     landed = await _succeed(tx, worker, succeeded)
-    others = [s for s in batch.values() if s.outcome is not Outcome.SUCCEED]
-    if others:
+    if len(succeeded) < len(batch):
+        others = [s for s in batch.values() if s.outcome is not Outcome.SUCCEED]
         landed |= await _settle_others(tx, worker, others)
-    missed = [s for s in settlements if (s.id, s.token) not in landed]
-    if missed and read_back:  # (!) a repeat after an unanswered COMMIT has landed already
-        rows = to_json([{"id": s.id, "token": s.token} for s in missed])
-        found = await tx.fetch("landed", rows=rows, worker=worker, kinds=_SETTLED)
-        landed |= {(id, token) for id, token in found}
+    if len(landed) < len(batch) and read_back:
+        landed |= await _landed_before(tx, worker, [key for key in batch if key not in landed])
     if done_leases:
         await tx.fetch("drop_leases", ids=to_json(list(done_leases)), worker=worker)
+    if len(landed) == len(batch):
+        return [LANDED] * len(settlements)
     return [LANDED if (s.id, s.token) in landed else STALE for s in settlements]
+
+
+async def _landed_before(
+    tx: Tx, worker: str, missed: list[tuple[int, int]]
+) -> set[tuple[int, int]]:
+    """(!) Which of these did this worker settle already, in a COMMIT that got no answer?"""
+    rows = to_json([{"id": id, "token": token} for id, token in missed])
+    found = await tx.fetch("landed", rows=rows, worker=worker, kinds=_SETTLED)
+    return {(id, token) for id, token in found}
 
 
 async def _settle_others(
@@ -175,14 +181,15 @@ async def _settle_others(
 async def _succeed(tx: Tx, worker: str, batch: list[Settlement]) -> set[tuple[int, int]]:
     if not batch:
         return set()
-    by_lease: dict[int, list[Success]] = {}
+    by_lease: dict[int, list[Success]] = {s.lease: [] for s in batch}
     for s in batch:
-        row = Success(s.id, s.token, _result(s.result), s.duration_seconds)
-        by_lease.setdefault(s.lease, []).append(row)
+        result = None if s.result is None else _result(s.result)
+        by_lease[s.lease].append(Success(s.id, s.token, result, s.duration_seconds))
     groups = [{"lease": lease, "jobs": rows} for lease, rows in by_lease.items()]
     moved = await tx.move_to_history("succeed", to_json(groups), worker)
     finished = [(id, features, State.SUCCEEDED) for id, _, features in moved if features]
-    await free_children(tx, await _let_go(tx, finished))
+    if finished:
+        await free_children(tx, await _let_go(tx, finished))
     return {(id, token) for id, token, _ in moved}
 
 
@@ -323,8 +330,8 @@ def _held_rows(jobs: Sequence[HeldJob] | Sequence[Settlement]) -> str:
     )  # fmt: skip
 
 
-def _result(result: Json | None) -> msgspec.Raw | None:
-    return None if result is None or result == b"null" else msgspec.Raw(result)
+def _result(result: Json) -> msgspec.Raw | None:
+    return None if result == b"null" else msgspec.Raw(result)
 
 
 def _ending(s: Settlement, move: Move, worker: str) -> Ending:
