@@ -6,6 +6,7 @@ answered as stale, unless it is a repeat of the same worker's settlement that ha
 
 from collections.abc import Sequence
 from datetime import datetime
+from operator import attrgetter
 
 import msgspec
 
@@ -32,6 +33,9 @@ _SETTLED = " ".join([*EVENT_OF.values(), "succeeded", "failed", "cancelled", "sk
 
 # Plain numbers: masking an int with an IntFlag costs a microsecond per job.
 _KEY, _NOTES, _CHILDREN = int(Feature.KEY), int(Feature.NOTES), int(Feature.CHILDREN)
+
+
+_by_id = attrgetter("id")
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -129,7 +133,8 @@ async def _settle(
     read_back: bool = True,
 ) -> list[Answer]:
     tx.at(now)
-    batch = {(s.id, s.token): s for s in reversed(settlements)}  # of two the first one counts
+    # In order of ids: history is then appended to, page after page. Of two the first one counts.
+    batch = {(s.id, s.token): s for s in sorted(reversed(settlements), key=_by_id)}
     succeeded = [s for s in batch.values() if s.outcome is Outcome.SUCCEED]
     landed = await _succeed(tx, worker, succeeded)
     if len(succeeded) < len(batch):
