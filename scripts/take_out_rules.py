@@ -90,6 +90,8 @@ def sql(dialect: str, topic: str, statement: str, old: str, new: str) -> Edit:
     return Edit(f"{STORE}/sql/{dialect}/{topic}.sql", old, new, statement)
 
 
+AS_IT_CAME = python("store/settle", "in sorted(settlements, key=_by_id):", "in settlements:")
+
 PATCHES = (
     Patch(
         "void-tickets", "claim gives up after its first round",
@@ -130,7 +132,7 @@ PATCHES = (
         f"{MARKED}::test_a_settlement_with_an_old_token_is_stale_even_on_a_live_lease",
         (
             sql(POSTGRES, "settle", "succeed", " and j.token = b.token", ""),
-            sql(SQLITE, "settle", "succeed", " and j.token = b.value ->> 'token'", ""),
+            sql(SQLITE, "settle", "succeed", " and j.token = b.value ->> 1", ""),
         ),
     ),
     Patch(
@@ -329,13 +331,13 @@ PATCHES = (
     Patch(
         "lock-by-id", "successes lock in the order of the batch",
         f"{RACES}::test_settlements_lock_jobs_in_the_order_of_their_ids[succeed]",
-        (sql(POSTGRES, "settle", "succeed", "    order by b.id\n", ""),),
+        (sql(POSTGRES, "settle", "succeed", "    order by id\n", ""), AS_IT_CAME),
         (POSTGRES,),
     ),
     Patch(
         "lock-by-id", "retries lock in the order of the batch",
         f"{RACES}::test_settlements_lock_jobs_in_the_order_of_their_ids[retry]",
-        (sql(POSTGRES, "settle", "lock_held", "\n      order by r.id) as b", ") as b"),),
+        (sql(POSTGRES, "settle", "lock_held", "\n      order by r.id) as b", ") as b"), AS_IT_CAME),
         (POSTGRES,),
     ),
     Patch(

@@ -108,7 +108,7 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
             check_seconds("period_seconds", self.period_seconds)
 
 
-class NewJob(msgspec.Struct, frozen=True, kw_only=True):
+class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One job to be enqueued. Every value is checked here; the store trusts what it gets."""
 
     task: str
@@ -163,7 +163,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
             check_time("due_at", self.due_at)
 
 
-class Enqueued(msgspec.Struct, frozen=True):
+class Enqueued(msgspec.Struct, frozen=True, gc=False):
     """The answer to one enqueue.
 
     `created` is False when a unique key was already held; `id` is then the holder's. `same_args`

@@ -107,7 +107,7 @@ class HeldJob(Protocol):
     def lease_id(self) -> int: ...
 
 
-class Settlement(msgspec.Struct, frozen=True):
+class Settlement(msgspec.Struct, frozen=True, gc=False):
     """The end of one attempt. Make it with one of the functions below, never by hand."""
 
     id: int

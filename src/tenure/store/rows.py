@@ -5,7 +5,7 @@ import msgspec
 from tenure.job import Feature, NewJob, State, Until
 
 
-class JobRow(msgspec.Struct, omit_defaults=True):
+class JobRow(msgspec.Struct, omit_defaults=True, gc=False):
     """One row of `insert_jobs`."""
 
     id: int
@@ -53,16 +53,7 @@ def features_of(job: NewJob) -> int:
     return features
 
 
-class Success(msgspec.Struct, omit_defaults=True):
-    """One row of `succeed`, within the group of its lease."""
-
-    id: int
-    token: int
-    result: msgspec.Raw | None = None
-    duration: float | None = None
-
-
-class Ending(msgspec.Struct, omit_defaults=True):
+class Ending(msgspec.Struct, omit_defaults=True, gc=False):
     """One row of `finish`. Without a lease it is the store's own doing, not a worker's."""
 
     id: int
@@ -77,7 +68,7 @@ class Ending(msgspec.Struct, omit_defaults=True):
     duration: float | None = None
 
 
-class Ticket(msgspec.Struct, omit_defaults=True):
+class Ticket(msgspec.Struct, omit_defaults=True, gc=False):
     """One row of `put_in_line`."""
 
     id: int
@@ -92,7 +83,7 @@ class Ticket(msgspec.Struct, omit_defaults=True):
     priority: int | None = None
 
 
-class Happening(msgspec.Struct, omit_defaults=True):
+class Happening(msgspec.Struct, omit_defaults=True, gc=False):
     """One row of `add_events`."""
 
     job_id: int

@@ -22,7 +22,7 @@ from tenure.lifecycle import (
     after_parents,
     after_settlement,
 )
-from tenure.store.rows import Ending, Happening, Success, Ticket, raw
+from tenure.store.rows import Ending, Happening, Ticket, raw
 from tenure.store.session import Mode, Row, Scope, Tx, for_all_tenants, to_json, transaction
 
 MAX_MESSAGE = 1000
@@ -133,8 +133,9 @@ async def _settle(
     read_back: bool = True,
 ) -> list[Answer]:
     tx.at(now)
-    # In order of ids: history is then appended to, page after page. Of two the first one counts.
-    batch = {(s.id, s.token): s for s in sorted(reversed(settlements), key=_by_id)}
+    batch: dict[tuple[int, int], Settlement] = {}
+    for s in sorted(settlements, key=_by_id):  # so that history is appended to, page after page
+        batch.setdefault((s.id, s.token), s)
     succeeded = [s for s in batch.values() if s.outcome is Outcome.SUCCEED]
     landed = await _succeed(tx, worker, succeeded)
     if len(succeeded) < len(batch):
@@ -186,10 +187,11 @@ async def _settle_others(
 async def _succeed(tx: Tx, worker: str, batch: list[Settlement]) -> set[tuple[int, int]]:
     if not batch:
         return set()
-    by_lease: dict[int, list[Success]] = {s.lease: [] for s in batch}
+    by_lease: dict[int, list[tuple[object, ...]]] = {s.lease: [] for s in batch}
     for s in batch:
-        result = None if s.result is None else _result(s.result)
-        by_lease[s.lease].append(Success(s.id, s.token, result, s.duration_seconds))
+        row = (s.id, s.token, s.duration_seconds)
+        empty = s.result is None or s.result == b"null"
+        by_lease[s.lease].append(row if empty else (*row, raw(s.result)))
     groups = [{"lease": lease, "jobs": rows} for lease, rows in by_lease.items()]
     moved = await tx.move_to_history("succeed", to_json(groups), worker)
     finished = [(id, features, State.SUCCEEDED) for id, _, features in moved if features]
@@ -333,10 +335,6 @@ def _held_rows(jobs: Sequence[HeldJob] | Sequence[Settlement]) -> str:
             for job in jobs
         ]
     )  # fmt: skip
-
-
-def _result(result: Json) -> msgspec.Raw | None:
-    return None if result == b"null" else msgspec.Raw(result)
 
 
 def _ending(s: Settlement, move: Move, worker: str) -> Ending:

@@ -5,13 +5,13 @@
 -- `= any (array[...])` and `offset 0`, here and elsewhere: with a plain join, a plan made while the
 -- tables were empty walks the whole index of `job` for each batch, for ever.
 with batch as materialized (
-    select l.claimed_at, b.*
+    select l.claimed_at, (b ->> 0)::bigint as id, (b ->> 1)::bigint as token,
+           (b ->> 2)::double precision as duration, b -> 3 as result
     from json_to_recordset(:rows::json) as held (lease bigint, jobs json),
          lateral (select claimed_at from tenure.lease
                   where id = held.lease and worker = :worker offset 0) as l,
-         lateral json_to_recordset(held.jobs) as b (
-             id bigint, token bigint, result json, duration double precision)
-    order by b.id
+         lateral json_array_elements(held.jobs) as b
+    order by id
 ), gone as (
     delete from tenure.job j using batch b
     where j.id = any (array[b.id]) and j.token = b.token

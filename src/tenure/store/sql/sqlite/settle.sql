@@ -5,14 +5,14 @@ insert into tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
     state, priority, attempts, max_attempts, crashes, features, tenant, queue, task, args, worker,
     result, retry, metadata, unique_scope, unique_key, unique_until)
-select j.id, j.token, j.created_at, l.claimed_at, :now, b.value ->> 'duration', j.timeout_seconds,
+select j.id, j.token, j.created_at, l.claimed_at, :now, b.value ->> 2, j.timeout_seconds,
        j.unique_seconds, 'succeeded', j.priority, j.attempts + 1, j.max_attempts, j.crashes,
-       j.features, j.tenant, j.queue, j.task, j.args, :worker, b.value -> 'result', j.retry,
+       j.features, j.tenant, j.queue, j.task, j.args, :worker, b.value -> 3, j.retry,
        j.metadata, j.unique_scope, j.unique_key, j.unique_until
 from json_each(:rows) as held
      cross join tenure.lease as l on l.id = held.value ->> 'lease' and l.worker = :worker
      cross join json_each(held.value, '$.jobs') as b
-     cross join tenure.job as j on j.id = b.value ->> 'id' and j.token = b.value ->> 'token'
+     cross join tenure.job as j on j.id = b.value ->> 0 and j.token = b.value ->> 1
 returning id, token, features;
 
 -- name: finish
