@@ -42,7 +42,7 @@ class TenantMismatch(InvalidInput):
 
 
 class StoreError(TenureError):
-    """The database could not do what was asked. Nothing of the operation was kept."""
+    """The database could not do what was asked. Nothing was kept, except with `OutcomeUnknown`."""
 
 
 class StoreUnavailable(StoreError):
@@ -50,7 +50,7 @@ class StoreUnavailable(StoreError):
 
 
 class OutcomeUnknown(StoreUnavailable):
-    """The connection was lost while a COMMIT was under way: it may have been kept, or not."""
+    """The answer to a COMMIT did not come, or not in time: it may have been kept, or not."""
 
 
 class StoreBusy(StoreUnavailable):
