@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -108,13 +109,16 @@ def squared(job: Claimed | Job) -> int:
 def main() -> int:
     """Run the example; 0 when every job is accounted for."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # A flag, because an exception could come between the start of a worker and our note of it.
+    stop = threading.Event()
+    signal.signal(signal.SIGINT, lambda *_: stop.set())
     try:
         with tempfile.TemporaryDirectory(prefix="tenure-drain-") as folder:
             url = f"sqlite:///{Path(folder, 'jobs.db')}"
             with open_store(url, give_up_seconds=60.0) as store:
                 ids = [added.id for added in store.enqueue([new_job(n) for n in range(JOBS)])]
                 say(f"{len(ids)} jobs enqueued in {url}")
-                drain(store, url)
+                drain(store, url, stop)
                 return audit(store, ids)
     except KeyboardInterrupt:
         say("interrupted; the workers are gone, and so is the file")
@@ -130,7 +134,7 @@ def new_job(number: int) -> NewJob:
     return NewJob(task=task, args=args, max_attempts=20, retry=SOON)
 
 
-def drain(store: Store, url: str) -> None:
+def drain(store: Store, url: str, stop: threading.Event) -> None:
     """Keep the workers running until all jobs are done, and kill one of them halfway."""
     # In sessions of their own, so that Ctrl-C is for the boss alone.
     command = [sys.executable, "-m", "examples.drain", url, str(os.getpid())]
@@ -149,7 +153,8 @@ def drain(store: Store, url: str) -> None:
                 say(f"killing worker {workers[0].pid} with {left} jobs to go")
                 workers[0].kill()
                 is_one_killed = True
-            time.sleep(0.1)
+            if stop.wait(0.1):
+                raise KeyboardInterrupt
     finally:
         for process in workers:
             process.kill()
