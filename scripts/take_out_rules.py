@@ -110,8 +110,8 @@ PATCHES = (
             sql(POSTGRES, "settle", "succeed",
                 "lateral (select claimed_at from tenure.lease",
                 "lateral (select max(claimed_at) as claimed_at from tenure.lease"),
-            sql(SQLITE, "settle", "succeed",
-                "cross join tenure.lease as l on", "left join tenure.lease as l on"),
+            sql(SQLITE, "settle", "held_lease", "select claimed_at from tenure.lease",
+                "select max(claimed_at) from tenure.lease"),
         ),
     ),
     Patch(
@@ -132,7 +132,7 @@ PATCHES = (
         f"{MARKED}::test_a_settlement_with_an_old_token_is_stale_even_on_a_live_lease",
         (
             sql(POSTGRES, "settle", "succeed", " and j.token = b.token", ""),
-            sql(SQLITE, "settle", "succeed", " and j.token = b.value ->> 1", ""),
+            sql(SQLITE, "settle", "succeed_job", " and j.token = ?2", " and ?2"),
         ),
     ),
     Patch(

@@ -39,9 +39,10 @@ from tenure.job import NewJob
 from tenure.store import migrate
 from tenure.store.copying import can_copy, job_line, ticket_line
 from tenure.store.floors import Floors
-from tenure.store.rows import job_row
+from tenure.store.rows import job_row, raw
 from tenure.store.session import (
     Collided,
+    Done,
     Mode,
     Operation,
     R,
@@ -135,8 +136,20 @@ class PostgresTx(Tx):
         self._floors.note_taken((row[0], row[1]) for row in rows)
         return rows
 
-    async def move_to_history(self, statement: str, rows: str, worker: str | None) -> list[Row]:
-        return await self.fetch(statement, rows=rows, worker=worker)
+    async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> list[Row]:
+        groups = [
+            {"lease": lease, "jobs": [_success(job) for job in jobs]}
+            for lease, jobs in by_lease.items()
+        ]
+        return await self.fetch("succeed", rows=to_json(groups), worker=worker)
+
+    async def end_jobs(self, rows: str) -> list[Row]:
+        return await self.fetch("finish", rows=rows)
+
+
+def _success(job: Done) -> tuple[object, ...]:
+    id, token, duration, result = job
+    return (id, token, duration) if result is None else (id, token, duration, raw(result))
 
 
 class BorrowedTx(PostgresTx):

@@ -16,11 +16,13 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import msgspec
 
 from tenure.errors import TenantMismatch, ValueRefused
-from tenure.job import NewJob, check_time
+from tenure.job import Json, NewJob, check_time
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Row = tuple[Any, ...]
+Done = tuple[int, int, float | None, Json | None]
+"""A job that succeeded: id, token, duration, result."""
 
 _encoder = msgspec.json.Encoder()
 
@@ -70,8 +72,15 @@ class Tx(ABC):
         """claim: consume tickets, by priority and place within each queue, and find their jobs."""
 
     @abstractmethod
-    async def move_to_history(self, statement: str, rows: str, worker: str | None) -> list[Row]:
-        """succeed or finish: answers (id, features) of the jobs that moved."""
+    async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> list[Row]:
+        """succeed: move these jobs to history, where the worker has the lease that it presents.
+
+        Answers (id, token, features) of the jobs that moved.
+        """
+
+    @abstractmethod
+    async def end_jobs(self, rows: str) -> list[Row]:
+        """fail, skip, abort, cancel, sweep: the same for rows of `finish`."""
 
     @abstractmethod
     def time(self, at: datetime | None) -> object:

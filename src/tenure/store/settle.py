@@ -23,7 +23,7 @@ from tenure.lifecycle import (
     after_settlement,
 )
 from tenure.store.rows import Ending, Happening, Ticket, raw
-from tenure.store.session import Mode, Row, Scope, Tx, for_all_tenants, to_json, transaction
+from tenure.store.session import Done, Mode, Row, Scope, Tx, for_all_tenants, to_json, transaction
 
 MAX_MESSAGE = 1000
 
@@ -187,13 +187,11 @@ async def _settle_others(
 async def _succeed(tx: Tx, worker: str, batch: list[Settlement]) -> set[tuple[int, int]]:
     if not batch:
         return set()
-    by_lease: dict[int, list[tuple[object, ...]]] = {s.lease: [] for s in batch}
+    by_lease: dict[int, list[Done]] = {s.lease: [] for s in batch}
     for s in batch:
-        row = (s.id, s.token, s.duration_seconds)
-        empty = s.result is None or s.result == b"null"
-        by_lease[s.lease].append(row if empty else (*row, raw(s.result)))
-    groups = [{"lease": lease, "jobs": rows} for lease, rows in by_lease.items()]
-    moved = await tx.move_to_history("succeed", to_json(groups), worker)
+        result = None if s.result == b"null" else s.result
+        by_lease[s.lease].append((s.id, s.token, s.duration_seconds, result))
+    moved = await tx.succeed_jobs(worker, by_lease)
     finished = [(id, features, State.SUCCEEDED) for id, _, features in moved if features]
     if finished:
         await free_children(tx, await _let_go(tx, finished))
@@ -212,7 +210,7 @@ async def _finish(tx: Tx, endings: list[Ending]) -> tuple[set[tuple[int, int]], 
     if not endings:
         return set(), []
     by_id = {ending.id: ending for ending in endings}
-    moved = await tx.move_to_history("finish", to_json(endings), None)
+    moved = await tx.end_jobs(to_json(endings))
     finished = [(id, features, by_id[id].state) for id, _, features in moved if features]
     return {(id, token) for id, token, _ in moved}, await _let_go(tx, finished)
 

@@ -32,6 +32,7 @@ from tenure.store import sqlite_driver as driver
 from tenure.store.boot import EPOCH, MICROSECOND, Clock, boot_id
 from tenure.store.rows import features_of
 from tenure.store.session import (
+    Done,
     Mode,
     Operation,
     R,
@@ -96,11 +97,7 @@ class SQLiteTx(Tx):
                  job.queue, job.task, job.args.decode(), _text(job.retry), _text(job.metadata),
                  "parents" if job.parents else None, *key)
             )  # fmt: skip
-        [insert] = self._sql["insert_job"]
-        try:
-            self._connection.executemany(insert, rows)
-        except DriverError as error:
-            raise driver.translate(error, self._path) from error
+        self._each("insert_job", rows)
         await self.fetch("insert_tickets", first=jobs[0][0], last=jobs[-1][0])
 
     def _due(self, job: NewJob, now: int) -> int | None:
@@ -128,11 +125,40 @@ class SQLiteTx(Tx):
             taken += rows
         return taken
 
-    async def move_to_history(self, statement: str, rows: str, worker: str | None) -> list[Row]:
-        moved = await self.fetch(statement, rows=rows, worker=worker)
+    async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> list[Row]:
+        """Row by row with bound values and without RETURNING: 2 us per job less than a batch."""
+        now: int = self._now["now"]
+        rows: list[tuple[object, ...]] = []
+        for lease, jobs in by_lease.items():
+            for (claimed_at,) in await self.fetch("held_lease", id=lease, worker=worker):
+                rows += [
+                    (id, token, duration, _text(result), claimed_at, now, worker)
+                    for id, token, duration, result in jobs
+                ]
+        moved: list[Row] = [(row[0], row[1], 0) for row in rows]
+        if self._each("succeed_job", rows) < len(rows) or await self.fetch("any_featured"):
+            moved = await self.fetch("moved_jobs", ids=to_json([row[0] for row in rows]))
+        await self._drop_live(moved)
+        return moved
+
+    async def end_jobs(self, rows: str) -> list[Row]:
+        moved = await self.fetch("finish", rows=rows)
+        await self._drop_live(moved)
+        return moved
+
+    async def _drop_live(self, moved: list[Row]) -> None:
         if moved:
             await self.fetch("drop_live", ids=to_json([row[0] for row in moved]))
-        return moved
+
+    def _each(self, statement: str, rows: Sequence[tuple[object, ...]]) -> int:
+        """Run a statement once per row of values; answers how many rows it changed."""
+        [sql] = self._sql[statement]
+        before = driver.total_changes(self._connection)
+        try:
+            self._connection.executemany(sql, rows)
+        except DriverError as error:
+            raise driver.translate(error, self._path) from error
+        return driver.total_changes(self._connection) - before
 
     def time(self, at: datetime | None) -> int | None:
         return None if at is None else (at - EPOCH) // MICROSECOND
@@ -166,6 +192,11 @@ class Borrowed:
     def executemany(self, sql: str, params: Any, /) -> Any:
         """Run one statement for each set of values."""
         return self._cursor().executemany(sql, params)
+
+    @property
+    def total_changes(self) -> int:
+        """How many rows were changed through it."""
+        return self._connection.total_changes
 
     def close(self) -> None:
         """The connection is the caller's to close."""
@@ -545,6 +576,7 @@ class SQLite(Session):
                     f"synchronous = {self._synchronous}",
                     "secure_delete = off",  # the default of Debian's library rewrites freed pages
                     "cache_size = -65536",
+                    "wal_autocheckpoint = 4000",
                     "journal_size_limit = 67108864",
                 ):
                     list(connection.execute(f"pragma {setting}"))

@@ -75,6 +75,12 @@ def connect(path: str, driver: Driver) -> Connection:
         raise translate(error, path) from error
 
 
+def total_changes(connection: Any) -> int:
+    """How many rows this connection has changed: a method in one library, a value in the other."""
+    changes = connection.total_changes
+    return int(changes() if callable(changes) else changes)
+
+
 def in_transaction(connection: Any) -> bool:
     """Is a transaction open?"""
     return bool(connection.in_transaction)

@@ -1,19 +1,28 @@
--- name: succeed
--- succeed: the happy path. Guarded by id, token and the worker's own lease row. Rows come grouped by
--- lease, so that each lease is looked up once.
+-- name: held_lease
+-- succeed: the worker's own lease row must exist, whatever its deadline says.
+select claimed_at from tenure.lease where id = :id and worker = :worker;
+
+-- name: succeed_job
+-- succeed: the happy path, for one job: id, token, duration, result, claimed at, now, worker.
+-- Guarded by id and token.
 insert into tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
     state, priority, attempts, max_attempts, crashes, features, tenant, queue, task, args, worker,
     result, retry, metadata, unique_scope, unique_key, unique_until)
-select j.id, j.token, j.created_at, l.claimed_at, :now, b.value ->> 2, j.timeout_seconds,
-       j.unique_seconds, 'succeeded', j.priority, j.attempts + 1, j.max_attempts, j.crashes,
-       j.features, j.tenant, j.queue, j.task, j.args, :worker, b.value -> 3, j.retry,
-       j.metadata, j.unique_scope, j.unique_key, j.unique_until
-from json_each(:rows) as held
-     cross join tenure.lease as l on l.id = held.value ->> 'lease' and l.worker = :worker
-     cross join json_each(held.value, '$.jobs') as b
-     cross join tenure.job as j on j.id = b.value ->> 0 and j.token = b.value ->> 1
-returning id, token, features;
+select j.id, j.token, j.created_at, ?5, ?6, ?3, j.timeout_seconds, j.unique_seconds, 'succeeded',
+       j.priority, j.attempts + 1, j.max_attempts, j.crashes, j.features, j.tenant, j.queue, j.task,
+       j.args, ?7, json(?4), j.retry, j.metadata, j.unique_scope, j.unique_key, j.unique_until
+from tenure.job as j where j.id = ?1 and j.token = ?2;
+
+-- name: any_featured
+-- succeed: does any live job have a key, children or notes to let go of? Often none has.
+select id from tenure.job indexed by tenure.job_featured where features <> 0 limit 1;
+
+-- name: moved_jobs
+-- succeed: what is in history and still live has just been moved.
+select j.id, j.token, j.features
+from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
+     cross join tenure.history as h on h.id = j.id;
 
 -- name: finish
 -- fail, skip, abort, cancel, sweep: the job moves to history. Guarded by id and token and,

@@ -48,6 +48,7 @@ create table tenure.job (
         or unique_until = 'forever')))
 ) strict;
 create index tenure.job_cancel_requested on tenure.job (id) where cancel_requested;
+create index tenure.job_featured on tenure.job (id) where features <> 0;
 
 create table tenure.ready (
     queue text not null,
