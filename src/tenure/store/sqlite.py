@@ -576,7 +576,7 @@ class SQLite(Session):
                     f"synchronous = {self._synchronous}",
                     "secure_delete = off",  # the default of Debian's library rewrites freed pages
                     "cache_size = -65536",
-                    "wal_autocheckpoint = 4000",
+                    "wal_autocheckpoint = 4000",  # 16 MB: each checkpoint waits for the disk twice
                     "journal_size_limit = 67108864",
                 ):
                     list(connection.execute(f"pragma {setting}"))
