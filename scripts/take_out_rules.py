@@ -132,7 +132,7 @@ PATCHES = (
         f"{MARKED}::test_a_settlement_with_an_old_token_is_stale_even_on_a_live_lease",
         (
             sql(POSTGRES, "settle", "succeed", " and j.token = b.token", ""),
-            sql(SQLITE, "settle", "succeed_job", " and j.token = ?2", " and ?2"),
+            sql(SQLITE, "settle", "succeed", " and j.token = b.token", ""),
         ),
     ),
     Patch(

@@ -14,10 +14,11 @@ from tenure.store.statements import TOPICS, Dialect, statements
 
 # The hot steps: each database takes its own statements here, behind one method of `Tx`.
 ONLY = {
-    "postgres": {"insert_jobs", "succeed", "copy_jobs", "copy_tickets", "highest_place",
+    "postgres": {"insert_jobs", "copy_jobs", "copy_tickets", "highest_place",
                  "lowest_places", "place_drawers"},
     "sqlite": {"insert_job", "insert_tickets", "take_suspect", "drop_tickets", "drop_suspect",
-               "held_lease", "succeed_job", "any_featured", "moved_jobs", "drop_live"},
+               "held_lease", "open_batch", "add_to_batch", "drop_batch", "any_featured",
+               "moved_jobs", "drop_live"},
 }  # fmt: skip
 
 # What is done to the store that is no transition of a job.

@@ -63,7 +63,7 @@ def _mild(standing: lifecycle.Standing, *, charged: bool) -> lifecycle.Move:  # 
 
 
 RULES: dict[str, Broken] = {
-    "a success presents its token": sql("succeed_job", r"and j\.token = \?2", "and ?2"),
+    "a success presents its token": sql("succeed", r"and j\.token = b\.token"),
     "a success presents a lease of its worker": sql("held_lease", r"and worker = :worker"),
     "a retry presents a lease of its worker": sql("lock_held", r"and l\.worker = :worker"),
     "a repeated settlement has landed": nothing("landed", 2),

@@ -82,6 +82,8 @@ def _connection(folder: Path, prepare: tuple[str, ...]) -> Iterator[apsw.Connect
     connection = apsw.Connection(str(path))
     for statement in prepare:
         connection.execute(statement)
+    for statement in statements("sqlite", "tenure")["open_batch"]:
+        connection.execute(statement)
     yield connection
     connection.close()
 

@@ -126,20 +126,27 @@ class SQLiteTx(Tx):
         return taken
 
     async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> list[Row]:
-        """Row by row with bound values and without RETURNING: 2 us per job less than a batch."""
-        now: int = self._now["now"]
+        """Through a table in memory: half the cost of a JSON batch answered by RETURNING."""
         rows: list[tuple[object, ...]] = []
         for lease, jobs in by_lease.items():
             for (claimed_at,) in await self.fetch("held_lease", id=lease, worker=worker):
                 rows += [
-                    (id, token, duration, _text(result), claimed_at, now, worker)
+                    (id, token, duration, _text(result), claimed_at)
                     for id, token, duration, result in jobs
                 ]
-        moved: list[Row] = [(row[0], row[1], 0) for row in rows]
-        if self._each("succeed_job", rows) < len(rows) or await self.fetch("any_featured"):
+        if not rows:
+            return []
+        await self.fetch("open_batch")
+        self._each("add_to_batch", rows)
+        before = driver.total_changes(self._connection)
+        await self.fetch("succeed", worker=worker)
+        changed = driver.total_changes(self._connection) - before
+        if changed < len(rows) or await self.fetch("any_featured"):
             moved = await self.fetch("moved_jobs", ids=to_json([row[0] for row in rows]))
-        await self._drop_live(moved)
-        return moved
+            await self._drop_live(moved)
+            return moved
+        await self.fetch("drop_batch")
+        return [(row[0], row[1], 0) for row in rows]
 
     async def end_jobs(self, rows: str) -> list[Row]:
         moved = await self.fetch("finish", rows=rows)
@@ -150,15 +157,13 @@ class SQLiteTx(Tx):
         if moved:
             await self.fetch("drop_live", ids=to_json([row[0] for row in moved]))
 
-    def _each(self, statement: str, rows: Sequence[tuple[object, ...]]) -> int:
-        """Run a statement once per row of values; answers how many rows it changed."""
+    def _each(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
+        """Run a statement once per row of values."""
         [sql] = self._sql[statement]
-        before = driver.total_changes(self._connection)
         try:
             self._connection.executemany(sql, rows)
         except DriverError as error:
             raise driver.translate(error, self._path) from error
-        return driver.total_changes(self._connection) - before
 
     def time(self, at: datetime | None) -> int | None:
         return None if at is None else (at - EPOCH) // MICROSECOND
@@ -576,6 +581,7 @@ class SQLite(Session):
                     f"synchronous = {self._synchronous}",
                     "secure_delete = off",  # the default of Debian's library rewrites freed pages
                     "cache_size = -65536",
+                    "temp_store = memory",
                     "wal_autocheckpoint = 4000",  # 16 MB: each checkpoint waits for the disk twice
                     "journal_size_limit = 67108864",
                 ):

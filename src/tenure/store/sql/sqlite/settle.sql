@@ -2,17 +2,31 @@
 -- succeed: the worker's own lease row must exist, whatever its deadline says.
 select claimed_at from tenure.lease where id = :id and worker = :worker;
 
--- name: succeed_job
--- succeed: the happy path, for one job: id, token, duration, result, claimed at, now, worker.
--- Guarded by id and token.
+-- name: open_batch
+-- succeed: where a batch stands for a moment, in memory and for this connection alone.
+create temp table if not exists tenure.batch (
+    id integer, token integer, duration real, result text, claimed_at integer);
+delete from temp.tenure.batch;
+
+-- name: add_to_batch
+-- succeed: one job; values are bound in this order.
+insert into temp.tenure.batch values (?, ?, ?, json(?), ?);
+
+-- name: succeed
+-- succeed: the happy path, one statement for the whole batch. Guarded by id and token.
 insert into tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
     state, priority, attempts, max_attempts, crashes, features, tenant, queue, task, args, worker,
     result, retry, metadata, unique_scope, unique_key, unique_until)
-select j.id, j.token, j.created_at, ?5, ?6, ?3, j.timeout_seconds, j.unique_seconds, 'succeeded',
-       j.priority, j.attempts + 1, j.max_attempts, j.crashes, j.features, j.tenant, j.queue, j.task,
-       j.args, ?7, json(?4), j.retry, j.metadata, j.unique_scope, j.unique_key, j.unique_until
-from tenure.job as j where j.id = ?1 and j.token = ?2;
+select j.id, j.token, j.created_at, b.claimed_at, :now, b.duration, j.timeout_seconds,
+       j.unique_seconds, 'succeeded', j.priority, j.attempts + 1, j.max_attempts, j.crashes,
+       j.features, j.tenant, j.queue, j.task, j.args, :worker, b.result, j.retry, j.metadata,
+       j.unique_scope, j.unique_key, j.unique_until
+from temp.tenure.batch as b cross join tenure.job as j on j.id = b.id and j.token = b.token;
+
+-- name: drop_batch
+-- succeed: all of the batch is in history now.
+delete from tenure.job where id in (select id from temp.tenure.batch);
 
 -- name: any_featured
 -- succeed: does any live job have a key, children or notes to let go of? Often none has.
