@@ -55,5 +55,7 @@ class PageCounter:
         return sum(self.by_table(work).values())
 
     def _read(self) -> dict[str, int]:
-        connection_of(self.store).execute("select pg_stat_force_next_flush()")
+        # The reader's as well: what it loaded before would be reported in the middle of the count.
+        for connection in (self.reader, connection_of(self.store)):
+            connection.execute("select pg_stat_force_next_flush()")
         return {str(name): int(str(pages)) for name, pages in self.reader.execute(_TOUCHED)}
