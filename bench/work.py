@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from bench.harness import check
@@ -97,16 +98,16 @@ class Enqueuing:
         check_rows(self._count, ready=total, job=total, lease=0, history=0)
 
 
-class Count:
+class Count(ABC):
     """Looks into the tables behind the store's back, to audit a run."""
 
+    @abstractmethod
     def __call__(self, table: str) -> int:
         """How many rows the table has."""
-        raise NotImplementedError
 
+    @abstractmethod
     def settle_down(self) -> None:
         """Between rounds: let no background work of the last round fall into the next."""
-        raise NotImplementedError
 
 
 def check_rows(count: Count, **expected: int) -> None:
