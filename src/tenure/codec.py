@@ -27,7 +27,7 @@ from uuid import UUID
 
 import msgspec
 
-from tenure.errors import PayloadInvalid, PayloadTooLarge
+from tenure.errors import InvalidInput, PayloadInvalid, PayloadTooLarge
 from tenure.job import Json
 
 T = TypeVar("T")
@@ -118,6 +118,14 @@ def decode(data: bytes | str, type: object = object) -> object:
         raise _unfit(type, error) from error
 
 
+def check_type(what: str, type: object) -> None:
+    """Refuse an annotation that no JSON can be decoded into."""
+    try:
+        _decoder(type)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{what} has no JSON form: {clean_text(str(error), 500)}") from error
+
+
 def fingerprint(task: str, args: bytes) -> str:
     """32 hexadecimal digits that are equal for the same task and arguments, in any key order."""
     tree = decode(args)
@@ -158,6 +166,12 @@ def encode_error(error: BaseException, *, max_chars: int = MAX_ERROR_CHARS) -> J
         ),
     }
     return Json(_to_json(report))
+
+
+def add_output(error: Json, output: str) -> Json:
+    """The encoded error with the end of what its process had written."""
+    report = cast("dict[str, object]", decode(error))
+    return Json(_to_json(report | {"output": clean_text(output, MAX_ERROR_CHARS)}))
 
 
 def _told(tell: Callable[[], str], max_chars: int) -> str:

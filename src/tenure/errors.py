@@ -95,3 +95,28 @@ class JobNotFound(TenureError, LookupError):
 
 class KeyTaken(TenureError):
     """A replay was refused: another live job holds this job's unique key."""
+
+
+class WaitTimeout(TenureError, TimeoutError):
+    """The job was not finished when the waiting time was over. The job goes on."""
+
+
+class JobFailed(TenureError):
+    """The job that was waited for ended without a result: failed, cancelled or skipped."""
+
+    def __init__(self, message: str, *, state: str, error: str | None) -> None:
+        super().__init__(message)
+        self.state = state
+        self.error = error
+
+
+class AttemptTimedOut(TenureError):
+    """An attempt ran longer than its job allows. Recorded with the job, not raised to callers."""
+
+
+class NotCommitted(TenureError):
+    """A handler completed its job in a transaction that did not commit. Recorded with the job."""
+
+
+class ChildDied(TenureError):
+    """The child process that ran an attempt ended before its handler did. Recorded with the job."""

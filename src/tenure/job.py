@@ -3,6 +3,7 @@
     NewJob -> Enqueued            what a client asks for, and what it is told
     Lease of Claimed jobs         what a worker receives
     Job, Event, Progress          what everybody may look at
+    WorkerInfo -> WorkerSeen      what a worker says of itself, and what is known of it
 
 Records are frozen. `NewJob` checks itself when it is made, so nothing invalid reaches a store.
 """
@@ -27,6 +28,9 @@ MAX_REASON_LENGTH = 1000
 MAX_KEY_BYTES = 512
 MAX_PARENTS = 10_000
 MAX_ID = 2**53 - 1
+MAX_HOST_BYTES = 255
+MAX_PID = 2**31 - 1
+MAX_SLOTS = 1_000_000
 FAR_FUTURE = datetime(9000, 1, 1, tzinfo=UTC)
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -274,6 +278,53 @@ class Event(msgspec.Struct, frozen=True):
     detail: str | None = None
 
 
+Setting = str | int | float | bool | None
+
+
+class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker says of itself. `queues` maps each queue it serves to its slots there."""
+
+    name: str
+    host: str
+    pid: int
+    queues: dict[str, int] = {}
+    tasks: tuple[str, ...] = ()
+    settings: dict[str, Setting] = {}
+    """Whatever of its settings is worth seeing."""
+    counts: dict[str, int] = {}
+    """How much it has done: jobs by outcome, say."""
+
+    def __post_init__(self) -> None:
+        check_name("worker", self.name)
+        check_text("host", self.host, MAX_HOST_BYTES)
+        check_int("pid", self.pid, 0, MAX_PID)
+        for what in ("queues", "settings", "counts"):
+            if type(getattr(self, what)) is not dict:
+                raise InvalidInput(f"{what} must be a dict, {_not(getattr(self, what))}")
+        if type(self.tasks) is not tuple:
+            raise InvalidInput(f"tasks must be a tuple of names, {_not(self.tasks)}")
+        for queue, slots in self.queues.items():
+            check_name("queue", queue)
+            check_int(f"the slots of {queue}", slots, 0, MAX_SLOTS)
+        for task in self.tasks:
+            check_name("task", task)
+
+
+class WorkerSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker as anybody may see it. `alive`: it was seen within the time that was asked for."""
+
+    name: str
+    host: str
+    pid: int
+    queues: dict[str, int]
+    tasks: tuple[str, ...]
+    settings: dict[str, Setting]
+    counts: dict[str, int]
+    started_at: datetime
+    seen_at: datetime
+    alive: bool
+
+
 _known_names: set[str] = {"default"}
 _KNOWN_NAMES_LIMIT = 4096
 
@@ -328,6 +379,24 @@ def check_json(what: str, data: bytes, maker: str = "tenure.codec.encode(value)"
 def check_reason(reason: str) -> None:
     """Accept what an operator says of an act: printable text on one line."""
     check_text("reason", reason, MAX_REASON_LENGTH)
+
+
+def check_progress(fraction: float | None, message: str | None) -> None:
+    """Accept a part of the whole, from 0 to 1, and a text."""
+    if fraction is not None:
+        _check_fraction(fraction)
+    if message is not None:
+        _check_message(message)
+
+
+def _check_message(message: object) -> None:
+    if not isinstance(message, str):
+        raise InvalidInput(f"a progress message must be a string, {_not(message)}")
+
+
+def _check_fraction(fraction: object) -> None:
+    if not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
+        raise OutOfRange(f"progress is a fraction from 0 to 1, {_not(fraction)}")
 
 
 def check_parents(parents: tuple[int, ...]) -> None:

@@ -266,7 +266,7 @@ class _HeldScope(Scope):
 
     async def transact(self, op: Operation[R], mode: Mode = Mode.WRITE) -> R:
         del mode
-        return await op(self.enter(self.session.borrow(self._connection)))
+        return await op(await self.borrow(self._connection))
 
 
 class Held:

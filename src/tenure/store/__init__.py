@@ -1,13 +1,15 @@
 """The stores: the only place with SQL or drivers.
 
 session.py      the seam: one open transaction, the same in both colours
-enqueue.py claim.py settle.py sweep.py operate.py inspect.py     what can be done, once
+enqueue.py claim.py settle.py sweep.py operate.py inspect.py presence.py     what can be done, once
 sql/            how each database does it, statement by statement
 sqlite.py postgres.py        transactions on each database
+bell*.py notify.py           how idle workers are woken
 api.py          `Store` and `AsyncStore`, what callers hold in their hands
 """
 
 from tenure.store.api import AsyncStore, Store, open_async_store, open_store
+from tenure.store.bell import Bell
 from tenure.store.inspect import Count, OldestReady, Page, PausedQueue
 from tenure.store.settle import LANDED, STALE, Answer
 from tenure.store.sweep import Swept
@@ -17,6 +19,7 @@ __all__ = [
     "STALE",
     "Answer",
     "AsyncStore",
+    "Bell",
     "Count",
     "OldestReady",
     "Page",

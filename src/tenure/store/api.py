@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tenure.errors import ConfigError
 from tenure.job import MAX_NAME_LENGTH, check_int, check_seconds, check_text
+from tenure.store.bell import Bell
 from tenure.store.claim import claim
 from tenure.store.enqueue import enqueue
 from tenure.store.inspect import (
@@ -32,7 +33,8 @@ from tenure.store.inspect import (
     timeline,
 )
 from tenure.store.operate import cancel, delete, hold, move, pause, prune, replay, resume, unhold
-from tenure.store.session import P, R, Scope, Session, drive
+from tenure.store.presence import announce, retire, workers
+from tenure.store.session import P, R, Scope, Session, drive, for_all_tenants
 from tenure.store.settle import report_progress, save_checkpoint, settle
 from tenure.store.sweep import extend, promote, sweep
 
@@ -46,23 +48,15 @@ WRITING_THREADS = 32
 def _blocking(call: Call[P, R]) -> "Callable[Concatenate[Store, P], R]":
     @wraps(call)
     def method(self: "Store", /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return drive(call(self._scope, *args, **kwargs))
+        return self.run(call, *args, **kwargs)
 
     return method
 
 
-def _awaiting(
-    call: Call[P, R], line: "Line" = "writing"
-) -> "Callable[Concatenate[AsyncStore, P], Coroutine[Any, Any, R]]":
+def _awaiting(call: Call[P, R]) -> "Callable[Concatenate[AsyncStore, P], Coroutine[Any, Any, R]]":
     @wraps(call)
     async def method(self: "AsyncStore", /, *args: P.args, **kwargs: P.kwargs) -> R:
-        threads = None if self._threads is None else self._threads.of(line)
-        if threads is None or kwargs.get("on") is not None:  # the caller's thread owns `on`
-            return await call(self._scope, *args, **kwargs)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            threads, lambda: drive(call(self._scope, *args, **kwargs))
-        )
+        return await self.run(call, *args, **kwargs)
 
     return method
 
@@ -78,6 +72,14 @@ async def _close(scope: Scope) -> None:
 
 
 Line = Literal["writing", "reading"]
+_READERS = frozenset(
+    {get, list_jobs, timeline, progress, count_live, count_finished, oldest_ready, paused_queues,
+     workers}
+)  # fmt: skip
+
+
+def _line_of(call: Callable[..., Any]) -> Line:
+    return "reading" if call in _READERS or call is _close else "writing"
 
 
 class _Threads:
@@ -121,6 +123,10 @@ class Store:
     def __init__(self, session: Session, tenant: str | None = None) -> None:
         self._scope = Scope(session, tenant)
 
+    def run(self, call: Call[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run an operation of this package to its end."""
+        return drive(call(self._scope, *args, **kwargs))
+
     enqueue = _blocking(enqueue)
     claim = _blocking(claim)
     extend = _blocking(extend)
@@ -146,8 +152,25 @@ class Store:
     count_finished = _blocking(count_finished)
     oldest_ready = _blocking(oldest_ready)
     paused_queues = _blocking(paused_queues)
+    announce = _blocking(announce)
+    retire = _blocking(retire)
+    workers = _blocking(workers)
     migrate = _blocking(_migrate)
     close = _blocking(_close)
+
+    def in_threads(self) -> "AsyncStore":
+        """The same store for callers on an event loop: its operations run in threads.
+
+        To close it closes this store too.
+        """
+        return AsyncStore(self._scope.session, self._scope.tenant, _Threads())
+
+    def bell(self, ring: Callable[[], None]) -> Bell:
+        """A bell that calls `ring`, from a thread of its own, when there may be new work.
+
+        It is a hint: poll as well. Start it, and stop it before the store is closed.
+        """
+        return _bell(self._scope, ring)
 
     def for_tenant(self, tenant: str) -> "Store":
         """The same store as one tenant may see it: its own jobs, and global ones to read."""
@@ -171,8 +194,18 @@ class AsyncStore:
     def __init__(
         self, session: Session, tenant: str | None = None, threads: _Threads | None = None
     ) -> None:
-        self._scope = Scope(session, tenant)
+        self._scope = Scope(session, tenant, suspends=True)
         self._threads = threads
+
+    async def run(self, call: Call[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run an operation of this package."""
+        threads = None if self._threads is None else self._threads.of(_line_of(call))
+        if threads is None or kwargs.get("on") is not None:  # the caller's thread owns `on`
+            return await call(self._scope, *args, **kwargs)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(
+            threads, lambda: drive(call(self._scope, *args, **kwargs))
+        )
 
     enqueue = _awaiting(enqueue)
     claim = _awaiting(claim)
@@ -191,21 +224,31 @@ class AsyncStore:
     pause = _awaiting(pause)
     resume = _awaiting(resume)
     prune = _awaiting(prune)
-    get = _awaiting(get, "reading")
-    list_jobs = _awaiting(list_jobs, "reading")
-    timeline = _awaiting(timeline, "reading")
-    progress = _awaiting(progress, "reading")
-    count_live = _awaiting(count_live, "reading")
-    count_finished = _awaiting(count_finished, "reading")
-    oldest_ready = _awaiting(oldest_ready, "reading")
-    paused_queues = _awaiting(paused_queues, "reading")
+    get = _awaiting(get)
+    list_jobs = _awaiting(list_jobs)
+    timeline = _awaiting(timeline)
+    progress = _awaiting(progress)
+    count_live = _awaiting(count_live)
+    count_finished = _awaiting(count_finished)
+    oldest_ready = _awaiting(oldest_ready)
+    paused_queues = _awaiting(paused_queues)
+    announce = _awaiting(announce)
+    retire = _awaiting(retire)
+    workers = _awaiting(workers)
     migrate = _awaiting(_migrate)
 
     async def close(self) -> None:
         """Close every connection. A store that is closed twice stays closed."""
-        await _awaiting(_close, "reading")(self)  # not behind those that wait to write
+        await _awaiting(_close)(self)  # not behind those that wait to write
         if self._threads is not None:
             self._threads.end()
+
+    def bell(self, ring: Callable[[], None]) -> Bell:
+        """A bell that calls `ring`, from a thread of its own, when there may be new work.
+
+        It is a hint: poll as well. Start it, and stop it before the store is closed.
+        """
+        return _bell(self._scope, ring)
 
     def for_tenant(self, tenant: str) -> "AsyncStore":
         """The same store as one tenant may see it: its own jobs, and global ones to read."""
@@ -242,6 +285,11 @@ def open_async_store(
     return AsyncStore(session, None, _Threads() if local else None)
 
 
+def _bell(scope: Scope, ring: Callable[[], None]) -> Bell:
+    for_all_tenants("bell", scope.tenant)
+    return scope.session.bell(ring)
+
+
 def _checked_tenant(tenant: str) -> str:
     check_text("tenant", tenant, MAX_NAME_LENGTH)
     if not tenant:
@@ -251,7 +299,7 @@ def _checked_tenant(tenant: str) -> str:
 
 _SCHEMES = ("sqlite://", "postgresql://", "postgres://")
 _SQLITE_OPTIONS = {"driver", "synchronous", "allow_affected_sqlite", "allow_network"}
-_POSTGRES_OPTIONS = {"schema", "pooler"}
+_POSTGRES_OPTIONS = {"schema", "pooler", "notify"}
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,40}\Z")
 
 
@@ -322,6 +370,9 @@ def _postgres(
             f"schema {schema[:60]!r} must be lower-case letters, digits and _, without pg_ in front"
         )
     pooler = _one_of("pooler", options.get("pooler", "none"), ("none", "transaction"))
+    # Behind a pooler nobody listens, unless the user knows of workers that connect directly.
+    usual = "on" if pooler == "none" else "off"
+    notify = _one_of("notify", options.get("notify", usual), ("on", "off"))
     new_colour = wire.BlockingColour if colour == "sync" else wire.SuspendingColour
     return Postgres(
         conninfo,
@@ -329,6 +380,7 @@ def _postgres(
         schema=schema,
         give_up_seconds=give_up_seconds,
         transaction_pooler=pooler == "transaction",
+        notify=notify == "on",
     )
 
 

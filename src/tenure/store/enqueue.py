@@ -33,7 +33,7 @@ async def enqueue(
     if not jobs:
         return []
     if on is not None:
-        return await _enqueue(scope.enter(scope.session.borrow(on)), jobs, None, now)
+        return await _enqueue(await scope.borrow(on), jobs, None, now)
     ids = await scope.session.reserve_ids(len(jobs))
     return await scope.transact(lambda tx: _enqueue(tx, jobs, ids, now))
 

@@ -5,6 +5,7 @@ another tenant, raises `JobNotFound`.
 """
 
 from datetime import datetime, timedelta
+from functools import partial
 from typing import NamedTuple
 
 from tenure.errors import InvalidInput, JobNotFound, KeyTaken, StoreBusy
@@ -25,6 +26,7 @@ from tenure.job import (
     is_id,
 )
 from tenure.store.enqueue import key_row, take_keys
+from tenure.store.presence import forget_dead
 from tenure.store.rows import Ending, Happening, Ticket
 from tenure.store.session import (
     Mode,
@@ -253,6 +255,7 @@ async def prune(
     """Remove finished jobs older than the retention, in batches; answers how many single rows.
 
     PostgreSQL drops whole days where it can, and prepares the partitions of the coming ones.
+    Workers that were last seen a day ago are forgotten, too.
     """
     for_all_tenants("prune", scope.tenant)
     check_seconds("succeeded_seconds", succeeded_seconds)
@@ -288,6 +291,7 @@ async def prune(
     for start, stop in await scope.transact(stretches, Mode.READ):
         removed += await _prune_stretch(scope, start, stop, cuts, now)
     await _prune_keys(scope, now)
+    await scope.transact(partial(forget_dead, now=now))
     return removed
 
 

@@ -37,8 +37,13 @@ from tenure.errors import (
 )
 from tenure.job import NewJob
 from tenure.store import migrate
+from tenure.store.bell import Bell, Ring, SilentBell
+from tenure.store.bell_postgres import PostgresBell
+from tenure.store.borrowed_postgres import wire_of
+from tenure.store.borrowing import Lent, unwrap
 from tenure.store.copying import can_copy, job_line, ticket_line
 from tenure.store.floors import Floors
+from tenure.store.notify import News, Notifier
 from tenure.store.rows import job_row, raw
 from tenure.store.session import (
     Collided,
@@ -52,8 +57,8 @@ from tenure.store.session import (
     given_time,
     to_json,
 )
-from tenure.store.statements import migration_script, quoted, statements
-from tenure.store.wire import Blocking, BlockingColour, Colour, Suspending, Wire
+from tenure.store.statements import migration_script, qualify, quoted, statements
+from tenure.store.wire import Colour, Wire
 
 CONFLICT_TRIES = 10
 TIMEOUT_TRIES = 2
@@ -75,6 +80,9 @@ _MIGRATION_LOCK = 7_364_881_223
 class PostgresTx(Tx):
     """An open transaction on one connection."""
 
+    news: News | None = None
+    """What it has put in line; None: nobody is to be told."""
+
     def __init__(
         self, wire: Wire, sql: Mapping[str, tuple[str, ...]], floors: Floors, *, prepare: bool
     ) -> None:
@@ -90,7 +98,10 @@ class PostgresTx(Tx):
     async def fetch(self, statement: str, **params: object) -> list[Row]:
         [sql] = self._sql[statement]
         params["now"] = self._now
-        return await self._wire.fetch(sql, params, prepare=self._prepare)
+        rows = await self._wire.fetch(sql, params, prepare=self._prepare)
+        if self.news is not None:
+            self.news.hear(statement, rows)
+        return rows
 
     async def draw_ids(self, count: int) -> list[int]:
         return [row[0] for row in await self.fetch("draw_ids", count=count)]
@@ -119,6 +130,10 @@ class PostgresTx(Tx):
         tickets = "".join([ticket_line(place, id, job) for place, id, job in placed])
         await self._wire.copy(self._sql["copy_jobs"][0], rows)
         await self._wire.copy(self._sql["copy_tickets"][0], tickets)
+        if self.news is not None:
+            lanes = {(job.queue, job.priority): place for place, _, job in reversed(placed)}
+            for (queue, priority), place in lanes.items():
+                self.news.add(queue, priority, place)
 
     def time(self, at: datetime | None) -> datetime | None:
         return at
@@ -155,15 +170,28 @@ def _success(job: Done) -> tuple[object, ...]:
 class BorrowedTx(PostgresTx):
     """The caller's transaction, through whatever connection the caller has: see `borrow`."""
 
+    def __init__(self, wire: Wire, sql: Mapping[str, tuple[str, ...]], lent: Lent) -> None:
+        # Planned anew each time: a plan kept from the days of empty tables would scan them.
+        super().__init__(wire, sql, Floors(), prepare=False)
+        self._lent = lent
+
     async def insert_jobs(self, jobs: Sequence[tuple[int, NewJob]]) -> None:
         await self._insert_jobs(jobs)
 
     async def fetch(self, statement: str, **params: object) -> list[Row]:
         try:
-            return await super().fetch(statement, **params)
-        except _CONFLICTS:
-            raise  # the caller's transaction, and the caller's to run again
+            rows = await super().fetch(statement, **params)
+            if self.news is not None and (notice := self.news.take()):
+                await super().fetch("notify", **notice.params)
+            return rows
+        except UnicodeEncodeError as error:
+            raise ValueRefused(
+                f"on= cannot carry a text ({error}); set its client_encoding to UTF8"
+            ) from error
         except psycopg.Error as error:
+            own = self._lent.as_raised(self._wire.original(error), statement)
+            if isinstance(error, _CONFLICTS):  # the caller's transaction, and theirs to run again
+                raise own from own.__cause__
             raise _translate(error) from error
 
     async def require_read_committed(self) -> None:
@@ -188,6 +216,7 @@ class Postgres(Session):
         schema: str = "tenure",
         give_up_seconds: float = 10.0,
         transaction_pooler: bool = False,
+        notify: bool = True,
     ) -> None:
         self._limits = _limits(give_up_seconds)
         self._params = _connect_params(conninfo, transaction_pooler, _PLANNER | self._limits)
@@ -196,6 +225,7 @@ class Postgres(Session):
         self._sql = statements("postgres", schema)
         self._give_up_seconds = give_up_seconds
         self._pooler = transaction_pooler
+        self._notifier = Notifier(self._sql["notify"][0], on=notify)
         self._closed = False
         self._commits_late = False
         self._inherited: list[list[Wire]] = []
@@ -237,7 +267,10 @@ class Postgres(Session):
                 await self._colour.sleep(random.uniform(0, 0.01 * 2**conflicts))
             except psycopg.Error as error:
                 if not _is_outage(error):
-                    raise _translate(error) from error
+                    if call.silent or not call.notified:
+                        raise _translate(error) from error
+                    call.silent = True  # perhaps only the notification was refused
+                    continue
                 outages += 1
                 pause = random.uniform(0, min(1.0, 0.02 * 2**outages))
                 if time.monotonic() + pause > deadline:
@@ -250,9 +283,10 @@ class Postgres(Session):
             await wire.script(self._begin(mode))
             tx = PostgresTx(wire, self._sql, self.floors, prepare=not self._pooler)
             tx.call, tx.repeat, tx.collided = call.name, call.repeat, call.collided
+            tx.news = None if call.silent or mode is Mode.READ else self._notifier.news()
             answer = await op(tx)
             call.repeat = mode is not Mode.READ  # from here on it may have landed
-            await wire.script("commit")
+            await self._commit(wire, tx.news, call)
             return answer
         except BaseException as error:
             if isinstance(error, psycopg.Error) and _is_outage(error):
@@ -262,6 +296,18 @@ class Postgres(Session):
             raise
         finally:
             await self._release(wire)
+
+    async def _commit(self, wire: Wire, news: News | None, call: "_Call") -> None:
+        """COMMIT and, in the same round trip, wake whoever waits for what it brings."""
+        notice = None if news is None else news.take()
+        call.notified = notice is not None
+        if notice is not None:
+            await wire.script(f"{self._notifier.script(notice)}; commit")
+            self._notifier.note_told(notice)
+            return
+        await wire.script("commit")
+        if call.silent:  # so it was the notification
+            self._notifier.fall_silent()
 
     def _begin(self, mode: Mode) -> str:
         parts = ["begin"]
@@ -291,27 +337,16 @@ class Postgres(Session):
                 self._ids.extend(await self.transact(cast(Operation[list[int]], draw)))
         return ids
 
-    def borrow(self, connection: object) -> Tx:
-        wire: Wire
-        if isinstance(connection, psycopg.AsyncConnection):
-            if isinstance(self._colour, BlockingColour):
-                raise InvalidInput(
-                    "on= is an async connection; give it to a store of open_async_store()"
-                )
-            wire = Suspending(connection)
-        elif isinstance(connection, psycopg.Connection):
-            wire = Blocking(connection)
-        else:
-            raise InvalidInput(f"on= takes a psycopg connection, not {type(connection).__name__}")
-        if wire.broken:
-            raise InvalidInput("on= is a closed connection")
-        if connection.autocommit and wire.idle:
-            raise InvalidInput(
-                "on= is in autocommit mode without a transaction; open one with "
-                "connection.transaction()"
-            )
-        # Planned anew each time: a plan kept from the days of empty tables would scan them.
-        return BorrowedTx(wire, self._sql, Floors(), prepare=False)
+    async def borrow(self, connection: object, *, blocking: bool) -> Tx:
+        lent = await unwrap(connection, blocking=blocking)
+        tx = BorrowedTx(wire_of(lent, blocking=blocking), self._sql, lent)
+        tx.news = self._notifier.news(calm=False)
+        return tx
+
+    def bell(self, ring: Ring) -> Bell:
+        if self._pooler:  # it hands the connection to others after each transaction
+            return SilentBell(ring)
+        return PostgresBell(self._params, qualify("tenure.bell", "postgres", self._schema), ring)
 
     async def rest(self, seconds: float) -> None:
         await self._colour.sleep(seconds)
@@ -418,6 +453,10 @@ class _Call:
     name: str = field(default_factory=lambda: secrets.token_hex(8))
     repeat: bool = False
     collided: bool = False
+    notified: bool = False
+    """A COMMIT of it was sent together with a notification."""
+    silent: bool = False
+    """Such a COMMIT was refused: there shall be none."""
 
 
 _CONFLICTS = (

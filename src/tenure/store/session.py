@@ -17,6 +17,7 @@ import msgspec
 
 from tenure.errors import TenantMismatch, ValueRefused
 from tenure.job import Json, NewJob, check_time
+from tenure.store.bell import Bell, Ring
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -117,12 +118,19 @@ class Session(ABC):
         """Ids known before the insert, or None when the store draws them while inserting."""
 
     @abstractmethod
-    def borrow(self, connection: object) -> Tx:
-        """The caller's own open transaction. It is never committed here."""
+    async def borrow(self, connection: object, *, blocking: bool) -> Tx:
+        """The caller's own open transaction. It is never committed here.
+
+        `blocking`: the caller does not await, so an async connection is refused.
+        """
 
     @abstractmethod
     async def migrate(self) -> int:
         """Bring the schema up to date, one process at a time. Answers its version."""
+
+    @abstractmethod
+    def bell(self, ring: Ring) -> Bell:
+        """A bell that rings when tickets are put in line."""
 
     @abstractmethod
     async def rest(self, seconds: float) -> None:
@@ -134,17 +142,27 @@ class Session(ABC):
 
 
 class Scope:
-    """What an operation runs in: a session as one tenant may see it (None: all tenants)."""
+    """What an operation runs in: a session as one tenant may see it (None: all tenants).
 
-    __slots__ = ("session", "tenant")
+    `suspends`: its caller awaits, so it may be given an async connection.
+    """
 
-    def __init__(self, session: Session, tenant: str | None = None) -> None:
+    __slots__ = ("session", "suspends", "tenant")
+
+    def __init__(
+        self, session: Session, tenant: str | None = None, *, suspends: bool = False
+    ) -> None:
         self.session = session
         self.tenant = tenant
+        self.suspends = suspends
 
     async def transact(self, op: Operation[R], mode: Mode = Mode.WRITE) -> R:
         """Run `op` in a transaction that knows the tenant."""
         return await self.session.transact(lambda tx: op(self.enter(tx)), mode)
+
+    async def borrow(self, connection: object) -> Tx:
+        """The caller's own open transaction, which knows the tenant."""
+        return self.enter(await self.session.borrow(connection, blocking=not self.suspends))
 
     def enter(self, tx: Tx) -> Tx:
         """Put a transaction under this scope's tenant."""

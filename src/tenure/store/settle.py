@@ -11,8 +11,8 @@ from operator import attrgetter
 import msgspec
 
 from tenure.codec import clean_text
-from tenure.errors import LeaseLost, OutOfRange, StoreBusy, ValueRefused
-from tenure.job import Feature, Json, State, check_json, check_name
+from tenure.errors import LeaseLost, StoreBusy, ValueRefused
+from tenure.job import Feature, Json, State, check_json, check_name, check_progress
 from tenure.lifecycle import (
     HeldJob,
     Move,
@@ -79,7 +79,7 @@ async def settle(
     for_all_tenants("settle", scope.tenant)
     check_name("worker", worker)
     if on is not None:
-        tx = scope.enter(scope.session.borrow(on))
+        tx = await scope.borrow(on)
         answers = await _settle(tx, worker, settlements, (), now, read_back=False)
         for settlement, answer in zip(settlements, answers, strict=True):
             if not answer.landed:
@@ -281,9 +281,8 @@ async def report_progress(
     now: datetime | None = None,
 ) -> list[Answer]:
     """Note how far held jobs have come: (job, fraction, message). Fenced like a settlement."""
-    for _, fraction, _ in reports:
-        if fraction is not None and not 0 <= fraction <= 1:
-            raise OutOfRange(f"progress is a fraction from 0 to 1, not {fraction!r:.60}")
+    for _, fraction, message in reports:
+        check_progress(fraction, message)
     tx.at(now)
     held = await _hold_notes(tx, worker, [job for job, _, _ in reports])
     last = {  # of several reports about one job the last one counts

@@ -49,6 +49,42 @@ class Wire(ABC):
     def idle(self) -> bool:
         """True when no transaction is open."""
 
+    def original(self, error: psycopg.Error) -> Exception:
+        """The error as the driver raised it."""
+        return error
+
+
+class ForeignWire(Wire):
+    """A caller's connection of another driver. It runs statements, and nothing else.
+
+    Its errors come as psycopg's, so that one vocabulary is enough above.
+    """
+
+    async def script(self, sql: str) -> None:
+        raise NotImplementedError
+
+    async def copy(self, sql: str, data: str) -> None:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+    def original(self, error: psycopg.Error) -> Exception:
+        return error.__cause__ if isinstance(error.__cause__, Exception) else error
+
+
+def as_psycopg(error: Exception, sqlstate: str | None) -> psycopg.Error:
+    """Another driver's error as psycopg would have raised it. To be raised `from` that error."""
+    if sqlstate is None:
+        return psycopg.InterfaceError(str(error))
+    try:
+        kind: type[psycopg.Error] = psycopg.errors.lookup(sqlstate)
+    except KeyError:
+        kind = psycopg.DatabaseError
+    same = kind(str(error))
+    same.sqlstate = sqlstate
+    return same
+
 
 class Blocking(Wire):
     """psycopg's sync connection."""

@@ -74,7 +74,7 @@ with old as (
 )
 insert into tenure.ready (place, job_id, token, priority, queue)
 select place, id, token + 1, priority, queue from new
-returning job_id;
+returning job_id, queue, priority, place;
 
 -- name: delete_finished
 -- delete: only a row of history, locked by `finished_job`.

@@ -96,7 +96,7 @@ batch as materialized (
     insert into tenure.due (due_at, job_id, token)
     select due_at, id, token from moved where parked is null and due_at is not null
 )
-select id from moved;
+select id, queue, priority, place from moved;
 
 -- name: add_events
 -- every transition: the lines of jobs' stories, in the transaction that makes them true.

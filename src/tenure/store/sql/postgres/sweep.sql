@@ -25,7 +25,7 @@ picked as materialized (
 )
 insert into tenure.ready (place, job_id, token, priority, queue, suspect)
 select place, job_id, token, priority, queue, suspect from new
-returning job_id;
+returning job_id, queue, priority, place;
 
 -- name: drop_void_due
 -- promote: a due ticket whose job is gone or has moved on is void.

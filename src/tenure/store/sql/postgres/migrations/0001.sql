@@ -164,6 +164,16 @@ create table tenure.queue (
     reason text
 );
 
+-- Who works here, for people to look at. Nothing is decided by it: rescue goes by leases alone.
+create table tenure.worker (
+    name text primary key,
+    host text not null,
+    pid int not null,
+    started_at timestamptz not null,    -- of its first announcement
+    seen_at timestamptz not null,       -- of its last one
+    info json not null                  -- {"queues": {name: slots}, "tasks": [...], ...}
+);
+
 -- One vacuum setting for the tables that turn over completely many times a day.
 alter table tenure.ready set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000);
 alter table tenure.job set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 20000);
@@ -214,13 +224,17 @@ create view tenure.holding as
 create function tenure.enqueue(
     task text, args json default '{}', queue text default 'default', priority int default 0,
     delay interval default null
-) returns bigint language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+) returns bigint language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off                -- its plans are kept, also those made for empty tables
+as $$
 #variable_conflict use_column
 declare
     name_pattern constant pg_catalog.text := '^[A-Za-z0-9_][A-Za-z0-9_.:<>-]{0,199}$';
     name_hint constant pg_catalog.text :=
         'Use 1 to 200 letters, digits and _ . : < > -, and start with a letter, a digit or _.';
     new_id bigint;
+    new_place bigint;
 begin
     if (enqueue.task collate "C" ~ name_pattern) is not true then
         raise exception using errcode = '22023', hint = name_hint,
@@ -254,7 +268,14 @@ begin
         insert into tenure.due (due_at, job_id, token)
         select due_at, id, 1 from inserted where place is null
     )
-    select id into new_id from inserted;
+    select id, place into new_id, new_place from inserted;
+    if new_place is not null then       -- the statement `notify`
+        perform pg_notify('tenure.bell', enqueue.queue)
+        where not exists (
+            select from tenure.ready r
+            where r.queue = enqueue.queue and r.priority = enqueue.priority::smallint
+              and r.place = any (array(select new_place - 1000 * n from generate_series(1, 32) as n)));
+    end if;
     return new_id;
 end
 $$;

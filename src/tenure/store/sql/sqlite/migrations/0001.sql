@@ -162,6 +162,17 @@ create table tenure.queue (
     reason text
 ) strict, without rowid;
 
+create table tenure.worker (
+    name text primary key,
+    host text not null,
+    pid integer not null,
+    started_at integer not null,
+    seen_at integer not null,           -- on the wall clock, to look at
+    boot text not null,
+    seen_tick integer not null,         -- the same moment on the boot clock: alive or not
+    info text not null
+) strict, without rowid;
+
 -- The live half of `jobs`.
 create view tenure.live as
     select j.id, j.token,

@@ -1,0 +1,437 @@
+"""The client: tasks on one side, a store on the other, and all that users do with jobs.
+
+Every operation exists twice under one name, `get` and `get_async`, made from one body. No database
+is touched before the first operation. Inside a handler the client works for the tenant of the
+running job.
+"""
+
+import asyncio
+import os
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
+from weakref import WeakKeyDictionary
+
+from tenure.codec import decode
+from tenure.errors import ConfigError, InvalidInput, JobFailed, WaitTimeout
+from tenure.hooks import Hooks
+from tenure.job import Enqueued, Job, State, WorkerSeen, check_seconds
+from tenure.running import current
+from tenure.store import AsyncStore, Store, inspect, open_async_store, open_store, operate, presence
+from tenure.store.enqueue import enqueue
+from tenure.store.session import Scope, drive
+from tenure.tasks import Call, Task, TaskSet
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Operation = Callable[Concatenate[Scope, P], Coroutine[Any, Any, R]]
+
+FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 0.002, 0.25
+
+
+class Side(ABC):
+    """How a body reaches the store and waits, in one colour."""
+
+    @abstractmethod
+    async def do(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run one operation of the store."""
+
+    @abstractmethod
+    async def rest(self, seconds: float) -> None:
+        """Wait."""
+
+
+class BlockingSide(Side):
+    """For callers in threads: nothing here suspends, so `drive` runs a whole body."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def do(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._store.run(operation, *args, **kwargs)
+
+    async def rest(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 - this colour blocks
+
+
+class AwaitingSide(Side):
+    """For callers on an event loop."""
+
+    def __init__(self, store: AsyncStore) -> None:
+        self._store = store
+
+    async def do(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self._store.run(operation, *args, **kwargs)
+
+    async def rest(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+Body = Callable[Concatenate[Side, P], Coroutine[Any, Any, R]]
+
+
+def _blocking(operation: Operation[P, R]) -> "Callable[Concatenate[Client, P], R]":
+    @wraps(operation)
+    def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.store.run(operation, *args, **kwargs)
+
+    return method
+
+
+def _awaiting(
+    operation: Operation[P, R],
+) -> "Callable[Concatenate[Client, P], Coroutine[Any, Any, R]]":
+    @wraps(operation)
+    async def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self.async_store.run(operation, *args, **kwargs)
+
+    return method
+
+
+def _blocking_body(body: Body[P, R]) -> "Callable[Concatenate[Client, P], R]":
+    @wraps(body)
+    def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return drive(body(BlockingSide(self.store), *args, **kwargs))
+
+    return method
+
+
+def _awaiting_body(
+    body: Body[P, R],
+) -> "Callable[Concatenate[Client, P], Coroutine[Any, Any, R]]":
+    @wraps(body)
+    async def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await body(AwaitingSide(self.async_store), *args, **kwargs)
+
+    return method
+
+
+async def _wait(side: Side, id: int, *, timeout_seconds: float | None = None) -> Job:
+    """The job, once it is finished. Raises `WaitTimeout` when that takes too long."""
+    if timeout_seconds is not None:
+        check_seconds("timeout_seconds", timeout_seconds)
+    started, pause = time.monotonic(), FIRST_LOOK_SECONDS
+    while True:
+        job = await side.do(inspect.get, id)
+        if job.state.final:
+            return job
+        if timeout_seconds is not None:
+            left = timeout_seconds - (time.monotonic() - started)
+            if left <= 0:
+                raise WaitTimeout(
+                    f"job {id} is still {job.state} after {timeout_seconds:g} s; it goes on"
+                )
+            pause = min(pause, left)
+        await side.rest(pause)
+        pause = min(pause * 1.5, LAST_LOOK_SECONDS)
+
+
+async def _why(side: Side, id: int) -> str:
+    """Where the job is, and why it does not run, in words."""
+    job = await side.do(inspect.get, id)
+    match job.state:
+        case State.WAITING:
+            return f"waiting for {job.unfinished_parents} unfinished parent(s){_because(job)}"
+        case State.SCHEDULED:
+            return f"due {_when(job.due_at)}{_because(job)}"
+        case State.QUEUED if job.held:
+            return f"held{_because(job)}; unhold it to let it run"
+        case State.QUEUED if job.queue_paused:
+            return f"queue {job.queue} is paused; resume it to let its jobs run"
+        case State.QUEUED:
+            return _in_line(job, await side.do(presence.workers))
+        case State.RUNNING if job.cancel_requested:
+            return f"running on {job.worker} since {_when(job.claimed_at)}; it was asked to stop"
+        case State.RUNNING:
+            return f"running on {job.worker} since {_when(job.claimed_at)}"
+        case _:
+            return f"{job.state} {_when(job.finished_at)}{_because(job)}"
+
+
+def _in_line(job: Job, seen: Iterable[WorkerSeen]) -> str:
+    alive = [worker for worker in seen if worker.alive]
+    if not alive:
+        return f"in line in queue {job.queue}; no worker is alive: start one"
+    serving = [worker for worker in alive if job.queue in worker.queues]
+    if not serving:
+        return f"in line; no worker serves queue {job.queue}: start one that does"
+    if not any(job.task in worker.tasks for worker in serving):
+        return (
+            f"in line in queue {job.queue}; no worker there knows task {job.task}: "
+            "start one with this code"
+        )
+    return f"in line in queue {job.queue} since {_when(job.queued_at)}{_because(job)}"
+
+
+def _when(at: Any) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _because(job: Job) -> str:
+    return f" ({job.reason})" if job.reason else ""
+
+
+class Handle(Generic[R]):
+    """An enqueued job. `created` is False when a unique key was already held by this job."""
+
+    __slots__ = ("_app", "_task", "created", "id", "same_args")
+
+    def __init__(self, app: "Client", task: Task[..., R], enqueued: Enqueued) -> None:
+        self.id = enqueued.id
+        self.created = enqueued.created
+        self.same_args = enqueued.same_args
+        self._app = app
+        self._task = task
+
+    def __repr__(self) -> str:
+        return f"<Handle of {self._task.name} {self.id}>"
+
+    def wait(self, *, timeout_seconds: float | None = None) -> R:
+        """The typed result. Raises `JobFailed` or `WaitTimeout`."""
+        return self._result(self._app.wait(self.id, timeout_seconds=timeout_seconds))
+
+    async def wait_async(self, *, timeout_seconds: float | None = None) -> R:
+        """The typed result. Raises `JobFailed` or `WaitTimeout`."""
+        return self._result(await self._app.wait_async(self.id, timeout_seconds=timeout_seconds))
+
+    def _result(self, job: Job) -> R:
+        if job.state is not State.SUCCEEDED:
+            message = "" if job.error is None else f": {_message(job.error)}"
+            raise JobFailed(
+                f"job {job.id} of {job.task} is {job.state}{_because(job)}{message}",
+                state=job.state,
+                error=job.error,
+            )
+        return cast(R, decode(job.result or "null", self._task.result_type))
+
+
+def _message(error: str) -> str:
+    told = decode(error, dict[str, str])
+    return f"{told.get('type')}: {told.get('message')}"
+
+
+class Client(TaskSet):
+    """Tasks and the database on which their jobs live. Safe to share between threads and loops.
+
+    With `tenant`, everything enqueued is stamped with it and only its jobs are seen.
+    """
+
+    def __init__(
+        self, url: str | None = None, *, tenant: str | None = None, give_up_seconds: float = 10.0
+    ) -> None:
+        super().__init__()
+        self._url = url
+        self.tenant = tenant
+        self._give_up_seconds = give_up_seconds
+        self._lock = threading.Lock()
+        self._store: Store | None = None
+        self._shared_async_store: AsyncStore | None = None
+        self._async_stores: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncStore]
+        self._async_stores = WeakKeyDictionary()
+        self._workers = 0
+        self.hooks = Hooks()
+
+    get = _blocking(inspect.get)
+    get_async = _awaiting(inspect.get)
+    list_jobs = _blocking(inspect.list_jobs)
+    list_jobs_async = _awaiting(inspect.list_jobs)
+    timeline = _blocking(inspect.timeline)
+    timeline_async = _awaiting(inspect.timeline)
+    progress = _blocking(inspect.progress)
+    progress_async = _awaiting(inspect.progress)
+    why = _blocking_body(_why)
+    why_async = _awaiting_body(_why)
+    wait = _blocking_body(_wait)
+    wait_async = _awaiting_body(_wait)
+    cancel = _blocking(operate.cancel)
+    cancel_async = _awaiting(operate.cancel)
+    replay = _blocking(operate.replay)
+    replay_async = _awaiting(operate.replay)
+    delete = _blocking(operate.delete)
+    delete_async = _awaiting(operate.delete)
+    hold = _blocking(operate.hold)
+    hold_async = _awaiting(operate.hold)
+    unhold = _blocking(operate.unhold)
+    unhold_async = _awaiting(operate.unhold)
+    move = _blocking(operate.move)
+    move_async = _awaiting(operate.move)
+    pause = _blocking(operate.pause)
+    pause_async = _awaiting(operate.pause)
+    resume = _blocking(operate.resume)
+    resume_async = _awaiting(operate.resume)
+    prune = _blocking(operate.prune)
+    prune_async = _awaiting(operate.prune)
+    count_live = _blocking(inspect.count_live)
+    count_live_async = _awaiting(inspect.count_live)
+    count_finished = _blocking(inspect.count_finished)
+    count_finished_async = _awaiting(inspect.count_finished)
+    oldest_ready = _blocking(inspect.oldest_ready)
+    oldest_ready_async = _awaiting(inspect.oldest_ready)
+    paused_queues = _blocking(inspect.paused_queues)
+    paused_queues_async = _awaiting(inspect.paused_queues)
+    workers = _blocking(presence.workers)
+    workers_async = _awaiting(presence.workers)
+
+    def enqueue_many(
+        self, calls: Sequence[Call[Any]], *, on: object | None = None
+    ) -> list[Handle[Any]]:
+        """Enqueue all of these calls, or none, in one transaction; one handle each, in order."""
+        jobs = [call.job for call in _checked(calls)]
+        return self._handles(calls, self.store.run(enqueue, jobs, on=on))
+
+    async def enqueue_many_async(
+        self, calls: Sequence[Call[Any]], *, on: object | None = None
+    ) -> list[Handle[Any]]:
+        """Enqueue all of these calls, or none, in one transaction; one handle each, in order."""
+        jobs = [call.job for call in _checked(calls)]
+        return self._handles(calls, await self.async_store.run(enqueue, jobs, on=on))
+
+    def _handles(self, calls: Sequence[Call[Any]], enqueued: list[Enqueued]) -> list[Handle[Any]]:
+        return [
+            Handle(self, call.task, answer) for call, answer in zip(calls, enqueued, strict=True)
+        ]
+
+    def handle(self, task: Task[..., R], id: int) -> Handle[R]:
+        """The handle of a job that was enqueued elsewhere."""
+        return Handle(self, task, Enqueued(id))
+
+    def include(self, tasks: TaskSet) -> None:
+        """Take in tasks that were declared without an application."""
+        for task in tasks:
+            self.add(task)
+
+    def add(self, task: Task[..., Any]) -> None:
+        super().add(task)
+        task.bind(self)
+
+    @property
+    def url(self) -> str:
+        """The store's URL: the argument, or TENURE_URL."""
+        url = self._url or os.environ.get("TENURE_URL")
+        if not url:
+            raise ConfigError(
+                "no database is named: use Tenure('sqlite:///jobs.db') or set TENURE_URL"
+            )
+        return url
+
+    @property
+    def store(self) -> Store:
+        """The store for callers in threads, as the tenant at hand may see it."""
+        tenant = self._tenant_at_hand()
+        return self.whole_store if tenant is None else self.whole_store.for_tenant(tenant)
+
+    @property
+    def async_store(self) -> AsyncStore:
+        """The store for callers on the running event loop, as the tenant at hand may see it."""
+        tenant = self._tenant_at_hand()
+        store = self.whole_async_store
+        return store if tenant is None else store.for_tenant(tenant)
+
+    @property
+    def whole_store(self) -> Store:
+        """The store of all tenants for callers in threads, opened when first asked for."""
+        with self._lock:
+            if self._store is None:
+                self._store = open_store(self.url, give_up_seconds=self._give_up_seconds)
+            return self._store
+
+    @property
+    def whole_async_store(self) -> AsyncStore:
+        """The store of all tenants for callers on the running event loop.
+
+        A SQLite file is opened once for both colours; PostgreSQL connections belong to one loop.
+        """
+        if self.is_local:
+            if self._shared_async_store is None:
+                self._shared_async_store = self.whole_store.in_threads()
+            return self._shared_async_store
+        loop = asyncio.get_running_loop()
+        store = self._async_stores.get(loop)
+        if store is None:
+            store = open_async_store(self.url, give_up_seconds=self._give_up_seconds)
+            self._async_stores[loop] = store
+        return store
+
+    @property
+    def is_local(self) -> bool:
+        """Do the jobs live in a SQLite file?"""
+        return self.url.startswith("sqlite:")
+
+    def _tenant_at_hand(self) -> str | None:
+        job = current()
+        return (job.tenant or self.tenant) if job is not None else self.tenant
+
+    @contextmanager
+    def in_use_by_worker(self) -> Iterator[None]:
+        """While a worker uses this application it cannot be closed, least of all by a handler."""
+        self._workers += 1
+        try:
+            yield
+        finally:
+            self._workers -= 1
+
+    def _refuse_if_in_use(self) -> None:
+        if self._workers:
+            raise InvalidInput("a worker of this application is at work; stop it first")
+
+    def close(self) -> None:
+        """Close the connections of callers in threads; of a SQLite file, all."""
+        self._refuse_if_in_use()
+        with self._lock:
+            store, self._store = self._store, None
+            self._shared_async_store = None
+        if store is not None:
+            store.close()
+
+    async def close_async(self) -> None:
+        """Close the connections of callers on this event loop; of a SQLite file, all."""
+        self._refuse_if_in_use()
+        if self.is_local:
+            shared, self._shared_async_store, self._store = self._shared_async_store, None, None
+            if shared is not None:
+                await shared.close()
+            return
+        await self.close_loop()
+
+    async def close_loop(self) -> None:
+        """Close the connections that belong to this event loop, before it ends."""
+        store = self._async_stores.pop(asyncio.get_running_loop(), None)
+        if store is not None:
+            await store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close_async()
+
+
+def _checked(calls: Sequence[Call[Any]]) -> Sequence[Call[Any]]:
+    for call in calls:
+        if not isinstance(call, Call):
+            raise InvalidInput(
+                f"enqueue_many takes calls such as task.call(...), not {type(call).__name__}"
+            )
+    return calls

@@ -1,0 +1,50 @@
+"""What a handler may answer instead of a result: raise one of these, or return it.
+
+raise Retry(after_seconds=60)      charged like an error, tried again after a minute
+return Snooze(seconds=300)         not now; comes back uncharged
+return Skip("nothing to do")       finished as `skipped`
+raise Cancel("superseded")         finished as `cancelled`
+"""
+
+from tenure.job import check_seconds
+
+
+class Control(Exception):
+    """The root of a handler's answers that are not results."""
+
+
+class Retry(Control):
+    """This attempt failed; try again, after `after_seconds` or as the task's policy says."""
+
+    def __init__(self, reason: str = "retry", *, after_seconds: float | None = None) -> None:
+        if after_seconds is not None:
+            check_seconds("after_seconds", after_seconds)
+        super().__init__(reason)
+        self.reason = reason
+        self.after_seconds = after_seconds
+
+
+class Snooze(Control):
+    """Not now: come back in `seconds`, without charging an attempt."""
+
+    def __init__(self, seconds: float, reason: str = "snoozed") -> None:
+        check_seconds("seconds", seconds)
+        super().__init__(reason)
+        self.reason = reason
+        self.seconds = seconds
+
+
+class Skip(Control):
+    """There is nothing to do; the job is finished as `skipped`."""
+
+    def __init__(self, reason: str = "skipped") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Cancel(Control):
+    """The job cancels itself."""
+
+    def __init__(self, reason: str = "cancelled by its handler") -> None:
+        super().__init__(reason)
+        self.reason = reason

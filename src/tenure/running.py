@@ -1,0 +1,165 @@
+"""The running job as its handler sees it: who am I, how far have I come, am I still wanted."""
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import datetime
+from typing import TypeVar
+
+from tenure.control import Cancel
+from tenure.errors import LeaseLost
+
+T = TypeVar("T")
+
+
+class Flag:
+    """A fact that may become true while a handler runs, and then stays true."""
+
+    __slots__ = ("_bell", "_set")
+
+    def __init__(self) -> None:
+        self._set = False
+        self._bell: threading.Event | None = None
+
+    def __bool__(self) -> bool:
+        return self._set
+
+    def __repr__(self) -> str:
+        return f"<Flag {self._set}>"
+
+    def set(self) -> None:
+        """Make it true, and wake whoever waits."""
+        self._set = True
+        if self._bell is not None:
+            self._bell.set()
+
+    def wait(self, timeout_seconds: float | None = None) -> bool:
+        """Block this thread until it is true, at most so long. Answers whether it is."""
+        if self._bell is None:
+            self._bell = threading.Event()
+        if self._set:  # perhaps while the bell was made
+            return True
+        return self._bell.wait(timeout_seconds)
+
+
+class Running(ABC):
+    """One attempt of one job. Handlers receive it as a first parameter annotated `Running`.
+
+    `token` names this attempt and grows with each one: use it to fence writes elsewhere, such as
+    object names or calls of other services.
+    """
+
+    worker: str
+
+    @property
+    @abstractmethod
+    def id(self) -> int:
+        """The job's id."""
+
+    @property
+    @abstractmethod
+    def token(self) -> int:
+        """The fencing number of this attempt."""
+
+    @property
+    @abstractmethod
+    def attempt(self) -> int:
+        """1 for the first attempt."""
+
+    @property
+    @abstractmethod
+    def max_attempts(self) -> int:
+        """How many attempts the job may use."""
+
+    @property
+    @abstractmethod
+    def task(self) -> str:
+        """The task's name."""
+
+    @property
+    @abstractmethod
+    def queue(self) -> str:
+        """Where it stood in line."""
+
+    @property
+    @abstractmethod
+    def tenant(self) -> str:
+        """Whose job it is; empty for a global one."""
+
+    @property
+    @abstractmethod
+    def created_at(self) -> datetime:
+        """When it was enqueued."""
+
+    @property
+    @abstractmethod
+    def cancelled(self) -> Flag:
+        """True once somebody has asked this job to stop."""
+
+    @property
+    @abstractmethod
+    def lost(self) -> Flag:
+        """True once the lease is gone: nothing that this attempt does is recorded any more."""
+
+    @property
+    @abstractmethod
+    def metadata(self) -> Mapping[str, object]:
+        """What was stored with the job beside its arguments."""
+
+    def check(self) -> None:
+        """Raise `LeaseLost` or `Cancel` when this attempt should stop."""
+        if self.lost:
+            raise LeaseLost(f"job {self.id} is no longer ours; stop")
+        if self.cancelled:
+            raise Cancel("cancelled")
+
+    @abstractmethod
+    def progress(self, fraction: float | None = None, message: str | None = None) -> None:
+        """Report how far the job has come, from 0 to 1. Cheap: travels with the next heartbeat."""
+
+    @abstractmethod
+    def save(self, state: object) -> None:
+        """Keep a checkpoint for a later attempt. Raises `LeaseLost` when the job is not ours."""
+
+    @abstractmethod
+    async def save_async(self, state: object) -> None:
+        """`save` for async handlers."""
+
+    @abstractmethod
+    def load(self, type: type[T]) -> T | None:
+        """The last checkpoint of this job, of any attempt, or None."""
+
+    @abstractmethod
+    async def load_async(self, type: type[T]) -> T | None:
+        """`load` for async handlers."""
+
+    @abstractmethod
+    def complete(self, result: object = None, *, on: object) -> None:
+        """Finish the job in the caller's own transaction: both commit, or neither.
+
+        Raises `LeaseLost` when the job is not ours, so that the transaction rolls back.
+        """
+
+    @abstractmethod
+    async def complete_async(self, result: object = None, *, on: object) -> None:
+        """`complete` for async handlers and async connections."""
+
+
+_current: ContextVar[Running | None] = ContextVar("tenure_running", default=None)
+
+
+def current() -> Running | None:
+    """The job that is running here, if any: in its handler and in what the handler calls."""
+    return _current.get()
+
+
+@contextmanager
+def running_as(job: Running) -> Iterator[None]:
+    """Make `job` the current one."""
+    before = _current.set(job)
+    try:
+        yield
+    finally:
+        _current.reset(before)

@@ -1,0 +1,120 @@
+"""Bells: a thread that calls when there may be new work, so that idle workers need not poll often.
+
+Polling is the truth, the bell is a hint. It rings too often rather than too seldom, once whenever
+it begins to hear, and it never raises into anybody. While it cannot reach the database it says so
+once, in the log, and tries again for ever.
+
+    bell = store.bell(ring)       # `ring` is called from the bell's own thread
+    bell.start()
+    ...
+    bell.stop()
+"""
+
+import logging
+import random
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 5.0
+
+Ring = Callable[[], None]
+
+log = logging.getLogger("tenure.bell")
+
+
+class Bell(ABC):
+    """Calls `ring` from a thread of its own when there may be new work."""
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+        self._thread: threading.Thread | None = None
+        self._hears = False
+        self._complained = False
+        self._ring_failed = False
+
+    @property
+    def alive(self) -> bool:
+        """True while it hears of new work. False: only polling finds it."""
+        return self._hears
+
+    def start(self) -> None:
+        """Begin to listen. Returns at once, whether or not the database is there."""
+        if self._thread is not None and self._thread.is_alive():
+            return
+        self._complained = False
+        self._prepare()
+        self._thread = threading.Thread(target=self._run, name="tenure-bell", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, and with it its connection. A bell that is stopped twice stays stopped.
+
+        In a fork there is no thread to end; the parent's is left alone.
+        """
+        thread = self._thread
+        if thread is None or not thread.is_alive():
+            return
+        self._wake()
+        if thread is not threading.current_thread():
+            thread.join()
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Make what `_run` and `_wake` share."""
+
+    @abstractmethod
+    def _run(self) -> None:
+        """The body of the thread."""
+
+    @abstractmethod
+    def _wake(self) -> None:
+        """Have `_run` return soon. Called from another thread, or from `ring`."""
+
+    def _call(self) -> None:
+        """Ring. What `ring` raises is its owner's mistake, told once."""
+        try:
+            self._ring()
+            self._ring_failed = False
+        except Exception:
+            if not self._ring_failed:
+                log.exception("what the bell rang has failed; the bell goes on")
+            self._ring_failed = True
+
+    def _heard(self) -> None:
+        """It hears, perhaps again."""
+        self._hears = True
+        if self._complained:
+            log.info("the bell hears of new work again")
+        self._complained = False
+
+    def _lost(self, error: BaseException) -> None:
+        """It hears no more, or not yet."""
+        self._hears = False
+        if not self._complained:
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            log.warning("the bell is silent, and new work is found by polling: %s", reason)
+        self._complained = True
+
+
+class SilentBell(Bell):
+    """Where nothing can be heard: it never rings, and has no thread."""
+
+    def start(self) -> None:
+        """There is nothing to listen to."""
+
+    def _prepare(self) -> None:
+        """Nothing is shared."""
+
+    def _run(self) -> None:
+        """There is no thread."""
+
+    def _wake(self) -> None:
+        """Nobody sleeps."""
+
+
+def pause_seconds(failures: int) -> float:
+    """How long to wait after so many failures in a row: longer each time, with jitter."""
+    longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(failures, 16))
+    return random.uniform(longest / 2, longest)

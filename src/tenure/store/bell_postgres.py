@@ -1,0 +1,120 @@
+"""The bell of PostgreSQL: one connection that listens, and makes sure that it still would hear.
+
+The thread runs an event loop of its own, so that it can be stopped at any moment, also while it
+connects. After the connect, libpq is used directly: psycopg answers the cancellation of a query by
+waiting for the server, and the server that does not answer is what the probe is for.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGconn
+
+from tenure.store.bell import Bell, Ring, pause_seconds
+
+PROBE_SECONDS = 10.0
+ANSWER_SECONDS = 5.0
+"""A connection whose other end has vanished is noticed after both together, and no later."""
+
+_FINE = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
+
+
+class PostgresBell(Bell):
+    """Listens on a channel, over a connection of its own."""
+
+    def __init__(self, params: Mapping[str, Any], channel: str, ring: Ring) -> None:
+        super().__init__(ring)
+        name = f"{params['application_name']} bell"
+        self._params = {"connect_timeout": 5} | dict(params) | {"application_name": name}
+        self._listen = sql.SQL("listen {}").format(sql.Identifier(channel)).as_bytes(None)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def _prepare(self) -> None:
+        self._loop = asyncio.SelectorEventLoop()
+        self._task = self._loop.create_task(self._listen_for_ever())
+
+    def _wake(self) -> None:
+        assert self._loop is not None
+        assert self._task is not None
+        with suppress(RuntimeError):  # it has ended already
+            self._loop.call_soon_threadsafe(self._task.cancel)
+
+    def _run(self) -> None:
+        assert self._loop is not None
+        assert self._task is not None
+        with suppress(asyncio.CancelledError):
+            self._loop.run_until_complete(self._task)
+        self._loop.close()
+        self._hears = False
+
+    async def _listen_for_ever(self) -> None:
+        failures = 0
+        while True:
+            try:
+                connection = await psycopg.AsyncConnection.connect(**self._params)
+                try:
+                    ear = _Ear(connection.pgconn)
+                    await ear.ask(self._listen)
+                    failures = 0
+                    self._heard()
+                    await self._ring_when_heard(ear)
+                finally:
+                    await connection.close()
+            except Exception as error:  # noqa: BLE001 - whatever it is, polling goes on, and so do we
+                self._lost(error)
+            failures += 1
+            await asyncio.sleep(pause_seconds(failures))
+
+    async def _ring_when_heard(self, ear: "_Ear") -> None:
+        self._call()  # something may have been missed until now
+        while True:
+            if not await ear.wait(PROBE_SECONDS):
+                await ear.ask(b"select 1")
+            if ear.notified():
+                self._call()
+
+
+class _Ear:
+    """A connection that nobody else uses, in libpq's own words."""
+
+    def __init__(self, connection: PGconn) -> None:
+        self._connection = connection
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait for something to read; False when nothing came."""
+        loop = asyncio.get_running_loop()
+        came = asyncio.Event()
+        loop.add_reader(self._connection.socket, came.set)
+        try:
+            async with asyncio.timeout(seconds):
+                await came.wait()
+        except TimeoutError:
+            return False
+        finally:
+            loop.remove_reader(self._connection.socket)
+        self._connection.consume_input()
+        return True
+
+    def notified(self) -> bool:
+        """Has any notification come? They are all taken."""
+        found = False
+        while self._connection.notifies() is not None:
+            found = True
+        return found
+
+    async def ask(self, statement: bytes) -> None:
+        """Run a statement. Raises when there is no good answer in time."""
+        self._connection.send_query(statement)
+        self._connection.flush()
+        while self._connection.is_busy():
+            if not await self.wait(ANSWER_SECONDS):
+                raise psycopg.OperationalError(f"no answer for {ANSWER_SECONDS:g} s")
+        while (result := self._connection.get_result()) is not None:
+            if result.status not in _FINE:
+                raise psycopg.OperationalError(result.error_message.decode(errors="replace"))

@@ -1,0 +1,124 @@
+"""How a transaction that put tickets in line wakes idle workers on PostgreSQL.
+
+Polling is the truth, a notification is a hint. A commit that notifies takes a lock on the whole
+database, so there is
+- at most one per transaction, which travels in the same round trip as the COMMIT,
+- at most one per queue every 5 ms from one store: a worker that was woken looks again by then,
+- none when others stand in line just before ours (see the statement `notify`).
+A notification that the server refuses, because its queue is full, say, costs no commit: the
+operation is run again in silence.
+"""
+
+import logging
+import time
+from collections.abc import Set
+from typing import NamedTuple
+
+from psycopg import sql
+
+from tenure.store.session import Row
+
+CALM_SECONDS = 0.005
+SILENCE_SECONDS = 60.0
+MAX_REMEMBERED = 1000
+
+LANES_OF = frozenset({"insert_jobs", "put_in_line", "promote", "replay"})
+"""They put tickets in line: the last columns of their rows are queue, priority and place."""
+
+Lane = tuple[str, int]
+
+log = logging.getLogger("tenure.bell")
+
+
+class Notice(NamedTuple):
+    """One notification: whom it concerns, and the parameters of the statement `notify`."""
+
+    queues: Set[str]
+    params: dict[str, object]
+
+
+class News:
+    """What one transaction has put in line."""
+
+    def __init__(self, notifier: "Notifier", *, calm: bool) -> None:
+        self._notifier = notifier
+        self._calm = calm
+        self._lanes: dict[Lane, int | None] = {}
+        self._said: set[str] = set()
+
+    def hear(self, statement: str, rows: list[Row]) -> None:
+        """Learn from the answer to a statement."""
+        if statement in LANES_OF:
+            for *_, queue, priority, place in rows:
+                if place is not None:
+                    self.add(queue, priority, place)
+        elif statement == "resume_queue":
+            for (queue,) in rows:
+                self._lanes[queue, 0] = None  # whoever stands there already is the reason
+
+    def add(self, queue: str, priority: int, place: int) -> None:
+        """A ticket was put in line. Only the first place of a lane counts."""
+        first = self._lanes.get((queue, priority))
+        if first is None or place < first:
+            self._lanes[queue, priority] = place
+
+    def take(self) -> Notice | None:
+        """The notification that is due, if any. It is news once."""
+        lanes = {lane: place for lane, place in self._lanes.items() if lane[0] not in self._said}
+        queues = {queue for queue, _ in lanes}
+        self._lanes = {}
+        self._said |= queues
+        if not queues or (self._calm and not self._notifier.is_due(queues)):
+            return None
+        lane, place = next(iter(lanes.items())) if len(lanes) == 1 else (("", 0), None)
+        payload = next(iter(queues)) if len(queues) == 1 else ""
+        params = {"payload": payload, "queue": lane[0], "priority": lane[1], "place": place}
+        return Notice(queues, params)
+
+
+class Notifier:
+    """What one store has told of late."""
+
+    def __init__(self, statement: str, *, on: bool) -> None:
+        self._statement = statement
+        self._on = on
+        self._told: dict[str, float] = {}
+        self._silent_until = 0.0
+
+    def news(self, *, calm: bool = True) -> News | None:
+        """To be filled by a transaction; None when there will be no notification anyway.
+
+        Not `calm`: in the caller's transaction. Nobody knows when it ends, and how.
+        """
+        return News(self, calm=calm) if self._on and self._awake() else None
+
+    def script(self, notice: Notice) -> str:
+        """`notify` as text, to be sent together with the COMMIT."""
+        return self._statement % {name: _literal(each) for name, each in notice.params.items()}
+
+    def is_due(self, queues: Set[str]) -> bool:
+        """Has one of these queues not been told of for a while?"""
+        now = time.monotonic()
+        return any(now - self._told.get(queue, 0.0) >= CALM_SECONDS for queue in queues)
+
+    def note_told(self, notice: Notice) -> None:
+        """It was committed."""
+        if len(self._told) > MAX_REMEMBERED:
+            self._told = {}
+        self._told |= dict.fromkeys(notice.queues, time.monotonic())
+
+    def fall_silent(self) -> None:
+        """The server takes no notifications now; do not try for a while."""
+        log.warning(
+            "PostgreSQL refused a notification; there will be none for %g s, and workers find new "
+            "jobs by polling. Look for a session that listens inside a long transaction",
+            SILENCE_SECONDS,
+        )
+        self._silent_until = time.monotonic() + SILENCE_SECONDS
+
+    def _awake(self) -> bool:
+        return time.monotonic() >= self._silent_until
+
+
+def _literal(value: object) -> str:
+    return sql.Literal(value).as_string(None)

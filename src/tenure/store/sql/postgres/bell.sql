@@ -1,0 +1,14 @@
+-- How idle workers are woken.
+
+-- name: notify
+-- Sent with the COMMIT of whatever put a ticket in line. `place` is that of our first ticket, or null
+-- to notify without a look. No word is needed where a ticket of the same lane still stands in one of
+-- the 32 places that were drawn before ours: the workers are busy, or were told of that one.
+-- Each place is looked up by itself. A range of places would walk every dead ticket in it, and may
+-- be tens of thousands of them when a long transaction keeps them from being cleaned up.
+select pg_notify('tenure.bell', :payload::text)
+where not exists (
+    select from tenure.ready
+    where queue = :queue::text and priority = :priority::smallint
+      and place = any (array(select 1000 * (:place::bigint / 1000 - n)
+                             from generate_series(1, 32) as n)));

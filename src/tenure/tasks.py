@@ -1,0 +1,462 @@
+"""Tasks: functions with a name, typed calls of them, and the sets in which they are registered.
+
+    tasks = TaskSet()                      # in a module that knows no database
+
+    @tasks.task(queue="mail", max_attempts=8)
+    async def send(to: str, subject: str, *, urgent: bool = False) -> str: ...
+
+    app = Tenure("sqlite:///jobs.db")      # somewhere else
+    app.include(tasks)
+    send.enqueue("user@example.org", subject="hi")
+
+A call is checked twice before anything is written: by the type checker, because `enqueue` has the
+parameters of the function, and at run time, because the encoded arguments are decoded against its
+annotations. A first parameter annotated `Running` is left out: the worker fills it in.
+"""
+
+import inspect
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    get_type_hints,
+    overload,
+)
+
+import msgspec
+
+from tenure.codec import check_type, decode, encode
+from tenure.errors import InvalidInput, PayloadInvalid, TenantMismatch
+from tenure.job import (
+    MAX_ATTEMPTS_LIMIT,
+    MAX_PRIORITY,
+    MIN_PRIORITY,
+    Json,
+    NewJob,
+    Unique,
+    check_int,
+    check_name,
+    check_seconds,
+)
+from tenure.policy import CustomPolicy, Policy, dump_policy
+from tenure.running import Running, current
+
+if TYPE_CHECKING:
+    from tenure.client import Handle
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+TRACE = "trace"
+"""The metadata that children inherit: the context of a trace, such as `traceparent`."""
+
+Isolation = Literal["none", "process"]
+Kind = Literal["async", "thread", "process"]
+
+
+class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a task says of its jobs. Resolved at enqueue and stored with the job."""
+
+    queue: str = "default"
+    priority: int = 0
+    max_attempts: int = 5
+    timeout_seconds: float | None = None
+    retry: Policy | CustomPolicy | None = None
+    retry_on: tuple[type[BaseException], ...] = (Exception,)
+    fail_on: tuple[type[BaseException], ...] = ()
+    isolation: Isolation = "none"
+
+    def __post_init__(self) -> None:
+        check_name("queue", self.queue)
+        check_int("priority", self.priority, MIN_PRIORITY, MAX_PRIORITY)
+        check_int("max_attempts", self.max_attempts, 1, MAX_ATTEMPTS_LIMIT)
+        if self.timeout_seconds is not None:
+            check_seconds("timeout_seconds", self.timeout_seconds, least=0.001)
+        if self.isolation not in ("none", "process"):
+            raise InvalidInput(f'isolation must be "none" or "process", not {self.isolation!r}')
+        for name in ("retry_on", "fail_on"):
+            kinds = getattr(self, name)
+            if not isinstance(kinds, tuple) or not all(_is_error(kind) for kind in kinds):
+                raise InvalidInput(
+                    f"{name} must be a tuple of exception classes, not {kinds!r:.60}"
+                )
+
+    def retries(self, error: BaseException) -> bool:
+        """Is this failure worth another attempt?"""
+        return isinstance(error, self.retry_on) and not isinstance(error, self.fail_on)
+
+
+def _is_error(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseException)
+
+
+class CallOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What one call says on top of its task. Only what is given counts."""
+
+    queue: str | None = None
+    priority: int | None = None
+    delay_seconds: float | None = None
+    due_at: datetime | None = None
+    key: str | None = None
+    unique: Unique | None = None
+    tenant: str | None = None
+    max_attempts: int | None = None
+    timeout_seconds: float | None = None
+    metadata: Mapping[str, object] | None = None
+    parents: "tuple[int | Handle[Any], ...]" = ()
+    on: object | None = None
+
+
+class _CallOptions(TypedDict, total=False):
+    """The same for type checkers."""
+
+    queue: str
+    priority: int
+    delay_seconds: float
+    due_at: datetime
+    key: str
+    unique: Unique
+    tenant: str
+    max_attempts: int
+    timeout_seconds: float
+    metadata: Mapping[str, object]
+    parents: "tuple[int | Handle[Any], ...]"
+    on: object
+
+
+class Call(msgspec.Struct, Generic[R_co], frozen=True):
+    """One call of a task, checked and encoded, ready to be enqueued."""
+
+    task: "Task[..., R_co]"
+    job: NewJob
+
+
+class Client(Protocol):
+    """What a bound task needs of its application."""
+
+    def enqueue_many(
+        self, calls: Sequence[Call[Any]], *, on: object | None = None
+    ) -> "list[Handle[Any]]": ...
+    async def enqueue_many_async(
+        self, calls: Sequence[Call[Any]], *, on: object | None = None
+    ) -> "list[Handle[Any]]": ...
+
+
+class Task(Generic[P, R]):
+    """A function registered under a name. `fn` is the function itself."""
+
+    def __init__(self, fn: Callable[..., Any], name: str, options: TaskOptions) -> None:
+        check_name("task", name)
+        self.fn = fn
+        self.name = name
+        self.options_of_task = options
+        self._clients: list[Client] = []
+        self._shape: _Shape | None = None
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}>"
+
+    @property
+    def kind(self) -> Kind:
+        """How the worker runs it."""
+        if self.options_of_task.isolation == "process":
+            return "process"
+        return "async" if inspect.iscoroutinefunction(self.fn) else "thread"
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """A call to be enqueued with others by `app.enqueue_many`."""
+        return self._call(args, kwargs, CallOptions())
+
+    def options(self, **options: Unpack[_CallOptions]) -> "TunedTask[P, R]":
+        """The task with options for the next calls: delay, priority, key, tenant, on=..., ..."""
+        try:
+            chosen = CallOptions(**options)
+        except TypeError as error:
+            known = ", ".join(CallOptions.__struct_fields__)
+            raise InvalidInput(f"{error}; the options of a call are {known}") from None
+        return TunedTask(self, chosen)
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> "Handle[R]":
+        """Enqueue one job. Returns its handle."""
+        return self._client().enqueue_many([self.call(*args, **kwargs)])[0]
+
+    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> "Handle[R]":
+        """Enqueue one job from async code. Returns its handle."""
+        return (await self._client().enqueue_many_async([self.call(*args, **kwargs)]))[0]
+
+    def bind(self, client: Client) -> None:
+        """Let `enqueue` go to this application."""
+        if client not in self._clients:
+            self._clients.append(client)
+
+    def decode_args(self, args: str | bytes) -> tuple[list[Any], dict[str, Any]]:
+        """Stored arguments as positional and keyword arguments of the function, typed."""
+        return self._the_shape().unpack(args)
+
+    def check(self) -> None:
+        """Raise `InvalidInput` when the function's annotations cannot be used."""
+        self._the_shape()
+
+    @property
+    def wants_running(self) -> bool:
+        """Does the function take the running job as its first parameter?"""
+        return self._the_shape().wants_running
+
+    @property
+    def result_type(self) -> object:
+        """The annotated type of the result, or `object`."""
+        return self._the_shape().result_type
+
+    def _call(self, args: Any, kwargs: Any, chosen: CallOptions) -> Call[R]:
+        job = _new_job(self, self._the_shape().pack(args, kwargs), chosen)
+        return Call(self, job)
+
+    def _client(self) -> Client:
+        if len(self._clients) != 1:
+            what = "no application" if not self._clients else "several applications"
+            raise InvalidInput(
+                f"task {self.name} belongs to {what}; use app.include(tasks) once, or "
+                "app.enqueue_many([task.call(...)])"
+            )
+        return self._clients[0]
+
+    def _the_shape(self) -> "_Shape":
+        if self._shape is None:  # late: annotations may name what is defined further down
+            self._shape = _Shape(self.name, self.fn)
+        return self._shape
+
+
+class TunedTask(Generic[P, R]):
+    """A task with options for its next calls."""
+
+    def __init__(self, task: Task[P, R], options: CallOptions) -> None:
+        self._task = task
+        self._options = options
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """A call to be enqueued with others; `on` is given to `enqueue_many` instead."""
+        if self._options.on is not None:
+            raise InvalidInput("give on= to app.enqueue_many, not to a single call of it")
+        return self._task._call(args, kwargs, self._options)
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> "Handle[R]":
+        """Enqueue one job. Returns its handle."""
+        calls = [self._task._call(args, kwargs, self._options)]
+        return self._task._client().enqueue_many(calls, on=self._options.on)[0]
+
+    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> "Handle[R]":
+        """Enqueue one job from async code. Returns its handle."""
+        calls = [self._task._call(args, kwargs, self._options)]
+        client = self._task._client()
+        return (await client.enqueue_many_async(calls, on=self._options.on))[0]
+
+
+class TaskSet:
+    """A set of tasks by name, independent of any database."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, Task[..., Any]] = {}
+
+    def __iter__(self) -> Iterator[Task[..., Any]]:
+        return iter(self._tasks.values())
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def find(self, name: str) -> Task[..., Any] | None:
+        """The task of this name, if there is one."""
+        return self._tasks.get(name)
+
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        priority: int = 0,
+        max_attempts: int = 5,
+        timeout_seconds: float | None = None,
+        retry: Policy | CustomPolicy | None = None,
+        retry_on: tuple[type[BaseException], ...] = (Exception,),
+        fail_on: tuple[type[BaseException], ...] = (),
+        isolation: Isolation = "none",
+    ) -> "_Decorator":
+        """Register the decorated function as a task."""
+        options = TaskOptions(
+            queue=queue, priority=priority, max_attempts=max_attempts,
+            timeout_seconds=timeout_seconds, retry=retry, retry_on=retry_on, fail_on=fail_on,
+            isolation=isolation,
+        )  # fmt: skip
+        return _Decorator(self, name, options)
+
+    def add(self, task: Task[..., Any]) -> None:
+        """Register a task; a second one of the same name is refused."""
+        known = self._tasks.get(task.name)
+        if known is not None and known is not task:
+            raise InvalidInput(
+                f"two tasks are called {task.name}; give one of them name=... of its own"
+            )
+        self._tasks[task.name] = task
+
+
+class _Decorator:
+    """`@app.task(...)`, typed: the injected `Running` is dropped from the parameters."""
+
+    def __init__(self, tasks: TaskSet, name: str | None, options: TaskOptions) -> None:
+        self._tasks = tasks
+        self._name = name
+        self._options = options
+
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Running, P], Awaitable[R]]) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Running, P], R]) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, Awaitable[R]]) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R]) -> Task[P, R]: ...
+    def __call__(self, fn: Callable[..., Any]) -> Task[..., Any]:
+        task: Task[..., Any] = Task(fn, self._name or task_name(fn), self._options)
+        self._tasks.add(task)
+        return task
+
+
+def task_name(fn: Callable[..., Any]) -> str:
+    """`module.function`; for a script run directly, its file's stem stands for the module."""
+    module = fn.__module__
+    if module in ("__main__", "__mp_main__"):
+        file = getattr(sys.modules["__main__"], "__file__", None)
+        module = Path(file).stem if file else "main"
+    return f"{module}.{fn.__qualname__}"
+
+
+class _Shape:
+    """The signature of a task: how a call becomes JSON, and JSON a call again."""
+
+    def __init__(self, task: str, fn: Callable[..., Any]) -> None:
+        signature = inspect.signature(fn)
+        try:
+            hints = get_type_hints(fn, include_extras=True)
+        except NameError as error:
+            raise InvalidInput(
+                f"an annotation of {task} cannot be read: {error}; import it at run time, not only "
+                "under TYPE_CHECKING"
+            ) from error
+        self._task = task
+        params = list(signature.parameters.values())
+        self.wants_running = bool(params) and hints.get(params[0].name) is Running
+        if self.wants_running:
+            params = params[1:]
+        self._signature = signature.replace(parameters=params)
+        self.result_type = hints.get("return", object)
+        self._names = [p.name for p in params]
+        self._star = next((p.name for p in params if p.kind is p.VAR_POSITIONAL), None)
+        self._stars = next((p.name for p in params if p.kind is p.VAR_KEYWORD), None)
+        self._by_position = [
+            p.name for p in params if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+        self._fields = msgspec.defstruct(
+            "Arguments",
+            [self._field(p, hints.get(p.name, object)) for p in params],
+            kw_only=True,
+            forbid_unknown_fields=True,
+        )
+        self._check(hints)
+
+    def _check(self, hints: Mapping[str, object]) -> None:
+        """Find out now whether every annotation can be decoded, not in the middle of the night."""
+        for name in [*self._names, "return"]:
+            what = "result" if name == "return" else f"parameter {name!r}"
+            check_type(f"the annotation of the {what} of {self._task}", hints.get(name, object))
+
+    def _field(self, param: inspect.Parameter, hint: Any) -> Any:
+        if param.kind is param.VAR_POSITIONAL:
+            return param.name, list[hint], msgspec.field(default_factory=list)
+        if param.kind is param.VAR_KEYWORD:
+            return param.name, dict[str, hint], msgspec.field(default_factory=dict)
+        if param.default is param.empty:
+            return param.name, hint
+        default = param.default
+        return param.name, hint, msgspec.field(default_factory=lambda: default)
+
+    def pack(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Json:
+        """A call as JSON: arguments by name. Refuses what does not fit the signature."""
+        task = self._task
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise InvalidInput(f"this call does not fit {task}{self._signature}: {error}") from None
+        data = encode(bound.arguments, what=f"the arguments of {task}")
+        try:
+            decode(data, self._fields)
+        except PayloadInvalid as error:
+            raise InvalidInput(f"this call does not fit {task}{self._signature}: {error}") from None
+        return data
+
+    def unpack(self, data: str | bytes) -> tuple[list[Any], dict[str, Any]]:
+        """JSON as a call, every value of its annotated type."""
+        fields = decode(data, self._fields)
+        values = {name: getattr(fields, name) for name in self._names}
+        args = [values.pop(name) for name in self._by_position]
+        args += values.pop(self._star) if self._star else []
+        kwargs = values.pop(self._stars) if self._stars else {}
+        return args, values | kwargs
+
+
+def _new_job(task: Task[..., Any], args: Json, chosen: CallOptions) -> NewJob:
+    options = task.options_of_task
+    unique = chosen.unique
+    if chosen.key is not None:
+        if unique is not None:
+            raise InvalidInput("give key= or unique=, not both")
+        unique = Unique(key=chosen.key)
+    stored = options.retry
+    parent = current()
+    metadata = _metadata(parent, chosen.metadata)
+    return NewJob(
+        task=task.name,
+        args=args,
+        queue=options.queue if chosen.queue is None else chosen.queue,
+        priority=options.priority if chosen.priority is None else chosen.priority,
+        delay_seconds=chosen.delay_seconds,
+        due_at=chosen.due_at,
+        tenant=_tenant(parent, chosen.tenant),
+        unique=unique,
+        max_attempts=options.max_attempts if chosen.max_attempts is None else chosen.max_attempts,
+        timeout_seconds=(
+            options.timeout_seconds if chosen.timeout_seconds is None else chosen.timeout_seconds
+        ),
+        retry=dump_policy(stored) if isinstance(stored, Policy) else None,
+        metadata=encode(metadata, what="metadata") if metadata else None,
+        parents=tuple(p if isinstance(p, int) else p.id for p in chosen.parents),
+    )
+
+
+def _tenant(parent: Running | None, chosen: str | None) -> str:
+    """A job that a handler enqueues belongs to the handler's tenant."""
+    if parent is None or not parent.tenant:
+        return chosen or ""
+    if chosen is not None and chosen != parent.tenant:
+        raise TenantMismatch(
+            f"a job of tenant {parent.tenant!r} cannot enqueue for tenant {chosen!r}"
+        )
+    return parent.tenant
+
+
+def _metadata(
+    parent: Running | None, chosen: Mapping[str, object] | None
+) -> Mapping[str, object] | None:
+    """A job that a handler enqueues goes on with the handler's trace."""
+    trace = None if parent is None else parent.metadata.get(TRACE)
+    return chosen if trace is None else {TRACE: trace} | dict(chosen or {})

@@ -1,0 +1,141 @@
+"""How an attempt ended, as a settlement. Pure: what happened in, what to write out.
+
+None stands for: there is nothing to write, because the job is not ours any more.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from tenure import lifecycle
+from tenure.codec import add_output, encode, encode_error
+from tenure.control import Cancel, Control, Retry, Skip, Snooze
+from tenure.errors import (
+    AttemptTimedOut,
+    ChildDied,
+    InvalidInput,
+    LeaseLost,
+    NotCommitted,
+    PayloadInvalid,
+)
+from tenure.job import Claimed, Json
+from tenure.lifecycle import Settlement
+from tenure.policy import DEFAULT_POLICY, delay_seconds, load_policy
+from tenure.tasks import TaskOptions
+from tenure.worker.holding import Stop
+
+UNKNOWN_TASK_FIRST_SECONDS, UNKNOWN_TASK_LAST_SECONDS = 5.0, 300.0
+UNDECODABLE_TRIES = 6
+"""Put back so often, about five minutes in all, while a deploy may be rolling; then failed."""
+
+log = logging.getLogger("tenure.worker")
+
+
+class Attempt:
+    """One attempt of a job whose task is known here."""
+
+    __slots__ = ("job", "options", "random")
+
+    def __init__(self, job: Claimed, options: TaskOptions, random: Callable[[], float]) -> None:
+        self.job = job
+        self.options = options
+        self.random = random
+
+    def returned(self, result: object, seconds: float) -> Settlement | None:
+        """The handler returned."""
+        if result is None:
+            return lifecycle.succeed(self.job, None, seconds)
+        if isinstance(result, Control):
+            return self.raised(result, seconds)
+        try:
+            data = encode(result, what=f"the result of {self.job.task}")
+        except InvalidInput as error:
+            why = "the result cannot be stored"
+            return lifecycle.fail(self.job, encode_error(error), why, seconds)
+        return lifecycle.succeed(self.job, data, seconds)
+
+    def raised(
+        self, error: BaseException, seconds: float, stop: Stop | None = None
+    ) -> Settlement | None:
+        """The handler raised, perhaps because it was stopped."""
+        job = self.job
+        match error:
+            case asyncio.CancelledError() if stop is not None:
+                return self.stopped(stop, seconds)
+            case LeaseLost():
+                return None
+            case Snooze():
+                return lifecycle.snooze(job, error.seconds, error.reason)
+            case Skip():
+                return lifecycle.skip(job, error.reason, seconds)
+            case Cancel():
+                return lifecycle.abort(job, error.reason, seconds)
+            case Retry():
+                delay = error.after_seconds
+                delay = self._delay() if delay is None else delay
+                return lifecycle.retry(job, encode_error(error), delay, error.reason, seconds)
+        if self.options.retries(error):
+            return self._retry(encode_error(error), "error", seconds)
+        return lifecycle.fail(job, encode_error(error), "error", seconds)
+
+    def stopped(self, why: Stop, seconds: float) -> Settlement | None:
+        """The worker stopped the handler."""
+        match why:
+            case Stop.TIMEOUT:
+                error = AttemptTimedOut(f"stopped after {self.job.timeout_seconds:g} s")
+                return self._retry(encode_error(error), "timeout", seconds)
+            case Stop.CANCELLED:
+                return lifecycle.abort(self.job, "cancelled", seconds)
+            case Stop.SHUTDOWN:
+                return lifecycle.release(self.job, "shutdown")
+            case Stop.LOST:
+                return None
+
+    def child_died(self, reason: str, output: str, seconds: float) -> Settlement:
+        """The child process that ran it died."""
+        error = encode_error(ChildDied(f"the child process ended: {reason}"))
+        return self._retry(add_output(error, output) if output else error, reason, seconds)
+
+    def not_committed(self, seconds: float) -> Settlement:
+        """`complete(on=...)` was called, but its transaction is not there."""
+        error = NotCommitted(
+            "complete(on=...) was called, but its transaction was not committed when the handler "
+            "ended"
+        )
+        return self._retry(encode_error(error), "not committed", seconds)
+
+    def _retry(self, error: Json, reason: str, seconds: float) -> Settlement:
+        return lifecycle.retry(self.job, error, self._delay(), reason, seconds)
+
+    def _delay(self) -> float:
+        own, attempts = self.options.retry, self.job.attempts
+        try:
+            policy = own if callable(own) else load_policy(self.job.retry)
+            return delay_seconds(policy, attempts, self.random)
+        except Exception as error:  # noqa: BLE001 - a user's policy; the failure is kept anyway
+            log.error("the retry policy of %s failed, the default serves: %s", self.job.task, error)
+            return delay_seconds(DEFAULT_POLICY, attempts, self.random)
+
+
+def unstarted(job: Claimed, stop: Stop | None, reason: str) -> Settlement | None:
+    """The job was claimed and never started: back in line, uncharged."""
+    if stop is Stop.LOST:
+        return None
+    return lifecycle.abort(job) if stop is Stop.CANCELLED else lifecycle.release(job, reason)
+
+
+def unknown_task(job: Claimed) -> Settlement:
+    """No handler here: back in line uncharged, later and later. Another worker may know it."""
+    return lifecycle.release(job, "no handler", _growing(job))
+
+
+def undecodable(job: Claimed, error: PayloadInvalid) -> Settlement:
+    """The arguments do not fit this code: wait for a rolling deploy to end, then fail."""
+    if job.token - job.attempts <= UNDECODABLE_TRIES:
+        return lifecycle.release(job, "arguments do not fit this code", _growing(job))
+    return lifecycle.fail(job, encode_error(error), "arguments do not fit")
+
+
+def _growing(job: Claimed) -> float:
+    seconds = UNKNOWN_TASK_FIRST_SECONDS * 2.0 ** min(job.token - job.attempts - 1, 20)
+    return min(UNKNOWN_TASK_LAST_SECONDS, seconds)

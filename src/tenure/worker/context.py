@@ -1,0 +1,115 @@
+"""The running job, as given to handlers."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Protocol, TypeVar
+
+from tenure import lifecycle
+from tenure.client import Client
+from tenure.codec import decode, encode
+from tenure.errors import InvalidInput, LeaseLost
+from tenure.job import Claimed, Json, check_progress
+from tenure.running import Flag, Running
+
+T = TypeVar("T")
+
+
+class Signals(Protocol):
+    """What the worker tells a handler, and the handler the worker."""
+
+    cancelled: Flag
+    lost: Flag
+    completed: bool
+    progress: tuple[float | None, str | None] | None
+
+
+class RunningHere(Running):
+    """A job whose handler runs in this process."""
+
+    __slots__ = ("_app", "_job", "_signals", "worker")
+
+    def __init__(self, job: Claimed, signals: Signals, app: Client, worker: str) -> None:
+        self._job = job
+        self._signals = signals
+        self._app = app
+        self.worker = worker
+
+    # fmt: off
+    @property
+    def id(self) -> int: return self._job.id
+    @property
+    def token(self) -> int: return self._job.token
+    @property
+    def attempt(self) -> int: return self._job.attempts + 1
+    @property
+    def max_attempts(self) -> int: return self._job.max_attempts
+    @property
+    def task(self) -> str: return self._job.task
+    @property
+    def queue(self) -> str: return self._job.queue
+    @property
+    def tenant(self) -> str: return self._job.tenant
+    @property
+    def created_at(self) -> datetime: return self._job.created_at
+    @property
+    def cancelled(self) -> Flag: return self._signals.cancelled
+    @property
+    def lost(self) -> Flag: return self._signals.lost
+    # fmt: on
+
+    @property
+    def metadata(self) -> Mapping[str, object]:
+        return decode(self._job.metadata, dict[str, object]) if self._job.metadata else {}
+
+    def progress(self, fraction: float | None = None, message: str | None = None) -> None:
+        check_progress(fraction, message)
+        self._signals.progress = (fraction, message)
+
+    def save(self, state: object) -> None:
+        data = self._checkpoint(state)
+        self._saved(self._app.whole_store.save_checkpoint(self.worker, self._job, data).landed)
+
+    async def save_async(self, state: object) -> None:
+        data = self._checkpoint(state)
+        store = self._app.whole_async_store
+        self._saved((await store.save_checkpoint(self.worker, self._job, data)).landed)
+
+    def _checkpoint(self, state: object) -> Json:
+        self._refuse_if_lost()
+        return encode(state, what=f"the checkpoint of job {self.id}")
+
+    def _saved(self, landed: bool) -> None:
+        if not landed:
+            self.lost.set()
+            self._refuse_if_lost()
+
+    def load(self, type: type[T]) -> T | None:
+        return _decoded(self._app.whole_store.progress(self.id).checkpoint, type)
+
+    async def load_async(self, type: type[T]) -> T | None:
+        return _decoded((await self._app.whole_async_store.progress(self.id)).checkpoint, type)
+
+    def complete(self, result: object = None, *, on: object) -> None:
+        success = self._success(result, on)
+        self._app.whole_store.settle(self.worker, [success], on=on)
+        self._signals.completed = True
+
+    async def complete_async(self, result: object = None, *, on: object) -> None:
+        success = self._success(result, on)
+        await self._app.whole_async_store.settle(self.worker, [success], on=on)
+        self._signals.completed = True
+
+    def _success(self, result: object, on: object) -> lifecycle.Settlement:
+        if on is None:
+            raise InvalidInput("complete() needs on=, your open connection or session")
+        self._refuse_if_lost()
+        data = None if result is None else encode(result, what=f"the result of job {self.id}")
+        return lifecycle.succeed(self._job, data)
+
+    def _refuse_if_lost(self) -> None:
+        if self.lost:
+            raise LeaseLost(f"job {self.id} is no longer ours; roll back and stop")
+
+
+def _decoded(checkpoint: str | None, type: type[T]) -> T | None:
+    return None if checkpoint is None else decode(checkpoint, type)

@@ -1,0 +1,81 @@
+"""How another process finds the same application: by the module and the name it is bound to.
+
+Nothing is pickled. The other process imports the module, or, for a script that is run directly,
+its file under another name than `__main__`, so that what is guarded by `if __name__ == "__main__"`
+does not run again.
+"""
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+
+from tenure.client import Client
+from tenure.errors import ConfigError
+
+SCRIPT = "__mp_main__"
+"""What multiprocessing calls a script in its children, and `tenure.tasks` knows."""
+
+
+class AppRef(msgspec.Struct, frozen=True):
+    """Where an application lives."""
+
+    module: str
+    name: str
+    search_path: tuple[str, ...]
+    script: str | None = None
+    package: str | None = None
+
+    def load(self) -> Client:
+        """Import it here. Raises what the import raises, or `ConfigError`."""
+        for entry in self.search_path:
+            if entry not in sys.path:
+                sys.path.append(entry)
+        module = _load_script(self) if self.script else importlib.import_module(self.module)
+        app = getattr(module, self.name, None)
+        if not isinstance(app, Client):
+            raise ConfigError(f"{self.module} has no application called {self.name}")
+        return app
+
+
+def locate(app: Client) -> AppRef:
+    """Find the module-level name of an application."""
+    for module in list(sys.modules.values()):
+        for name, value in list(getattr(module, "__dict__", {}).items()):
+            if value is app and isinstance(module, ModuleType):
+                return _ref(module, name)
+    raise ConfigError(
+        "other processes must be able to import the application: assign it to a name at the top "
+        "level of a module, such as app = Tenure(...)"
+    )
+
+
+def _ref(module: ModuleType, name: str) -> AppRef:
+    path = tuple(entry or str(Path.cwd()) for entry in sys.path)
+    if module.__name__ not in ("__main__", SCRIPT):
+        return AppRef(module.__name__, name, path)
+    file = getattr(module, "__file__", None)
+    if file is None:
+        raise ConfigError(
+            "the application is defined in an interactive session; put it into a file, so that "
+            "other processes can import it"
+        )
+    return AppRef(module.__name__, name, path, str(Path(file).resolve()), module.__package__)
+
+
+def _load_script(ref: AppRef) -> ModuleType:
+    assert ref.script is not None
+    if SCRIPT in sys.modules:
+        return sys.modules[SCRIPT]
+    spec = importlib.util.spec_from_file_location(SCRIPT, ref.script)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    if ref.package is not None:
+        module.__package__ = ref.package
+    sys.modules[SCRIPT] = sys.modules["__main__"] = module
+    spec.loader.exec_module(module)
+    return module

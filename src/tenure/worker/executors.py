@@ -1,0 +1,301 @@
+"""Where handlers run: coroutines on the loop, threads, or child processes (see children.py).
+
+An executor has a number of slots and a line of jobs that wait for one. It is told of jobs on the
+event loop and reports there the end of each attempt. A handler that does not stop when told keeps
+its slot: it is stuck, and the worker says so.
+"""
+
+import asyncio
+import logging
+import os
+import queue
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from tenure.client import Client
+from tenure.errors import PayloadInvalid
+from tenure.job import Claimed
+from tenure.lifecycle import Settlement
+from tenure.running import running_as
+from tenure.tasks import Task
+from tenure.worker.attempt import Attempt, undecodable
+from tenure.worker.context import RunningHere, Signals
+from tenure.worker.holding import Holding
+from tenure.worker.world import World
+
+TURN_JOBS = 64
+"""A runner that never has to wait gives the loop a turn after so many jobs."""
+
+log = logging.getLogger("tenure.worker")
+
+Ended = Callable[[Holding, Settlement | None], None]
+
+
+class Executor(ABC):
+    """Runs one kind of handler. All methods are called on the event loop."""
+
+    def __init__(self, slots: int, app: Client, worker: str, world: World, ended: Ended) -> None:
+        self.slots = slots
+        self.in_hand = 0
+        """Jobs that run here or wait for a slot."""
+        self._app = app
+        self._worker = worker
+        self._world = world
+        self._ended = ended
+        self._pid = os.getpid()
+
+    @property
+    def free(self) -> int:
+        """Slots that nothing runs in or waits for; below zero when more is waiting."""
+        return self.slots - self.in_hand
+
+    def submit(self, holdings: list[Holding]) -> None:
+        """Take these jobs."""
+        self.in_hand += len(holdings)
+        self._submit(holdings)
+
+    @abstractmethod
+    def _submit(self, holdings: list[Holding]) -> None: ...
+
+    def take_back(self) -> list[Holding]:
+        """Give up the jobs that have not started."""
+        left = self._take_back()
+        self.in_hand -= len(left)
+        for holding in left:
+            holding.over = True
+        return left
+
+    @abstractmethod
+    def _take_back(self) -> list[Holding]: ...
+
+    @abstractmethod
+    def waits_since(self) -> float | None:
+        """When the job at the head of the line was claimed; None when nothing waits."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let the slots go."""
+
+    def _leave_if_forked(self) -> None:
+        """A handler that forks must not come back here twice: its fork ends, the worker goes on."""
+        if os.getpid() != self._pid:
+            log.error("a handler forked and its fork returned; the fork ends here")
+            self._world.exit_now(70)
+
+    def _over(self, holding: Holding, settlement: Settlement | None) -> None:
+        """The handler has ended: its slot is free."""
+        self.in_hand -= 1
+        holding.over = True
+        self._ended(holding, settlement)
+
+
+class Coroutines(Executor):
+    """`async def` handlers, on long-lived runner coroutines."""
+
+    def __init__(self, slots: int, app: Client, worker: str, world: World, ended: Ended) -> None:
+        super().__init__(slots, app, worker, world, ended)
+        self._line: deque[Holding] = deque()
+        self._sleepers: deque[asyncio.Future[None]] = deque()
+        self._runners: set[asyncio.Task[None]] = set()
+
+    def _submit(self, holdings: list[Holding]) -> None:
+        self._line.extend(holdings)
+        for _ in range(min(len(holdings), self.slots)):
+            if self._sleepers:
+                self._sleepers.popleft().set_result(None)
+            elif len(self._runners) < self.slots:
+                runner = asyncio.create_task(self._run())
+                self._runners.add(runner)
+                runner.add_done_callback(self._runners.discard)
+            else:
+                break
+
+    def _take_back(self) -> list[Holding]:
+        left = list(self._line)
+        self._line.clear()
+        return left
+
+    def waits_since(self) -> float | None:
+        return self._line[0].taken_at if self._line else None
+
+    def close(self) -> None:
+        for runner in self._runners:
+            runner.cancel()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        turns = 0
+        while True:
+            while not self._line:
+                sleeper: asyncio.Future[None] = loop.create_future()
+                self._sleepers.append(sleeper)
+                await sleeper
+                turns = 0
+            holding = self._line.popleft()
+            settlement = await self._attempt(holding)
+            self._leave_if_forked()
+            self._over(holding, settlement)
+            turns += 1
+            if turns >= TURN_JOBS:
+                turns = 0
+                await asyncio.sleep(0)
+
+    async def _attempt(self, holding: Holding) -> Settlement | None:
+        runner = asyncio.current_task()
+        assert runner is not None
+        now, job = self._world.monotonic, holding.job
+        attempt = Attempt(job, holding.task.options_of_task, self._world.random)
+        if holding.stop is not None:
+            return attempt.stopped(holding.stop, 0.0)
+        started = now()
+        try:
+            fn, args, kwargs, running = prepare(holding.task, job, holding, self._app, self._worker)
+            holding.stop_now = runner.cancel
+            holding.started_at = started
+            with running_as(running):
+                if self._app.hooks.arounds:
+                    with self._app.hooks.around(running):
+                        result = await fn(*args, **kwargs)
+                else:
+                    result = await fn(*args, **kwargs)
+            return attempt.returned(result, now() - started)
+        except Undecodable as bad:
+            return undecodable(job, bad.error)
+        except asyncio.CancelledError as error:
+            if holding.asked_to() is None and runner.cancelling():
+                raise  # the worker itself is being torn down
+            return attempt.raised(error, now() - started, holding.asked_to())
+        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
+            return attempt.raised(error, now() - started, holding.asked_to())
+        finally:
+            holding.stop_now = None
+            while runner.cancelling() and holding.asked_to() is not None:
+                runner.uncancel()
+
+
+class InThreads(Executor):
+    """A thread per slot takes jobs from the line, one after the other, and tells the loop."""
+
+    def __init__(self, slots: int, app: Client, worker: str, world: World, ended: Ended) -> None:
+        super().__init__(slots, app, worker, world, ended)
+        self._line: deque[Holding] = deque()
+        self._permits: queue.SimpleQueue[None] = queue.SimpleQueue()
+        """One for each job that was put in line: a thread takes a permit, then a job."""
+        self._threads: list[threading.Thread] = []
+        self._news: deque[tuple[Holding, Settlement | None]] = deque()
+        self._told = False
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+
+    def _submit(self, holdings: list[Holding]) -> None:
+        self._line.extend(holdings)
+        for _ in holdings:
+            self._permits.put(None)
+        while len(self._threads) < min(self.slots, self.in_hand):
+            number = len(self._threads)
+            thread = threading.Thread(
+                target=self._run, args=(number,), name=f"tenure-handler-{number}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def _take_back(self) -> list[Holding]:
+        left = []
+        while (holding := self._next()) is not None:
+            left.append(holding)
+        return left
+
+    def waits_since(self) -> float | None:
+        try:
+            return self._line[0].taken_at
+        except IndexError:
+            return None
+
+    def close(self) -> None:
+        self._closed = True
+        for _ in self._threads:
+            self._permits.put(None)
+
+    def _next(self) -> Holding | None:
+        try:
+            return self._line.popleft()
+        except IndexError:
+            return None
+
+    def _run(self, number: int) -> None:
+        """The life of one thread."""
+        while True:
+            self._permits.get()
+            if self._closed:
+                return
+            holding = self._next()
+            if holding is not None:  # None: it was taken back
+                settlement = self._attempt(holding, number)
+                self._leave_if_forked()
+                self._report(holding, settlement)
+
+    def _report(self, holding: Holding, settlement: Settlement | None) -> None:
+        self._news.append((holding, settlement))
+        if not self._told:  # one wake-up for all that ended meanwhile
+            self._told = True
+            try:
+                self._loop.call_soon_threadsafe(self._hear)
+            except RuntimeError:
+                self._closed = True  # the worker has gone; leases bring the jobs back
+
+    def _hear(self) -> None:
+        self._told = False
+        while self._news:
+            self._over(*self._news.popleft())
+
+    @abstractmethod
+    def _attempt(self, holding: Holding, number: int) -> Settlement | None:
+        """Run one job in this thread."""
+
+
+class Threads(InThreads):
+    """`def` handlers, in threads of their own."""
+
+    def _attempt(self, holding: Holding, number: int) -> Settlement | None:  # noqa: ARG002
+        now, job = self._world.monotonic, holding.job
+        attempt = Attempt(job, holding.task.options_of_task, self._world.random)
+        if holding.stop is not None:
+            return attempt.stopped(holding.stop, 0.0)
+        started = holding.started_at = now()
+        try:
+            fn, args, kwargs, running = prepare(holding.task, job, holding, self._app, self._worker)
+            with running_as(running):
+                if self._app.hooks.arounds:
+                    with self._app.hooks.around(running):
+                        result = fn(*args, **kwargs)
+                else:
+                    result = fn(*args, **kwargs)
+            return attempt.returned(result, now() - started)
+        except Undecodable as bad:
+            return undecodable(job, bad.error)
+        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
+            return attempt.raised(error, now() - started, holding.asked_to())
+
+
+class Undecodable(Exception):
+    """The stored arguments do not fit the task in this code."""
+
+    def __init__(self, error: PayloadInvalid) -> None:
+        self.error = error
+
+
+def prepare(
+    task: Task[..., Any], job: Claimed, signals: Signals, app: Client, worker: str
+) -> tuple[Callable[..., Any], list[Any], dict[str, Any], RunningHere]:
+    """The handler, its arguments, decoded where it runs, and the running job."""
+    try:
+        args, kwargs = task.decode_args(job.args)
+    except PayloadInvalid as error:
+        raise Undecodable(error) from None
+    running = RunningHere(job, signals, app, worker)
+    if task.wants_running:
+        args.insert(0, running)
+    return task.fn, args, kwargs, running

@@ -1,0 +1,125 @@
+"""What this worker holds: jobs on leases, from the claim until their settlement has landed."""
+
+from collections.abc import Callable, Iterable
+from enum import Enum, auto
+from typing import Any
+
+from tenure.job import Claimed, Lease
+from tenure.running import Flag
+from tenure.tasks import Task
+
+
+class Stop(Enum):
+    """Why an attempt is stopped from outside."""
+
+    TIMEOUT = auto()
+    CANCELLED = auto()
+    LOST = auto()
+    SHUTDOWN = auto()
+
+
+class Holding:
+    """One job in this worker's hands. Changed on the event loop, except where it says otherwise."""
+
+    __slots__ = (
+        "asked_at",
+        "cancelled",
+        "completed",
+        "done",
+        "job",
+        "lost",
+        "over",
+        "progress",
+        "started_at",
+        "stop",
+        "stop_now",
+        "taken_at",
+        "task",
+    )  # fmt: skip
+
+    def __init__(self, job: Claimed, task: Task[..., Any], taken_at: float) -> None:
+        self.job = job
+        self.task = task
+        self.taken_at = taken_at
+        self.started_at: float | None = None
+        """Set where the handler runs, when it starts."""
+        self.stop: Stop | None = None
+        self.stop_now: Callable[[], object] | None = None
+        """Set by the executor: makes the handler stop as far as that is possible."""
+        self.asked_at = 0.0
+        self.cancelled = Flag()
+        self.lost = Flag()
+        self.completed = False
+        """Set where the handler runs: it has completed its job in a transaction of its own."""
+        self.progress: tuple[float | None, str | None] | None = None
+        """Set where the handler runs, taken by the heartbeat."""
+        self.done = False
+        """The end of the attempt has been handed to the settler."""
+        self.over = False
+        """The handler has ended and its slot is free."""
+
+    def asked_to(self) -> Stop | None:
+        """Why it must stop, if it must: looked at anew, because it changes at any time."""
+        return self.stop
+
+    def ask_to_stop(self, why: Stop, now: float) -> None:
+        """Tell the attempt to stop. The first reason counts, except that a lost lease wins."""
+        if why is Stop.CANCELLED:
+            self.cancelled.set()
+        if why is Stop.LOST:
+            self.lost.set()
+        if self.done or self.stop is why:
+            return
+        if self.stop is None or why is Stop.LOST:
+            self.stop = why
+            self.asked_at = now
+            if self.started_at is not None and self.stop_now is not None:
+                self.stop_now()
+
+
+class HeldLease:
+    """A lease, when it may be gone by our own clock, and its jobs that are not settled yet."""
+
+    __slots__ = ("holdings", "id", "lease_seconds", "safe_until")
+
+    def __init__(
+        self, id: int, lease_seconds: float, safe_until: float, holdings: dict[int, Holding]
+    ) -> None:
+        self.id = id
+        self.lease_seconds = lease_seconds
+        self.safe_until = safe_until
+        self.holdings = holdings
+
+
+class Held:
+    """Everything that this worker holds. Changed on the event loop only; read from anywhere."""
+
+    def __init__(self) -> None:
+        self.leases: dict[int, HeldLease] = {}
+
+    def add(
+        self, lease: Lease, holdings: Iterable[Holding], lease_seconds: float, safe_until: float
+    ) -> None:
+        """A claim was granted. `safe_until` is counted from before the claim was sent."""
+        jobs = {holding.job.id: holding for holding in holdings}
+        self.leases[lease.id] = HeldLease(lease.id, lease_seconds, safe_until, jobs)
+
+    def settled(self, holding: Holding) -> None:
+        """The end of this attempt has been answered."""
+        lease = self.leases.get(holding.job.lease_id)
+        if lease is not None:
+            lease.holdings.pop(holding.job.id, None)
+
+    def is_last(self, holding: Holding, others: set[int]) -> bool:
+        """Is nothing else left on its lease, apart from these jobs?"""
+        lease = self.leases.get(holding.job.lease_id)
+        return lease is not None and lease.holdings.keys() <= others
+
+    def drop(self, lease_id: int) -> list[Holding]:
+        """A lease is gone. Answers the jobs that were still on it."""
+        lease = self.leases.pop(lease_id, None)
+        return list(lease.holdings.values()) if lease else []
+
+    def all(self) -> list[Holding]:
+        """Every job in hand, a copy."""
+        return [h for lease in list(self.leases.values()) for h in list(lease.holdings.values())]

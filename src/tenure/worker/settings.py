@@ -1,0 +1,96 @@
+"""What a worker can be told, and what it refuses."""
+
+import os
+from collections.abc import Mapping
+from typing import TypedDict
+
+import msgspec
+
+from tenure.errors import ConfigError
+from tenure.job import check_int, check_name, check_seconds
+
+MAX_SLOTS = 100_000
+
+
+def _cpus() -> int:
+    return os.cpu_count() or 1
+
+
+class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of one worker process. Every one has the default of the documentation."""
+
+    queues: Mapping[str, int] = msgspec.field(default_factory=lambda: {"default": 0})
+    """Queue -> slots for that queue, also its weight; 0 means: as many as the worker has."""
+    async_slots: int = 100
+    thread_slots: int = 8
+    process_slots: int = msgspec.field(default_factory=_cpus)
+    lease_seconds: float = 30.0
+    queue_lease_seconds: Mapping[str, float] = msgspec.field(default_factory=dict)
+    """Another lease length for some queues."""
+    heartbeat_seconds: float = 10.0
+    promote_seconds: float = 0.25
+    sweep_seconds: float = 1.0
+    prune_seconds: float = 3600.0
+    busy_poll_seconds: float = 0.005
+    idle_poll_seconds: float = 1.0
+    drain_seconds: float = 25.0
+    kill_seconds: float = 5.0
+    """How long a handler that was told to stop may take before it is killed, or counts as stuck."""
+
+    def __post_init__(self) -> None:
+        if not self.queues:
+            raise ConfigError("a worker serves at least one queue: queues={'default': 0}")
+        for name, slots in self.queues.items():
+            check_name("queue", name)
+            check_int(f"slots of queue {name}", slots, 0, MAX_SLOTS)
+        for name in ("async_slots", "thread_slots", "process_slots"):
+            check_int(name, getattr(self, name), 1, MAX_SLOTS)
+        for name in ("lease_seconds", "heartbeat_seconds", "promote_seconds", "sweep_seconds",
+                     "busy_poll_seconds", "idle_poll_seconds"):  # fmt: skip
+            check_seconds(name, getattr(self, name), least=0.001)
+        for name in ("drain_seconds", "kill_seconds", "prune_seconds"):
+            check_seconds(name, getattr(self, name))
+        self._check_leases()
+
+    def _check_leases(self) -> None:
+        for queue, seconds in self.queue_lease_seconds.items():
+            check_seconds(f"the lease of queue {queue}", seconds, least=0.001)
+            if queue not in self.queues:
+                raise ConfigError(f"queue_lease_seconds names {queue}, which is not in queues")
+        shortest = min([self.lease_seconds, *self.queue_lease_seconds.values()])
+        if not 2 * self.heartbeat_seconds < shortest:
+            raise ConfigError(
+                f"two heartbeats ({self.heartbeat_seconds:g} s each) must fit into one lease "
+                f"({shortest:g} s); make the lease longer or the heartbeat shorter"
+            )
+
+    def lease_of(self, queue: str) -> float:
+        """How long a lease on jobs of this queue lasts."""
+        return self.queue_lease_seconds.get(queue, self.lease_seconds)
+
+
+class Settings(TypedDict, total=False):
+    """The same for type checkers, without `queues`."""
+
+    async_slots: int
+    thread_slots: int
+    process_slots: int
+    lease_seconds: float
+    queue_lease_seconds: Mapping[str, float]
+    heartbeat_seconds: float
+    promote_seconds: float
+    sweep_seconds: float
+    prune_seconds: float
+    busy_poll_seconds: float
+    idle_poll_seconds: float
+    drain_seconds: float
+    kill_seconds: float
+
+
+def settings_of(queues: Mapping[str, int] | None, given: Settings) -> WorkerSettings:
+    """Check what was given. An unknown setting is an error that lists the known ones."""
+    values = dict(given) if queues is None else {**given, "queues": dict(queues)}
+    known = WorkerSettings.__struct_fields__
+    if unknown := sorted(set(values) - set(known)):
+        raise ConfigError(f"a worker has no setting {unknown[0]!r}; known are {', '.join(known)}")
+    return WorkerSettings(**values)  # type: ignore[arg-type]

@@ -1,0 +1,418 @@
+"""One worker process at work: from the first claim to the last settlement.
+
+    claimer -> slots -> executors (coroutines, threads, children) -> settler -> history
+    heartbeat thread: renews the leases all the while        services: promote, sweep, prune
+
+Shutdown stops claiming, gives back what has not started, lets the rest finish within a limit,
+releases what is left, uncharged, and flushes.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tenure.client import Client
+from tenure.errors import JobNotFound, StoreError
+from tenure.hooks import JobEvent
+from tenure.job import Claimed, Lease, WorkerInfo
+from tenure.lifecycle import Outcome, Settlement, Standing, after_settlement
+from tenure.store import Answer
+from tenure.tasks import Kind, Task, TaskOptions
+from tenure.worker.attempt import Attempt, unknown_task, unstarted
+from tenure.worker.children import Children
+from tenure.worker.claimer import Claimer
+from tenure.worker.executors import Coroutines, Executor, Threads
+from tenure.worker.heartbeat import Heartbeat
+from tenure.worker.holding import Held, Holding, Stop
+from tenure.worker.services import Services
+from tenure.worker.settings import WorkerSettings
+from tenure.worker.settler import Settler
+from tenure.worker.slots import Pace, Slots
+from tenure.worker.stores import Stores
+from tenure.worker.world import World
+
+TICK_SECONDS = 0.02
+PREFETCH_PATIENCE_SECONDS = 2.0
+"""Jobs claimed ahead that have waited so long for a slot go back to the others."""
+FLUSH_SECONDS = 5.0
+
+log = logging.getLogger("tenure.worker")
+
+
+def new_name() -> str:
+    """A worker's identity: random at each process start, with the host's name to look at."""
+    host = "".join(c for c in socket.gethostname() if c.isalnum() or c in "-.")[:30]
+    return f"{host.lstrip('-.') or 'host'}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _nobody() -> None:
+    """Stands for the handler of a task that this worker does not know."""
+
+
+_UNKNOWN: Task[..., Any] = Task(_nobody, "unknown", TaskOptions())
+
+
+class Shift:
+    """Works for one application until told to stop."""
+
+    def __init__(self, app: Client, settings: WorkerSettings, world: World) -> None:
+        self.app = app
+        self.settings = settings
+        self.world = world
+        self.name = new_name()
+        self.held = Held()
+        self.ready = asyncio.Event()
+        self._slots = Slots(settings.queues)
+        self._pace = Pace()
+        self._stopping = asyncio.Event()
+        self._timed: set[Holding] = set()
+        self._asked: set[Holding] = set()
+        self._confirming: set[asyncio.Task[None]] = set()
+
+    def stop(self) -> None:
+        """Begin to shut down. Called on the event loop."""
+        self._stopping.set()
+        if self.ready.is_set():
+            self._claimer.stop()
+
+    async def run(self) -> None:
+        """Work until `stop` is called, then drain."""
+        self._loop = asyncio.get_running_loop()
+        stores = Stores(self.app, self.settings, self.world)
+        self._store = stores.settling
+        self._settler = Settler(stores.settling, self.name, self.held, self.world, self._settled)
+        self._executors = self._make_executors()
+        self._claimer = Claimer(
+            stores.claiming, self.name, self.app, self.settings, self.world,
+            executors=self._executors, slots=self._slots, pace=self._pace, take_on=self._take_on,
+        )  # fmt: skip
+        info = self._info()
+        heartbeat = Heartbeat(
+            stores.beating, self.name, self.held, self.settings, self.world,
+            tell=lambda lost, cancelled: self._from_thread(self._told, lost, cancelled),
+            announce=lambda: stores.beating.announce(info),
+        )  # fmt: skip
+        services = Services(stores.claiming, self.settings, self.world, self._claimer.ring)
+        bell = stores.beating.bell(lambda: self._from_thread(self._claimer.ring))
+        await self._call_hooks(self.app.hooks.starts)
+        heartbeat.start()
+        bell.start()
+        background = [
+            asyncio.create_task(self._settler.run(), name="tenure-settler"),
+            asyncio.create_task(self._keep_time(heartbeat), name="tenure-timekeeper"),
+            asyncio.create_task(services.promote(), name="tenure-promote"),
+            asyncio.create_task(services.sweep(), name="tenure-sweep"),
+        ]
+        log.info("worker %s serves %s", self.name, ", ".join(self.settings.queues))
+        self.ready.set()
+        try:
+            if not self._stopping.is_set():
+                await self._claimer.run()
+            await self._drain()
+        finally:
+            bell.stop()
+            for task in background:
+                task.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
+            for executor in self._executors.values():
+                executor.close()
+            await asyncio.to_thread(heartbeat.stop)
+            await self._retire(stores)
+            await self._call_hooks(self.app.hooks.stops)
+            await stores.close()
+            log.info("worker %s stopped", self.name)
+
+    def _make_executors(self) -> dict[Kind, Executor]:
+        s, common = self.settings, (self.app, self.name, self.world, self._ended)
+        return {
+            "async": Coroutines(s.async_slots, *common),
+            "thread": Threads(s.thread_slots, *common),
+            "process": Children(s.process_slots, *common, kill_seconds=s.kill_seconds),
+        }
+
+    def _info(self) -> WorkerInfo:
+        return WorkerInfo(
+            name=self.name, host=socket.gethostname(), pid=os.getpid(),
+            queues=dict(self.settings.queues), tasks=tuple(sorted(task.name for task in self.app)),
+        )  # fmt: skip
+
+    async def _retire(self, stores: Stores) -> None:
+        try:
+            await stores.settling.retire(self.name)
+        except StoreError as error:
+            log.warning("worker %s could not sign off: %s", self.name, error)
+
+    async def _call_hooks(self, hooks: Sequence[Callable[[], Any]]) -> None:
+        for hook in hooks:
+            answer = hook()
+            if asyncio.iscoroutine(answer):
+                await answer
+
+    # --- taking on -------------------------------------------------------------------------------
+
+    def _take_on(self, lease: Lease, lease_seconds: float, safe_until: float) -> None:
+        now = self.world.monotonic()
+        find = self.app.find
+        known: list[Holding] = []
+        unknown: list[Holding] = []
+        for job in lease.jobs:
+            task = find(job.task)
+            if task is None:
+                unknown.append(Holding(job, _UNKNOWN, now))
+                continue
+            holding = Holding(job, task, now)
+            known.append(holding)
+            if job.timeout_seconds is not None:
+                self._timed.add(holding)
+        self.held.add(lease, known + unknown, lease_seconds, safe_until)
+        for holding in unknown:
+            self._say(logging.WARNING, holding.job, "no handler here for this task; put back")
+            self._settler.add(holding, unknown_task(holding.job))
+        self._start(self._slots.admit(known))
+
+    def _start(self, holdings: Sequence[Holding]) -> None:
+        by_kind: dict[Kind, list[Holding]] = {}
+        for holding in holdings:
+            by_kind.setdefault(holding.task.kind, []).append(holding)
+        for kind, some in by_kind.items():
+            self._claimer.saw(some[0].job.queue, kind)
+            self._executors[kind].submit(some)
+        if self.app.hooks.listeners:
+            for holding in holdings:
+                self._tell_listeners("started", holding.job)
+
+    # --- the end of attempts ---------------------------------------------------------------------
+
+    def _ended(self, holding: Holding, settlement: Settlement | None) -> None:
+        """A handler has ended; its slot is free."""
+        self._free_slot(holding)
+        if holding.started_at is not None:
+            self._pace.learn(holding.task.kind, self.world.monotonic() - holding.started_at)
+        if holding.done:
+            self._say(logging.WARNING, holding.job, "ended after it was given up; not recorded")
+        elif holding.lost:
+            self._say(logging.WARNING, holding.job, "ended after its lease was lost; not recorded")
+            self._settler.add(holding, None)
+        elif holding.completed:
+            self._confirm_soon(holding, settlement)
+        else:
+            self._settler.add(holding, settlement)
+
+    def _free_slot(self, holding: Holding) -> None:
+        if holding.job.timeout_seconds is not None:
+            self._timed.discard(holding)
+        if holding.stop is not None:
+            self._asked.discard(holding)
+        following = self._slots.ended(holding)
+        if following is not None:
+            self._start([following])
+        self._claimer.slot_came_free()
+
+    def _confirm_soon(self, holding: Holding, settlement: Settlement | None) -> None:
+        task = self._loop.create_task(self._confirm(holding, settlement))
+        self._confirming.add(task)
+        task.add_done_callback(self._confirming.discard)
+
+    async def _confirm(self, holding: Holding, settlement: Settlement | None) -> None:
+        """The handler completed its job in a transaction of its own. Did that commit?"""
+        if await self._has_landed(holding):
+            if settlement is None or settlement.outcome is not Outcome.SUCCEED:
+                self._say(logging.ERROR, holding.job, "failed after it had completed itself")
+            self._settler.add(holding, None)
+            self._tell_listeners("succeeded", holding.job)
+            return
+        if settlement is not None and settlement.outcome is Outcome.SUCCEED:
+            settlement = self._attempt(holding).not_committed(self._seconds(holding))
+        self._settler.add(holding, settlement)
+
+    async def _has_landed(self, holding: Holding) -> bool:
+        while not holding.lost:
+            try:
+                job = await self._store.get(holding.job.id)
+            except JobNotFound:
+                return True  # finished, and deleted since
+            except StoreError as error:
+                log.warning("job %d: cannot see whether it landed: %s", holding.job.id, error)
+                await asyncio.sleep(1.0)
+                continue
+            return job.state.final and job.token == holding.job.token and job.worker == self.name
+        return False
+
+    def _settled(self, holding: Holding, settlement: Settlement, answer: Answer) -> None:
+        """The store has answered for this attempt."""
+        job = holding.job
+        if not answer.landed:
+            why = answer.error or "the job is no longer ours"
+            self._say(logging.WARNING, job, f"{settlement.outcome} was refused: {why}")
+            self._tell_listeners("stale", job, settlement)
+            return
+        succeeded = settlement.outcome is Outcome.SUCCEED
+        if succeeded and not self.app.hooks.listeners and not log.isEnabledFor(logging.DEBUG):
+            return  # the hot path
+        standing = Standing(job.attempts, job.max_attempts, bool(holding.cancelled))
+        move = after_settlement(standing, settlement)
+        kind = str(move.to) if move.to.final else _REQUEUED[settlement.outcome]
+        because = f": {settlement.reason}" if settlement.reason else ""
+        again = f", again in {move.delay_seconds:.1f} s" if move.delay_seconds else ""
+        self._say(_LEVELS.get(kind, logging.INFO), job, f"{kind}{because}{again}")
+        self._tell_listeners(kind, job, settlement)
+
+    # --- being told ------------------------------------------------------------------------------
+
+    def _told(self, lost: Sequence[int], cancelled: Sequence[tuple[int, int]]) -> None:
+        """News from the heartbeat."""
+        for lease_id in lost:
+            for holding in self.held.drop(lease_id):
+                if not holding.done:
+                    self._say(logging.WARNING, holding.job, "lease lost; the attempt is stopped")
+                    self._tell_listeners("lost", holding.job)
+                self._stop(holding, Stop.LOST)
+        wanted = set(cancelled)
+        for holding in self.held.all() if wanted else ():
+            if (holding.job.id, holding.job.token) in wanted:
+                self._stop(holding, Stop.CANCELLED)
+
+    def _stop(self, holding: Holding, why: Stop) -> None:
+        if not holding.over:
+            self._asked.add(holding)
+        holding.ask_to_stop(why, self.world.monotonic())
+
+    def _from_thread(self, call: Callable[..., None], *args: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *args)
+        except RuntimeError:
+            log.debug("worker %s has gone already", self.name)
+
+    # --- time ------------------------------------------------------------------------------------
+
+    async def _keep_time(self, heartbeat: Heartbeat) -> None:
+        """Stop what runs too long, give up what does not stop, return what waits too long."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            if not self.held.leases and not self._asked:
+                continue
+            now = self.world.monotonic()
+            for holding in list(self._timed):
+                limit = holding.job.timeout_seconds
+                started = holding.started_at
+                if started is None or limit is None or now - started < limit or holding.stop:
+                    continue
+                self._say(logging.WARNING, holding.job, f"runs longer than {limit:g} s")
+                self._stop(holding, Stop.TIMEOUT)
+                if holding.task.kind == "thread":
+                    self._give_up(holding)
+            for holding in list(self._asked):
+                if now - holding.asked_at >= self.settings.kill_seconds:
+                    self._report_stuck(holding)
+            heartbeat.give_up_expired()
+            self._return_the_patient(now)
+
+    def _report_stuck(self, holding: Holding) -> None:
+        self._asked.discard(holding)
+        if holding.over or holding.task.kind == "process":
+            return
+        if holding.stop is Stop.TIMEOUT:
+            self._give_up(holding)
+        else:
+            self._say(logging.ERROR, holding.job, "does not stop; its slot is stuck")
+
+    def _give_up(self, holding: Holding) -> None:
+        """End the attempt although its handler goes on. The slot stays taken until it ends."""
+        if holding.done or holding.over or holding.stop is None:
+            return
+        self._say(logging.ERROR, holding.job, "does not stop; its slot is stuck")
+        holding.lost.set()
+        settlement = self._attempt(holding).stopped(holding.stop, self._seconds(holding))
+        self._settler.add(holding, settlement)
+
+    def _attempt(self, holding: Holding) -> Attempt:
+        return Attempt(holding.job, holding.task.options_of_task, self.world.random)
+
+    def _seconds(self, holding: Holding) -> float:
+        """How long its handler has run."""
+        now = self.world.monotonic()
+        return now - (now if holding.started_at is None else holding.started_at)
+
+    def _return_the_patient(self, now: float) -> None:
+        """Give back what was claimed ahead and has waited too long for a slot."""
+        for kind, executor in self._executors.items():
+            since = executor.waits_since()
+            if since is None or now - since < PREFETCH_PATIENCE_SECONDS:
+                continue
+            left = executor.take_back()
+            self._pace.slow_down(kind)
+            self._release(left, "waited too long for a slot")
+
+    def _release(self, holdings: Sequence[Holding], reason: str) -> None:
+        self._slots.take_back(holdings)
+        self._put_back(holdings, reason)
+
+    def _put_back(self, holdings: Sequence[Holding], reason: str) -> None:
+        for holding in holdings:
+            self._timed.discard(holding)
+            self._settler.add(holding, unstarted(holding.job, holding.stop, reason))
+
+    # --- shutdown --------------------------------------------------------------------------------
+
+    async def _drain(self) -> None:
+        log.info("worker %s is draining", self.name)
+        self._put_back(self._slots.take_back_waiting(), "shutdown")
+        for executor in self._executors.values():
+            self._release(executor.take_back(), "shutdown")
+        await self._until_finished(self.settings.drain_seconds)
+        for holding in self._unfinished():
+            self._stop(holding, Stop.SHUTDOWN)
+        await self._until_finished(self.settings.kill_seconds)
+        for holding in self._unfinished():
+            self._give_up(holding)
+        try:
+            async with asyncio.timeout(FLUSH_SECONDS):
+                while self._confirming:
+                    await asyncio.wait(self._confirming)
+                await self._settler.drained()
+        except TimeoutError:
+            log.error(
+                "worker %s could not write its last results; leases bring them back", self.name
+            )
+
+    async def _until_finished(self, seconds: float) -> None:
+        deadline = self.world.monotonic() + seconds
+        while self._unfinished() and self.world.monotonic() < deadline:  # noqa: ASYNC110 - by clock
+            await asyncio.sleep(TICK_SECONDS / 2)
+
+    def _unfinished(self) -> list[Holding]:
+        return [h for h in self.held.all() if not h.done and not h.over]
+
+    # --- telling ---------------------------------------------------------------------------------
+
+    def _say(self, level: int, job: Claimed, what: str) -> None:
+        """One line about one job, never with its arguments."""
+        if log.isEnabledFor(level):
+            facts = {"job": job.id, "task": job.task, "queue": job.queue,
+                     "attempt": job.attempts + 1, "worker": self.name}  # fmt: skip
+            log.log(
+                level, "job %d of %s (queue %s, attempt %d, worker %s): %s", *facts.values(), what,
+                extra={"tenure": facts},
+            )  # fmt: skip
+
+    def _tell_listeners(
+        self, kind: str, job: Claimed, settlement: Settlement | None = None
+    ) -> None:
+        if not self.app.hooks.listeners:
+            return
+        self.app.hooks.tell(
+            JobEvent(
+                kind=kind, id=job.id, token=job.token, task=job.task, queue=job.queue,
+                tenant=job.tenant, attempt=job.attempts + 1, worker=self.name, at=self.world.now(),
+                reason=settlement.reason if settlement else None,
+                duration_seconds=settlement.duration_seconds if settlement else None,
+            )
+        )  # fmt: skip
+
+
+_REQUEUED = {Outcome.RETRY: "retried", Outcome.SNOOZE: "snoozed", Outcome.RELEASE: "released"}
+_LEVELS = {"succeeded": logging.DEBUG, "failed": logging.ERROR, "retried": logging.WARNING}

@@ -1,0 +1,121 @@
+"""How many jobs to claim from which queue, and how many of a queue may run.
+
+A queue with slots of its own never has more jobs running than that; jobs claimed ahead wait here.
+Free capacity is shared between queues by weight (their slots), and what one queue does not use goes
+to the others. No queue starves: what was lost to rounding is kept as credit for the next claim.
+"""
+
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+
+from tenure.tasks import Kind
+from tenure.worker.holding import Holding
+
+PREFETCH_SECONDS = 0.05
+"""Work for about so long is claimed ahead of free slots; longer jobs are never prefetched."""
+MAX_PREFETCH = 1000
+MAX_CLAIM = 1000
+LEARNING = 0.05
+
+
+class Slots:
+    """The slots of each queue, and the jobs that wait for one."""
+
+    def __init__(self, queues: Mapping[str, int]) -> None:
+        self.limits = {queue: slots for queue, slots in queues.items() if slots}
+        self._used = dict.fromkeys(queues, 0)
+        self._waiting: dict[str, deque[Holding]] = {queue: deque() for queue in self.limits}
+
+    def admit(self, holdings: Iterable[Holding]) -> list[Holding]:
+        """Those of these jobs that may run now; the others wait here."""
+        admitted = []
+        for holding in holdings:
+            queue = holding.job.queue
+            if queue in self.limits and self._used[queue] >= self.limits[queue]:
+                self._waiting[queue].append(holding)
+                continue
+            self._used[queue] = self._used.get(queue, 0) + 1
+            admitted.append(holding)
+        return admitted
+
+    def ended(self, holding: Holding) -> Holding | None:
+        """A job of this queue has ended. Answers the next one that may run."""
+        queue = holding.job.queue
+        waiting = self._waiting.get(queue)
+        if waiting:
+            return waiting.popleft()
+        self._used[queue] -= 1
+        return None
+
+    def take_back(self, holdings: Collection[Holding]) -> None:
+        """These were admitted and never ran."""
+        for holding in holdings:
+            self._used[holding.job.queue] -= 1
+
+    def take_back_waiting(self) -> list[Holding]:
+        """Give up the jobs that wait here."""
+        left = [holding for waiting in self._waiting.values() for holding in waiting]
+        for waiting in self._waiting.values():
+            waiting.clear()
+        return left
+
+    def in_hand(self, queue: str) -> int:
+        """How many jobs of this queue run or wait."""
+        return self._used.get(queue, 0) + len(self._waiting.get(queue, ()))
+
+
+class Pace:
+    """How long jobs take, by kind, and so how many to claim ahead."""
+
+    def __init__(self) -> None:
+        self._mean_seconds: dict[Kind, float] = {}
+
+    def learn(self, kind: Kind, seconds: float) -> None:
+        """One more job has ended."""
+        mean = self._mean_seconds.get(kind, seconds)
+        self._mean_seconds[kind] = mean + LEARNING * (seconds - mean)
+
+    def slow_down(self, kind: Kind) -> None:
+        """Jobs claimed ahead had to wait too long: claim none ahead until jobs are short again."""
+        self._mean_seconds[kind] = 100 * PREFETCH_SECONDS
+
+    def prefetch(self, kind: Kind, slots: int) -> int:
+        """How many jobs to claim ahead of free slots."""
+        mean = self._mean_seconds.get(kind)
+        if mean is None or mean > PREFETCH_SECONDS:
+            return 0
+        return min(MAX_PREFETCH, int(slots * PREFETCH_SECONDS / max(mean, 1e-6)))
+
+
+class Shares:
+    """Divides free capacity between queues."""
+
+    def __init__(self, weights: Mapping[str, int]) -> None:
+        default = max([1, *weights.values()])
+        self._weights = {queue: weight or default for queue, weight in weights.items()}
+        self._credit = dict.fromkeys(weights, 0.0)
+
+    def divide(
+        self,
+        limits: Mapping[str, int],
+        room: Mapping[Kind, int],
+        kinds: Mapping[str, Collection[Kind]],
+    ) -> dict[str, int]:
+        """How many jobs to ask each queue for: never more than its limit, or than there is room."""
+        left = dict(room)
+        asked: dict[str, int] = {}
+        wishes: dict[str, float] = {}
+        for queue, limit in limits.items():
+            rivals = [q for q in limits if set(kinds[q]) & set(kinds[queue])]
+            total = sum(self._weights[q] for q in rivals)
+            fair = min(left[kind] for kind in kinds[queue]) * self._weights[queue] / total
+            wishes[queue] = min(float(limit), fair) + self._credit[queue]
+        for queue in sorted(limits, key=lambda q: -wishes[q]):
+            most = min([limits[queue], MAX_CLAIM, *(left[kind] for kind in kinds[queue])])
+            share = max(0, min(most, max(1, round(wishes[queue]))))
+            if share:
+                asked[queue] = share
+                for kind in kinds[queue]:
+                    left[kind] -= share
+            self._credit[queue] = max(-1.0, min(1.0, wishes[queue] - share))
+        return asked

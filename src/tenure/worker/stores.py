@@ -1,0 +1,34 @@
+"""The connections of one worker process: one per concern, so that none waits for another.
+
+PostgreSQL: claim, settle, heartbeat, and the bell's own. A SQLite file is opened once per process,
+because operations that share a session share commits.
+"""
+
+from tenure.client import Client
+from tenure.store import open_async_store, open_store
+from tenure.worker.settings import WorkerSettings
+from tenure.worker.world import World
+
+
+class Stores:
+    """What a worker process talks to."""
+
+    def __init__(self, app: Client, settings: WorkerSettings, world: World) -> None:
+        self._local = app.is_local
+        if self._local:
+            shared = app.whole_store
+            self.beating = world.watch(shared)
+            self.claiming = self.settling = world.watch_async(app.whole_async_store)
+            return
+        shortest = min([settings.lease_seconds, *settings.queue_lease_seconds.values()])
+        give_up = min(10.0, shortest / 4)
+        self.beating = world.watch(open_store(app.url, connections=1, give_up_seconds=give_up))
+        self.claiming = world.watch_async(open_async_store(app.url, connections=1))
+        self.settling = world.watch_async(open_async_store(app.url, connections=1))
+
+    async def close(self) -> None:
+        """Close what was opened here; a SQLite file is the application's to close."""
+        if not self._local:
+            await self.claiming.close()
+            await self.settling.close()
+            self.beating.close()

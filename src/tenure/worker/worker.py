@@ -1,0 +1,189 @@
+"""The worker as users hold it: run it in this process, in several, or inside an application.
+
+Worker(app, queues={"gpu": 1, "default": 32}).run()      # until SIGTERM, SIGINT or SIGHUP
+async with Worker(app):                                  # beside an ASGI application
+    ...
+"""
+
+import asyncio
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from types import FrameType, TracebackType
+from typing import Self, Unpack
+
+from tenure.client import Client
+from tenure.errors import ConfigError, InvalidInput
+from tenure.job import check_int
+from tenure.worker.crew import Crew
+from tenure.worker.elsewhere import locate
+from tenure.worker.settings import Settings, WorkerSettings, settings_of
+from tenure.worker.shift import Shift
+from tenure.worker.world import World
+
+MAX_PROCESSES = 1000
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if os.name == "posix" else ()
+GUARD_SECONDS = 1.0
+
+log = logging.getLogger("tenure.worker")
+
+
+class Worker:
+    """Runs the jobs of one application.
+
+    `queues` maps each queue to its slots, which are also its weight; 0 means as many as there are.
+    With `processes` above one, `run` starts so many worker processes and replaces those that die.
+    """
+
+    def __init__(
+        self,
+        app: Client,
+        queues: Mapping[str, int] | None = None,
+        *,
+        processes: int = 1,
+        world: World | None = None,
+        **settings: Unpack[Settings],
+    ) -> None:
+        check_int("processes", processes, 1, MAX_PROCESSES)
+        self.app = app
+        self.settings: WorkerSettings = settings_of(queues, settings)
+        self.processes = processes
+        self._world = world or World()
+        self._shift: Shift | None = None
+        self._crew: Crew | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._stop_asked = False
+
+    @property
+    def name(self) -> str | None:
+        """The name under which this process holds leases, while it works."""
+        return None if self._shift is None else self._shift.name
+
+    def run(self) -> None:
+        """Work until a signal comes or `stop` is called. A second signal ends the process at once.
+
+        Signals are caught when this is the main thread. SIGUSR1 writes all stacks to stderr.
+        """
+        self._check()
+        if self.processes == 1:
+            with _signals(self.stop, self._world) as guard:
+                asyncio.run(self._serve_guarded(guard))
+            return
+        self._crew = Crew(locate(self.app), self.settings, self.processes, self._world)
+        with _signals(self.stop, self._world):
+            self._crew.run()
+
+    async def serve(self) -> None:
+        """Work in this process, on this event loop, until `stop` is called. Catches no signals."""
+        self._check()
+        if self.processes != 1:
+            raise ConfigError("serve() works in one process; use run() for processes > 1")
+        self._loop = asyncio.get_running_loop()
+        self._shift = Shift(self.app, self.settings, self._world)
+        if self._stop_asked:
+            self._shift.stop()
+        with self.app.in_use_by_worker():
+            await self._shift.run()
+
+    def stop(self) -> None:
+        """Begin to shut down; may be called from any thread and from a signal handler."""
+        self._stop_asked = True
+        if self._crew is not None:
+            self._crew.stop()
+        if self._loop is not None and self._shift is not None:
+            with suppress(RuntimeError):  # it has ended already
+                self._loop.call_soon_threadsafe(self._shift.stop)
+
+    async def __aenter__(self) -> Self:
+        """Begin to work beside what else runs on this loop."""
+        if self._serving is not None:
+            raise InvalidInput("this worker is working already")
+        self._serving = asyncio.create_task(self.serve(), name="tenure-worker")
+        while self._shift is None or not self._shift.ready.is_set():
+            if self._serving.done():
+                self._serving.result()
+            await asyncio.sleep(0.001)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._serving is not None
+        self.stop()
+        await self._serving
+        self._serving = None
+
+    def _check(self) -> None:
+        if os.name != "posix":
+            raise ConfigError("workers run on Linux and macOS; on Windows Tenure is a client only")
+        if self.app.tenant is not None:
+            raise ConfigError(
+                "a worker serves all tenants; give it an application without tenant=..."
+            )
+        for task in self.app:
+            task.check()
+        isolated = [task for task in self.app if task.kind == "process"]
+        if isolated:
+            locate(self.app)  # refuse now, not when the first job comes
+
+    async def _serve_guarded(self, guard: Callable[[], None]) -> None:
+        async def keep() -> None:
+            while True:
+                await asyncio.sleep(GUARD_SECONDS)
+                guard()
+
+        guarding = asyncio.create_task(keep())
+        try:
+            await self.serve()
+        finally:
+            guarding.cancel()
+            await self.app.close_loop()
+
+
+@contextmanager
+def _signals(stop: Callable[[], None], world: World) -> Iterator[Callable[[], None]]:
+    """Catch the signals that end a worker. Yields a check that handlers have not replaced them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+    seen = 0
+
+    def caught(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        nonlocal seen
+        seen += 1
+        if seen > 1:
+            world.exit_now(128 + number)
+        stop()
+
+    def guard() -> None:
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) is not caught:
+                log.error("somebody replaced the handler of %s; restored", number.name)
+                signal.signal(number, caught)
+
+    before = {number: signal.signal(number, caught) for number in STOP_SIGNALS}
+    dumps = _dump_stacks_on_request()
+    try:
+        yield guard
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if dumps:
+            faulthandler.unregister(signal.SIGUSR1)
+
+
+def _dump_stacks_on_request() -> bool:
+    try:
+        faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
+    except (ValueError, OSError, AttributeError):  # a stderr without a file descriptor
+        return False
+    return True
