@@ -16,6 +16,7 @@ from bench.engine import (
 )
 from bench.harness import Result
 from bench.lab import Lab
+from bench.worker import postgres_throughput, sqlite_throughput
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ BENCHMARKS = tuple(
         sqlite_enqueue,
         postgres_wal,
         postgres_held_snapshot,
+        postgres_throughput,
+        sqlite_throughput,
     )
 )
 

@@ -18,7 +18,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from tenure.codec import decode
-from tenure.errors import ConfigError, InvalidInput, JobFailed, WaitTimeout
+from tenure.errors import ConfigError, InvalidInput, JobFailed, TenantMismatch, WaitTimeout
 from tenure.hooks import Hooks
 from tenure.job import Enqueued, Job, State, WorkerSeen, check_seconds
 from tenure.running import current
@@ -124,9 +124,8 @@ async def _wait(side: Side, id: int, *, timeout_seconds: float | None = None) ->
         if timeout_seconds is not None:
             left = timeout_seconds - (time.monotonic() - started)
             if left <= 0:
-                raise WaitTimeout(
-                    f"job {id} is still {job.state} after {timeout_seconds:g} s; it goes on"
-                )
+                why = await _why(side, id)
+                raise WaitTimeout(f"job {id} is not finished after {timeout_seconds:g} s: {why}")
             pause = min(pause, left)
         await side.rest(pause)
         pause = min(pause * 1.5, LAST_LOOK_SECONDS)
@@ -145,7 +144,7 @@ async def _why(side: Side, id: int) -> str:
         case State.QUEUED if job.queue_paused:
             return f"queue {job.queue} is paused; resume it to let its jobs run"
         case State.QUEUED:
-            return _in_line(job, await side.do(presence.workers))
+            return _in_line(job, await _workers(side))
         case State.RUNNING if job.cancel_requested:
             return f"running on {job.worker} since {_when(job.claimed_at)}; it was asked to stop"
         case State.RUNNING:
@@ -154,7 +153,17 @@ async def _why(side: Side, id: int) -> str:
             return f"{job.state} {_when(job.finished_at)}{_because(job)}"
 
 
-def _in_line(job: Job, seen: Iterable[WorkerSeen]) -> str:
+async def _workers(side: Side) -> list[WorkerSeen] | None:
+    """The workers, if the caller may see them: a tenant may not."""
+    try:
+        return await side.do(presence.workers)
+    except TenantMismatch:
+        return None
+
+
+def _in_line(job: Job, seen: Iterable[WorkerSeen] | None) -> str:
+    if seen is None:
+        return f"in line in queue {job.queue} since {_when(job.queued_at)}{_because(job)}"
     alive = [worker for worker in seen if worker.alive]
     if not alive:
         return f"in line in queue {job.queue}; no worker is alive: start one"
@@ -429,6 +438,8 @@ class Client(TaskSet):
 
 
 def _checked(calls: Sequence[Call[Any]]) -> Sequence[Call[Any]]:
+    if isinstance(calls, Call):
+        raise InvalidInput("enqueue_many takes a list of calls; put this one in brackets")
     for call in calls:
         if not isinstance(call, Call):
             raise InvalidInput(

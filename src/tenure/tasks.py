@@ -162,18 +162,21 @@ class Task(Generic[P, R]):
         self.fn = fn
         self.name = name
         self.options_of_task = options
+        self.kind: Kind = _kind(fn, options)
+        """How the worker runs it."""
         self._clients: list[Client] = []
         self._shape: _Shape | None = None
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
 
-    @property
-    def kind(self) -> Kind:
-        """How the worker runs it."""
-        if self.options_of_task.isolation == "process":
-            return "process"
-        return "async" if inspect.iscoroutinefunction(self.fn) else "thread"
+    if not TYPE_CHECKING:  # type checkers say that a task cannot be called
+
+        def __call__(self, *_args: object, **_kwargs: object) -> object:
+            raise TypeError(
+                f"{self.name} is a task: use .enqueue(...) to have a worker run it, or .fn(...) to "
+                "run the function here"
+            )
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """A call to be enqueued with others by `app.enqueue_many`."""
@@ -236,6 +239,12 @@ class Task(Generic[P, R]):
         if self._shape is None:  # late: annotations may name what is defined further down
             self._shape = _Shape(self.name, self.fn)
         return self._shape
+
+
+def _kind(fn: Callable[..., Any], options: TaskOptions) -> Kind:
+    if options.isolation == "process":
+        return "process"
+    return "async" if inspect.iscoroutinefunction(fn) else "thread"
 
 
 class TunedTask(Generic[P, R]):
@@ -337,7 +346,8 @@ def task_name(fn: Callable[..., Any]) -> str:
     module = fn.__module__
     if module in ("__main__", "__mp_main__"):
         file = getattr(sys.modules["__main__"], "__file__", None)
-        module = Path(file).stem if file else "main"
+        is_file = file is not None and not file.startswith("<")  # "<stdin>" is none
+        module = Path(file).stem if file and is_file else "main"
     return f"{module}.{fn.__qualname__}"
 
 
@@ -401,7 +411,8 @@ class _Shape:
         try:
             decode(data, self._fields)
         except PayloadInvalid as error:
-            raise InvalidInput(f"this call does not fit {task}{self._signature}: {error}") from None
+            why = str(error).removeprefix(f"stored JSON does not fit {self._fields.__name__}: ")
+            raise InvalidInput(f"this call does not fit {task}{self._signature}: {why}") from None
         return data
 
     def unpack(self, data: str | bytes) -> tuple[list[Any], dict[str, Any]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import django
 from django.conf import settings
 from django.db import connection, connections, transaction
 from django.utils.functional import empty
@@ -17,7 +18,8 @@ def one_django(backend: str, address: str, **options: Any) -> Iterator[Any]:
     """Django set up for one database; `options` are settings. Gives its default connection."""
     _forget()
     database = {"ENGINE": f"django.db.backends.{backend}", **_place(backend, address)}
-    settings.configure(DATABASES={"default": database}, **options)
+    settings.configure(DATABASES={"default": database}, LOGGING_CONFIG=None, **options)
+    django.setup()
     try:
         yield connection
     finally:

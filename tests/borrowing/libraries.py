@@ -155,7 +155,7 @@ class Asyncpg(Caller):
         self._transactions: list[Any] = []
         self._pool: Any = None
         if self.driver == "asyncpg-pool":
-            self._pool = self.done(asyncpg.create_pool(self.address, min_size=1, max_size=1))
+            self._pool = self.done(self._make_pool())
             self.on = self.done(self._pool.acquire())
         else:
             self.on = self.done(asyncpg.connect(self.address))
@@ -163,6 +163,9 @@ class Asyncpg(Caller):
             self.done(
                 self.on.set_type_codec(kind, schema="pg_catalog", encoder=repr, decoder=repr)
             )
+
+    async def _make_pool(self) -> Any:
+        return await asyncpg.create_pool(self.address, min_size=1, max_size=1)
 
     def begin(self) -> None:
         self._transactions.append(self.on.transaction())
@@ -198,9 +201,9 @@ class SQLAlchemy(Caller):
         self.is_async = kind.startswith("Async") or kind.startswith("async")
         make = sqlalchemy_async.create_async_engine if self.is_async else sqlalchemy.create_engine
         self.engine: Any = make(sqlalchemy_url(dialect, self.address))
-        self.on = self.done(self._make(kind))
+        self.on = self.done(self.make(kind))
 
-    def _make(self, kind: str) -> Any:
+    def make(self, kind: str) -> Any:
         match kind:
             case "Connection" | "AsyncConnection":
                 return self.engine.connect()

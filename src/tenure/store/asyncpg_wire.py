@@ -11,7 +11,6 @@ from typing import Any
 
 import asyncpg
 
-from tenure.errors import InvalidInput
 from tenure.store.session import Row
 from tenure.store.wire import ForeignWire, as_psycopg
 
@@ -41,8 +40,8 @@ class AsyncpgWire(ForeignWire):
     def broken(self) -> bool:
         try:
             return bool(self.connection.is_closed())
-        except asyncpg.InterfaceError as error:  # back in its pool
-            raise InvalidInput(f"on= cannot be used: {error}") from error
+        except asyncpg.InterfaceError:  # it went back to its pool
+            return True
 
     @property
     def idle(self) -> bool:

@@ -15,7 +15,7 @@ def wire_of(lent: Lent, *, blocking: bool) -> Wire:
         raise InvalidInput(ASYNC_ON)
     wire = _wire(connection)
     if wire.broken:
-        raise InvalidInput("on= is a closed connection")
+        raise InvalidInput("on= is a closed connection, or one that went back to its pool")
     # asyncpg has no such switch: outside of a transaction each of its statements is committed.
     if getattr(connection, "autocommit", True) and wire.idle:
         raise InvalidInput(f"on= is in autocommit mode without a transaction; {lent.fix}")

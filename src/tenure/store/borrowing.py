@@ -33,6 +33,9 @@ class Lent:
         """A driver's error as a statement of the caller's own would have raised it."""
         return error
 
+    async def lose(self) -> None:
+        """Let the library know that the connection has broken, as it would have noticed itself."""
+
 
 class LentBySQLAlchemy(Lent):
     """The connection under a `Connection`, a `Session` or their async kin."""
@@ -40,10 +43,21 @@ class LentBySQLAlchemy(Lent):
     begun = True
     fix = "its isolation level is AUTOCOMMIT; use a connection or a session of another level"
 
+    def __init__(self, driver: Any, above: Any) -> None:
+        super().__init__(driver)
+        self._above = above
+
     def as_raised(self, error: Exception, statement: str) -> Exception:
         from sqlalchemy.exc import OperationalError
 
         return OperationalError(f"tenure: {statement}", None, error)
+
+    async def lose(self) -> None:
+        """Otherwise the caller's rollback would fail, and hide what was raised."""
+        if is_a(self._above, "sqlalchemy", "AsyncConnection"):
+            await self._above.invalidate()
+        else:
+            self._above.invalidate()
 
 
 class LentByDjango(Lent):
@@ -68,7 +82,7 @@ class LentByDjango(Lent):
 async def unwrap(on: object, *, blocking: bool) -> Lent:
     """The driver's connection behind whatever the caller has. A blocking caller cannot await it."""
     if comes_from(on, "sqlalchemy"):
-        return LentBySQLAlchemy(await _through_sqlalchemy(on, blocking))
+        return await _through_sqlalchemy(on, blocking)
     if is_a(on, "django", "BaseDatabaseWrapper", "ConnectionProxy"):
         return _through_django(on)
     return Lent(on)
@@ -89,7 +103,7 @@ def _classes(thing: object) -> list[tuple[str, str]]:
     return [(each.__module__.partition(".")[0], each.__name__) for each in thing.__class__.__mro__]
 
 
-async def _through_sqlalchemy(on: Any, blocking: bool) -> Any:
+async def _through_sqlalchemy(on: Any, blocking: bool) -> Lent:
     from sqlalchemy.exc import InvalidRequestError
 
     if is_a(on, "sqlalchemy", "scoped_session", "async_scoped_session"):
@@ -98,9 +112,9 @@ async def _through_sqlalchemy(on: Any, blocking: bool) -> Any:
         if is_a(on, "sqlalchemy", "AsyncSession", "AsyncConnection"):
             if blocking:
                 raise InvalidInput(ASYNC_ON)
-            return await _async_driver(on)
+            return await _lent_async(on)
         if is_a(on, "sqlalchemy", "Session", "Connection"):
-            return _sync_driver(on)
+            return _lent_sync(on)
     except InvalidRequestError as error:  # closed, waits for a rollback, not bound, ...
         reason = " ".join(str(error).split())
         raise InvalidInput(f"on= cannot be used: {reason[:300]}") from error
@@ -110,7 +124,7 @@ async def _through_sqlalchemy(on: Any, blocking: bool) -> Any:
     )
 
 
-def _sync_driver(on: Any) -> Any:
+def _lent_sync(on: Any) -> Lent:
     is_session = is_a(on, "sqlalchemy", "Session")
     if (on.get_bind() if is_session else on).dialect.is_async:
         raise InvalidInput(
@@ -120,10 +134,10 @@ def _sync_driver(on: Any) -> Any:
     connection = on.connection() if is_session else on
     if not connection.in_transaction():
         connection.begin()
-    return connection.connection.driver_connection
+    return LentBySQLAlchemy(connection.connection.driver_connection, connection)
 
 
-async def _async_driver(on: Any) -> Any:
+async def _lent_async(on: Any) -> Lent:
     connection = await on.connection() if is_a(on, "sqlalchemy", "AsyncSession") else on
     if connection.sync_connection is None:
         raise InvalidInput("on= was not opened; use `async with engine.begin() as connection`")
@@ -132,7 +146,7 @@ async def _async_driver(on: Any) -> Any:
     driver = (await connection.get_raw_connection()).driver_connection
     if is_asyncpg(driver) and not driver.is_in_transaction():
         await connection.exec_driver_sql("select 1")  # SQLAlchemy's BEGIN waits for a statement
-    return driver
+    return LentBySQLAlchemy(driver, connection)
 
 
 def is_asyncpg(thing: object) -> bool:

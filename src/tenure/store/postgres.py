@@ -190,6 +190,8 @@ class BorrowedTx(PostgresTx):
             ) from error
         except psycopg.Error as error:
             own = self._lent.as_raised(self._wire.original(error), statement)
+            if self._wire.broken:
+                await self._lent.lose()
             if isinstance(error, _CONFLICTS):  # the caller's transaction, and theirs to run again
                 raise own from own.__cause__
             raise _translate(error) from error

@@ -292,7 +292,12 @@ class SQLite(Session):
         holds up. (`data_version` costs 6 microseconds, the signs are read only when it changed.)
         """
         process = self._process()
-        return self._alone(process.watch_lock, lambda: self._look(process))
+        if not process.watch_lock.acquire(self._give_up_seconds):
+            raise StoreBusy(f"{self.path} is about to be forked, or closed; try again")
+        try:
+            return self._look(process)
+        finally:
+            process.watch_lock.release()
 
     async def rest(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -6,6 +6,7 @@ None stands for: there is nothing to write, because the job is not ours any more
 import asyncio
 import logging
 from collections.abc import Callable
+from pathlib import Path
 
 from tenure import lifecycle
 from tenure.codec import add_output, encode, encode_error
@@ -28,6 +29,7 @@ UNKNOWN_TASK_FIRST_SECONDS, UNKNOWN_TASK_LAST_SECONDS = 5.0, 300.0
 UNDECODABLE_TRIES = 6
 """Put back so often, about five minutes in all, while a deploy may be rolling; then failed."""
 
+_HERE = str(Path(__file__).parent)
 log = logging.getLogger("tenure.worker")
 
 
@@ -59,6 +61,7 @@ class Attempt:
     ) -> Settlement | None:
         """The handler raised, perhaps because it was stopped."""
         job = self.job
+        _trim(error)
         match error:
             case asyncio.CancelledError() if stop is not None:
                 return self.stopped(stop, seconds)
@@ -115,6 +118,15 @@ class Attempt:
         except Exception as error:  # noqa: BLE001 - a user's policy; the failure is kept anyway
             log.error("the retry policy of %s failed, the default serves: %s", self.job.task, error)
             return delay_seconds(DEFAULT_POLICY, attempts, self.random)
+
+
+def _trim(error: BaseException) -> None:
+    """Let the traceback begin in the user's code, not in ours."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_HERE):
+        trace = trace.tb_next
+    if trace is not None:
+        error.__traceback__ = trace
 
 
 def unstarted(job: Claimed, stop: Stop | None, reason: str) -> Settlement | None:

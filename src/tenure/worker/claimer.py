@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from tenure.client import Client
-from tenure.errors import StoreError
+from tenure.errors import SchemaError, StoreError
 from tenure.job import Lease
 from tenure.store import AsyncStore
 from tenure.tasks import Kind
@@ -166,6 +166,8 @@ class Claimer:
         return True
 
     async def _after(self, error: StoreError) -> None:
+        if isinstance(error, SchemaError):
+            raise error  # it does not get better by waiting
         if not self._failing:  # said once: an outage must not fill the disk
             log.warning("claiming for %s failed, trying again: %s", self._worker, error)
         self._failing = True

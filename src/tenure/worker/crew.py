@@ -50,6 +50,11 @@ class Crew:
         """Let every process drain. Safe in a signal handler."""
         self._stopping.set()
 
+    def kill(self) -> None:
+        """End every process at once; leases bring their jobs back."""
+        for member in self._members:
+            member.kill()
+
     def run(self) -> None:
         """Until `stop` is called and every process has ended."""
         self._members = [_Member(self._orders, self._world) for _ in range(self._processes)]
@@ -110,6 +115,10 @@ class _Member:
     def terminate(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
 
     def wait(self) -> None:
         if self._process is not None:

@@ -58,7 +58,7 @@ def _ref(module: ModuleType, name: str) -> AppRef:
     if module.__name__ not in ("__main__", SCRIPT):
         return AppRef(module.__name__, name, path)
     file = getattr(module, "__file__", None)
-    if file is None:
+    if file is None or not Path(file).is_file():
         raise ConfigError(
             "the application is defined in an interactive session; put it into a file, so that "
             "other processes can import it"

@@ -109,11 +109,8 @@ class Held:
         lease = self.leases.get(holding.job.lease_id)
         if lease is not None:
             lease.holdings.pop(holding.job.id, None)
-
-    def is_last(self, holding: Holding, others: set[int]) -> bool:
-        """Is nothing else left on its lease, apart from these jobs?"""
-        lease = self.leases.get(holding.job.lease_id)
-        return lease is not None and lease.holdings.keys() <= others
+            if not lease.holdings:
+                del self.leases[lease.id]
 
     def drop(self, lease_id: int) -> list[Holding]:
         """A lease is gone. Answers the jobs that were still on it."""

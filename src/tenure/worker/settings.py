@@ -89,6 +89,10 @@ class Settings(TypedDict, total=False):
 
 def settings_of(queues: Mapping[str, int] | None, given: Settings) -> WorkerSettings:
     """Check what was given. An unknown setting is an error that lists the known ones."""
+    if queues is not None and not isinstance(queues, Mapping):
+        raise ConfigError(
+            f"queues maps each queue to its slots, such as {{'default': 0}}, not {queues!r:.60}"
+        )
     values = dict(given) if queues is None else {**given, "queues": dict(queues)}
     known = WorkerSettings.__struct_fields__
     if unknown := sorted(set(values) - set(known)):

@@ -13,9 +13,11 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from typing import Any
 
 from tenure.client import Client
+from tenure.codec import decode
 from tenure.errors import JobNotFound, StoreError
 from tenure.hooks import JobEvent
 from tenure.job import Claimed, Lease, WorkerInfo
@@ -39,6 +41,9 @@ TICK_SECONDS = 0.02
 PREFETCH_PATIENCE_SECONDS = 2.0
 """Jobs claimed ahead that have waited so long for a slot go back to the others."""
 FLUSH_SECONDS = 5.0
+RETIRE_SECONDS = 2.0
+
+Tasks = list[asyncio.Task[None]]
 
 log = logging.getLogger("tenure.worker")
 
@@ -56,6 +61,12 @@ def _nobody() -> None:
 _UNKNOWN: Task[..., Any] = Task(_nobody, "unknown", TaskOptions())
 
 
+async def _cancel(tasks: Tasks) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 class Shift:
     """Works for one application until told to stop."""
 
@@ -71,6 +82,7 @@ class Shift:
         self._stopping = asyncio.Event()
         self._timed: set[Holding] = set()
         self._asked: set[Holding] = set()
+        self._stuck: set[Holding] = set()
         self._confirming: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
@@ -80,9 +92,28 @@ class Shift:
             self._claimer.stop()
 
     async def run(self) -> None:
-        """Work until `stop` is called, then drain."""
+        """Work until `stop` is called, then drain. Raises what keeps the worker from working."""
         self._loop = asyncio.get_running_loop()
-        stores = Stores(self.app, self.settings, self.world)
+        async with AsyncExitStack() as ends:
+            stores = Stores(self.app, self.settings, self.world)
+            ends.push_async_callback(stores.close)
+            self._build(stores)
+            await self._call_hooks(self.app.hooks.starts)
+            ends.push_async_callback(self._call_hooks, self.app.hooks.stops)
+            ends.push_async_callback(self._retire, stores)
+            heartbeat = self._start_heartbeat(stores)
+            ends.push_async_callback(asyncio.to_thread, heartbeat.stop)
+            ends.callback(self._close_executors)
+            background = self._start_background(stores, heartbeat)
+            ends.push_async_callback(_cancel, background)
+            bell = stores.beating.bell(lambda: self._from_thread(self._claimer.ring))
+            bell.start()
+            ends.callback(bell.stop)
+            log.info("worker %s serves %s", self.name, ", ".join(self.settings.queues))
+            await self._work(background)
+        log.info("worker %s stopped", self.name)
+
+    def _build(self, stores: Stores) -> None:
         self._store = stores.settling
         self._settler = Settler(stores.settling, self.name, self.held, self.world, self._settled)
         self._executors = self._make_executors()
@@ -90,41 +121,44 @@ class Shift:
             stores.claiming, self.name, self.app, self.settings, self.world,
             executors=self._executors, slots=self._slots, pace=self._pace, take_on=self._take_on,
         )  # fmt: skip
-        info = self._info()
+
+    def _start_heartbeat(self, stores: Stores) -> Heartbeat:
         heartbeat = Heartbeat(
             stores.beating, self.name, self.held, self.settings, self.world,
             tell=lambda lost, cancelled: self._from_thread(self._told, lost, cancelled),
-            announce=lambda: stores.beating.announce(info),
+            announce=lambda: stores.beating.announce(self._info()),
         )  # fmt: skip
-        services = Services(stores.claiming, self.settings, self.world, self._claimer.ring)
-        bell = stores.beating.bell(lambda: self._from_thread(self._claimer.ring))
-        await self._call_hooks(self.app.hooks.starts)
         heartbeat.start()
-        bell.start()
-        background = [
+        return heartbeat
+
+    def _start_background(self, stores: Stores, heartbeat: Heartbeat) -> Tasks:
+        services = Services(stores.claiming, self.settings, self.world, self._claimer.ring)
+        return [
             asyncio.create_task(self._settler.run(), name="tenure-settler"),
             asyncio.create_task(self._keep_time(heartbeat), name="tenure-timekeeper"),
             asyncio.create_task(services.promote(), name="tenure-promote"),
             asyncio.create_task(services.sweep(), name="tenure-sweep"),
         ]
-        log.info("worker %s serves %s", self.name, ", ".join(self.settings.queues))
+
+    async def _work(self, background: Tasks) -> None:
+        """Claim until told to stop, then drain. A loop that fails ends the whole shift, loudly."""
+        claiming = asyncio.create_task(self._claimer.run(), name="tenure-claimer")
+        if self._stopping.is_set():
+            self._claimer.stop()
         self.ready.set()
-        try:
-            if not self._stopping.is_set():
-                await self._claimer.run()
-            await self._drain()
-        finally:
-            bell.stop()
-            for task in background:
-                task.cancel()
-            await asyncio.gather(*background, return_exceptions=True)
-            for executor in self._executors.values():
-                executor.close()
-            await asyncio.to_thread(heartbeat.stop)
-            await self._retire(stores)
-            await self._call_hooks(self.app.hooks.stops)
-            await stores.close()
-            log.info("worker %s stopped", self.name)
+        await asyncio.wait([claiming, *background], return_when=asyncio.FIRST_COMPLETED)
+        failed = [task for task in [claiming, *background] if task.done() and task.exception()]
+        for task in failed:
+            log.critical("worker %s cannot go on: %s", self.name, task.exception())
+        self._claimer.stop()
+        await asyncio.wait([claiming])
+        await self._drain()
+        for task in failed:
+            task.result()
+
+    def _close_executors(self) -> None:
+        for executor in self._executors.values():
+            executor.close()
 
     def _make_executors(self) -> dict[Kind, Executor]:
         s, common = self.settings, (self.app, self.name, self.world, self._ended)
@@ -138,12 +172,15 @@ class Shift:
         return WorkerInfo(
             name=self.name, host=socket.gethostname(), pid=os.getpid(),
             queues=dict(self.settings.queues), tasks=tuple(sorted(task.name for task in self.app)),
+            settings={"lease_seconds": self.settings.lease_seconds},
+            counts={"in hand": len(self.held.all()), "stuck": len(self._stuck)},
         )  # fmt: skip
 
     async def _retire(self, stores: Stores) -> None:
         try:
-            await stores.settling.retire(self.name)
-        except StoreError as error:
+            async with asyncio.timeout(RETIRE_SECONDS):
+                await stores.settling.retire(self.name)
+        except (StoreError, TimeoutError) as error:
             log.warning("worker %s could not sign off: %s", self.name, error)
 
     async def _call_hooks(self, hooks: Sequence[Callable[[], Any]]) -> None:
@@ -207,6 +244,7 @@ class Shift:
             self._timed.discard(holding)
         if holding.stop is not None:
             self._asked.discard(holding)
+            self._stuck.discard(holding)
         following = self._slots.ended(holding)
         if following is not None:
             self._start([following])
@@ -256,9 +294,8 @@ class Shift:
         standing = Standing(job.attempts, job.max_attempts, bool(holding.cancelled))
         move = after_settlement(standing, settlement)
         kind = str(move.to) if move.to.final else _REQUEUED[settlement.outcome]
-        because = f": {settlement.reason}" if settlement.reason else ""
         again = f", again in {move.delay_seconds:.1f} s" if move.delay_seconds else ""
-        self._say(_LEVELS.get(kind, logging.INFO), job, f"{kind}{because}{again}")
+        self._say(_LEVELS.get(kind, logging.INFO), job, f"{kind}{_because(settlement)}{again}")
         self._tell_listeners(kind, job, settlement)
 
     # --- being told ------------------------------------------------------------------------------
@@ -318,13 +355,17 @@ class Shift:
         if holding.stop is Stop.TIMEOUT:
             self._give_up(holding)
         else:
-            self._say(logging.ERROR, holding.job, "does not stop; its slot is stuck")
+            self._note_stuck(holding)
+
+    def _note_stuck(self, holding: Holding) -> None:
+        self._stuck.add(holding)
+        self._say(logging.ERROR, holding.job, "does not stop; its slot is stuck")
 
     def _give_up(self, holding: Holding) -> None:
         """End the attempt although its handler goes on. The slot stays taken until it ends."""
         if holding.done or holding.over or holding.stop is None:
             return
-        self._say(logging.ERROR, holding.job, "does not stop; its slot is stuck")
+        self._note_stuck(holding)
         holding.lost.set()
         settlement = self._attempt(holding).stopped(holding.stop, self._seconds(holding))
         self._settler.add(holding, settlement)
@@ -359,10 +400,13 @@ class Shift:
     # --- shutdown --------------------------------------------------------------------------------
 
     async def _drain(self) -> None:
-        log.info("worker %s is draining", self.name)
         self._put_back(self._slots.take_back_waiting(), "shutdown")
         for executor in self._executors.values():
             self._release(executor.take_back(), "shutdown")
+        log.info(
+            "worker %s is draining: %d jobs have %g s to end",
+            self.name, len(self._unfinished()), self.settings.drain_seconds,
+        )  # fmt: skip
         await self._until_finished(self.settings.drain_seconds)
         for holding in self._unfinished():
             self._stop(holding, Stop.SHUTDOWN)
@@ -412,6 +456,13 @@ class Shift:
                 duration_seconds=settlement.duration_seconds if settlement else None,
             )
         )  # fmt: skip
+
+
+def _because(settlement: Settlement) -> str:
+    """Why it ended so. Of an error its type: its message may hold what must not be logged."""
+    if settlement.reason == "error" and settlement.error is not None:
+        return f": {decode(settlement.error, dict[str, str])['type']}"
+    return f": {settlement.reason}" if settlement.reason else ""
 
 
 _REQUEUED = {Outcome.RETRY: "retried", Outcome.SNOOZE: "snoozed", Outcome.RELEASE: "released"}

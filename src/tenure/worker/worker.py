@@ -72,12 +72,17 @@ class Worker:
         """
         self._check()
         if self.processes == 1:
-            with _signals(self.stop, self._world) as guard:
+            with _signals(self.stop, self._exit) as guard:
                 asyncio.run(self._serve_guarded(guard))
             return
         self._crew = Crew(locate(self.app), self.settings, self.processes, self._world)
-        with _signals(self.stop, self._world):
+        with _signals(self.stop, self._exit):
             self._crew.run()
+
+    def _exit(self, code: int) -> None:
+        if self._crew is not None:
+            self._crew.kill()
+        self._world.exit_now(code)
 
     async def serve(self) -> None:
         """Work in this process, on this event loop, until `stop` is called. Catches no signals."""
@@ -150,7 +155,9 @@ class Worker:
 
 
 @contextmanager
-def _signals(stop: Callable[[], None], world: World) -> Iterator[Callable[[], None]]:
+def _signals(
+    stop: Callable[[], None], leave: Callable[[int], None]
+) -> Iterator[Callable[[], None]]:
     """Catch the signals that end a worker. Yields a check that handlers have not replaced them."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
@@ -161,7 +168,7 @@ def _signals(stop: Callable[[], None], world: World) -> Iterator[Callable[[], No
         nonlocal seen
         seen += 1
         if seen > 1:
-            world.exit_now(128 + number)
+            leave(128 + number)
         stop()
 
     def guard() -> None:

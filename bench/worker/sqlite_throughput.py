@@ -1,0 +1,42 @@
+"""No-op jobs through one worker process on SQLite, against the engine's claim and settle loop.
+
+Targets: at least 0.3 of the engine's rate with `async def` handlers, 0.2 with `def` handlers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+
+from bench.engine import bare_sqlite
+from bench.harness import Result
+from bench.lab import Lab
+from bench.worker import throughput
+from bench.worker.process import WorkerProcess
+from tenure.store import Store, open_store
+
+NAMES = ("worker.sqlite.async", "worker.sqlite.thread")
+
+
+def run(lab: Lab) -> Iterator[Result]:
+    """Measure."""
+    with ExitStack() as stack:
+
+        def database() -> tuple[str, Store, bare_sqlite.Count]:
+            path = lab.file("jobs.db")
+            url = f"sqlite:///{path}"
+            store = stack.enter_context(open_store(url))
+            auditor = stack.enter_context(closing(bare_sqlite.connect(path)))
+            return url, store, bare_sqlite.Count(auditor)
+
+        def working(kind: str) -> throughput.Working:
+            url, store, count = database()
+            return throughput.Working(store, count, stack.enter_context(WorkerProcess(url, kind)))
+
+        _, store, count = database()
+        rounds = throughput.measure(
+            throughput.Engine(store, count),
+            {kind: working(kind) for kind in throughput.KINDS},
+            jobs=lab.size(30_000, 10_000),
+        )
+    yield from throughput.results("sqlite", rounds)
