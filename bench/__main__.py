@@ -56,7 +56,7 @@ def _print_row(result: Result) -> None:
     print(
         _ROW.format(
             result.name,
-            f"{result.value:,.0f}",
+            f"{result.value:,.0f}" if result.value >= 100 else f"{result.value:.2f}",
             result.unit,
             f"{result.ratio:.3f}",
             f"{lowest:.3f}..{highest:.3f}",

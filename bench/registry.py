@@ -16,7 +16,13 @@ from bench.engine import (
 )
 from bench.harness import Result
 from bench.lab import Lab
-from bench.worker import postgres_throughput, sqlite_throughput
+from bench.worker import (
+    idle_cpu,
+    postgres_pickup,
+    postgres_throughput,
+    sqlite_pickup,
+    sqlite_throughput,
+)
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,9 @@ BENCHMARKS = tuple(
         postgres_held_snapshot,
         postgres_throughput,
         sqlite_throughput,
+        postgres_pickup,
+        sqlite_pickup,
+        idle_cpu,
     )
 )
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from tenure.codec import decode
@@ -225,6 +225,13 @@ def _message(error: str) -> str:
     return f"{told.get('type')}: {told.get('message')}"
 
 
+class Watcher(Protocol):
+    """Stands between an application and its stores, such as `tenure.worker.recorder`."""
+
+    def watch(self, store: Store) -> Store: ...
+    def watch_async(self, store: AsyncStore) -> AsyncStore: ...
+
+
 class Client(TaskSet):
     """Tasks and the database on which their jobs live. Safe to share between threads and loops.
 
@@ -245,6 +252,8 @@ class Client(TaskSet):
         self._async_stores = WeakKeyDictionary()
         self._workers = 0
         self.hooks = Hooks()
+        self.watcher: Watcher | None = None
+        """Sees every operation of this application. Set it before the first one."""
 
     get = _blocking(inspect.get)
     get_async = _awaiting(inspect.get)
@@ -286,6 +295,14 @@ class Client(TaskSet):
     paused_queues_async = _awaiting(inspect.paused_queues)
     workers = _blocking(presence.workers)
     workers_async = _awaiting(presence.workers)
+
+    def migrate(self) -> int:
+        """Bring the schema up to date, one process at a time. A SQLite file does so by itself."""
+        return self.whole_store.migrate()
+
+    async def migrate_async(self) -> int:
+        """Bring the schema up to date, one process at a time. A SQLite file does so by itself."""
+        return await self.whole_async_store.migrate()
 
     def enqueue_many(
         self, calls: Sequence[Call[Any]], *, on: object | None = None
@@ -347,7 +364,8 @@ class Client(TaskSet):
         """The store of all tenants for callers in threads, opened when first asked for."""
         with self._lock:
             if self._store is None:
-                self._store = open_store(self.url, give_up_seconds=self._give_up_seconds)
+                store = open_store(self.url, give_up_seconds=self._give_up_seconds)
+                self._store = self.watcher.watch(store) if self.watcher else store
             return self._store
 
     @property
@@ -364,6 +382,7 @@ class Client(TaskSet):
         store = self._async_stores.get(loop)
         if store is None:
             store = open_async_store(self.url, give_up_seconds=self._give_up_seconds)
+            store = self.watcher.watch_async(store) if self.watcher else store
             self._async_stores[loop] = store
         return store
 

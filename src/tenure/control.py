@@ -6,6 +6,8 @@ return Skip("nothing to do")       finished as `skipped`
 raise Cancel("superseded")         finished as `cancelled`
 """
 
+from typing import TypeAlias
+
 from tenure.job import check_seconds
 
 
@@ -48,3 +50,7 @@ class Cancel(Control):
     def __init__(self, reason: str = "cancelled by its handler") -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+Instead: TypeAlias = Retry | Snooze | Skip | Cancel
+"""Each by its name: type checkers take them out of a handler's result type one by one."""

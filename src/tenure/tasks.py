@@ -16,7 +16,7 @@ annotations. A first parameter annotated `Running` is left out: the worker fills
 
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import (
@@ -25,19 +25,20 @@ from typing import (
     Concatenate,
     Generic,
     Literal,
+    Never,
     ParamSpec,
     Protocol,
     TypedDict,
     TypeVar,
     Unpack,
-    get_type_hints,
     overload,
 )
 
 import msgspec
 
-from tenure.codec import check_type, decode, encode
-from tenure.errors import InvalidInput, PayloadInvalid, TenantMismatch
+from tenure.codec import encode
+from tenure.control import Instead
+from tenure.errors import InvalidInput, TenantMismatch
 from tenure.job import (
     MAX_ATTEMPTS_LIMIT,
     MAX_PRIORITY,
@@ -51,6 +52,7 @@ from tenure.job import (
 )
 from tenure.policy import CustomPolicy, Policy, dump_policy
 from tenure.running import Running, current
+from tenure.signature import Signature
 
 if TYPE_CHECKING:
     from tenure.client import Handle
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
+J = TypeVar("J", bound=Running)
 
 TRACE = "trace"
 """The metadata that children inherit: the context of a trace, such as `traceparent`."""
@@ -84,6 +87,11 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
         check_int("max_attempts", self.max_attempts, 1, MAX_ATTEMPTS_LIMIT)
         if self.timeout_seconds is not None:
             check_seconds("timeout_seconds", self.timeout_seconds, least=0.001)
+        if not (self.retry is None or isinstance(self.retry, Policy) or callable(self.retry)):
+            raise InvalidInput(
+                "retry must be a policy such as Exponential() or Fixed(60), or a function of the "
+                f"attempts so far, not {self.retry!r:.60}; how many attempts is max_attempts"
+            )
         if self.isolation not in ("none", "process"):
             raise InvalidInput(f'isolation must be "none" or "process", not {self.isolation!r}')
         for name in ("retry_on", "fail_on"):
@@ -115,7 +123,7 @@ class CallOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int | None = None
     timeout_seconds: float | None = None
     metadata: Mapping[str, object] | None = None
-    parents: "tuple[int | Handle[Any], ...]" = ()
+    parents: "Iterable[int | Handle[Any]]" = ()
     on: object | None = None
 
 
@@ -132,7 +140,7 @@ class _CallOptions(TypedDict, total=False):
     max_attempts: int
     timeout_seconds: float
     metadata: Mapping[str, object]
-    parents: "tuple[int | Handle[Any], ...]"
+    parents: "Iterable[int | Handle[Any]]"
     on: object
 
 
@@ -147,11 +155,11 @@ class Client(Protocol):
     """What a bound task needs of its application."""
 
     def enqueue_many(
-        self, calls: Sequence[Call[Any]], *, on: object | None = None
-    ) -> "list[Handle[Any]]": ...
+        self, calls: Iterable[Call[R]], *, on: object | None = None
+    ) -> "list[Handle[R]]": ...
     async def enqueue_many_async(
-        self, calls: Sequence[Call[Any]], *, on: object | None = None
-    ) -> "list[Handle[Any]]": ...
+        self, calls: Iterable[Call[R]], *, on: object | None = None
+    ) -> "list[Handle[R]]": ...
 
 
 class Task(Generic[P, R]):
@@ -165,7 +173,7 @@ class Task(Generic[P, R]):
         self.kind: Kind = _kind(fn, options)
         """How the worker runs it."""
         self._clients: list[Client] = []
-        self._shape: _Shape | None = None
+        self._signature: Signature | None = None
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
@@ -206,24 +214,24 @@ class Task(Generic[P, R]):
 
     def decode_args(self, args: str | bytes) -> tuple[list[Any], dict[str, Any]]:
         """Stored arguments as positional and keyword arguments of the function, typed."""
-        return self._the_shape().unpack(args)
+        return self._the_signature().unpack(args)
 
     def check(self) -> None:
         """Raise `InvalidInput` when the function's annotations cannot be used."""
-        self._the_shape()
+        self._the_signature()
 
     @property
     def wants_running(self) -> bool:
         """Does the function take the running job as its first parameter?"""
-        return self._the_shape().wants_running
+        return self._the_signature().wants_running
 
     @property
     def result_type(self) -> object:
         """The annotated type of the result, or `object`."""
-        return self._the_shape().result_type
+        return self._the_signature().result_type
 
     def _call(self, args: Any, kwargs: Any, chosen: CallOptions) -> Call[R]:
-        job = _new_job(self, self._the_shape().pack(args, kwargs), chosen)
+        job = _new_job(self, self._the_signature().pack(args, kwargs), chosen)
         return Call(self, job)
 
     def _client(self) -> Client:
@@ -235,10 +243,10 @@ class Task(Generic[P, R]):
             )
         return self._clients[0]
 
-    def _the_shape(self) -> "_Shape":
-        if self._shape is None:  # late: annotations may name what is defined further down
-            self._shape = _Shape(self.name, self.fn)
-        return self._shape
+    def _the_signature(self) -> Signature:
+        if self._signature is None:  # late: annotations may name what is defined further down
+            self._signature = Signature(self.name, self.fn)
+        return self._signature
 
 
 def _kind(fn: Callable[..., Any], options: TaskOptions) -> Kind:
@@ -290,7 +298,7 @@ class TaskSet:
 
     def task(
         self,
-        *,
+        *bare: Never,
         name: str | None = None,
         queue: str = "default",
         priority: int = 0,
@@ -300,8 +308,14 @@ class TaskSet:
         retry_on: tuple[type[BaseException], ...] = (Exception,),
         fail_on: tuple[type[BaseException], ...] = (),
         isolation: Isolation = "none",
+        **unknown: Never,
     ) -> "_Decorator":
-        """Register the decorated function as a task."""
+        """Register the decorated function as a task: `@app.task()`, `@app.task(queue="mail")`."""
+        if bare:
+            raise InvalidInput("write @app.task() with parentheses; its options go between them")
+        if unknown:
+            known = ", ".join(["name", *TaskOptions.__struct_fields__])
+            raise InvalidInput(f"a task has no option {min(unknown)!r}; its options are {known}")
         options = TaskOptions(
             queue=queue, priority=priority, max_attempts=max_attempts,
             timeout_seconds=timeout_seconds, retry=retry, retry_on=retry_on, fail_on=fail_on,
@@ -327,18 +341,37 @@ class _Decorator:
         self._name = name
         self._options = options
 
+    # A first parameter that takes anything would take a Running, too: such a task is not checked.
     @overload
-    def __call__(self, fn: Callable[Concatenate[Running, P], Awaitable[R]]) -> Task[P, R]: ...
+    def __call__(
+        self, fn: Callable[Concatenate[object, ...], Awaitable[R | Instead]]
+    ) -> Task[..., R]: ...
     @overload
-    def __call__(self, fn: Callable[Concatenate[Running, P], R]) -> Task[P, R]: ...
+    def __call__(self, fn: Callable[Concatenate[object, ...], R | Instead]) -> Task[..., R]: ...
     @overload
-    def __call__(self, fn: Callable[P, Awaitable[R]]) -> Task[P, R]: ...
+    def __call__(self, fn: Callable[Concatenate[J, P], Awaitable[R | Instead]]) -> Task[P, R]: ...
     @overload
-    def __call__(self, fn: Callable[P, R]) -> Task[P, R]: ...
+    def __call__(self, fn: Callable[Concatenate[J, P], R | Instead]) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, Awaitable[R | Instead]]) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R | Instead]) -> Task[P, R]: ...
     def __call__(self, fn: Callable[..., Any]) -> Task[..., Any]:
-        task: Task[..., Any] = Task(fn, self._name or task_name(fn), self._options)
+        _check_function(fn)
+        name = task_name(fn) if self._name is None else self._name
+        task: Task[..., Any] = Task(fn, name, self._options)
         self._tasks.add(task)
         return task
+
+
+def _check_function(fn: Any) -> None:
+    if not callable(fn) or inspect.isclass(fn) or not hasattr(fn, "__qualname__"):
+        raise InvalidInput(f"a task is a function, not {fn!r:.60}; write a def that calls it")
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise InvalidInput(
+            f"{fn.__qualname__} is a generator, and its items have nowhere to go; return a list, "
+            "or enqueue a job for each item"
+        )
 
 
 def task_name(fn: Callable[..., Any]) -> str:
@@ -351,87 +384,8 @@ def task_name(fn: Callable[..., Any]) -> str:
     return f"{module}.{fn.__qualname__}"
 
 
-class _Shape:
-    """The signature of a task: how a call becomes JSON, and JSON a call again."""
-
-    def __init__(self, task: str, fn: Callable[..., Any]) -> None:
-        signature = inspect.signature(fn)
-        try:
-            hints = get_type_hints(fn, include_extras=True)
-        except NameError as error:
-            raise InvalidInput(
-                f"an annotation of {task} cannot be read: {error}; import it at run time, not only "
-                "under TYPE_CHECKING"
-            ) from error
-        self._task = task
-        params = list(signature.parameters.values())
-        self.wants_running = bool(params) and hints.get(params[0].name) is Running
-        if self.wants_running:
-            params = params[1:]
-        self._signature = signature.replace(parameters=params)
-        self.result_type = hints.get("return", object)
-        self._names = [p.name for p in params]
-        self._star = next((p.name for p in params if p.kind is p.VAR_POSITIONAL), None)
-        self._stars = next((p.name for p in params if p.kind is p.VAR_KEYWORD), None)
-        self._by_position = [
-            p.name for p in params if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        ]
-        self._fields = msgspec.defstruct(
-            "Arguments",
-            [self._field(p, hints.get(p.name, object)) for p in params],
-            kw_only=True,
-            forbid_unknown_fields=True,
-        )
-        self._check(hints)
-
-    def _check(self, hints: Mapping[str, object]) -> None:
-        """Find out now whether every annotation can be decoded, not in the middle of the night."""
-        for name in [*self._names, "return"]:
-            what = "result" if name == "return" else f"parameter {name!r}"
-            check_type(f"the annotation of the {what} of {self._task}", hints.get(name, object))
-
-    def _field(self, param: inspect.Parameter, hint: Any) -> Any:
-        if param.kind is param.VAR_POSITIONAL:
-            return param.name, list[hint], msgspec.field(default_factory=list)
-        if param.kind is param.VAR_KEYWORD:
-            return param.name, dict[str, hint], msgspec.field(default_factory=dict)
-        if param.default is param.empty:
-            return param.name, hint
-        default = param.default
-        return param.name, hint, msgspec.field(default_factory=lambda: default)
-
-    def pack(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Json:
-        """A call as JSON: arguments by name. Refuses what does not fit the signature."""
-        task = self._task
-        try:
-            bound = self._signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise InvalidInput(f"this call does not fit {task}{self._signature}: {error}") from None
-        data = encode(bound.arguments, what=f"the arguments of {task}")
-        try:
-            decode(data, self._fields)
-        except PayloadInvalid as error:
-            why = str(error).removeprefix(f"stored JSON does not fit {self._fields.__name__}: ")
-            raise InvalidInput(f"this call does not fit {task}{self._signature}: {why}") from None
-        return data
-
-    def unpack(self, data: str | bytes) -> tuple[list[Any], dict[str, Any]]:
-        """JSON as a call, every value of its annotated type."""
-        fields = decode(data, self._fields)
-        values = {name: getattr(fields, name) for name in self._names}
-        args = [values.pop(name) for name in self._by_position]
-        args += values.pop(self._star) if self._star else []
-        kwargs = values.pop(self._stars) if self._stars else {}
-        return args, values | kwargs
-
-
 def _new_job(task: Task[..., Any], args: Json, chosen: CallOptions) -> NewJob:
     options = task.options_of_task
-    unique = chosen.unique
-    if chosen.key is not None:
-        if unique is not None:
-            raise InvalidInput("give key= or unique=, not both")
-        unique = Unique(key=chosen.key)
     stored = options.retry
     parent = current()
     metadata = _metadata(parent, chosen.metadata)
@@ -443,15 +397,34 @@ def _new_job(task: Task[..., Any], args: Json, chosen: CallOptions) -> NewJob:
         delay_seconds=chosen.delay_seconds,
         due_at=chosen.due_at,
         tenant=_tenant(parent, chosen.tenant),
-        unique=unique,
+        unique=_unique(chosen),
         max_attempts=options.max_attempts if chosen.max_attempts is None else chosen.max_attempts,
         timeout_seconds=(
             options.timeout_seconds if chosen.timeout_seconds is None else chosen.timeout_seconds
         ),
         retry=dump_policy(stored) if isinstance(stored, Policy) else None,
         metadata=encode(metadata, what="metadata") if metadata else None,
-        parents=tuple(p if isinstance(p, int) else p.id for p in chosen.parents),
+        parents=_parents(chosen.parents),
     )
+
+
+def _unique(chosen: CallOptions) -> Unique | None:
+    unique: object = chosen.unique
+    if not (unique is None or isinstance(unique, Unique)):
+        raise InvalidInput(f"unique takes Unique(key=...), not {unique!r:.60}; a text goes to key=")
+    if chosen.key is None:
+        return unique
+    if unique is not None:
+        raise InvalidInput("give key= or unique=, not both")
+    return Unique(key=chosen.key)
+
+
+def _parents(given: object) -> tuple[int, ...]:
+    """The ids of handles, jobs and ids; `NewJob` looks at what is none."""
+    if not isinstance(given, Iterable) or isinstance(given, str):
+        raise InvalidInput(f"parents takes several handles or ids: parents=[{given!r:.60}]")
+    ids: list[Any] = [getattr(parent, "id", parent) for parent in given]
+    return tuple(ids)
 
 
 def _tenant(parent: Running | None, chosen: str | None) -> str:
@@ -469,5 +442,7 @@ def _metadata(
     parent: Running | None, chosen: Mapping[str, object] | None
 ) -> Mapping[str, object] | None:
     """A job that a handler enqueues goes on with the handler's trace."""
+    if not (chosen is None or isinstance(chosen, Mapping)):
+        raise InvalidInput(f"metadata maps names to values, unlike {chosen!r:.60}")
     trace = None if parent is None else parent.metadata.get(TRACE)
     return chosen if trace is None else {TRACE: trace} | dict(chosen or {})

@@ -1,4 +1,4 @@
-"""A caller with one of the libraries, on a database of their own. The rows are audited at the end."""
+"""A caller with one of the libraries, on a database of their own, audited at the end."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.borrowing.libraries import LIBRARIES, Caller, Library
+from tests.borrowing.libraries import Caller, Library, params
 from tests.support.audit import audit
 from tests.support.stores import open_face
 
 
-@pytest.fixture(params=LIBRARIES, ids=lambda library: library.name)
+@pytest.fixture(params=params())
 def library(request: pytest.FixtureRequest) -> Library:
     """The library under test; a test that asks for it runs once per library."""
     chosen: Library = request.param

@@ -19,6 +19,7 @@ import aiosqlite
 import asyncpg
 import psycopg
 import psycopg2
+import pytest
 import sqlalchemy
 from sqlalchemy import orm
 from sqlalchemy.ext import asyncio as sqlalchemy_async
@@ -78,7 +79,7 @@ class Caller(ABC):
     def close(self) -> None:
         """Close the connection."""
 
-    def end(self) -> None:
+    def end(self) -> None:  # noqa: B027 - most have nothing
         """Let go of all that is left."""
 
     def pay(self) -> None:
@@ -160,9 +161,7 @@ class Asyncpg(Caller):
         else:
             self.on = self.done(asyncpg.connect(self.address))
         for kind in ("json", "jsonb"):
-            self.done(
-                self.on.set_type_codec(kind, schema="pg_catalog", encoder=repr, decoder=repr)
-            )
+            self.done(self.on.set_type_codec(kind, schema="pg_catalog", encoder=repr, decoder=repr))
 
     async def _make_pool(self) -> Any:
         return await asyncpg.create_pool(self.address, min_size=1, max_size=1)
@@ -198,7 +197,7 @@ class SQLAlchemy(Caller):
 
     def open(self) -> None:
         kind, _, dialect = self.driver.partition(" ")
-        self.is_async = kind.startswith("Async") or kind.startswith("async")
+        self.is_async = kind.startswith(("Async", "async"))
         make = sqlalchemy_async.create_async_engine if self.is_async else sqlalchemy.create_engine
         self.engine: Any = make(sqlalchemy_url(dialect, self.address))
         self.on = self.done(self.make(kind))
@@ -216,6 +215,15 @@ class SQLAlchemy(Caller):
         assert kind == "async_scoped_session"
         maker = sqlalchemy_async.async_sessionmaker(self.engine)
         return sqlalchemy_async.async_scoped_session(maker, scopefunc=lambda: self)
+
+    @property
+    def driver_connection(self) -> Any:
+        """What is under a session that has begun."""
+        connection = self.done(self.on.connection())
+        pooled = (
+            self.done(connection.get_raw_connection()) if self.is_async else connection.connection
+        )
+        return pooled.driver_connection
 
     def begin(self) -> None:
         self.done(self.on.begin())
@@ -296,22 +304,23 @@ class Library:
     make: Callable[[Store, str, str], Caller]
     driver: str
     is_async: bool = False
+    is_quick: bool = False
+    """Its tests belong to the inner loop. All others are for `make test`."""
 
     @property
     def is_postgres(self) -> bool:
         return "sqlite" not in self.driver
 
 
-POSTGRES = "postgresql+"
 LIBRARIES = (
     Library("psycopg", Plainly, "psycopg"),
     Library("psycopg-async", Plainly, "psycopg-async", True),
-    Library("psycopg2", Plainly, "psycopg2"),
+    Library("psycopg2", Plainly, "psycopg2", is_quick=True),
     Library("psycopg2 on an async store", Plainly, "psycopg2", True),
-    Library("asyncpg", Asyncpg, "asyncpg", True),
+    Library("asyncpg", Asyncpg, "asyncpg", True, is_quick=True),
     Library("asyncpg-pool", Asyncpg, "asyncpg-pool", True),
     Library("Connection-psycopg", SQLAlchemy, "Connection postgresql+psycopg"),
-    Library("Session-psycopg", SQLAlchemy, "Session postgresql+psycopg"),
+    Library("Session-psycopg", SQLAlchemy, "Session postgresql+psycopg", is_quick=True),
     Library("Session-psycopg on an async store", SQLAlchemy, "Session postgresql+psycopg", True),
     Library("Connection-psycopg2", SQLAlchemy, "Connection postgresql+psycopg2"),
     Library("Session-psycopg2", SQLAlchemy, "Session postgresql+psycopg2"),
@@ -319,16 +328,40 @@ LIBRARIES = (
     Library("AsyncConnection-psycopg", SQLAlchemy, "AsyncConnection postgresql+psycopg", True),
     Library("AsyncSession-psycopg", SQLAlchemy, "AsyncSession postgresql+psycopg", True),
     Library("AsyncConnection-asyncpg", SQLAlchemy, "AsyncConnection postgresql+asyncpg", True),
-    Library("AsyncSession-asyncpg", SQLAlchemy, "AsyncSession postgresql+asyncpg", True),
+    Library(
+        "AsyncSession-asyncpg", SQLAlchemy, "AsyncSession postgresql+asyncpg", True, is_quick=True
+    ),
     Library("async-scoped-asyncpg", SQLAlchemy, "async_scoped_session postgresql+asyncpg", True),
-    Library("Django-postgresql", Django, "postgresql"),
+    Library("Django-postgresql", Django, "postgresql", is_quick=True),
     Library("sqlite3", Plainly, "sqlite3"),
     Library("sqlite3 on an async store", Plainly, "sqlite3", True),
     Library("aiosqlite", Plainly, "aiosqlite", True),
     Library("Connection-pysqlite", SQLAlchemy, "Connection sqlite+pysqlite"),
-    Library("Session-pysqlite", SQLAlchemy, "Session sqlite+pysqlite"),
+    Library("Session-pysqlite", SQLAlchemy, "Session sqlite+pysqlite", is_quick=True),
     Library("Session-pysqlite on an async store", SQLAlchemy, "Session sqlite+pysqlite", True),
     Library("AsyncConnection-aiosqlite", SQLAlchemy, "AsyncConnection sqlite+aiosqlite", True),
-    Library("AsyncSession-aiosqlite", SQLAlchemy, "AsyncSession sqlite+aiosqlite", True),
-    Library("Django-sqlite3", Django, "sqlite3"),
+    Library(
+        "AsyncSession-aiosqlite", SQLAlchemy, "AsyncSession sqlite+aiosqlite", True, is_quick=True
+    ),
+    Library("Django-sqlite3", Django, "sqlite3", is_quick=True),
 )
+
+
+def through(which: Callable[[Library], bool]) -> pytest.MarkDecorator:
+    """A test runs only through these libraries."""
+    return pytest.mark.parametrize("library", params(which), indirect=True)
+
+
+def params(which: Callable[[Library], bool] = lambda _: True) -> list[Any]:
+    """These libraries as parameters of tests."""
+    return [
+        pytest.param(each, id=each.name, marks=() if each.is_quick else pytest.mark.slow)
+        for each in LIBRARIES
+        if which(each)
+    ]
+
+
+def named(*names: str) -> pytest.MarkDecorator:
+    """A test runs only through the libraries of these names."""
+    assert set(names) <= {each.name for each in LIBRARIES}
+    return through(lambda library: library.name in names)

@@ -1,4 +1,4 @@
-"""When does the caller's transaction begin? Libraries and drivers begin late; ours waits for none."""
+"""When does the caller's transaction begin? Libraries and drivers like to begin late."""
 
 from __future__ import annotations
 
@@ -18,14 +18,11 @@ from tenure.job import State, Unique, Until
 from tenure.lifecycle import retry, succeed
 from tenure.store import LANDED, Store, open_store
 from tests.borrowing.djangos import one_django
-from tests.borrowing.libraries import LIBRARIES, Caller, SQLAlchemy, sqlalchemy_url
+from tests.borrowing.libraries import Caller, SQLAlchemy, sqlalchemy_url, through
 from tests.support.stores import Clock
 from tests.support.work import ERROR, add, job, settle, take_one
 
-THROUGH_SQLALCHEMY = [each for each in LIBRARIES if each.make is SQLAlchemy]
-only_sqlalchemy = pytest.mark.parametrize(
-    "library", THROUGH_SQLALCHEMY, ids=lambda each: each.name, indirect=True
-)
+only_sqlalchemy = through(lambda library: library.make is SQLAlchemy)
 
 
 # SQLAlchemy begins by itself with the first statement: here that statement is ours.
@@ -67,9 +64,9 @@ def test_a_settlement_may_be_the_first_statement_too(caller: Caller, clock: Cloc
     claimed = take_one(caller.store, clock.now)
     for end in (caller.rollback, caller.commit):
         assert caller.store.get(claimed.id).state is State.RUNNING
-        assert caller.store.settle(
-            "w1", [succeed(claimed)], on=caller.on, now=clock.now
-        ) == [LANDED]
+        assert caller.store.settle("w1", [succeed(claimed)], on=caller.on, now=clock.now) == [
+            LANDED
+        ]
         end()
     assert caller.store.get(claimed.id).state is State.SUCCEEDED
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,12 @@ from tenure.errors import InvalidInput, SchemaMissing, StoreUnavailable, ValueRe
 from tenure.job import State, Unique
 from tenure.lifecycle import succeed
 from tenure.store import open_store
-from tests.borrowing.libraries import LIBRARIES, Caller, Library
+from tests.borrowing.libraries import Caller, Library, SQLAlchemy, named, through
 from tests.support.stores import Clock, open_face
 from tests.support.work import add, ids_of, job, take, take_one
 
 ROOT = Path(__file__).resolve().parents[2]
-on_postgres = pytest.mark.parametrize(
-    "library",
-    [each for each in LIBRARIES if each.is_postgres],
-    ids=lambda each: each.name,
-    indirect=True,
-)
+on_postgres = through(lambda library: library.is_postgres)
 LOCKED = "55P03"
 
 
@@ -46,20 +42,19 @@ def test_a_conflict_is_raised_as_the_callers_own_statement_would_raise_it(
     add(caller.store, clock.now)
     claimed = take_one(caller.store, clock.now)
     own = f"select from tenure.job where id = {claimed.id} for update"
-    errors: list[Any] = []
+
+    def error_of(call: Callable[[], object]) -> Any:
+        caller.begin()
+        caller.rows("set local lock_timeout = '20ms'")
+        with pytest.raises(Exception, match="lock timeout") as caught:
+            call()
+        caller.rollback()
+        return caught.value
+
     with psycopg.connect(url) as other:
         other.execute(own)
-        for statement in ("theirs", "ours"):
-            caller.begin()
-            caller.rows("set local lock_timeout = '20ms'")
-            with pytest.raises(Exception, match="lock timeout") as caught:  # noqa: PT011
-                if statement == "theirs":
-                    caller.rows(own)
-                else:
-                    caller.store.settle("w1", [succeed(claimed)], on=caller.on, now=clock.now)
-            errors.append(caught.value)
-            caller.rollback()
-    theirs, ours = errors
+        theirs = error_of(lambda: caller.rows(own))
+        ours = error_of(lambda: caller.store.settle("w1", [succeed(claimed)], on=caller.on))
     assert isinstance(ours, type(theirs))
     if isinstance(ours, DBAPIError):
         assert state_of(ours.orig) == LOCKED
@@ -71,6 +66,19 @@ def test_a_conflict_is_raised_as_the_callers_own_statement_would_raise_it(
     caller.store.settle("w1", [succeed(claimed)], on=caller.on, now=clock.now)
     caller.commit()
     assert caller.store.get(claimed.id).state is State.SUCCEEDED
+
+
+@on_postgres
+def test_no_plan_is_kept(caller: Caller, clock: Clock) -> None:
+    """One that was made while the tables were empty would scan them for ever."""
+    caller.begin()
+    for _ in range(10):
+        caller.store.enqueue([job()], on=caller.on, now=clock.now)
+    kept = caller.rows(
+        "select statement from pg_prepared_statements where statement like '%tenure.job%'"
+    )
+    assert [text for (text,) in kept if "pg_prepared_statements" not in text] == []
+    caller.commit()
 
 
 @on_postgres
@@ -148,23 +156,11 @@ def test_the_cursors_that_psycopg2_makes_do_not_matter(pg_migrated_url: str, clo
         assert ids_of(take(store, clock.now)) == [answer.id]
 
 
-TEXTS = ("sqlite3", "aiosqlite", "Session-pysqlite", "AsyncSession-aiosqlite")
-
-
-@pytest.mark.parametrize(
-    "library",
-    [each for each in LIBRARIES if each.name in TEXTS],
-    ids=lambda each: each.name,
-    indirect=True,
-)
+@named("sqlite3", "aiosqlite", "Session-pysqlite", "AsyncSession-aiosqlite")
 def test_what_sqlite3_makes_of_texts_does_not_matter(caller: Caller, clock: Clock) -> None:
     held = add(caller.store, clock.now, unique=Unique(key="k"))
     caller.begin()
-    connection = caller.on
-    if hasattr(connection, "get_bind"):  # a session of SQLAlchemy
-        pooled = caller.done(connection.connection())
-        pooled = caller.done(pooled.get_raw_connection()) if caller.driver[:5] == "Async" else pooled.connection
-        connection = pooled.driver_connection
+    connection = caller.driver_connection if isinstance(caller, SQLAlchemy) else caller.on
     connection.text_factory = bytes
     [answer] = caller.store.enqueue([job(unique=Unique(key="k"))], on=caller.on, now=clock.now)
     assert (answer.id, answer.created) == (held, False)

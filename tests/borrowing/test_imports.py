@@ -16,7 +16,8 @@ from tenure.errors import InvalidInput
 from tenure.job import NewJob
 from tenure.store import open_store
 
-with open_store("sqlite://" + "/" + sys.argv[1] + "?driver=sqlite3&allow_affected_sqlite=1") as store:
+options = "?driver=sqlite3&allow_affected_sqlite=1"
+with open_store(f"sqlite:///{sys.argv[1]}{options}") as store:
     try:
         store.enqueue([NewJob(task="app.work")], on=object())
     except InvalidInput:

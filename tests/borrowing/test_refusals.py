@@ -24,7 +24,7 @@ from sqlalchemy.ext import asyncio as sqlalchemy_async
 from tenure.errors import InvalidInput
 from tenure.store import Store, open_async_store, open_store
 from tests.borrowing.djangos import one_django
-from tests.borrowing.libraries import LIBRARIES, Caller, Django, SQLAlchemy, sqlalchemy_url
+from tests.borrowing.libraries import Caller, Django, SQLAlchemy, named, sqlalchemy_url, through
 from tests.support.work import job
 
 
@@ -35,13 +35,6 @@ def refuses(store: Store, on: object, why: str) -> None:
     with pytest.raises(InvalidInput, match=why):
         store.settle("w1", [], on=on)
     assert store.list_jobs().jobs == ()
-
-
-def libraries(*names: str) -> Any:
-    """Run once for each of these libraries."""
-    chosen = [each for each in LIBRARIES if each.name in names]
-    assert len(chosen) == len(names)
-    return pytest.mark.parametrize("library", chosen, ids=lambda each: each.name, indirect=True)
 
 
 @pytest.fixture
@@ -61,7 +54,7 @@ def local(app_file: Path) -> Iterator[Store]:
 # Closed, or without a transaction.
 
 
-@libraries(
+@named(
     "psycopg", "psycopg-async", "psycopg2", "asyncpg", "asyncpg-pool", "Connection-psycopg",
     "AsyncConnection-psycopg", "AsyncConnection-asyncpg", "sqlite3", "aiosqlite",
     "Connection-pysqlite", "AsyncConnection-aiosqlite",
@@ -71,7 +64,7 @@ def test_a_closed_connection_is_refused(caller: Caller) -> None:
     refuses(caller.store, caller.on, "closed")
 
 
-@libraries("psycopg", "psycopg-async", "psycopg2", "asyncpg", "asyncpg-pool", "sqlite3", "aiosqlite")
+@named("psycopg", "psycopg-async", "psycopg2", "asyncpg", "asyncpg-pool", "sqlite3", "aiosqlite")
 def test_without_a_transaction_each_statement_would_be_committed(caller: Caller) -> None:
     if caller.driver == "psycopg-async":
         caller.done(caller.on.set_autocommit(True))
@@ -80,12 +73,7 @@ def test_without_a_transaction_each_statement_would_be_committed(caller: Caller)
     refuses(caller.store, caller.on, "transaction; (open one with|execute BEGIN)|BEGIN IMMEDIATE")
 
 
-@pytest.mark.parametrize(
-    "library",
-    [each for each in LIBRARIES if each.make is SQLAlchemy],
-    ids=lambda each: each.name,
-    indirect=True,
-)
+@through(lambda library: library.make is SQLAlchemy)
 def test_sqlalchemys_autocommit_is_refused(caller: SQLAlchemy) -> None:
     caller.engine = caller.engine.execution_options(isolation_level="AUTOCOMMIT")
     on = caller.done(caller.make(caller.driver.partition(" ")[0]))
@@ -93,14 +81,14 @@ def test_sqlalchemys_autocommit_is_refused(caller: SQLAlchemy) -> None:
     caller.done((on.remove if hasattr(on, "remove") else on.close)())
 
 
-@libraries("Django-postgresql", "Django-sqlite3")
+@named("Django-postgresql", "Django-sqlite3")
 def test_django_outside_of_an_atomic_block_is_refused(caller: Django) -> None:
     refuses(caller.store, caller.on, r"inside of transaction\.atomic\(\)")
     caller.close()
     refuses(caller.store, caller.on, r"inside of transaction\.atomic\(\)")
 
 
-@libraries("Django-postgresql", "Django-sqlite3")
+@named("Django-postgresql", "Django-sqlite3")
 def test_django_after_an_error_in_its_block_is_refused(caller: Django) -> None:
     with transaction.atomic():
         with pytest.raises(ZeroDivisionError), transaction.atomic(savepoint=False):
@@ -111,7 +99,7 @@ def test_django_after_an_error_in_its_block_is_refused(caller: Django) -> None:
         refuses(caller.store, caller.on, "after an error; leave the atomic block")
 
 
-@libraries("Django-postgresql", "Django-sqlite3")
+@named("Django-postgresql", "Django-sqlite3")
 def test_the_django_connection_of_another_thread_is_refused(caller: Django) -> None:
     theirs = connections["default"]
     seen: list[BaseException] = []
@@ -169,9 +157,7 @@ def test_aiosqlite_needs_an_async_store(local: Store, app_file: Path) -> None:
     asyncio.run(try_it())
 
 
-def test_the_sync_half_of_an_async_session_is_refused(
-    remote: Store, pg_migrated_url: str
-) -> None:
+def test_the_sync_half_of_an_async_session_is_refused(remote: Store, pg_migrated_url: str) -> None:
     async def try_it() -> None:
         engine = sqlalchemy_async.create_async_engine(
             sqlalchemy_url("postgresql+asyncpg", pg_migrated_url)
@@ -317,10 +303,10 @@ def test_a_session_that_waits_for_a_rollback_is_refused(local: Store, app_file: 
     engine = sqlalchemy.create_engine(sqlalchemy_url("sqlite", str(app_file)))
     Base.metadata.create_all(engine)
     with orm.Session(engine) as session:
-        session.add_all([Payment(n=1)])
+        session.add(Payment(n=1))
         session.commit()
         session.add(Payment(n=1))
-        with pytest.warns(sqlalchemy.exc.SAWarning), pytest.raises(IntegrityError):
+        with pytest.raises(IntegrityError):
             session.flush()
         refuses(local, session, "rolled back")
     engine.dispose()

@@ -1,4 +1,4 @@
-"""In the caller's transaction, through every library: all of it or nothing, and never our COMMIT."""
+"""In the caller's transaction, through every library: all or nothing, and never our COMMIT."""
 
 from __future__ import annotations
 
@@ -238,9 +238,7 @@ def test_a_completion_commits_with_the_callers_rows(caller: Caller, clock: Clock
     caller.begin()
     caller.pay()
     result = encode({"said": ODD})
-    [answer] = caller.store.settle(
-        "w1", [succeed(claimed, result)], on=caller.on, now=clock.now
-    )
+    [answer] = caller.store.settle("w1", [succeed(claimed, result)], on=caller.on, now=clock.now)
     assert answer == LANDED
     assert caller.store.get(claimed.id).state is State.RUNNING, "it was committed by Tenure"
     caller.commit()

@@ -2,11 +2,14 @@
 
 How a snippet is marked, in the line that opens its fence:
 
-    ```python             runs as printed, alone, in an empty working directory
-    ```python postgres    the same, with DATABASE_URL naming a migrated, empty PostgreSQL database
-    ```text output        what the snippet above prints, to the letter
+    ```python                  runs as printed, as a script of its own, in a folder of its own
+    ```python postgres         the same, with DATABASE_URL naming a migrated, empty database
+    ```python worker           works until it is interrupted, and then ends with status 0
+    ```python beside shop.py   runs while the worker in shop.py of the same page works
+    ```text output             what the snippet above prints, to the letter
 
-There is no mark for a snippet that does not run.
+A snippet that begins with a comment such as `# shop.py` is a file of that name, which the snippets
+below it on the page find in their folder. There is no mark for a snippet that does not run.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ _FENCE = re.compile(r"^```(.*)$")
 _HEADING = re.compile(r"^(#+) (.+)$")
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 _CODE = re.compile(r"`([^`\n]+)`")
+_FILE = re.compile(r"# (\w+\.py)\n")
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,17 @@ class Snippet:
     def name(self) -> str:
         """Where it stands."""
         return f"{self.page}:{self.line}"
+
+    @property
+    def file(self) -> str:
+        """The name of its file."""
+        named = _FILE.match(self.code)
+        return named[1] if named else "snippet.py"
+
+    @property
+    def beside(self) -> str | None:
+        """The file of the worker that it needs."""
+        return self.marks[2] if self.marks[1:2] == ("beside",) else None
 
 
 @dataclass(frozen=True)

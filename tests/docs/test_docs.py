@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,11 +14,13 @@ import pytest
 from tenure.lifecycle import TRANSITIONS
 from tests.docs.pages import PAGES, ROOT, Page, Snippet, page
 
-SNIPPETS = [snippet for each in PAGES for snippet in each.snippets]
+ALL = [snippet for each in PAGES for snippet in each.snippets]
+SNIPPETS = [snippet for snippet in ALL if snippet.marks != ("python", "worker")]
+SNIPPET_SECONDS = 60.0
 RECORDS = [each for each in PAGES if re.match(r"docs/adr/\d{4}-", each.name)]
 
 # Where a file may be named from, besides the root and the page's own folder.
-HOMES = ("src/tenure", "src/tenure/store", "src/tenure/store/sql/sqlite")
+HOMES = ("src/tenure", "src/tenure/store", "src/tenure/worker", "src/tenure/store/sql/sqlite")
 FILE = re.compile(r"[\w./-]+\.(py|sql|md|toml|txt|sh)\Z")
 FOLDER = re.compile(r"[\w.-]+/([\w.-]+/)*\Z")
 VERB = re.compile(r"\bmake ([a-z]+)\b")
@@ -22,28 +28,58 @@ VERB = re.compile(r"\bmake ([a-z]+)\b")
 
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda snippet: snippet.name)
 def test_a_snippet_runs_as_printed_and_prints_what_the_page_says(
-    snippet: Snippet,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    request: pytest.FixtureRequest,
+    snippet: Snippet, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    assert snippet.marks in {("python",), ("python", "postgres")}
-    if "postgres" in snippet.marks:
-        monkeypatch.setenv("DATABASE_URL", request.getfixturevalue("pg_migrated_url"))
+    environment = {k: v for k, v in os.environ.items() if k not in ("DATABASE_URL", "TENURE_URL")}
+    if snippet.marks == ("python", "postgres"):
+        environment["DATABASE_URL"] = request.getfixturevalue("pg_migrated_url")
+    for each in page(snippet.page).snippets:
+        if each.line <= snippet.line:
+            (tmp_path / each.file).write_text(each.code, "utf-8")
+
+    def start(file: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-W", "error", file], cwd=tmp_path, env=environment,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    if snippet.beside is None:
+        printed = finish(start(snippet.file))
     else:
-        monkeypatch.delenv("DATABASE_URL", raising=False)
-    monkeypatch.chdir(tmp_path)
-    at_its_line = "\n" * (snippet.line - 1) + snippet.code
-    exec(compile(at_its_line, ROOT / snippet.page, "exec"), {"__name__": "__main__"})
-    assert snippet.output in (None, capsys.readouterr().out)
+        worker = start(snippet.beside)
+        try:
+            printed = finish(start(snippet.file))
+        finally:
+            worker.send_signal(signal.SIGINT)
+            finish(worker)
+    assert snippet.output in (None, printed)
 
 
-def test_the_readme_shows_snippets_for_both_databases() -> None:
-    assert [each.marks for each in page("README.md").snippets] == [
-        ("python",),
-        ("python", "postgres"),
-    ]
+def finish(process: subprocess.Popen[str]) -> str:
+    """Wait for a snippet to end well. Answers what it has printed."""
+    try:
+        printed, told = process.communicate(timeout=SNIPPET_SECONDS)
+    finally:
+        process.kill()
+    assert process.returncode == 0, told
+    assert "Exception ignored" not in told, told
+    return printed
+
+
+def test_every_mark_of_a_snippet_is_known_and_every_worker_has_work() -> None:
+    marks = {each.marks[:2] for each in ALL}
+    assert marks <= {
+        ("python",), ("python", "postgres"), ("python", "worker"), ("python", "beside")
+    }  # fmt: skip
+    workers = {(each.page, each.file) for each in ALL if each.marks == ("python", "worker")}
+    assert workers == {(each.page, each.beside) for each in ALL if each.beside}
+
+
+def test_the_readme_begins_with_a_snippet_on_sqlite_and_has_one_on_postgres() -> None:
+    first, *others = page("README.md").snippets
+    assert first.marks == ("python",)
+    assert "sqlite:///" in first.code
+    assert ("python", "postgres") in [each.marks for each in others]
 
 
 @pytest.mark.parametrize("each", PAGES, ids=lambda each: each.name)

@@ -97,7 +97,7 @@ def test_code_that_is_too_old_for_the_schema_says_what_to_do(
 
 
 def test_a_database_without_our_schema_names_the_command(pg_url: str) -> None:
-    with open_store(pg_url) as store, pytest.raises(SchemaMissing, match="tenure db migrate"):
+    with open_store(pg_url) as store, pytest.raises(SchemaMissing, match=r"app\.migrate\(\)"):
         store.enqueue(new_jobs(1))
 
 

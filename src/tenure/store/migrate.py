@@ -22,7 +22,7 @@ VERSION_TABLE = (
 def check_version(version: int | None, min_code: int | None) -> None:
     """Refuse a schema that this code cannot use."""
     if version is None or min_code is None:
-        raise SchemaMissing("this database has no Tenure schema yet; run `tenure db migrate`")
+        raise SchemaMissing("this database has no Tenure schema yet; call app.migrate()")
     if min_code > VERSION:
         raise SchemaTooNew(
             f"the schema is at version {version} and needs Tenure with schema {min_code} or newer; "
@@ -30,7 +30,7 @@ def check_version(version: int | None, min_code: int | None) -> None:
         )
     if version < VERSION:
         raise SchemaTooOld(
-            f"the schema is at version {version}, not {VERSION}; run `tenure db migrate`"
+            f"the schema is at version {version}, not {VERSION}; call app.migrate()"
         )
 
 

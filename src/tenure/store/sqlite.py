@@ -193,17 +193,13 @@ class _Process:
         self.pid = os.getpid()
         self.lock = Turn()
         self.read_lock = Turn()
-        self.watch_lock = Turn()
+        self.watch_lock = threading.Lock()  # a bell's thread is never interrupted
         self.waiting: deque[Call] = deque()
         self.writer: Connection | None = None
         self.reader: Connection | None = None
         self.watcher: Connection | None = None
         self.watched: tuple[int, object] = (-1, None)  # data_version, and the signs seen then
         self.still = False
-
-    def turns(self) -> tuple[Turn, ...]:
-        """One per connection, in the order in which they are taken together."""
-        return self.lock, self.read_lock, self.watch_lock
 
 
 class SQLite(Session):
@@ -283,7 +279,7 @@ class SQLite(Session):
 
     def bell(self, ring: Ring) -> Bell:
         self._refuse_if_closed()
-        return SQLiteBell(self.look, ring)
+        return SQLiteBell(self.look, self.path, ring)
 
     def look(self) -> object:
         """Signs of the lines of jobs, which differ when a ticket was put in one since.
@@ -292,12 +288,8 @@ class SQLite(Session):
         holds up. (`data_version` costs 6 microseconds, the signs are read only when it changed.)
         """
         process = self._process()
-        if not process.watch_lock.acquire(self._give_up_seconds):
-            raise StoreBusy(f"{self.path} is about to be forked, or closed; try again")
-        try:
+        with process.watch_lock:
             return self._look(process)
-        finally:
-            process.watch_lock.release()
 
     async def rest(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -333,24 +325,25 @@ class SQLite(Session):
         process = self._processes[-1]
         if process.still:
             process.still = False
-            for turn in process.turns():
-                turn.release()
+            process.watch_lock.release()
+            process.read_lock.release()
+            process.lock.release()
 
     def _take_all(self, process: _Process) -> bool:
-        taken: list[Turn] = []
-        for turn in process.turns():
-            if not turn.acquire(self._give_up_seconds):
-                for earlier in taken:
-                    earlier.release()
-                return False
-            taken.append(turn)
-        return True
+        if not process.lock.acquire(self._give_up_seconds):
+            return False
+        if process.read_lock.acquire(self._give_up_seconds):
+            process.watch_lock.acquire()  # a look is over soon
+            return True
+        process.lock.release()
+        return False
 
     def _disconnect_when_read(self, process: _Process) -> None:
-        self._alone(
-            process.read_lock,
-            lambda: self._alone(process.watch_lock, lambda: self._disconnect(process)),
-        )
+        def disconnect() -> None:
+            with process.watch_lock:
+                self._disconnect(process)
+
+        self._alone(process.read_lock, disconnect)
 
     def _disconnect(self, process: _Process) -> None:
         for connection in (process.reader, process.watcher, process.writer):
@@ -557,8 +550,8 @@ class SQLite(Session):
         return process.reader
 
     def _look(self, process: _Process) -> object:
-        self._refuse_if_closed()
         if process.watcher is None:
+            self._refuse_if_closed()
             process.watcher = self._connect()
             process.watched = (-1, None)
         watcher = process.watcher

@@ -404,7 +404,7 @@ class Shift:
         for executor in self._executors.values():
             self._release(executor.take_back(), "shutdown")
         log.info(
-            "worker %s is draining: %d jobs have %g s to end",
+            "worker %s is draining; still running: %d, for at most %g s",
             self.name, len(self._unfinished()), self.settings.drain_seconds,
         )  # fmt: skip
         await self._until_finished(self.settings.drain_seconds)

@@ -1,0 +1,156 @@
+"""The signature of a task: how a call becomes JSON, and JSON a call again.
+
+Arguments travel by name. What is sent must arrive as it was: a call is encoded, decoded against the
+annotations and looked at before anything is written. A first parameter annotated `Running` is left
+out, because the worker fills it in.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import reduce
+from operator import or_
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from tenure.codec import check_type, decode, encode
+from tenure.control import Control
+from tenure.errors import InvalidInput, PayloadInvalid
+from tenure.job import Json
+from tenure.running import Running
+
+_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class Signature:
+    """What a task takes and returns. Raises `InvalidInput` when that has no JSON form."""
+
+    def __init__(self, task: str, fn: Callable[..., Any]) -> None:
+        self._task = task
+        signature = inspect.signature(fn)
+        hints = self._hints(fn)
+        params = list(signature.parameters.values())
+        self.wants_running = (
+            bool(params) and hints.get(params[0].name) is Running and params[0].kind in _BY_POSITION
+        )
+        if self.wants_running:
+            params = params[1:]
+        self._signature = signature.replace(parameters=params)
+        self._names = [p.name for p in params]
+        self._star = next((p.name for p in params if p.kind is p.VAR_POSITIONAL), None)
+        self._stars = next((p.name for p in params if p.kind is p.VAR_KEYWORD), None)
+        self._by_position = [p.name for p in params if p.kind in _BY_POSITION]
+        self.result_type = _result_type(hints.get("return", object))
+        self._check(hints)
+        self._fields = msgspec.defstruct(
+            "Arguments",
+            [_field(p, hints.get(p.name, object)) for p in params],
+            kw_only=True,
+            forbid_unknown_fields=True,
+        )
+
+    def _hints(self, fn: Callable[..., Any]) -> dict[str, Any]:
+        try:
+            return get_type_hints(fn, include_extras=True)
+        except Exception as error:  # an annotation is an expression, and may raise anything
+            raise InvalidInput(
+                f"an annotation of {self._task} cannot be read: {error}; what it names must be "
+                "imported at run time, not only under TYPE_CHECKING, at the top of the module"
+            ) from error
+
+    def _check(self, hints: Mapping[str, object]) -> None:
+        """Find out now whether every annotation can be decoded, not in the middle of the night."""
+        for name in self._names:
+            hint = hints.get(name, object)
+            if _names_running(hint):
+                raise InvalidInput(
+                    f"parameter {name!r} of {self._task} cannot receive the running job: make it "
+                    "the first one, and annotate it Running"
+                )
+            check_type(f"the annotation of parameter {name!r} of {self._task}", hint)
+        check_type(f"the annotation of the result of {self._task}", self.result_type)
+
+    def pack(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Json:
+        """A call as JSON. Refuses what does not fit the signature, or would arrive changed."""
+        try:
+            sent = self._signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise self._unfit(str(error)) from None
+        data = encode(sent, what=f"the arguments of {self._task}")
+        try:
+            arrived = decode(data, self._fields)
+        except PayloadInvalid as error:
+            why = str(error).removeprefix(f"stored JSON does not fit {self._fields.__name__}: ")
+            raise self._unfit(why) from None
+        for name, value in sent.items():
+            if change := _change(name, value, getattr(arrived, name)):
+                path, what, becomes = change
+                raise self._unfit(
+                    f"{path} is of type {what} and would arrive as {becomes}; annotate the "
+                    f"parameter with its type, or pass {becomes}"
+                )
+        return data
+
+    def _unfit(self, why: str) -> InvalidInput:
+        return InvalidInput(f"this call does not fit {self._task}{self._signature}: {why}")
+
+    def unpack(self, data: str | bytes) -> tuple[list[Any], dict[str, Any]]:
+        """JSON as a call, every value of its annotated type."""
+        fields = decode(data, self._fields)
+        values = {name: getattr(fields, name) for name in self._names}
+        args = [values.pop(name) for name in self._by_position]
+        args += values.pop(self._star) if self._star else []
+        kwargs = values.pop(self._stars) if self._stars else {}
+        return args, values | kwargs
+
+
+def _field(param: inspect.Parameter, hint: Any) -> Any:
+    if param.kind is param.VAR_POSITIONAL:
+        return param.name, list[hint], msgspec.field(default_factory=list)
+    if param.kind is param.VAR_KEYWORD:
+        return param.name, dict[str, hint], msgspec.field(default_factory=dict)
+    if param.default is param.empty:
+        return param.name, hint
+    default = param.default
+    return param.name, hint, msgspec.field(default_factory=lambda: default)
+
+
+def _result_type(hint: Any) -> object:
+    """The annotated result without what a handler may answer instead: Retry, Snooze and so on."""
+    is_union = get_origin(hint) in (Union, UnionType)
+    kept = [part for part in (get_args(hint) if is_union else [hint]) if not _is_control(part)]
+    return reduce(or_, kept) if kept else NoneType
+
+
+def _is_control(hint: object) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Control)
+
+
+def _names_running(hint: object) -> bool:
+    return any(
+        isinstance(part, type) and issubclass(part, Running) for part in (hint, *get_args(hint))
+    )
+
+
+def _change(path: str, sent: Any, arrived: Any) -> tuple[str, str, str] | None:
+    """Where text or a dict arrives in place of something else: (path, type sent, what arrives).
+
+    JSON has no other form for a date, a UUID or a record. Where the annotation says what it was it
+    is itself again; without one the handler would get something else than the caller gave.
+    """
+    kind = type(arrived)
+    if sent is arrived or (kind is str and isinstance(sent, str)):
+        return None
+    if kind is str:
+        return path, type(sent).__name__, "text"
+    if kind is dict and not isinstance(sent, Mapping):
+        return path, type(sent).__name__, "a dict"
+    if kind is dict:
+        pairs = ((k, v, arrived[k]) for k, v in sent.items() if k in arrived)
+    elif kind is list and isinstance(sent, list | tuple):
+        pairs = ((i, v, arrived[i]) for i, v in enumerate(sent))
+    else:
+        return None
+    found = (_change(f"{path}[{step!r:.60}]", item, came) for step, item, came in pairs)
+    return next((change for change in found if change), None)
