@@ -88,6 +88,7 @@ Body = Callable[Concatenate[Side, P], Coroutine[Any, Any, R]]
 def _blocking(operation: Operation[P, R]) -> "Callable[Concatenate[Client, P], R]":
     @wraps(operation)
     def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        _refuse_handles(args)
         return self.store.run(operation, *args, **kwargs)
 
     return method
@@ -98,6 +99,7 @@ def _awaiting(
 ) -> "Callable[Concatenate[Client, P], Coroutine[Any, Any, R]]":
     @wraps(operation)
     async def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        _refuse_handles(args)
         return await self.async_store.run(operation, *args, **kwargs)
 
     return method
@@ -106,6 +108,7 @@ def _awaiting(
 def _blocking_body(body: Body[P, R]) -> "Callable[Concatenate[Client, P], R]":
     @wraps(body)
     def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        _refuse_handles(args)
         return drive(body(BlockingSide(self.store), *args, **kwargs))
 
     return method
@@ -116,9 +119,16 @@ def _awaiting_body(
 ) -> "Callable[Concatenate[Client, P], Coroutine[Any, Any, R]]":
     @wraps(body)
     async def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        _refuse_handles(args)
         return await body(AwaitingSide(self.async_store), *args, **kwargs)
 
     return method
+
+
+def _refuse_handles(args: tuple[object, ...]) -> None:
+    for each in args:
+        if isinstance(each, Handle):
+            raise InvalidInput(f"jobs are named by their id: give handle.id, which is {each.id}")
 
 
 async def _wait(side: Side, id: int, *, timeout_seconds: float | None = None) -> Job:

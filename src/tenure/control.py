@@ -8,11 +8,21 @@ raise Cancel("superseded")         finished as `cancelled`
 
 from typing import TypeAlias
 
+from tenure.errors import InvalidInput
 from tenure.job import check_seconds
 
 
 class Control(Exception):
     """The root of a handler's answers that are not results."""
+
+    def __init__(self, reason: str) -> None:
+        if not isinstance(reason, str):
+            raise InvalidInput(
+                f"the reason of a {type(self).__name__} is a text, not {reason!r:.60}; seconds are "
+                "given as Retry(after_seconds=5) or Snooze(5)"
+            )
+        super().__init__(reason)
+        self.reason = reason
 
 
 class Retry(Control):
@@ -22,7 +32,6 @@ class Retry(Control):
         if after_seconds is not None:
             check_seconds("after_seconds", after_seconds)
         super().__init__(reason)
-        self.reason = reason
         self.after_seconds = after_seconds
 
 
@@ -32,7 +41,6 @@ class Snooze(Control):
     def __init__(self, seconds: float, reason: str = "snoozed") -> None:
         check_seconds("seconds", seconds)
         super().__init__(reason)
-        self.reason = reason
         self.seconds = seconds
 
 
@@ -41,7 +49,6 @@ class Skip(Control):
 
     def __init__(self, reason: str = "skipped") -> None:
         super().__init__(reason)
-        self.reason = reason
 
 
 class Cancel(Control):
@@ -49,7 +56,6 @@ class Cancel(Control):
 
     def __init__(self, reason: str = "cancelled by its handler") -> None:
         super().__init__(reason)
-        self.reason = reason
 
 
 Instead: TypeAlias = Retry | Snooze | Skip | Cancel

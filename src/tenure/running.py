@@ -2,8 +2,7 @@
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import datetime
 from typing import TypeVar
@@ -155,11 +154,16 @@ def current() -> Running | None:
     return _current.get()
 
 
-@contextmanager
-def running_as(job: Running) -> Iterator[None]:
-    """Make `job` the current one."""
-    before = _current.set(job)
-    try:
-        yield
-    finally:
-        _current.reset(before)
+class running_as:  # noqa: N801 - it reads as a statement
+    """Make `job` the current one. (As a generator it would take four times as long.)"""
+
+    __slots__ = ("_before", "_job")
+
+    def __init__(self, job: Running) -> None:
+        self._job = job
+
+    def __enter__(self) -> None:
+        self._before = _current.set(self._job)
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._before)

@@ -13,6 +13,7 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
+from msgspec.structs import astuple
 
 from tenure.codec import check_type, decode, encode
 from tenure.control import Control
@@ -97,12 +98,16 @@ class Signature:
 
     def unpack(self, data: str | bytes) -> tuple[list[Any], dict[str, Any]]:
         """JSON as a call, every value of its annotated type."""
-        fields = decode(data, self._fields)
-        values = {name: getattr(fields, name) for name in self._names}
-        args = [values.pop(name) for name in self._by_position]
-        args += values.pop(self._star) if self._star else []
-        kwargs = values.pop(self._stars) if self._stars else {}
-        return args, values | kwargs
+        values = astuple(decode(data, self._fields))  # in the order of the parameters
+        named = len(self._by_position)
+        args = list(values[:named])
+        if self._star:
+            args += values[named]
+            named += 1
+        kwargs = dict(zip(self._names[named:], values[named:], strict=True))
+        if self._stars:
+            kwargs |= kwargs.pop(self._stars)
+        return args, kwargs
 
 
 def _field(param: inspect.Parameter, hint: Any) -> Any:

@@ -134,6 +134,21 @@ def test_a_session_that_joins_a_transaction_of_its_test_is_fine(
     assert app_store.list_jobs().jobs == ()
 
 
+def test_nobody_else_writes_from_our_first_look_on(
+    app_store: Store, engine: sqlalchemy.Engine, app_file: Path, clock: Clock
+) -> None:
+    """What is read before the first write would be old by then: sqlite3 begins with the write."""
+    with (
+        orm.Session(engine) as session,
+        closing(sqlite3.connect(app_file, isolation_level=None, timeout=0)) as other,
+    ):
+        app_store.settle("w1", [], on=session, now=clock.now)
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            other.execute("begin immediate")
+        session.rollback()
+        other.execute("begin immediate")
+
+
 def test_a_file_that_somebody_else_writes_to_is_busy(
     app_store: Store, engine: sqlalchemy.Engine, app_file: Path, clock: Clock
 ) -> None:

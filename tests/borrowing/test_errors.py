@@ -20,6 +20,7 @@ from tenure.errors import InvalidInput, SchemaMissing, StoreUnavailable, ValueRe
 from tenure.job import State, Unique
 from tenure.lifecycle import succeed
 from tenure.store import open_store
+from tenure.store.asyncpg_wire import numbered
 from tests.borrowing.libraries import Caller, Library, SQLAlchemy, named, through
 from tests.support.stores import Clock, open_face
 from tests.support.work import add, ids_of, job, take, take_one
@@ -79,6 +80,13 @@ def test_no_plan_is_kept(caller: Caller, clock: Clock) -> None:
     )
     assert [text for (text,) in kept if "pg_prepared_statements" not in text] == []
     caller.commit()
+
+
+def test_asyncpg_gets_numbers_for_names() -> None:
+    sql = "select %(a)s::int, %(b)s::json, %(a)s || %(c)s, 7 %% 2, %(b)s::jsonb"
+    text, names = numbered(sql)
+    assert text == "select $1::int, $2::text::json, $1 || $3, 7 % 2, $2::jsonb"
+    assert names == ("a", "b", "c")
 
 
 @on_postgres
@@ -178,6 +186,7 @@ del sys.modules["psycopg"]
 from django.db import transaction
 from tenure.job import NewJob
 from tenure.store import open_store
+from tenure.store.asyncpg_wire import numbered
 from tests.borrowing.djangos import one_django
 
 with open_store(sys.argv[1]) as store, one_django("postgresql", sys.argv[1]) as connection:

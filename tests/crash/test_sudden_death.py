@@ -156,7 +156,7 @@ def test_killed_after_the_settlements_landed_before_the_worker_heard_of_it(stage
 
 def test_jobs_that_were_claimed_ahead_come_back_uncharged(stage: Stage) -> None:  # A16
     stage.add(*[quick.call() for _ in range(40)])  # short ones: the worker learns to claim ahead
-    victim = stage.worker(thread_slots=1)
+    victim = stage.worker(thread_slots=1, process_slots=100)  # one block for all that is ahead
     stage.drained()
     [long, *others] = stage.add(wait_deaf.call("never"), *[quick.call() for _ in range(30)])
     stage.heard("ran", long)

@@ -106,7 +106,8 @@ def test_every_error_has_its_row_with_its_fix() -> None:
 
 def test_every_operation_has_its_row_in_both_colours() -> None:
     public = {name for name in vars(Store) if not name.startswith("_")}
-    assert public == {name for name in vars(AsyncStore) if not name.startswith("_")}
+    suspending = {name for name in vars(AsyncStore) if not name.startswith("_")}
+    assert public - {"in_threads"} == suspending
     section = REFERENCE.section("Operations")
     assert sorted(section.names) == sorted(public)
     assert all(row[1].endswith(".") for row in section.rows)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
+import signal
 import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -17,9 +17,17 @@ from tenure import Running, State, Tenure, Worker
 from tenure.errors import ConfigError, LeaseLost, OutOfRange
 from tests.statements.faulty import FaultyWorld
 from tests.statements.support import defect, statement
-from tests.worker.support import FAST, PATIENCE_SECONDS, eventually, is_gone, listen, working
+from tests.worker.support import (
+    FAST,
+    PATIENCE_SECONDS,
+    Script,
+    eventually,
+    is_gone,
+    listen,
+    working,
+)
 
-LEASE = {"lease_seconds": 0.8, "heartbeat_seconds": 0.1}
+LEASE: dict[str, Any] = {"lease_seconds": 0.8, "heartbeat_seconds": 0.1}
 
 
 @statement(18)
@@ -31,9 +39,9 @@ def test_a_heartbeat_that_is_not_well_below_the_lease_is_refused(
 ) -> None:
     """Two heartbeats must fit into one lease, strictly, and into the lease of each queue."""
     app = Tenure("sqlite:///never-opened.db")
-    with pytest.raises(ConfigError, match="two heartbeats .* must fit into one lease"):
+    with pytest.raises(ConfigError, match=r"two heartbeats .* must fit into one lease"):
         Worker(app, lease_seconds=lease_seconds, heartbeat_seconds=heartbeat_seconds)
-    with pytest.raises(ConfigError, match="two heartbeats .* must fit into one lease"):
+    with pytest.raises(ConfigError, match=r"two heartbeats .* must fit into one lease"):
         Worker(
             app, {"gpu": 1},
             queue_lease_seconds={"gpu": lease_seconds}, heartbeat_seconds=heartbeat_seconds,
@@ -252,10 +260,10 @@ def test_a_handler_that_finishes_although_asked_to_stop_has_finished(
 
 
 FORGETFUL = """
-import asyncio, sys, threading
+import asyncio, threading
 from tenure import Tenure, Worker
 
-app = Tenure(sys.argv[1])
+app = Tenure()
 started = threading.Event()
 
 @app.task()
@@ -272,10 +280,9 @@ asyncio.run(main())
 """
 
 SUPERVISED = """
-import sys
 from tenure import Tenure
 
-app = Tenure(sys.argv[1])
+app = Tenure()
 
 @app.task()
 def work() -> None: ...
@@ -293,7 +300,8 @@ def test_a_worker_does_not_keep_a_process_alive_whose_work_is_done(
     never returns."""
     script = tmp_path / "forgetful.py"
     script.write_text(FORGETFUL)
-    subprocess.run([sys.executable, script, shared_url], check=True, timeout=PATIENCE_SECONDS)
+    with Script(script, shared_url, folder=tmp_path) as process:
+        assert process.ends() == 0, process.output
 
 
 @pytest.mark.slow
@@ -304,12 +312,10 @@ def test_worker_processes_end_when_their_supervisor_is_gone(
     """The supervisor is killed and cannot tell them anything."""
     script = tmp_path / "supervised.py"
     script.write_text(SUPERVISED)
-    with subprocess.Popen([sys.executable, script, shared_url]) as supervisor:
-        app = Tenure(shared_url)
+    with Script(script, shared_url, folder=tmp_path) as supervisor, Tenure(shared_url) as app:
         eventually(lambda: len(app.workers()) == 2)
         workers = [child.pid for child in psutil.Process(supervisor.pid).children()]
-        supervisor.kill()
-    assert len(workers) == 2
-    eventually(lambda: all(is_gone(pid) for pid in workers))
-    assert app.workers() == []  # they signed off
-    app.close()
+        supervisor.signal(signal.SIGKILL)
+        assert len(workers) == 2
+        eventually(lambda: all(is_gone(pid) for pid in workers))
+        assert app.workers() == []  # they signed off

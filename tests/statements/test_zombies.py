@@ -228,11 +228,11 @@ def test_every_outcome_has_a_zombie_test() -> None:
 
 
 def test_every_worker_write_has_a_zombie_test() -> None:
-    """Operations that present a worker's name are the ones above, and claim, which holds nothing
-    yet. Whoever adds one adds its zombie test."""
+    """Operations that present a worker's name are the ones above; claim, which holds nothing yet;
+    and retire, which touches no job. Whoever adds one adds its zombie test."""
     writes = {
         name
         for name, method in inspect.getmembers(Store, inspect.isfunction)
         if "worker" in inspect.signature(method).parameters
     }
-    assert writes == {"claim", "settle", "extend", "report_progress", "save_checkpoint"}
+    assert writes == {"claim", "retire", "settle", "extend", "report_progress", "save_checkpoint"}

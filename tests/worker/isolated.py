@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from tenure import Cancel, Fixed, Retry, Running, Skip, Snooze, Tenure, current
-from tests.support.plain import Plain
 
 app = Tenure()
 
@@ -240,6 +239,12 @@ def babbles(job: Running, times: int) -> None:
         job.progress(n / times, "x" * 500)
 
 
+@task(max_attempts=1, timeout_seconds=0.5)
+def babbles_for_ever(job: Running) -> None:
+    while True:
+        job.progress(0.5, "still here")
+
+
 @task(max_attempts=3)
 def remembers(job: Running) -> list[int]:
     """Counts its attempts in a checkpoint, and dies twice."""
@@ -252,12 +257,12 @@ def remembers(job: Running) -> list[int]:
 
 @contextmanager
 def caller(url: str) -> Iterator[Any]:
-    """A transaction of the user's own."""
+    """A transaction of the user's own; a SQLite file must be named with `driver=sqlite3`."""
     if url.startswith("sqlite"):
-        import apsw
+        import sqlite3
 
-        connection = apsw.Connection(url.removeprefix("sqlite:///"))
-        connection.setbusytimeout(5000)
+        path = url.removeprefix("sqlite:///").partition("?")[0]
+        connection = sqlite3.connect(path, isolation_level=None, timeout=5)
         connection.execute("begin immediate")
         try:
             yield connection
@@ -275,6 +280,8 @@ def caller(url: str) -> Iterator[Any]:
 
 
 def make_ledger(url: str) -> None:
+    from tests.support.plain import Plain
+
     with Plain(url) as plain:
         plain.rows("create table ledger (job bigint)")
 

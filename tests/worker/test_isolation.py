@@ -27,6 +27,10 @@ from tests.worker.support import (
 )
 
 
+on_file = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+"""For what has nothing to do with the store."""
+
+
 def error_of(job: Job) -> dict[str, str]:
     assert job.error is not None
     told = json.loads(job.error)
@@ -34,6 +38,7 @@ def error_of(job: Job) -> dict[str, str]:
     return told
 
 
+@on_file
 def test_a_warm_child_serves_one_job_after_the_other(children_app: Tenure) -> None:
     with working(children_app, process_slots=1):
         first = isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
@@ -42,6 +47,7 @@ def test_a_warm_child_serves_one_job_after_the_other(children_app: Tenure) -> No
     eventually(lambda: is_gone(first))  # it ends with its worker
 
 
+@on_file
 def test_a_child_leads_a_session_of_its_own(children_app: Tenure) -> None:
     with working(children_app):
         pid, group, session = isolated.group.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
@@ -56,6 +62,7 @@ def test_coroutines_run_in_children_too(children_app: Tenure) -> None:
         assert pid == isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
 
 
+@on_file
 def test_several_children_work_at_the_same_time(children_app: Tenure) -> None:
     with working(children_app, process_slots=2):
         handles = [isolated.sleeps.enqueue(0.5) for _ in range(2)]
@@ -91,6 +98,7 @@ def test_a_child_that_dies_costs_one_attempt_with_the_reason_on_record(
     assert reason in (retried.detail or "")
 
 
+@on_file
 def test_a_memory_limit_costs_one_attempt(children_app: Tenure) -> None:
     """B4: here the child has a limit and lives to tell."""
     with working(children_app, process_slots=1):
@@ -101,6 +109,7 @@ def test_a_memory_limit_costs_one_attempt(children_app: Tenure) -> None:
     assert error_of(job)["type"] == "MemoryError"
 
 
+@on_file
 def test_sys_exit_is_a_failure_and_the_child_lives(children_app: Tenure) -> None:
     """B1."""
     with working(children_app, process_slots=1):
@@ -112,6 +121,7 @@ def test_sys_exit_is_a_failure_and_the_child_lives(children_app: Tenure) -> None
     assert before == after
 
 
+@on_file
 def test_after_a_death_there_is_a_new_child(children_app: Tenure) -> None:
     with working(children_app, process_slots=1):
         before = isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
@@ -133,6 +143,7 @@ def test_output_is_kept_with_a_failed_attempt(children_app: Tenure) -> None:
     assert "of no interest" not in error_of(later)["output"]
 
 
+@on_file
 def test_of_much_output_the_end_is_kept_and_no_more(children_app: Tenure) -> None:
     with working(children_app, process_slots=1):
         isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
@@ -145,6 +156,7 @@ def test_of_much_output_the_end_is_kept_and_no_more(children_app: Tenure) -> Non
     assert grown < 32 * 2**20
 
 
+@on_file
 def test_endless_output_does_not_keep_a_child_alive(children_app: Tenure) -> None:
     with working(children_app, process_slots=1):
         started = time.monotonic()
@@ -153,6 +165,7 @@ def test_endless_output_does_not_keep_a_child_alive(children_app: Tenure) -> Non
     assert (job.state, job.reason) == (State.FAILED, "timeout")
 
 
+@on_file
 def test_a_child_without_output_is_minded_without_haste(children_app: Tenure) -> None:
     """Closed pipes are always ready to be read: who waits for them must not spin."""
     with working(children_app, process_slots=1):
@@ -164,6 +177,7 @@ def test_a_child_without_output_is_minded_without_haste(children_app: Tenure) ->
     assert used < 0.5
 
 
+@on_file
 def test_a_handler_may_close_its_streams(children_app: Tenure) -> None:
     with working(children_app, process_slots=1):
         handle = isolated.close_streams.enqueue()
@@ -171,6 +185,7 @@ def test_a_handler_may_close_its_streams(children_app: Tenure) -> None:
         assert isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
 
 
+@on_file
 def test_a_handler_that_closes_the_line_to_the_worker_loses_its_child(
     children_app: Tenure,
 ) -> None:
@@ -193,10 +208,18 @@ def test_progress_travels(children_app: Tenure, tmp_path: Path) -> None:
     assert file_numbers(tmp_path / "started")
 
 
+@on_file
 def test_a_flood_of_progress_does_no_harm(children_app: Tenure) -> None:
     with working(children_app, process_slots=1):
         handle = isolated.babbles.enqueue(20_000)
         assert ended(children_app, handle.id).state is State.SUCCEEDED
+
+
+@on_file
+def test_endless_progress_does_not_keep_a_child_alive(children_app: Tenure) -> None:
+    with working(children_app, process_slots=1):
+        job = ended(children_app, isolated.babbles_for_ever.enqueue().id, seconds=15)
+    assert (job.state, job.reason) == (State.FAILED, "timeout")
 
 
 def test_checkpoints_survive_the_deaths_of_children(children_app: Tenure) -> None:
@@ -210,33 +233,35 @@ def test_checkpoints_survive_the_deaths_of_children(children_app: Tenure) -> Non
     [("return", State.SUCCEEDED, 1), ("roll back", State.FAILED, 0), ("die", State.SUCCEEDED, 1)],
 )
 def test_a_job_completes_itself_inside_a_child(
-    children_app: Tenure, url: str, ending: str, state: State, rows: int
+    shared_app: Tenure, lines: Lines, ending: str, state: State, rows: int
 ) -> None:
-    children_app.count_live()  # the file is there
-    isolated.make_ledger(url)
-    with working(children_app, process_slots=1):
-        job = ended(children_app, isolated.completes.enqueue(ending).id)
+    shared_app.count_live()  # the file is there
+    isolated.make_ledger(shared_app.url)
+    with working(shared_app, process_slots=1):
+        job = ended(shared_app, isolated.completes.enqueue(ending).id)
     assert job.state is state
     assert job.result == ('"from inside"' if rows else None)
-    with Plain(url) as plain:
+    with Plain(shared_app.url) as plain:
         assert plain.one("select count(*) from ledger") == rows
+    assert not lines.with_text("retried")
 
 
 def test_a_job_that_completed_itself_is_done_even_when_it_must_be_killed_after_that(
-    children_app: Tenure, url: str, tmp_path: Path, lines: Lines
+    shared_app: Tenure, tmp_path: Path, lines: Lines
 ) -> None:
-    children_app.count_live()
-    isolated.make_ledger(url)
-    with working(children_app, process_slots=1):
-        call = isolated.completes.options(timeout_seconds=0.5)
-        handle = call.enqueue("hang")
-        job = ended(children_app, handle.id)
+    shared_app.count_live()
+    isolated.make_ledger(shared_app.url)
+    with working(shared_app, process_slots=1):
+        handle = isolated.completes.options(timeout_seconds=0.5).enqueue("hang")
+        job = ended(shared_app, handle.id)
         [pid] = eventually(lambda: file_numbers(tmp_path / "started"))
         eventually(lambda: is_gone(pid))
     assert (job.state, job.result) == (State.SUCCEEDED, '"from inside"')
     assert not lines.with_text("retried")
+    assert lines.with_text("failed after it had completed itself")
 
 
+@on_file
 @pytest.mark.parametrize("what", ["object", "nan", "lock"])
 def test_nonsense_fails_in_words(children_app: Tenure, what: str) -> None:
     """B7."""
@@ -257,6 +282,7 @@ def test_answers_that_are_not_results(children_app: Tenure) -> None:
         assert children_app.get(later.id).reason == "not now"
 
 
+@on_file
 def test_a_fork_that_comes_back_says_nothing(children_app: Tenure, tmp_path: Path) -> None:
     """B9: the fork's answer would be taken for that of the next job."""
     with working(children_app, process_slots=1):
@@ -284,6 +310,7 @@ def test_a_killed_child_is_not_found_before_its_time(children_app: Tenure, tmp_p
         assert isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS) != pid
 
 
+@on_file
 def test_an_idle_child_that_is_terminated_is_replaced(children_app: Tenure) -> None:
     with working(children_app, process_slots=1):
         pid = isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
@@ -297,6 +324,10 @@ def test_an_idle_child_that_is_terminated_is_replaced(children_app: Tenure) -> N
 @pytest.mark.slow
 def test_fifty_deaths_leave_nothing_behind(children_app: Tenure, tmp_path: Path) -> None:
     me = psutil.Process()
+
+    def children() -> list[psutil.Process]:
+        return [one for one in me.children() if "tenure.worker.child" in one.cmdline()]
+
     with working(children_app, process_slots=2):
         isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
         threads, descriptors = me.num_threads(), me.num_fds()
@@ -306,5 +337,5 @@ def test_fifty_deaths_leave_nothing_behind(children_app: Tenure, tmp_path: Path)
         assert len(file_numbers(tmp_path / "attempts")) == 50
         assert me.num_fds() <= descriptors + 6
         assert me.num_threads() <= threads + 3
-        assert len(me.children()) <= 2
-    eventually(lambda: not me.children())
+        assert len(children()) <= 2
+    assert not children()

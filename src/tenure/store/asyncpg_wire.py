@@ -26,9 +26,9 @@ class AsyncpgWire(ForeignWire):
     async def fetch(
         self, sql: str, params: Mapping[str, object], *, prepare: bool = False
     ) -> list[Row]:
-        """Planned anew each time: asyncpg keeps what it prepares, but for the unnamed statement."""
+        """Planned anew each time, as the unnamed statement: what asyncpg names, it keeps."""
         assert not prepare
-        text, names = _numbered(sql)
+        text, names = numbered(sql)
         try:
             statement = await self.connection.prepare(text, name="")
             rows = await statement.fetch(*[params[name] for name in names])
@@ -49,7 +49,7 @@ class AsyncpgWire(ForeignWire):
 
 
 @lru_cache
-def _numbered(sql: str) -> tuple[str, tuple[str, ...]]:
+def numbered(sql: str) -> tuple[str, tuple[str, ...]]:
     """A statement with numbered parameters, and their names in order."""
     names: list[str] = []
 

@@ -1,5 +1,7 @@
 """The caller's connection to PostgreSQL as a wire, or the reason why it cannot be one."""
 
+from typing import Any
+
 import psycopg
 
 from tenure.errors import InvalidInput
@@ -22,7 +24,7 @@ def wire_of(lent: Lent, *, blocking: bool) -> Wire:
     return wire
 
 
-def _wire(connection: object) -> Wire:
+def _wire(connection: Any) -> Wire:
     if isinstance(connection, psycopg.AsyncConnection):
         return Suspending(connection)
     if isinstance(connection, psycopg.Connection):
@@ -34,7 +36,7 @@ def _wire(connection: object) -> Wire:
     if is_a(connection, "psycopg2", "connection"):
         from tenure.store.psycopg2_wire import Psycopg2Wire
 
-        return Psycopg2Wire(connection)  # type: ignore[arg-type]
+        return Psycopg2Wire(connection)
     raise InvalidInput(
         f"on= takes a connection of psycopg, psycopg2 or asyncpg, or one of SQLAlchemy or Django "
         f"over them, not {_name(connection)}"

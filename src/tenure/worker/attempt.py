@@ -9,13 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tenure import lifecycle
-from tenure.codec import add_output, encode, encode_error
+from tenure.codec import encode, encode_error
 from tenure.control import Cancel, Control, Retry, Skip, Snooze
 from tenure.errors import (
     AttemptTimedOut,
     ChildDied,
     InvalidInput,
-    LeaseLost,
     NotCommitted,
     PayloadInvalid,
 )
@@ -60,13 +59,17 @@ class Attempt:
         self, error: BaseException, seconds: float, stop: Stop | None = None
     ) -> Settlement | None:
         """The handler raised, perhaps because it was stopped."""
-        job = self.job
         _trim(error)
+        try:
+            return self._raised(error, seconds, stop)
+        except Exception as broken:  # noqa: BLE001 - a user's subclass of ours, without a reason, say
+            return self._retry(encode_error(broken), "error", seconds)
+
+    def _raised(self, error: BaseException, seconds: float, stop: Stop | None) -> Settlement | None:
+        job = self.job
         match error:
             case asyncio.CancelledError() if stop is not None:
                 return self.stopped(stop, seconds)
-            case LeaseLost():
-                return None
             case Snooze():
                 return lifecycle.snooze(job, error.seconds, error.reason)
             case Skip():
@@ -94,10 +97,14 @@ class Attempt:
             case Stop.LOST:
                 return None
 
-    def child_died(self, reason: str, output: str, seconds: float) -> Settlement:
+    def child_died(self, reason: str, seconds: float) -> Settlement:
         """The child process that ran it died."""
         error = encode_error(ChildDied(f"the child process ended: {reason}"))
-        return self._retry(add_output(error, output) if output else error, reason, seconds)
+        return self._retry(error, reason, seconds)
+
+    def not_given(self, error: Exception) -> Settlement:
+        """No child process could be had for it: back in line uncharged, later and later."""
+        return lifecycle.release(self.job, f"no child process: {error}", _growing(self.job))
 
     def not_committed(self, seconds: float) -> Settlement:
         """`complete(on=...)` was called, but its transaction is not there."""
@@ -115,7 +122,7 @@ class Attempt:
         try:
             policy = own if callable(own) else load_policy(self.job.retry)
             return delay_seconds(policy, attempts, self.random)
-        except Exception as error:  # noqa: BLE001 - a user's policy; the failure is kept anyway
+        except BaseException as error:  # noqa: BLE001 - a user's policy; the failure is kept anyway
             log.error("the retry policy of %s failed, the default serves: %s", self.job.task, error)
             return delay_seconds(DEFAULT_POLICY, attempts, self.random)
 

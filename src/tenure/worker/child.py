@@ -3,8 +3,9 @@
     python -m tenure.worker.child FD
 
 It leads a process group of its own. A thread listens to the worker; when the worker is gone, the
-child and all that it has started are killed. SIGTERM raises `Stopped` in the handler, which may
-clean up; SIGKILL follows.
+child and all that it has started are killed. A job that must stop is interrupted: `Stopped` is
+raised in a function, a coroutine is cancelled. It may clean up; SIGKILL follows. SIGTERM from
+elsewhere lets the job in hand finish, as the worker itself would.
 """
 
 import asyncio
@@ -16,16 +17,28 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tenure.client import Client
+from tenure.job import Claimed
 from tenure.lifecycle import Settlement
 from tenure.running import Flag, running_as
 from tenure.worker.attempt import Attempt, undecodable, unknown_task
 from tenure.worker.executors import Undecodable, prepare
-from tenure.worker.messages import Ended, Hello, Line, Message, Notice, Progressed, Run, Started
+from tenure.worker.messages import (
+    Completed,
+    Ended,
+    Hello,
+    Line,
+    Message,
+    Notice,
+    Progressed,
+    Run,
+    Started,
+)
 from tenure.worker.world import World
 
 
@@ -34,17 +47,16 @@ class Stopped(BaseException):
 
 
 class ChildSignals:
-    """What the worker told this child's job, and what the job says."""
+    """What the worker told this child's job, and what the job says; it travels at once."""
 
     def __init__(self, line: Line) -> None:
         self.cancelled = Flag()
         self.lost = Flag()
-        self.completed = False
         self._line = line
 
     @property
     def progress(self) -> tuple[float | None, str | None] | None:
-        """What was last reported travels at once; nothing is kept here."""
+        """What was last reported has been sent; nothing is kept here."""
         return None
 
     @progress.setter
@@ -52,34 +64,59 @@ class ChildSignals:
         if report is not None:
             self._line.send(Progressed(*report))
 
+    @property
+    def completed(self) -> bool:
+        """The worker keeps this in mind: it must know even when this process dies."""
+        return False
+
+    @completed.setter
+    def completed(self, yes: bool) -> None:
+        if yes:
+            self._line.send(Completed())
+
 
 class Child:
     """The life of a child process."""
 
     def __init__(self, line: Line) -> None:
         self._line = line
+        self._pid = os.getpid()
         self._jobs: queue.SimpleQueue[Run] = queue.SimpleQueue()
         self._signals = ChildSignals(line)
-        self._running = False
+        self._told_to_stop = False
         self._stopped = False
+        self._leaving = False
+        self._idle = False
+        self._interrupt: Callable[[], None] | None = None
 
     def run(self) -> NoReturn:
         """Serve until killed, or until the worker has gone."""
         hello = self._line.receive()
         if not isinstance(hello, Hello):
             self._die()
-        app = hello.app.load()
-        signal.signal(signal.SIGTERM, self._on_term)
         threading.Thread(target=self._listen, name="tenure-listen", daemon=True).start()
+        app = hello.app.load()
         while True:
-            job = self._jobs.get()
-            self._signals = ChildSignals(self._line)
+            signal.signal(signal.SIGTERM, self._on_term)  # a handler may have replaced it
+            job = self._next()
             settlement = self._attempt(app, hello.worker, job)
-            sys.stdout.flush()
-            sys.stderr.flush()
-            self._line.send(Ended(settlement, self._signals.completed, self._stopped))
+            self._leave_if_forked()
+            _flush()
+            ended = Ended(job.id, job.token, settlement, self._stopped, self._leaving)
+            self._line.send(ended)
+
+    def _next(self) -> Claimed:
+        self._idle = True
+        if self._leaving:
+            self._leave()
+        message = self._jobs.get()
+        self._idle = False
+        self._signals = ChildSignals(self._line)
+        return message.job
 
     def _listen(self) -> None:
+        main = threading.main_thread().ident
+        assert main is not None
         while True:
             message: Message | None = self._line.receive()
             match message:
@@ -90,6 +127,8 @@ class Child:
                         self._signals.cancelled.set()
                     if lost:
                         self._signals.lost.set()
+                    self._told_to_stop = True
+                    signal.pthread_kill(main, signal.SIGTERM)
                 case _:
                     self._die()
 
@@ -99,14 +138,25 @@ class Child:
             os.killpg(0, signal.SIGKILL)
         os._exit(1)
 
-    def _on_term(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        self._stopped = True
-        if self._running:
-            self._running = False
-            raise Stopped("told to stop")
+    def _leave(self) -> NoReturn:
+        _flush()
+        os._exit(0)
 
-    def _attempt(self, app: Client, worker: str, message: Run) -> Settlement | None:
-        job = message.job
+    def _leave_if_forked(self) -> None:
+        """A handler that forks must not come back here twice: the worker hears one answer."""
+        if os.getpid() != self._pid:
+            os._exit(70)
+
+    def _on_term(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        if not self._told_to_stop:
+            self._leaving = True
+            if self._idle:
+                self._leave()
+        elif self._interrupt is not None:
+            interrupt, self._interrupt = self._interrupt, None
+            interrupt()
+
+    def _attempt(self, app: Client, worker: str, job: Claimed) -> Settlement | None:
         task = app.find(job.task)
         if task is None:
             return unknown_task(job)
@@ -116,24 +166,58 @@ class Child:
             fn, args, kwargs, running = prepare(task, job, self._signals, app, worker)
             self._line.send(Started())
             with running_as(running), app.hooks.around(running):
-                self._running = True
-                try:
-                    result = fn(*args, **kwargs)
-                    if inspect.iscoroutine(result):
-                        result = asyncio.run(result)
-                finally:
-                    self._running = False
+                result = self._call(app, lambda: fn(*args, **kwargs))
             return attempt.returned(result, time.monotonic() - started)
         except Undecodable as bad:
             return undecodable(job, bad.error)
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
+            if self._told_to_stop and isinstance(error, Stopped | asyncio.CancelledError):
+                self._stopped = True
             return attempt.raised(error, time.monotonic() - started)
+
+    def _call(self, app: Client, call: Callable[[], Any]) -> object:
+        """Run the handler in such a way that it can be interrupted."""
+        try:
+            self._interrupt = _raise_stopped
+            if self._told_to_stop:
+                _raise_stopped()
+            result = call()
+            if inspect.iscoroutine(result):
+                self._interrupt = None
+                return asyncio.run(self._await(app, result))
+            return result
+        finally:
+            self._interrupt = None
+
+    async def _await(self, app: Client, coroutine: Coroutine[Any, Any, object]) -> object:
+        """Run the coroutine as a task of its own, which a signal cancels, and no other."""
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(coroutine)
+        self._interrupt = lambda: loop.call_soon_threadsafe(task.cancel) and None
+        if self._told_to_stop:
+            task.cancel()
+        try:
+            return await task
+        finally:
+            await app.close_loop()
+
+
+def _raise_stopped() -> NoReturn:
+    raise Stopped("told to stop")
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # a handler may have closed or replaced it
+            stream.flush()
 
 
 def main() -> NoReturn:
     """Serve the worker at the other end of the file descriptor that was named."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Child(Line(socket.socket(fileno=int(sys.argv[1])))).run()
+    line = socket.socket(fileno=int(sys.argv[1]))
+    line.set_inheritable(False)
+    Child(Line(line)).run()
 
 
 if __name__ == "__main__":

@@ -26,11 +26,13 @@ class AppRef(msgspec.Struct, frozen=True):
     module: str
     name: str
     search_path: tuple[str, ...]
+    argv: tuple[str, ...]
     script: str | None = None
     package: str | None = None
 
     def load(self) -> Client:
         """Import it here. Raises what the import raises, or `ConfigError`."""
+        sys.argv[:] = self.argv  # a script may choose its database by them
         for entry in self.search_path:
             if entry not in sys.path:
                 sys.path.append(entry)
@@ -54,18 +56,18 @@ def locate(app: Client) -> AppRef:
 
 
 def _ref(module: ModuleType, name: str) -> AppRef:
-    path = tuple(entry or str(Path.cwd()) for entry in sys.path)
+    path, argv = tuple(entry or str(Path.cwd()) for entry in sys.path), tuple(sys.argv)
     if module.__name__ not in ("__main__", SCRIPT):
-        return AppRef(module.__name__, name, path)
+        return AppRef(module.__name__, name, path, argv)
     if module.__spec__ is not None and module.__spec__.name != SCRIPT:  # python -m package.module
-        return AppRef(module.__spec__.name, name, path)
+        return AppRef(module.__spec__.name, name, path, argv)
     file = getattr(module, "__file__", None)
     if file is None or not Path(file).is_file():
         raise ConfigError(
             "the application is defined in an interactive session; put it into a file, so that "
             "other processes can import it"
         )
-    return AppRef(module.__name__, name, path, str(Path(file).resolve()), module.__package__)
+    return AppRef(module.__name__, name, path, argv, str(Path(file).resolve()), module.__package__)
 
 
 def _load_script(ref: AppRef) -> ModuleType:

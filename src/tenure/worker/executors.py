@@ -34,6 +34,19 @@ log = logging.getLogger("tenure.worker")
 
 Ended = Callable[[Holding, Settlement | None], None]
 
+_forks = 0
+"""How many forks lie between the first process and this one. (To ask for the process id after each
+job would be a system call.)"""
+
+
+def _forked() -> None:
+    global _forks  # noqa: PLW0603
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
 
 class Executor(ABC):
     """Runs one kind of handler. All methods are called on the event loop."""
@@ -46,7 +59,7 @@ class Executor(ABC):
         self._worker = worker
         self._world = world
         self._ended = ended
-        self._pid = os.getpid()
+        self._forks = _forks
 
     @property
     def free(self) -> int:
@@ -82,7 +95,7 @@ class Executor(ABC):
 
     def _leave_if_forked(self) -> None:
         """A handler that forks must not come back here twice: its fork ends, the worker goes on."""
-        if os.getpid() != self._pid:
+        if _forks != self._forks:
             log.error("a handler forked and its fork returned; the fork ends here")
             self._world.exit_now(70)
 
@@ -252,6 +265,7 @@ class InThreads(Executor):
         while True:
             self._permits.get()
             if self._closed:
+                self._leave(number)
                 return
             holding = self._next()
             if holding is not None:  # None: it was taken back
@@ -276,6 +290,9 @@ class InThreads(Executor):
     @abstractmethod
     def _attempt(self, holding: Holding, number: int) -> Settlement | None:
         """Run one job in this thread."""
+
+    def _leave(self, number: int) -> None:
+        """This thread ends."""
 
 
 class Threads(InThreads):

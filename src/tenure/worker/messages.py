@@ -2,6 +2,7 @@
 
 import socket
 import struct
+import threading
 from typing import TypeAlias
 
 import msgspec
@@ -28,7 +29,7 @@ class Run(msgspec.Struct, frozen=True, tag="run"):
 
 
 class Notice(msgspec.Struct, frozen=True, tag="notice"):
-    """To the child: the job was asked to stop, or is not ours any more."""
+    """To the child: stop the job. Perhaps somebody asked for it, or it is not ours any more."""
 
     cancelled: bool
     lost: bool
@@ -45,15 +46,25 @@ class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
     message: str | None
 
 
+class Completed(msgspec.Struct, frozen=True, tag="completed"):
+    """From the child: the handler has completed its job, in a transaction of its own."""
+
+
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
-    """From the child: the handler has ended. `stopped`: because it was told to."""
+    """From the child: the handler of this job has ended.
 
+    `stopped`: because it was told to. `leaving`: the child serves no other job.
+    """
+
+    id: int
+    token: int
     settlement: Settlement | None
-    completed: bool
     stopped: bool
+    leaving: bool
 
 
-Message: TypeAlias = Hello | Run | Notice | Started | Progressed | Ended
+Report: TypeAlias = Started | Progressed | Completed | Ended
+Message: TypeAlias = Hello | Run | Notice | Report
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
@@ -64,14 +75,16 @@ class Line:
 
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
+        self._sending = threading.Lock()
 
     def send(self, message: Message) -> None:
         """Send it as a whole. Raises OSError when the other end is gone."""
         data = _encoder.encode(message)
-        self.socket.sendall(_LENGTH.pack(len(data)) + data)
+        with self._sending:
+            self.socket.sendall(_LENGTH.pack(len(data)) + data)
 
     def receive(self) -> Message | None:
-        """The next message; None when the other end is gone."""
+        """The next message; None when the other end is gone, or cannot be understood."""
         head = self._read(_LENGTH.size)
         if head is None:
             return None
@@ -79,7 +92,10 @@ class Line:
         if length > MAX_MESSAGE_BYTES:
             return None
         data = self._read(length)
-        return None if data is None else _decoder.decode(data)
+        try:
+            return None if data is None else _decoder.decode(data)
+        except msgspec.MsgspecError:  # its sender was interrupted in the middle
+            return None
 
     def _read(self, count: int) -> bytes | None:
         parts = bytearray()

@@ -1,0 +1,197 @@
+"""A call is checked where it is made. What is refused leaves nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tenure import Running, Tenure
+from tenure.errors import InvalidInput, PayloadInvalid, PayloadTooLarge
+from tests.client.shapes import Colour, Order, User
+
+
+class Opaque:
+    """No JSON, no dataclass, nothing."""
+
+
+@pytest.fixture
+def calls(local: Tenure) -> dict[str, Any]:
+    @local.task(name="fixed")
+    def fixed(a: int, b: str = "b") -> None: ...
+
+    @local.task(name="open")
+    def open_(a: int, *rest: float, flag: bool = False, **more: int) -> None: ...
+
+    @local.task(name="by_position")
+    def by_position(a: int, /, b: int) -> None: ...
+
+    @local.task(name="free")
+    def free(value) -> None: ...  # type: ignore[no-untyped-def]
+
+    @local.task(name="text")
+    def text(value: str) -> None: ...
+
+    @local.task(name="loose")
+    def loose(value: dict[str, Any]) -> None: ...
+
+    @local.task(name="record")
+    def record(order: Order) -> None: ...
+
+    @local.task(name="watched")
+    def watched(job: Running, a: int) -> None: ...
+
+    return {task.name: task for task in local}
+
+
+DEEP: Any = []
+for _ in range(200):
+    DEEP = [DEEP]
+
+# task, arguments, what the message says
+MISFITS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
+    ("fixed", (), {}, "missing a required argument: 'a'"),
+    ("fixed", (1, "b", 3), {}, "too many positional arguments"),
+    ("fixed", (1,), {"c": 3}, "got an unexpected keyword argument 'c'"),
+    ("fixed", (1,), {"a": 1}, "multiple values for argument 'a'"),
+    ("fixed", ("1",), {}, r"Expected `int`, got `str` - at `\$.a`"),
+    ("fixed", (True,), {}, r"Expected `int`, got `bool` - at `\$.a`"),
+    ("fixed", (1.5,), {}, r"Expected `int`, got `float` - at `\$.a`"),
+    ("fixed", (None,), {}, r"Expected `int`, got `null` - at `\$.a`"),
+    ("fixed", (1, None), {}, r"Expected `str`, got `null` - at `\$.b`"),
+    ("open", (1, 2.5, "x"), {}, r"Expected `float`, got `str` - at `\$.rest\[1\]`"),
+    ("open", (1,), {"more": "x"}, r"Expected `int`, got `str` - at `\$.more"),
+    ("open", (1,), {"flag": 1}, r"Expected `bool`, got `int` - at `\$.flag`"),
+    ("by_position", (), {"a": 1, "b": 2}, "positional only"),
+    ("record", ({"id": "x"},), {}, r"\$.order"),
+    ("record", ([1, 2],), {}, r"Expected `object`, got `array` - at `\$.order`"),
+    ("watched", (), {}, "missing a required argument: 'a'"),
+    ("watched", (1, 2), {}, "too many positional arguments"),
+    ("watched", (1,), {"job": 2}, "unexpected keyword argument 'job'"),
+    # What would arrive as something else:
+    ("text", (b"bytes",), {}, "value is of type bytes and would arrive as text"),
+    ("text", (uuid4(),), {}, "value is of type UUID and would arrive as text"),
+    ("text", (Colour.RED,), {}, "value is of type Colour and would arrive as text"),
+    ("free", (date(2026, 3, 1),), {}, "annotate the parameter with its type, or pass text"),
+    ("free", (Decimal("1.5"),), {}, "value is of type Decimal and would arrive as text"),
+    ("free", (User(name="a", born=date(1815, 12, 10)),), {}, "would arrive as a dict"),
+    ("loose", ({"at": [datetime.now(UTC)]},), {}, r"value\['at'\]\[0\] is of type datetime"),
+]
+
+
+@pytest.mark.parametrize(("task", "args", "kwargs", "message"), MISFITS)
+def test_what_does_not_fit_the_signature(
+    local: Tenure,
+    calls: dict[str, Any],
+    task: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    message: str,
+) -> None:
+    with pytest.raises(InvalidInput, match=message) as refusal:
+        calls[task].enqueue(*args, **kwargs)
+    assert str(refusal.value).startswith(f"this call does not fit {task}(")
+    assert local.list_jobs().jobs == ()
+
+
+UNSTORABLE: list[tuple[Callable[[], object], str]] = [
+    (lambda: float("nan"), r"\$.value is NaN"),
+    (lambda: [1.0, float("-inf")], r"\$.value\[1\] is -infinity"),
+    (lambda: Decimal("NaN"), "is Decimal NaN"),
+    (lambda: "a\0b", "contains a NUL character"),
+    (lambda: {"\ud800": 1}, "lone surrogate"),
+    (lambda: {1: "a"}, "keys in JSON are strings"),
+    (Opaque, "no rule for .*Opaque"),
+    (lambda: {"x": {1, Opaque()}}, r"\$.value.x"),
+    (lambda: DEEP, "nested deeper than 100 levels"),
+    (lambda: datetime(2026, 3, 1), "datetime without a time zone"),  # noqa: DTZ001
+    (
+        lambda: datetime(2026, 3, 1, tzinfo=timezone(timedelta(seconds=90))),
+        "whose offset has seconds",
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), UNSTORABLE)
+def test_what_json_cannot_say(
+    local: Tenure, calls: dict[str, Any], make: Callable[[], object], message: str
+) -> None:
+    with pytest.raises(PayloadInvalid, match=message):
+        calls["free"].enqueue(make())
+    assert local.list_jobs().jobs == ()
+
+
+def test_what_is_too_large(local: Tenure, calls: dict[str, Any]) -> None:
+    with pytest.raises(PayloadTooLarge, match="pass a reference to it"):
+        calls["free"].enqueue("x" * 1_048_576)
+    assert local.list_jobs().jobs == ()
+    calls["free"].enqueue("x" * 1_000_000)
+
+
+def test_a_handler_can_be_as_liberal_as_it_says(local: Tenure, calls: dict[str, Any]) -> None:
+    accepted = [
+        calls["fixed"].enqueue(1),
+        calls["fixed"].enqueue(b="x", a=1),
+        calls["open"].enqueue(1, 2, 3.5, flag=True, x=1, y=2),
+        calls["by_position"].enqueue(1, b=2),
+        calls["free"].enqueue((1, [2, None], {"a": {"b": 3.5}})),
+        calls["loose"].enqueue({"a": 1}),
+        calls["watched"].enqueue(a=1),
+    ]
+    stored = [local.get(handle.id).args for handle in accepted]
+    assert stored == [
+        '{"a":1}',
+        '{"a":1,"b":"x"}',
+        '{"a":1,"rest":[2,3.5],"flag":true,"more":{"x":1,"y":2}}',
+        '{"a":1,"b":2}',
+        '{"value":[1,[2,null],{"a":{"b":3.5}}]}',
+        '{"value":{"a":1}}',
+        '{"a":1}',
+    ]
+
+
+def test_a_name_can_be_positional_only_and_a_keyword_at_once(local: Tenure) -> None:
+    @local.task(name="both")
+    def both(a: int, /, **more: int) -> None: ...
+
+    args = local.get(both.enqueue(1, a=2, more=3).id).args
+    assert both.decode_args(args) == ([1], {"a": 2, "more": 3})
+
+
+def test_what_is_left_out_takes_the_default_of_the_code_that_runs_it(local: Tenure) -> None:
+    shared: list[int] = []
+
+    @local.task(name="defaults")
+    def defaults(a: int = 1, *, names: list[int] = shared, at: date | None = None) -> None: ...
+
+    stored = local.get(defaults.enqueue().id).args
+    assert stored == "{}"
+    args, kwargs = defaults.decode_args(stored)
+    assert (args, kwargs) == ([1], {"names": [], "at": None})
+    assert kwargs["names"] is shared  # the very object, as in a plain call
+
+
+def test_nothing_of_a_batch_is_written_when_one_call_is_refused(app: Tenure) -> None:
+    @app.task()
+    def work(n: int) -> None: ...
+
+    with pytest.raises(InvalidInput):
+        app.enqueue_many(work.call(n) for n in [1, 2, "3"])  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="enqueue_many takes calls"):
+        app.enqueue_many([work.call(1), work])  # type: ignore[list-item]
+    with pytest.raises(InvalidInput, match="put this one in brackets"):
+        app.enqueue_many(work.call(1))  # type: ignore[arg-type]
+    assert app.list_jobs().jobs == ()
+    assert app.enqueue_many([]) == []
+
+
+def test_a_generator_of_calls_is_not_used_up_by_looking_at_it(app: Tenure) -> None:
+    @app.task()
+    def work(n: int) -> None: ...
+
+    assert len(app.enqueue_many(work.call(n) for n in range(3))) == 3
+    assert len(app.list_jobs().jobs) == 3
