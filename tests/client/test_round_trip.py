@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenure import Tenure
@@ -82,22 +82,25 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenure]:
         yield app
 
 
+@settings(max_examples=50)
 @given(values=st.fixed_dictionaries(VALUES))
 def test_what_was_enqueued_arrives_equal(here: Tenure, values: dict[str, Any]) -> None:
     task = here.find("everything")
     assert task is not None
-    by_position = list(values.values())[:9]
-    by_name = dict(list(values.items())[9:])
-    handle = task.enqueue(*by_position, **by_name)
+    positional_only, names = list(VALUES)[:9], list(VALUES)[9:]
+    handle = task.enqueue(
+        *(values[name] for name in positional_only), **{name: values[name] for name in names}
+    )
 
     args, kwargs = task.decode_args(here.get(handle.id).args)
-    # Parameters that may be given either way arrive by position.
-    assert args == list(values.values())[:14]
-    assert kwargs == dict(list(values.items())[14:])
-    for name, arrived in [*zip(values, args, strict=False), *kwargs.items()]:
-        assert type(arrived) is type(values[name]), name
+    arrived = dict(zip(VALUES, args, strict=False)) | kwargs
+    assert len(args) == 14  # what may be given either way arrives by position
+    for name, value in values.items():
+        assert arrived[name] == value, name
+        assert type(arrived[name]) is type(value), name
 
 
+@settings(max_examples=30)
 @given(
     values=st.lists(ORDERS, max_size=3),
     more=st.dictionaries(st.from_regex(r"\A[a-z]{1,5}\Z"), ORDERS),

@@ -14,12 +14,14 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import apsw
 import msgspec
 
 from tenure.job import Job
@@ -31,6 +33,7 @@ from tenure.worker.worker import Worker
 from tests.crash import handlers
 from tests.processes.crew import Crew, Member, Voice
 from tests.support.invariants import Books, Expected, check
+from tests.support.plain import Plain
 
 LEASE_SECONDS = 1.0
 PATIENCE_SECONDS = 30.0
@@ -48,6 +51,14 @@ FAST: Mapping[str, Any] = {
     "drain_seconds": 10.0,
     "kill_seconds": 0.5,
 }
+
+
+QUIET: Mapping[str, Any] = {
+    "sweep_seconds": 3600.0,
+    "promote_seconds": 3600.0,
+    "idle_poll_seconds": 3600.0,
+}
+"""For a process that will be stopped: one that has SQLite's write lock then stops everybody."""
 
 
 def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE_SECONDS) -> None:
@@ -85,7 +96,7 @@ class StageWorld(RecordingWorld):
             if self._signal == STALL:
                 handlers.pass_gate("stall")
             else:
-                os.kill(os.getpid(), self._signal)
+                handlers.meet(self._signal)
 
 
 def work(
@@ -154,6 +165,30 @@ class Stage:
         )
         member.wait_for("begun")
         return member
+
+    def stop(self, member: Member) -> None:
+        """SIGSTOP, at a moment at which the process does not hold up everybody else.
+
+        A process that is stopped with SQLite's write lock in its hands stops all others: nothing
+        but its death or its awakening can help.
+        """
+        while True:
+            member.signal(signal.SIGSTOP)
+            until(lambda: is_stopped(member.pid), "the process is stopped")
+            if self._can_be_written():
+                return
+            member.signal(signal.SIGCONT)
+
+    def _can_be_written(self) -> bool:
+        with Plain(self.url) as plain:
+            if plain.is_postgres:
+                return True
+            try:
+                plain.rows("begin immediate")
+                plain.rows("rollback")
+            except (apsw.BusyError, sqlite3.OperationalError):
+                return False
+            return True
 
     def open(self, gate: str) -> None:
         """Let those pass who wait at this gate."""

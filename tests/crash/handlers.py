@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,15 @@ def say(kind: str, job: Running | None = None, what: object = None) -> None:
     file = os.open(stage() / "said", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.write(file, msgspec.json.encode(line) + b"\n")
     os.close(file)
+
+
+def meet(number: int) -> None:
+    """Send this thread a signal that does not return before it has worked.
+
+    `os.kill` would let the thread go on for a moment: long enough to begin a transaction, and to
+    be stopped with the database's lock in its hands.
+    """
+    signal.pthread_kill(threading.get_ident(), number)
 
 
 def is_open(gate: str) -> bool:
@@ -164,14 +175,14 @@ def book(job: Running, seconds: float = 0.0) -> None:
 
 
 @tasks.task()
-def book_and_meet_a_signal(job: Running, when: str, signal: int) -> None:
+def book_and_meet_a_signal(job: Running, when: str, number: int) -> None:
     """The first attempt sends itself a signal at a chosen moment of its own transaction."""
     say("ran", job)
 
     def moment(name: str) -> None:
         if name == when and job.token == 1:
             say("moment", job, name)
-            os.kill(os.getpid(), signal)
+            meet(number)
 
     moment("before the transaction")
     try:

@@ -15,7 +15,7 @@ import pytest
 from tenure.job import State
 from tenure.tasks import Task
 from tests.crash import ledger
-from tests.crash.cast import LEASE_SECONDS, Stage, is_stopped, until
+from tests.crash.cast import LEASE_SECONDS, QUIET, Stage, is_stopped, until
 from tests.crash.handlers import (
     block_the_loop,
     book_and_meet_a_signal,
@@ -57,7 +57,7 @@ def calls(stage: Stage, member: Member, op: str) -> list[Call]:
 @pytest.mark.parametrize("how", ["return", "raise", "retry", "snooze", "skip"])
 def test_a_late_settlement_changes_nothing(stage: Stage, how: str) -> None:  # A3
     [id] = stage.add(end_as.options(max_attempts=2).call(how))
-    late = stage.worker(moment="before settle", signal=signal.SIGSTOP)
+    late = stage.worker(moment="before settle", signal=signal.SIGSTOP, **QUIET)
     stopped(stage, late)
     stage.worker()
     stage.finished(id)
@@ -76,7 +76,7 @@ def test_a_handler_is_told_that_its_job_has_moved_on(  # A3
     stage: Stage, task: Task[[str], str]
 ) -> None:
     [id] = stage.add(task.call("never"))
-    late = stage.worker(moment="before heartbeat", signal=signal.SIGSTOP)
+    late = stage.worker(moment="before heartbeat", signal=signal.SIGSTOP, **QUIET)
     stopped(stage, late)
     stage.worker()
     job = stage.finished(id)
@@ -86,8 +86,9 @@ def test_a_handler_is_told_that_its_job_has_moved_on(  # A3
     told = stage.heard("told", id)
 
     assert {word.token for word in told} == {1}
-    [lost] = [call.answer.lost for call in calls(stage, late, "extend") if call.answer.lost]  # type: ignore[union-attr]
-    assert len(lost) == 1
+    until(lambda: calls(stage, late, "extend"), "the answer to the late heartbeat")
+    [beat] = calls(stage, late, "extend")
+    assert len(beat.answer.lost) == 1  # type: ignore[union-attr]
     until(lambda: "lease was lost; not recorded" in stage.log_of(late), "the handler's end")
     assert calls(stage, late, "settle") == []
     assert rows(stage) == before
@@ -97,9 +98,9 @@ def test_a_handler_is_told_that_its_job_has_moved_on(  # A3
 def test_everything_that_a_late_handler_writes_is_refused(shared_stage: Stage) -> None:  # A3, A5
     stage = shared_stage
     [id] = stage.add(write_late.call("late"))
-    late = stage.worker()
+    late = stage.worker(**QUIET)
     stage.heard("ran", id)
-    late.signal(signal.SIGSTOP)
+    stage.stop(late)
     stage.worker()
     stage.drained()
     before = rows(stage)
@@ -118,7 +119,7 @@ def test_everything_that_a_late_handler_writes_is_refused(shared_stage: Stage) -
 def test_a_late_worker_enqueues_nothing_with_its_completion(shared_stage: Stage) -> None:  # A5
     stage = shared_stage
     [id] = stage.add(book_and_meet_a_signal.call("before the transaction", signal.SIGSTOP))
-    late = stage.worker()
+    late = stage.worker(**QUIET)
     stopped(stage, late)
     stage.worker()
     stage.drained()
@@ -137,7 +138,7 @@ def test_a_late_worker_in_the_middle_of_its_transaction_enqueues_nothing(  # A5
     stage = postgres_stage
     ledger.create(stage.url)
     [id] = stage.add(book_and_meet_a_signal.call("before complete", signal.SIGSTOP))
-    late = stage.worker()
+    late = stage.worker(**QUIET)
     stopped(stage, late)
     stage.worker()
     stage.drained()
@@ -157,7 +158,7 @@ def test_stopped_between_completion_and_commit_nobody_else_can_take_the_job(  # 
     stage = postgres_stage
     ledger.create(stage.url)
     [id] = stage.add(book_and_meet_a_signal.call("before commit", signal.SIGSTOP))
-    late = stage.worker()
+    late = stage.worker(**QUIET)
     stopped(stage, late)
     other = stage.worker()
     ends = stage.store.get(id).expires_at
@@ -176,13 +177,14 @@ def test_stopped_between_completion_and_commit_nobody_else_can_take_the_job(  # 
 
 def test_a_late_heartbeat_is_refused_even_before_anybody_took_the_job(stage: Stage) -> None:  # A9
     [id] = stage.add(hold.call("never"))
-    late = stage.worker(moment="before heartbeat", signal=signal.SIGSTOP, sweep_seconds=3600.0)
+    late = stage.worker(moment="before heartbeat", signal=signal.SIGSTOP, **QUIET)
     stopped(stage, late)
     ends = stage.store.get(id).expires_at
     assert ends is not None
     until(lambda: time.time() > ends.timestamp() + 0.1, "the end of the lease")
     late.signal(signal.SIGCONT)
     stage.heard("told", id)
+    until(lambda: calls(stage, late, "extend"), "the answer to the late heartbeat")
 
     [beat] = calls(stage, late, "extend")
     assert beat.answer.lost == stage_leases(stage)  # type: ignore[union-attr]
@@ -221,7 +223,7 @@ def test_a_lost_job_gives_its_only_slot_back(stage: Stage) -> None:  # A19
     )
     worker = stage.worker({"lonely": 1})
     stage.heard("ran", stale)
-    worker.signal(signal.SIGSTOP)
+    stage.stop(worker)
     until(lambda: stage.store.sweep().requeued == 1, "somebody takes the job back")
     assert stage.store.get(waiting).state is State.QUEUED
     worker.signal(signal.SIGCONT)

@@ -87,6 +87,7 @@ class Link:
     def _pump_messages(self) -> None:
         pending = b""
         while data := self._client.recv(CHUNK_BYTES):
+            self._proxy.flowing.wait()
             pending += data
             while message := self._first_message(pending):
                 pending = pending[len(message) :]
@@ -146,6 +147,7 @@ class Link:
     def _pump_answers(self) -> None:
         with suppress(OSError):
             while data := self._server.recv(CHUNK_BYTES):
+                self._proxy.flowing.wait()
                 if self._may_cut.is_set():
                     # The last message of an answer is six bytes long: Z, its length, the status.
                     if data[-6:-5] == READY_FOR_QUERY:
@@ -167,6 +169,8 @@ class Proxy:
         self.port = int(self._listener.getsockname()[1])
         self._open = threading.Event()
         self._open.set()
+        self.flowing = threading.Event()
+        self.flowing.set()
         self._orders: list[Cut] = []
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -187,6 +191,7 @@ class Proxy:
     def close(self) -> None:
         """Cut everything and stop."""
         self._open.set()
+        self.flowing.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -226,6 +231,14 @@ class Proxy:
     def let_new(self) -> None:
         """Serve those who wait, and all to come."""
         self._open.set()
+
+    def freeze(self) -> None:
+        """Pass nothing on, and close nothing: the other end seems to have vanished."""
+        self.flowing.clear()
+
+    def thaw(self) -> None:
+        """Let everything flow again, also what was held back."""
+        self.flowing.set()
 
     def cut_all(self) -> None:
         """Cut every connection now, wherever it is."""

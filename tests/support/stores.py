@@ -42,6 +42,8 @@ class Face:
         method = getattr(self.store, name)
         if name == "for_tenant":
             return lambda tenant: cast(Store, Face(method(tenant), self.loop))
+        if name == "bell":
+            return cast(Callable[..., Any], method)
         return partial(self._run, method)
 
     def _run(self, method: Callable[..., Any], *args: object, **kwargs: object) -> Any:

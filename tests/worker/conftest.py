@@ -42,11 +42,8 @@ def children_app(url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> I
 
 
 @pytest.fixture
-def shared_app(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[Tenure]:
+def shared_app(url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Tenure]:
     """The same, on stores to which a user's own connection may write as well."""
-    url = str(request.getfixturevalue("url"))
     if url.startswith("sqlite"):
         url += "?driver=sqlite3&allow_affected_sqlite=1"
     monkeypatch.setenv("TENURE_URL", url)

@@ -29,4 +29,4 @@ if __name__ == "__main__":
     app = Tenure(sys.argv[1])
     app.include(tasks)
     # Services so often that all of them meet early: what they hold together is held from then on.
-    app.run_worker(promote_seconds=0.02, sweep_seconds=0.02)
+    app.run_worker(promote_seconds=0.05, sweep_seconds=0.05)

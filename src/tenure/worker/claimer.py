@@ -6,7 +6,8 @@ a slot that came free, cuts a rest short.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 
 from tenure.client import Client
 from tenure.errors import SchemaError, StoreError
@@ -51,24 +52,29 @@ class Claimer:
         self._shares = Shares(settings.queues)
         self._kinds = {queue: _kinds(app, queue) for queue in settings.queues}
         self._wake = asyncio.Event()
-        self._no_room = False
+        self._more: set[str] = set()
+        """Queues that may have jobs ready: news of them came, or there was no room for all."""
+        self._pause = settings.busy_poll_seconds
         self._stopping = False
         self._failing = False
         self.claims = 0
 
     def ring(self) -> None:
         """There may be new work."""
+        self._more.update(self._settings.queues)
+        self._pause = self._settings.busy_poll_seconds
         self._wake.set()
 
     def slot_came_free(self) -> None:
         """There is room again."""
-        if self._no_room:
+        if self._more:
             self._wake.set()
 
-    def saw(self, queue: str, kind: Kind) -> None:
-        """A job of this kind came from this queue: from now on its slots count there."""
-        if kind not in self._kinds[queue]:
-            self._kinds[queue] |= {kind}
+    def saw(self, queues: Collection[str], kind: Kind) -> None:
+        """Jobs of this kind came from these queues: from now on its slots count there."""
+        for queue in queues:
+            if kind not in self._kinds[queue]:
+                self._kinds[queue] |= {kind}
 
     def stop(self) -> None:
         """Claim no more."""
@@ -77,59 +83,57 @@ class Claimer:
 
     async def run(self) -> None:
         """Claim until told to stop."""
-        pause = self._settings.busy_poll_seconds
+        now, next_poll = self._world.monotonic, 0.0
         while not self._stopping:
             self._wake.clear()
-            room = self._room()
-            self._no_room = not room
-            if self._no_room:
-                await self._rest(self._settings.idle_poll_seconds)
-                continue
+            if now() >= next_poll:
+                self._more.update(self._settings.queues)
             try:
-                claimed, short = await self._claim(room)
+                claimed = await self._claim(self._room())
             except StoreError as error:
                 await self._after(error)
                 continue
             self._says_it_is_back()
             if claimed:
-                pause = self._settings.busy_poll_seconds
-            if claimed and not short:
+                self._pause = self._settings.busy_poll_seconds
+                next_poll = now() + self._pause
                 await asyncio.sleep(0)
-            elif await self._rest(pause):
-                pause = self._settings.busy_poll_seconds
-            else:
-                pause = min(2 * pause, self._settings.idle_poll_seconds)
+                continue
+            if now() >= next_poll:
+                next_poll = now() + self._pause
+                self._pause = min(2 * self._pause, self._settings.idle_poll_seconds)
+            await self._rest(next_poll - now())
 
     def _room(self) -> dict[Kind, int]:
-        """Free slots and a little more, by kind; empty when a claim would not be worth its while.
+        """Free slots and a little more, by kind; none where a claim would not be worth its while.
 
         With jobs waiting for slots, a claim pays when a quarter of the room is free.
         """
         room: dict[Kind, int] = {}
-        worth = False
         for kind, executor in self._executors.items():
             prefetch = self._pace.prefetch(kind, executor.slots)
-            room[kind] = executor.free + prefetch
-            worth = worth or executor.free > 0 or 4 * room[kind] >= executor.slots + prefetch
-        return room if worth else {}
+            free = executor.free - self._slots.waiting(kind)
+            worth = free > 0 or 4 * (free + prefetch) >= executor.slots + prefetch
+            room[kind] = free + prefetch if worth else 0
+        return room
 
-    async def _claim(self, room: dict[Kind, int]) -> tuple[int, bool]:
-        """Claim until the room is full or the queues are empty. Answers how many, and if empty."""
+    async def _claim(self, room: dict[Kind, int]) -> int:
+        """Claim until the room is full or the queues are empty. Answers how many."""
         total = 0
-        hungry = list(self._settings.queues)
-        while hungry and not self._stopping:
-            limits = {queue: self._limit(queue, room) for queue in hungry}
+        while not self._stopping:
+            limits = {queue: self._limit(queue, room) for queue in self._more}
             limits = {queue: limit for queue, limit in limits.items() if limit > 0}
             asked = self._shares.divide(limits, room, self._kinds)
             if not asked:
-                return total, False
+                break
+            self._more.difference_update(asked)  # so that a ring from here on is not forgotten
             for queue, got in (await self._claim_shares(asked)).items():
                 total += got
-                if got < asked[queue]:
-                    hungry.remove(queue)
+                if got >= asked[queue]:
+                    self._more.add(queue)
                 for kind in self._kinds[queue]:
                     room[kind] -= got
-        return total, True
+        return total
 
     def _limit(self, queue: str, room: Mapping[Kind, int]) -> int:
         kinds = self._kinds[queue]
@@ -156,14 +160,11 @@ class Claimer:
                     got[job.queue] += 1
         return got
 
-    async def _rest(self, seconds: float) -> bool:
-        """Wait for news, at most so long. Answers whether there was any."""
-        try:
+    async def _rest(self, seconds: float) -> None:
+        """Wait for news, at most so long."""
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
-        except TimeoutError:
-            return False
-        return True
 
     async def _after(self, error: StoreError) -> None:
         if isinstance(error, SchemaError):
@@ -171,7 +172,11 @@ class Claimer:
         if not self._failing:  # said once: an outage must not fill the disk
             log.warning("claiming for %s failed, trying again: %s", self._worker, error)
         self._failing = True
-        await asyncio.sleep(OUTAGE_PAUSE_SECONDS * (0.5 + self._world.random()))
+        self._more.update(self._settings.queues)
+        until = self._world.monotonic() + OUTAGE_PAUSE_SECONDS * (0.5 + self._world.random())
+        while not self._stopping and (left := until - self._world.monotonic()) > 0:
+            self._wake.clear()
+            await self._rest(left)
 
     def _says_it_is_back(self) -> None:
         if self._failing:

@@ -112,6 +112,11 @@ class Held:
             if not lease.holdings:
                 del self.leases[lease.id]
 
+    def has(self, holding: Holding) -> bool:
+        """Is this job still ours, as far as we know?"""
+        lease = self.leases.get(holding.job.lease_id)
+        return lease is not None and holding.job.id in lease.holdings
+
     def drop(self, lease_id: int) -> list[Holding]:
         """A lease is gone. Answers the jobs that were still on it."""
         lease = self.leases.pop(lease_id, None)

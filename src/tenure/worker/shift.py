@@ -230,7 +230,7 @@ class Shift:
         for holding in holdings:
             by_kind.setdefault(holding.task.kind, []).append(holding)
         for kind, some in by_kind.items():
-            self._claimer.saw(some[0].job.queue, kind)
+            self._claimer.saw({holding.job.queue for holding in some}, kind)
             self._executors[kind].submit(some)
         if self.app.hooks.listeners:
             for holding in holdings:
@@ -247,8 +247,14 @@ class Shift:
             self._say(logging.WARNING, holding.job, "ended after it was given up; not recorded")
         elif holding.lost:
             self._say(logging.WARNING, holding.job, "ended after its lease was lost; not recorded")
-            self._settler.add(holding, None)
-        elif holding.completed:
+            self._finish(holding, None)
+        else:
+            self._finish(holding, settlement)
+
+    def _finish(self, holding: Holding, settlement: Settlement | None) -> None:
+        """Hand over the end of an attempt, once."""
+        holding.done = True
+        if holding.completed and not holding.lost:
             self._confirm_soon(holding, settlement)
         else:
             self._settler.add(holding, settlement)
@@ -277,12 +283,14 @@ class Shift:
             self._settler.add(holding, None)
             self._tell_listeners("succeeded", holding.job)
             return
-        if settlement is not None and settlement.outcome is Outcome.SUCCEED:
+        if not self.held.has(holding):
+            settlement = None
+        elif settlement is not None and settlement.outcome is Outcome.SUCCEED:
             settlement = self._attempt(holding).not_committed(self._seconds(holding))
         self._settler.add(holding, settlement)
 
     async def _has_landed(self, holding: Holding) -> bool:
-        while not holding.lost:
+        while self.held.has(holding):
             try:
                 job = await self._store.get(holding.job.id)
             except JobNotFound:
@@ -328,7 +336,7 @@ class Shift:
                 self._stop(holding, Stop.CANCELLED)
 
     def _stop(self, holding: Holding, why: Stop) -> None:
-        if not holding.over:
+        if holding.started_at is not None and not holding.over:
             self._asked.add(holding)
         holding.ask_to_stop(why, self.world.monotonic())
 
@@ -380,9 +388,9 @@ class Shift:
         if holding.done or holding.over or holding.stop is None:
             return
         self._note_stuck(holding)
-        holding.lost.set()
         settlement = self._attempt(holding).stopped(holding.stop, self._seconds(holding))
-        self._settler.add(holding, settlement)
+        self._finish(holding, settlement)
+        holding.lost.set()
 
     def _attempt(self, holding: Holding) -> Attempt:
         return Attempt(holding.job, holding.task.options_of_task, self.world.random)
@@ -401,6 +409,10 @@ class Shift:
             left = executor.take_back()
             self._pace.slow_down(kind)
             self._release(left, "waited too long for a slot")
+        patient = self._slots.take_back_waiting(since=now - PREFETCH_PATIENCE_SECONDS)
+        for holding in patient:
+            self._pace.slow_down(holding.task.kind)
+        self._put_back(patient, "waited too long for a slot")
 
     def _release(self, holdings: Sequence[Holding], reason: str) -> None:
         self._slots.take_back(holdings)
@@ -408,6 +420,7 @@ class Shift:
 
     def _put_back(self, holdings: Sequence[Holding], reason: str) -> None:
         for holding in holdings:
+            holding.over = True
             self._timed.discard(holding)
             self._settler.add(holding, unstarted(holding.job, holding.stop, reason))
 

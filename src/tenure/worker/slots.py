@@ -5,7 +5,8 @@ Free capacity is shared between queues by weight (their slots), and what one que
 to the others. No queue starves: what was lost to rounding is kept as credit for the next claim.
 """
 
-from collections import deque
+import math
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping
 
 from tenure.tasks import Kind
@@ -25,6 +26,7 @@ class Slots:
         self.limits = {queue: slots for queue, slots in queues.items() if slots}
         self._used = dict.fromkeys(queues, 0)
         self._waiting: dict[str, deque[Holding]] = {queue: deque() for queue in self.limits}
+        self._waiting_kinds: Counter[Kind] = Counter()
 
     def admit(self, holdings: Iterable[Holding]) -> list[Holding]:
         """Those of these jobs that may run now; the others wait here."""
@@ -33,6 +35,7 @@ class Slots:
             queue = holding.job.queue
             if queue in self.limits and self._used[queue] >= self.limits[queue]:
                 self._waiting[queue].append(holding)
+                self._waiting_kinds[holding.task.kind] += 1
                 continue
             self._used[queue] = self._used.get(queue, 0) + 1
             admitted.append(holding)
@@ -41,9 +44,8 @@ class Slots:
     def ended(self, holding: Holding) -> Holding | None:
         """A job of this queue has ended. Answers the next one that may run."""
         queue = holding.job.queue
-        waiting = self._waiting.get(queue)
-        if waiting:
-            return waiting.popleft()
+        if self._waiting.get(queue):
+            return self._next(queue)
         self._used[queue] -= 1
         return None
 
@@ -52,12 +54,22 @@ class Slots:
         for holding in holdings:
             self._used[holding.job.queue] -= 1
 
-    def take_back_waiting(self) -> list[Holding]:
-        """Give up the jobs that wait here."""
-        left = [holding for waiting in self._waiting.values() for holding in waiting]
+    def take_back_waiting(self, *, since: float = math.inf) -> list[Holding]:
+        """Give up the jobs that wait here, those that do since this time or longer."""
+        left = []
         for waiting in self._waiting.values():
-            waiting.clear()
+            while waiting and waiting[0].taken_at <= since:
+                left.append(self._next(waiting[0].job.queue))
         return left
+
+    def _next(self, queue: str) -> Holding:
+        holding = self._waiting[queue].popleft()
+        self._waiting_kinds[holding.task.kind] -= 1
+        return holding
+
+    def waiting(self, kind: Kind) -> int:
+        """How many jobs of this kind wait here."""
+        return self._waiting_kinds[kind]
 
     def in_hand(self, queue: str) -> int:
         """How many jobs of this queue run or wait."""
