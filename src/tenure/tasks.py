@@ -381,8 +381,9 @@ def task_name(fn: Callable[..., Any]) -> str:
     """
     module = fn.__module__
     if module in ("__main__", "__mp_main__"):
-        main = sys.modules["__main__"]
-        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        # Where it is defined: while multiprocessing loads a script, __main__ is another module.
+        main = getattr(inspect.unwrap(fn), "__globals__", vars(sys.modules["__main__"]))
+        spec, file = main.get("__spec__"), main.get("__file__")
         if spec is not None and spec.name != "__mp_main__":
             module = spec.name
         else:  # "<stdin>" is no file

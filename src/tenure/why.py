@@ -72,6 +72,6 @@ def _when(at: datetime | None) -> str:
 def _about(seconds: float) -> str:
     """A length of time as people say it: 45 s, 3 min, 2 h, 5 days."""
     for unit, length in _UNITS:
-        if seconds >= 2 * length or (unit == "s" and seconds >= 1):
+        if seconds >= 1.95 * length:
             return f"{round(seconds / length)} {unit}"
-    return "less than 1 s"
+    return "1 s" if seconds >= 1 else "less than 1 s"

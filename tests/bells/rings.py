@@ -53,7 +53,7 @@ class Listener:
     def heard(self) -> list[str]:
         """The payloads since the last call. Notifications come in order: ours is the last."""
         self.connection.execute("select pg_notify(%s, 'the end')", [self._channel])
-        payloads = []
+        payloads: list[str] = []
         for note in self.connection.notifies(timeout=PATIENCE_SECONDS):
             if note.payload == "the end":
                 return payloads

@@ -99,7 +99,7 @@ def test_the_notification_travels_with_the_commit(
     with Proxy(pg_server.port) as proxy:
         store = open_store(proxy.url(database_name(pg_migrated_url)))
         store.enqueue([NewJob(task="a")])
-        ends = [text for link in proxy.links for text in link.said if "commit" in text]
+        ends = [text for link in proxy.links for text in link.said if text.endswith("commit")]
         store.close()
     assert listener.heard() == ["default"]
     assert ends[0] == "commit", "the draw of ids"
@@ -108,7 +108,7 @@ def test_the_notification_travels_with_the_commit(
     assert len(ends) == 2
 
 
-# --- no notification with a backlog ---------------------------------------------------------------
+# --- no notification with a backlog ------------------------------------------------------------
 
 
 def test_no_notification_while_others_stand_in_line(
@@ -170,7 +170,7 @@ def test_the_look_for_a_backlog_is_cheap_among_dead_tickets(pg_migrated_url: str
     assert pages < 32 * 6, "about three pages of the index and one of the table for each place"
 
 
-# --- calm ---------------------------------------------------------------------------------------------
+# --- calm --------------------------------------------------------------------------------------
 
 
 def test_a_store_tells_of_a_queue_once_in_a_while(
@@ -208,7 +208,7 @@ def test_what_was_rolled_back_was_not_told(
     assert listener.heard() == ["q"]
 
 
-# --- the caller's transaction -----------------------------------------------------------------------------
+# --- the caller's transaction ------------------------------------------------------------------
 
 
 def test_the_callers_transaction_notifies_when_it_commits(
@@ -228,7 +228,7 @@ def test_the_callers_transaction_notifies_when_it_commits(
         assert listener.heard() == [], "a backlog stands"
 
 
-# --- turned off -------------------------------------------------------------------------------------------
+# --- turned off --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_a_schema_has_a_channel_of_its_own(pg_url: str) -> None:
         assert (usual.heard(), ordered.heard()) == ([], ["sql"])
 
 
-# --- refused ----------------------------------------------------------------------------------------------
+# --- refused -----------------------------------------------------------------------------------
 
 # A COMMIT that the server refuses once, as it does when its queue of notifications is full.
 REFUSE_ONCE = """

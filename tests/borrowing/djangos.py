@@ -14,10 +14,16 @@ from psycopg.conninfo import conninfo_to_dict
 
 
 @contextmanager
-def one_django(backend: str, address: str, **options: Any) -> Iterator[Any]:
+def one_django(
+    backend: str, address: str, *, autocommit: bool = True, **options: Any
+) -> Iterator[Any]:
     """Django set up for one database; `options` are settings. Gives its default connection."""
     _forget()
-    database = {"ENGINE": f"django.db.backends.{backend}", **_place(backend, address)}
+    database = {
+        "ENGINE": f"django.db.backends.{backend}",
+        "AUTOCOMMIT": autocommit,
+        **_place(backend, address),
+    }
     settings.configure(DATABASES={"default": database}, LOGGING_CONFIG=None, **options)
     django.setup()
     try:

@@ -170,17 +170,18 @@ def test_django_without_autocommit_needs_no_atomic_block(
     backend: str, app_store: Store, app_file: Path, pg_migrated_url: str, clock: Clock
 ) -> None:
     address = pg_migrated_url if backend == "postgresql" else str(app_file)
-    with open_store(pg_migrated_url) as remote, one_django(backend, address) as connection:
+    with (
+        open_store(pg_migrated_url) as remote,
+        one_django(backend, address, autocommit=False) as connection,
+    ):
         store = remote if backend == "postgresql" else app_store
-        transaction.set_autocommit(False)
-        store.enqueue([job()], on=connection, now=clock.now)
+        store.enqueue([job()], on=connection, now=clock.now)  # Django connects for us
         transaction.rollback()
         assert store.list_jobs().jobs == ()
         [answer] = store.enqueue([job()], on=connection, now=clock.now)
         assert store.list_jobs().jobs == ()
         transaction.commit()
         assert store.get(answer.id).state is State.QUEUED
-        transaction.set_autocommit(True)
 
 
 @pytest.mark.parametrize("use_tz", [True, False])

@@ -165,15 +165,16 @@ def test_the_cursors_that_psycopg2_makes_do_not_matter(pg_migrated_url: str, clo
 
 
 @named("sqlite3", "aiosqlite", "Session-pysqlite", "AsyncSession-aiosqlite")
-def test_what_sqlite3_makes_of_texts_does_not_matter(caller: Caller, clock: Clock) -> None:
+def test_what_sqlite3_makes_of_rows_and_texts_does_not_matter(caller: Caller, clock: Clock) -> None:
     held = add(caller.store, clock.now, unique=Unique(key="k"))
     caller.begin()
     connection = caller.driver_connection if isinstance(caller, SQLAlchemy) else caller.on
     connection.text_factory = bytes
+    connection.row_factory = lambda _, row: {"row": row}
     [answer] = caller.store.enqueue([job(unique=Unique(key="k"))], on=caller.on, now=clock.now)
     assert (answer.id, answer.created) == (held, False)
     assert connection.text_factory is bytes
-    connection.text_factory = str
+    connection.text_factory, connection.row_factory = str, None
     caller.rollback()
 
 

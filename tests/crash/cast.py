@@ -35,7 +35,7 @@ from tests.processes.crew import Crew, Member, Voice
 from tests.support.invariants import Books, Expected, check
 from tests.support.plain import Plain
 
-LEASE_SECONDS = 1.0
+LEASE_SECONDS = 1.5
 PATIENCE_SECONDS = 30.0
 LOOK_SECONDS = 0.005
 STALL = 0
@@ -44,7 +44,7 @@ MID_SWEEP = "in the middle of a sweep"
 
 FAST: Mapping[str, Any] = {
     "lease_seconds": LEASE_SECONDS,
-    "heartbeat_seconds": 0.3,
+    "heartbeat_seconds": 0.4,
     "sweep_seconds": 0.1,
     "promote_seconds": 0.05,
     "idle_poll_seconds": 0.05,
@@ -107,8 +107,9 @@ def work(
     settings: Mapping[str, Any],
     moment: str | None,
     number: int,
+    lives: int,
 ) -> None:
-    """The role of a worker process."""
+    """The role of a worker process; with several lives, of several workers, one by one."""
     os.environ.update({"TENURE_URL": url, handlers.STAGE: str(folder)})
     logging.basicConfig(filename=folder / f"log-{os.getpid()}", level=logging.INFO, force=True)
     world = StageWorld(folder, moment, number)
@@ -117,8 +118,9 @@ def work(
     if settings.get("processes", 1) == 1:
         world.record(handlers.app)
     voice.say("begun", os.getpid())
-    Worker(handlers.app, queues, world=world, **settings).run()
-    voice.say("left")
+    for _ in range(lives):
+        Worker(handlers.app, queues, world=world, **settings).run()
+        voice.say("left")
 
 
 def _meet_in_the_middle_of_a_sweep(world: StageWorld) -> None:
@@ -157,11 +159,13 @@ class Stage:
         moment: str | None = None,
         signal: int = signal.SIGKILL,
         url: str | None = None,
+        lives: int = 1,
         **settings: Any,
     ) -> Member:
         """Start a worker process; it meets a signal at the named moment, the first time."""
+        settings = {**FAST, **settings}
         member = self.crew.start(
-            work, url or self.url, self.folder, queues, {**FAST, **settings}, moment, int(signal)
+            work, url or self.url, self.folder, queues, settings, moment, int(signal), lives
         )
         member.wait_for("begun")
         return member

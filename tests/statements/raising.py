@@ -13,7 +13,6 @@ RAISED: dict[str, type[BaseException]] = {
     "ValueError": ValueError,
     "MemoryError": MemoryError,
     "RecursionError": RecursionError,
-    "StopIteration": StopIteration,
     "SystemExit": SystemExit,
     "KeyboardInterrupt": KeyboardInterrupt,
     "GeneratorExit": GeneratorExit,

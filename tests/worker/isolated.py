@@ -19,15 +19,23 @@ from pathlib import Path
 from typing import Any
 
 from tenure import Cancel, Fixed, Retry, Running, Skip, Snooze, Tenure, current
+from tenure.tasks import _Decorator
 
 app = Tenure()
 
 AGAIN = Fixed(0.01)
+DEAF = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("deaf", flush=True)
+time.sleep(600)
+"""
 
 
-def task(**options: Any) -> Any:
+def task(**options: Any) -> _Decorator:
     """A task in a child process that is tried again at once."""
-    return app.task(**({"isolation": "process", "retry": AGAIN} | options))
+    defaults: dict[str, Any] = {"isolation": "process", "retry": AGAIN}
+    return app.task(**(defaults | options))
 
 
 def note(file: str, number: int) -> None:
@@ -171,11 +179,7 @@ def ignores_everything() -> None:
 @task(max_attempts=1, timeout_seconds=0.4)
 def with_grandchildren() -> None:
     """A grandchild that ignores SIGTERM, as a shell in between might make it."""
-    grandchild = subprocess.Popen(
-        [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN);"
-         "print('deaf', flush=True); time.sleep(600)"],
-        stdout=subprocess.PIPE,
-    )  # fmt: skip
+    grandchild = subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE)
     assert grandchild.stdout is not None
     grandchild.stdout.readline()
     note("grandchildren", grandchild.pid)

@@ -1,4 +1,4 @@
-"""`isolation="process"`: a child that can be killed, and that costs no more than its own attempt."""
+"""`isolation="process"`: a child can be killed, and that costs no more than its own attempt."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from tenure import Job, State, Tenure
+from tenure import Call, Job, State, Tenure
 from tests.support.plain import Plain
 from tests.worker import isolated
 from tests.worker.support import (
@@ -25,7 +26,6 @@ from tests.worker.support import (
     story,
     working,
 )
-
 
 on_file = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 """For what has nothing to do with the store."""
@@ -82,11 +82,11 @@ def test_several_children_work_at_the_same_time(children_app: Tenure) -> None:
     ids=["os._exit(1)", "os._exit(0)", "segfault", "abort", "kill"],
 )
 def test_a_child_that_dies_costs_one_attempt_with_the_reason_on_record(
-    children_app: Tenure, call: object, reason: str
+    children_app: Tenure, call: Call[Any], reason: str
 ) -> None:
     """B3, B4: exit by signal, by os._exit, by the killer of memory hogs."""
     with working(children_app, process_slots=1):
-        [handle, sibling] = children_app.enqueue_many([call, isolated.pid.call()])  # type: ignore[list-item]
+        [handle, sibling] = children_app.enqueue_many([call, isolated.pid.call()])
         job = ended(children_app, handle.id)
         assert ended(children_app, sibling.id).state is State.SUCCEEDED
         assert ended(children_app, sibling.id).attempts == 1
@@ -252,7 +252,7 @@ def test_a_job_that_completed_itself_is_done_even_when_it_must_be_killed_after_t
     shared_app.count_live()
     isolated.make_ledger(shared_app.url)
     with working(shared_app, process_slots=1):
-        handle = isolated.completes.options(timeout_seconds=0.5).enqueue("hang")
+        handle = isolated.completes.options(timeout_seconds=3).enqueue("hang")
         job = ended(shared_app, handle.id)
         [pid] = eventually(lambda: file_numbers(tmp_path / "started"))
         eventually(lambda: is_gone(pid))

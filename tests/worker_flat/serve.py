@@ -1,4 +1,4 @@
-"""The worker process under test: `python -m tests.worker_flat.serve URL`."""
+"""The worker process under test: `python -m tests.worker_flat.serve URL async|thread`."""
 
 from __future__ import annotations
 
@@ -7,26 +7,44 @@ import sys
 
 from tenure import TaskSet, Tenure
 
-tasks = TaskSet()
+ECHO = "flat.echo"
+COLLECT = "flat.collect"
 
 
-@tasks.task(name="flat.async")
-async def in_loop(text: str) -> str:
-    return text
+def tasks_of(kind: str) -> TaskSet:
+    """Handlers of one kind."""
+    tasks = TaskSet()
+    if kind == "async":
+
+        @tasks.task(name=ECHO)
+        async def echo(text: str) -> str:
+            return text
+
+        @tasks.task(name=COLLECT)
+        async def collect() -> None:
+            gc.collect()
+
+    else:
+
+        @tasks.task(name=ECHO)
+        def echo_in_thread(text: str) -> str:
+            return text
+
+        @tasks.task(name=COLLECT)
+        def collect_in_thread() -> None:
+            gc.collect()
+
+    return tasks
 
 
-@tasks.task(name="flat.thread")
-def in_thread(text: str) -> str:
-    return text
-
-
-@tasks.task(name="flat.collect")
-async def collect() -> None:
-    gc.collect()
+def main() -> None:
+    """Work until a signal comes."""
+    url, kind = sys.argv[1:]
+    app = Tenure(url)
+    app.include(tasks_of(kind))
+    # Services so often that all loops meet early: the threads that they need at once are there.
+    app.run_worker(promote_seconds=0.05, sweep_seconds=0.05)
 
 
 if __name__ == "__main__":
-    app = Tenure(sys.argv[1])
-    app.include(tasks)
-    # Services so often that all of them meet early: what they hold together is held from then on.
-    app.run_worker(promote_seconds=0.05, sweep_seconds=0.05)
+    main()

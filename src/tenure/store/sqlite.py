@@ -202,6 +202,17 @@ class _Process:
         self.still = False
 
 
+def _is_current(connection: Connection) -> bool:
+    """Is there nothing to migrate? Asked without a lock: the first operation of a process may be
+    one in a transaction of the caller, who then holds the write lock and would wait for himself.
+    """
+    try:
+        [(version,)] = connection.execute("select version from tenure_schema_version")
+    except DriverError:
+        return False
+    return bool(version == migrate.VERSION)
+
+
 class SQLite(Session):
     """One SQLite file."""
 
@@ -230,8 +241,9 @@ class SQLite(Session):
         try:
             with _fork_lock:  # threads that open one file must not take each other for strangers
                 driver.check_not_open_elsewhere(path, driver_name)
-                self._writer(self._processes[-1])
-            drive(self.migrate())
+                writer = self._writer(self._processes[-1])
+            if not _is_current(writer):
+                drive(self.migrate())
         except BaseException:
             drive(self.aclose())
             raise
@@ -596,7 +608,7 @@ class SQLite(Session):
                     "journal_mode = wal",
                     f"synchronous = {self._synchronous}",
                     "secure_delete = off",  # the default of Debian's library rewrites freed pages
-                    "cache_size = -8192",  # 64 MB was no faster, and a worker would grow for hours
+                    "cache_size = -4096",  # 64 MB was no faster, and a worker would grow for hours
                     "temp_store = memory",
                     "wal_autocheckpoint = 4000",  # 16 MB: each checkpoint waits for the disk twice
                     "journal_size_limit = 67108864",

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -87,7 +88,7 @@ class Child:
         self._stopped = False
         self._leaving = False
         self._idle = False
-        self._interrupt: Callable[[], None] | None = None
+        self._interrupt: Callable[[], object] | None = None
 
     def run(self) -> NoReturn:
         """Serve until killed, or until the worker has gone."""
@@ -193,7 +194,7 @@ class Child:
         """Run the coroutine as a task of its own, which a signal cancels, and no other."""
         loop = asyncio.get_running_loop()
         task = loop.create_task(coroutine)
-        self._interrupt = lambda: loop.call_soon_threadsafe(task.cancel) and None
+        self._interrupt = partial(loop.call_soon_threadsafe, task.cancel)
         if self._told_to_stop:
             task.cancel()
         try:

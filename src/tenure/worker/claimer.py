@@ -39,6 +39,7 @@ class Claimer:
         executors: Mapping[Kind, Executor],
         slots: Slots,
         pace: Pace,
+        queue_pace: Pace,
         take_on: TakeOn,
     ) -> None:
         self._store = store
@@ -48,13 +49,14 @@ class Claimer:
         self._executors = executors
         self._slots = slots
         self._pace = pace
+        self._queue_pace = queue_pace
         self._take_on = take_on
         self._shares = Shares(settings.queues)
         self._kinds = {queue: _kinds(app, queue) for queue in settings.queues}
         self._wake = asyncio.Event()
         self._more: set[str] = set()
         """Queues that may have jobs ready: news of them came, or there was no room for all."""
-        self._pause = settings.busy_poll_seconds
+        self._pause, self._next_poll = settings.busy_poll_seconds, 0.0
         self._stopping = False
         self._failing = False
         self.claims = 0
@@ -62,7 +64,7 @@ class Claimer:
     def ring(self) -> None:
         """There may be new work."""
         self._more.update(self._settings.queues)
-        self._pause = self._settings.busy_poll_seconds
+        self._pause, self._next_poll = self._settings.busy_poll_seconds, 0.0
         self._wake.set()
 
     def slot_came_free(self) -> None:
@@ -83,10 +85,10 @@ class Claimer:
 
     async def run(self) -> None:
         """Claim until told to stop."""
-        now, next_poll = self._world.monotonic, 0.0
+        now = self._world.monotonic
         while not self._stopping:
             self._wake.clear()
-            if now() >= next_poll:
+            if now() >= self._next_poll:
                 self._more.update(self._settings.queues)
             try:
                 claimed = await self._claim(self._room())
@@ -96,13 +98,13 @@ class Claimer:
             self._says_it_is_back()
             if claimed:
                 self._pause = self._settings.busy_poll_seconds
-                next_poll = now() + self._pause
+                self._next_poll = now() + self._pause
                 await asyncio.sleep(0)
                 continue
-            if now() >= next_poll:
-                next_poll = now() + self._pause
+            if now() >= self._next_poll:
+                self._next_poll = now() + self._pause
                 self._pause = min(2 * self._pause, self._settings.idle_poll_seconds)
-            await self._rest(next_poll - now())
+            await self._rest(self._next_poll - now())
 
     def _room(self) -> dict[Kind, int]:
         """Free slots and a little more, by kind; none where a claim would not be worth its while.
@@ -140,7 +142,7 @@ class Claimer:
         limit = min(room[kind] for kind in kinds)
         slots = self._slots.limits.get(queue)
         if slots is not None:
-            ahead = min(self._pace.prefetch(kind, slots) for kind in kinds)
+            ahead = self._queue_pace.prefetch(queue, slots)
             limit = min(limit, slots + ahead - self._slots.in_hand(queue))
         return limit
 

@@ -8,6 +8,8 @@ does not run again.
 import importlib
 import importlib.util
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -18,6 +20,18 @@ from tenure.errors import ConfigError
 
 SCRIPT = "__mp_main__"
 """What multiprocessing calls a script in its children, and `tenure.tasks` knows."""
+_SCRIPTS = ("__main__", SCRIPT)
+_importing = False
+
+
+@contextmanager
+def _while_importing() -> Iterator[None]:
+    global _importing  # noqa: PLW0603
+    _importing = True
+    try:
+        yield
+    finally:
+        _importing = False
 
 
 class AppRef(msgspec.Struct, frozen=True):
@@ -33,10 +47,9 @@ class AppRef(msgspec.Struct, frozen=True):
     def load(self) -> Client:
         """Import it here. Raises what the import raises, or `ConfigError`."""
         sys.argv[:] = self.argv  # a script may choose its database by them
-        for entry in self.search_path:
-            if entry not in sys.path:
-                sys.path.append(entry)
-        module = _load_script(self) if self.script else importlib.import_module(self.module)
+        sys.path[:] = self.search_path  # in the same order: the same names find the same modules
+        with _while_importing():
+            module = _load_script(self) if self.script else importlib.import_module(self.module)
         app = getattr(module, self.name, None)
         if not isinstance(app, Client):
             raise ConfigError(f"{self.module} has no application called {self.name}")
@@ -44,20 +57,33 @@ class AppRef(msgspec.Struct, frozen=True):
 
 
 def locate(app: Client) -> AppRef:
-    """Find the module-level name of an application."""
-    for module in list(sys.modules.values()):
-        for name, value in list(getattr(module, "__dict__", {}).items()):
-            if value is app and isinstance(module, ModuleType):
-                return _ref(module, name)
-    raise ConfigError(
-        "other processes must be able to import the application: assign it to a name at the top "
-        "level of a module, such as app = Tenure(...)"
-    )
+    """Find the module-level name of an application; in the script that runs only if need be."""
+    homes = [
+        (module, name)
+        for module in list(sys.modules.values())
+        for name, value in list(getattr(module, "__dict__", {}).items())
+        if value is app and isinstance(module, ModuleType)
+    ]
+    if not homes:
+        raise ConfigError(
+            "other processes must be able to import the application: assign it to a name at the "
+            "top level of a module, such as app = Tenure(...)"
+        )
+    return _ref(*min(homes, key=lambda home: home[0].__name__ in _SCRIPTS))
+
+
+def refuse_while_imported() -> None:
+    """A script that starts its worker whenever it is imported would do so in each child, too."""
+    if _importing:
+        raise ConfigError(
+            "another process of a worker imports this module: put what starts the worker under "
+            'if __name__ == "__main__":'
+        )
 
 
 def _ref(module: ModuleType, name: str) -> AppRef:
     path, argv = tuple(entry or str(Path.cwd()) for entry in sys.path), tuple(sys.argv)
-    if module.__name__ not in ("__main__", SCRIPT):
+    if module.__name__ not in _SCRIPTS:
         return AppRef(module.__name__, name, path, argv)
     if module.__spec__ is not None and module.__spec__.name != SCRIPT:  # python -m package.module
         return AppRef(module.__spec__.name, name, path, argv)

@@ -78,7 +78,7 @@ class Shift:
         self.held = Held()
         self.ready = asyncio.Event()
         self._slots = Slots(settings.queues)
-        self._pace = Pace()
+        self._pace, self._queue_pace = Pace(), Pace()
         self._stopping = asyncio.Event()
         self._timed: set[Holding] = set()
         self._asked: set[Holding] = set()
@@ -120,7 +120,8 @@ class Shift:
         self._executors = self._make_executors()
         self._claimer = Claimer(
             stores.claiming, self.name, self.app, self.settings, self.world,
-            executors=self._executors, slots=self._slots, pace=self._pace, take_on=self._take_on,
+            executors=self._executors, slots=self._slots, pace=self._pace,
+            queue_pace=self._queue_pace, take_on=self._take_on,
         )  # fmt: skip
 
     def _start_heartbeat(self, stores: Stores) -> Heartbeat:
@@ -242,7 +243,10 @@ class Shift:
         """A handler has ended; its slot is free."""
         self._free_slot(holding)
         if holding.started_at is not None:
-            self._pace.learn(holding.task.kind, self.world.monotonic() - holding.started_at)
+            seconds = self.world.monotonic() - holding.started_at
+            self._pace.learn(holding.task.kind, seconds)
+            if holding.job.queue in self._slots.limits:
+                self._queue_pace.learn(holding.job.queue, seconds)
         if holding.done:
             self._say(logging.WARNING, holding.job, "ended after it was given up; not recorded")
         elif holding.lost:
@@ -411,7 +415,7 @@ class Shift:
             self._release(left, "waited too long for a slot")
         patient = self._slots.take_back_waiting(since=now - PREFETCH_PATIENCE_SECONDS)
         for holding in patient:
-            self._pace.slow_down(holding.task.kind)
+            self._queue_pace.slow_down(holding.job.queue)
         self._put_back(patient, "waited too long for a slot")
 
     def _release(self, holdings: Sequence[Holding], reason: str) -> None:

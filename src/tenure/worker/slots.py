@@ -77,23 +77,23 @@ class Slots:
 
 
 class Pace:
-    """How long jobs take, by kind, and so how many to claim ahead."""
+    """How long jobs take, by kind or by queue, and so how many to claim ahead."""
 
     def __init__(self) -> None:
-        self._mean_seconds: dict[Kind, float] = {}
+        self._mean_seconds: dict[str, float] = {}
 
-    def learn(self, kind: Kind, seconds: float) -> None:
-        """One more job has ended."""
-        mean = self._mean_seconds.get(kind, seconds)
-        self._mean_seconds[kind] = mean + LEARNING * (seconds - mean)
+    def learn(self, of: str, seconds: float) -> None:
+        """One more job of this kind or queue has ended."""
+        mean = self._mean_seconds.get(of, seconds)
+        self._mean_seconds[of] = mean + LEARNING * (seconds - mean)
 
-    def slow_down(self, kind: Kind) -> None:
+    def slow_down(self, of: str) -> None:
         """Jobs claimed ahead had to wait too long: claim none ahead until jobs are short again."""
-        self._mean_seconds[kind] = 100 * PREFETCH_SECONDS
+        self._mean_seconds[of] = 100 * PREFETCH_SECONDS
 
-    def prefetch(self, kind: Kind, slots: int) -> int:
+    def prefetch(self, of: str, slots: int) -> int:
         """How many jobs to claim ahead of free slots."""
-        mean = self._mean_seconds.get(kind)
+        mean = self._mean_seconds.get(of)
         if mean is None or mean > PREFETCH_SECONDS:
             return 0
         return min(MAX_PREFETCH, int(slots * PREFETCH_SECONDS / max(mean, 1e-6)))

@@ -21,7 +21,7 @@ from tenure.client import Client
 from tenure.errors import ConfigError, InvalidInput
 from tenure.job import check_int
 from tenure.worker.crew import Crew
-from tenure.worker.elsewhere import locate
+from tenure.worker.elsewhere import locate, refuse_while_imported
 from tenure.worker.settings import Settings, WorkerSettings, settings_of
 from tenure.worker.shift import Shift
 from tenure.worker.world import World
@@ -93,8 +93,11 @@ class Worker:
         self._shift = Shift(self.app, self.settings, self._world)
         if self._stop_asked:
             self._shift.stop()
-        with self.app.in_use_by_worker():
-            await self._shift.run()
+        try:
+            with self.app.in_use_by_worker():
+                await self._shift.run()
+        finally:  # so that it can be used again
+            self._shift, self._stop_asked = None, False
 
     def stop(self) -> None:
         """Begin to shut down; may be called from any thread and from a signal handler."""
@@ -130,6 +133,7 @@ class Worker:
     def _check(self) -> None:
         if os.name != "posix":
             raise ConfigError("workers run on Linux and macOS; on Windows Tenure is a client only")
+        refuse_while_imported()
         if self.app.tenant is not None:
             raise ConfigError(
                 "a worker serves all tenants; give it an application without tenant=..."

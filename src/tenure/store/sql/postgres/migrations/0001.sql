@@ -272,9 +272,10 @@ begin
     if new_place is not null then       -- the statement `notify`
         perform pg_notify('tenure.bell', enqueue.queue)
         where not exists (
-            select from tenure.ready r
-            where r.queue = enqueue.queue and r.priority = enqueue.priority::smallint
-              and r.place = any (array(select new_place - 1000 * n from generate_series(1, 32) as n)));
+            select from generate_series(1, 32) as n,
+                 lateral (select from tenure.ready r
+                          where r.queue = enqueue.queue and r.priority = enqueue.priority::smallint
+                            and r.place = new_place - 1000 * n offset 0) as standing);
     end if;
     return new_id;
 end

@@ -1,0 +1,136 @@
+"""Both colours offer the same: every operation exists as `x` and as `x_async`."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tenure import Handle, Running, Task, Tenure
+from tenure.tasks import TunedTask
+
+# What does not touch the database, or belongs to one colour by its nature.
+COLOURLESS = {
+    "Tenure": {
+        "add", "around", "async_store", "close_loop", "find", "handle", "in_use_by_worker",
+        "include", "is_local", "listen", "on_start", "on_stop", "run_worker", "store", "task",
+        "url", "whole_async_store", "whole_store",
+    },
+    "Handle": {"created", "id", "same_args"},
+    "Running": {
+        "attempt", "cancelled", "check", "created_at", "id", "lost", "max_attempts", "metadata",
+        "progress", "queue", "task", "tenant", "token",
+    },
+    "Task": {"bind", "call", "check", "decode_args", "options", "result_type", "wants_running"},
+    "TunedTask": {"call"},
+}  # fmt: skip
+KINDS: tuple[type, ...] = (Tenure, Handle, Running, Task, TunedTask)
+
+
+def public(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+PAIRS = [
+    (kind, name.removesuffix("_async"))
+    for kind in KINDS
+    for name in sorted(public(kind))
+    if name.endswith("_async")
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_operation_exists_in_both_colours(kind: type) -> None:
+    paired = public(kind) - COLOURLESS[kind.__name__]
+    awaited = {name for name in paired if name.endswith("_async")}
+    assert paired - awaited == {name.removesuffix("_async") for name in awaited}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), PAIRS, ids=[f"{kind.__name__}.{name}" for kind, name in PAIRS]
+)
+def test_both_colours_take_the_same_and_promise_the_same(kind: type, name: str) -> None:
+    blocking, awaited = getattr(kind, name), getattr(kind, f"{name}_async")
+    taken = [list(inspect.signature(each).parameters.values())[1:] for each in (blocking, awaited)]
+    assert taken[0] == taken[1]
+    assert blocking.__doc__
+    assert awaited.__doc__
+    assert inspect.iscoroutinefunction(awaited)
+    assert not inspect.iscoroutinefunction(blocking)
+
+
+@pytest.mark.parametrize("name", sorted(public(Tenure) - COLOURLESS["Tenure"]))
+def test_options_of_operations_are_given_by_name(name: str) -> None:
+    """At most an id, a queue, the calls or two times by position; everything else by name."""
+    parameters = list(inspect.signature(getattr(Tenure, name)).parameters.values())[1:]
+    by_position = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert by_position in ([], ["id"], ["queue"], ["calls"], ["since", "until"])
+
+
+ID, LATER = object(), datetime.now(UTC) + timedelta(days=1)
+STEPS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+    ("migrate", (), {}),
+    ("get", (ID,), {}),
+    ("progress", (ID,), {}),
+    ("hold", (ID,), {"reason": "wait"}),
+    ("unhold", (ID,), {}),
+    ("move", (ID,), {"queue": "other", "due_at": LATER}),
+    ("why", (ID,), {}),
+    ("oldest_ready", (), {}),
+    ("list_jobs", (), {"queue": "other"}),
+    ("count_live", (), {}),
+    ("cancel", (ID,), {"reason": "no"}),
+    ("wait", (ID,), {"timeout_seconds": 5}),
+    ("timeline", (ID,), {}),
+    ("replay", (ID,), {}),
+    ("cancel", (ID,), {}),
+    ("count_finished", (LATER - timedelta(days=2), LATER), {}),
+    ("delete", (ID,), {}),
+    ("workers", (), {}),
+    ("pause", ("other",), {}),
+    ("paused_queues", (), {}),
+    ("resume", ("other",), {}),
+    ("prune", (), {}),
+]
+
+
+def test_both_colours_do_the_same(app: Tenure) -> None:
+    """Each operation once in each colour, on two jobs in the same state, with equal answers."""
+
+    @app.task()
+    def work() -> None: ...
+
+    async def both() -> None:
+        async with app:
+            [one] = app.enqueue_many([work.call()])
+            [other] = await app.enqueue_many_async([work.call()])
+            for name, args, options in STEPS:
+                if name == "resume":
+                    app.pause("other")  # the second would find it resumed already
+                blocked = getattr(app, name)(*_about(one, args), **options)
+                if name == "resume":
+                    app.pause("other")
+                awaited = await getattr(app, f"{name}_async")(*_about(other, args), **options)
+                assert _alike(blocked) == _alike(awaited), name
+
+    asyncio.run(both())
+    tried = {"enqueue_many", "close", *(name for name, _, _ in STEPS)}
+    assert tried == {name for kind, name in PAIRS if kind is Tenure}
+
+
+def _about(handle: Handle[None], args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(handle.id if each is ID else each for each in args)
+
+
+def _alike(answer: Any) -> Any:
+    """An answer without what must differ between two jobs: ids and times."""
+    if isinstance(answer, list | tuple):
+        return [_alike(each) for each in answer]
+    if hasattr(answer, "__struct_fields__"):
+        return {
+            name: _alike(getattr(answer, name)) for name in answer.__struct_fields__ if name != "id"
+        }
+    return None if isinstance(answer, datetime) else answer

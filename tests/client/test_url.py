@@ -1,0 +1,103 @@
+"""Which database: the argument, or TENURE_URL. Nothing is opened before it is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenure import Tenure
+from tenure.errors import ConfigError, SchemaMissing
+
+
+def test_the_environment_names_the_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = Tenure()  # at import, before anybody has said where
+    monkeypatch.setenv("TENURE_URL", f"sqlite:///{tmp_path / 'env.db'}")
+    with app:
+        assert app.list_jobs().jobs == ()
+    assert (tmp_path / "env.db").exists()
+
+
+def test_the_argument_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENURE_URL", f"sqlite:///{tmp_path / 'env.db'}")
+    with Tenure(f"sqlite:///{tmp_path / 'argument.db'}") as app:
+        app.list_jobs()
+    assert [file.name for file in tmp_path.iterdir()] == ["argument.db"]
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_without_any_the_error_says_what_to_do(
+    value: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TENURE_URL", raising=False)
+    if value is not None:
+        monkeypatch.setenv("TENURE_URL", value)
+    app = Tenure()
+
+    @app.task()
+    def work() -> None: ...
+
+    with pytest.raises(ConfigError, match=r"use Tenure\('sqlite:///jobs.db'\) or set TENURE_URL"):
+        work.enqueue()
+    with pytest.raises(ConfigError):
+        asyncio.run(work.enqueue_async())
+    app.close()  # there is nothing to close
+    asyncio.run(app.close_async())
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        (5, "is a text, not 5"),
+        (Path("jobs.db"), "is a text, not PosixPath"),
+        ("jobs.db", "starts with sqlite:/// or postgresql://"),
+        ("mysql://localhost/jobs", "starts with sqlite:/// or postgresql://"),
+        ("sqlite://jobs.db", "write sqlite:///jobs.db"),
+        ("sqlite:///jobs.db?colour=red", "unknown option 'colour'"),
+    ],
+)
+def test_a_url_that_cannot_be_used(url: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Tenure(url).list_jobs()
+
+
+def test_a_url_is_not_shown_because_it_may_hold_a_password() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        Tenure("mysql://root:hunter2@localhost/jobs").list_jobs()
+    assert "hunter2" not in str(refusal.value)
+
+
+def test_a_tenant_is_a_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="leave it out for an application of all tenants"):
+        Tenure(f"sqlite:///{tmp_path / 'jobs.db'}", tenant="")
+
+
+def test_an_empty_postgres_database_wants_to_be_migrated(pg_url: str) -> None:
+    with Tenure(pg_url) as app:
+        with pytest.raises(SchemaMissing, match="migrate"):
+            app.list_jobs()
+        app.migrate()
+        assert app.list_jobs().jobs == ()
+
+
+def test_declaring_tasks_opens_nothing(tmp_path: Path) -> None:
+    """Neither a database nor its driver: `import` stays cheap and harmless."""
+    code = """
+import sys
+from tenure import Tenure
+app = Tenure("sqlite:///never.db")
+@app.task()
+def work() -> None: ...
+print([name for name in ("psycopg", "sqlalchemy", "django") if name in sys.modules])
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert (ran.stdout.strip(), ran.stderr) == ("[]", "")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,192 @@
+"""Waiting for the end of a job: its result, its failure, or the end of patience."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+
+import pytest
+
+from tenure import Cancel, Skip, State, Tenure, Worker
+from tenure.errors import JobFailed, JobNotFound, OutOfRange, PayloadInvalid, WaitTimeout
+from tests.support.working import QUICK, working
+
+
+def test_patience_ends_and_the_job_goes_on(app: Tenure) -> None:
+    go_on = threading.Event()
+
+    @app.task()
+    def slow() -> str:
+        go_on.wait(30)
+        return "done"
+
+    with working(app):
+        handle = slow.enqueue()
+        with pytest.raises(WaitTimeout, match=f"job {handle.id} is not finished after 0.05 s"):
+            handle.wait(timeout_seconds=0.05)
+        with pytest.raises(TimeoutError):  # the standard one catches it, too
+            asyncio.run(_wait_async(app, handle.id, 0.05))
+        go_on.set()
+        assert handle.wait(timeout_seconds=30) == "done"
+
+
+async def _wait_async(app: Tenure, id: int, timeout_seconds: float) -> None:
+    try:
+        await app.wait_async(id, timeout_seconds=timeout_seconds)
+    finally:
+        await app.close_loop()
+
+
+def test_the_end_of_patience_says_why(app: Tenure) -> None:
+    @app.task()
+    def work() -> None: ...
+
+    with pytest.raises(WaitTimeout, match="no worker is alive: start one"):
+        work.enqueue().wait(timeout_seconds=0)
+
+
+def test_a_finished_job_is_answered_at_once(app: Tenure) -> None:
+    @app.task()
+    def work() -> int:
+        return 7
+
+    with working(app):
+        handle = work.enqueue()
+        handle.wait(timeout_seconds=30)
+    assert handle.wait(timeout_seconds=0) == 7
+    assert app.wait(handle.id).state is State.SUCCEEDED
+
+
+@pytest.mark.parametrize("patience", [-1, float("nan"), "5"])
+def test_patience_is_a_number_of_seconds(local: Tenure, patience: float) -> None:
+    @local.task()
+    def work() -> None: ...
+
+    with pytest.raises(OutOfRange, match="timeout_seconds"):
+        work.enqueue().wait(timeout_seconds=patience)
+
+
+def test_every_way_to_end_without_a_result(app: Tenure) -> None:
+    @app.task(max_attempts=1)
+    def fails() -> None:
+        raise ValueError("no such user")
+
+    @app.task()
+    def skips() -> None:
+        raise Skip("nothing to do")
+
+    @app.task()
+    def cancels() -> None:
+        raise Cancel("superseded")
+
+    with working(app):
+        with pytest.raises(JobFailed) as failed:
+            fails.enqueue().wait(timeout_seconds=30)
+        with pytest.raises(JobFailed) as skipped:
+            skips.enqueue().wait(timeout_seconds=30)
+        with pytest.raises(JobFailed) as cancelled:
+            cancels.enqueue().wait(timeout_seconds=30)
+
+    assert failed.value.state is State.FAILED
+    assert str(failed.value).endswith("is failed (error): ValueError: no such user")
+    assert failed.value.error is not None
+    told = json.loads(failed.value.error)
+    assert (told["type"], told["message"]) == ("ValueError", "no such user")
+    assert "raise ValueError" in told["traceback"]
+    assert (skipped.value.state, skipped.value.error) == (State.SKIPPED, None)
+    assert "is skipped (nothing to do)" in str(skipped.value)
+    assert (cancelled.value.state, cancelled.value.error) == (State.CANCELLED, None)
+    assert "is cancelled (superseded)" in str(cancelled.value)
+
+
+def test_a_job_cancelled_from_outside(app: Tenure) -> None:
+    @app.task()
+    def work() -> None: ...
+
+    handle = work.enqueue()
+    app.cancel(handle.id, reason="the user left")
+    with pytest.raises(JobFailed, match=r"is cancelled \(the user left\)"):
+        handle.wait(timeout_seconds=30)
+
+
+@pytest.mark.parametrize("id", [404, 0, -1, 2**70, "7", None])
+def test_there_is_no_such_job(app: Tenure, id: int) -> None:
+    with pytest.raises(JobNotFound, match=f"there is no job {id}"):
+        app.wait(id, timeout_seconds=1)
+
+
+def test_a_result_of_another_type_than_annotated_is_reported_with_the_job(app: Tenure) -> None:
+    @app.task()
+    def count() -> int:
+        return "seven"  # type: ignore[return-value]
+
+    with working(app):
+        handle = count.enqueue()
+        with pytest.raises(PayloadInvalid, match=f"job {handle.id} of .* succeeded, but") as error:
+            handle.wait(timeout_seconds=30)
+    assert "Expected `int`, got `str`" in str(error.value)
+    assert app.get(handle.id).result == '"seven"'
+
+
+def test_a_handle_can_be_made_from_an_id(app: Tenure) -> None:
+    @app.task()
+    def pair() -> tuple[int, str]:
+        return 1, "a"
+
+    with working(app):
+        id = pair.enqueue().id
+        assert app.handle(pair, id).wait(timeout_seconds=30) == (1, "a")
+    assert repr(app.handle(pair, id)) == f"<Handle of {pair.name} {id}>"
+
+
+def test_many_waits_at_once_do_not_hold_each_other_up(app: Tenure) -> None:
+    """Each sleeps for itself: nobody keeps a connection, a lock or a thread while it waits."""
+    gate = asyncio.Event()
+
+    @app.task()
+    async def last() -> str:
+        await gate.wait()
+        return "last"
+
+    @app.task()
+    async def quick(n: int) -> int:
+        return n
+
+    async def main() -> None:
+        async with app, Worker(app, **QUICK):
+            blocked = await last.enqueue_async()
+            patient = [asyncio.create_task(blocked.wait_async()) for _ in range(200)]
+            handles = await app.enqueue_many_async([quick.call(n) for n in range(50)])
+            results = await asyncio.gather(*(h.wait_async(timeout_seconds=30) for h in handles))
+            assert results == list(range(50))
+            assert not any(task.done() for task in patient)
+            gate.set()
+            assert await asyncio.gather(*patient) == ["last"] * 200
+
+    asyncio.run(main())
+
+
+def test_waits_in_threads_do_not_hold_each_other_up(app: Tenure) -> None:
+    @app.task()
+    def work(n: int) -> int:
+        return n
+
+    never = work.options(delay_seconds=3600).enqueue(-1)
+    outcomes: list[object] = []
+
+    def wait_in_vain() -> None:
+        try:
+            never.wait(timeout_seconds=1)
+        except WaitTimeout as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=wait_in_vain) for _ in range(8)]
+    with working(app):
+        for thread in threads:
+            thread.start()
+        for n in range(10):
+            assert work.enqueue(n).wait(timeout_seconds=30) == n
+        for thread in threads:
+            thread.join(30)
+    assert len(outcomes) == 8

@@ -1,0 +1,191 @@
+"""`why` answers in words, for every situation."""
+
+from __future__ import annotations
+
+import re
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from tenure import Job, Retry, State, Task, Tenure
+from tenure.errors import JobNotFound
+from tenure.why import explain
+from tests.support.working import until, working
+
+WHEN = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
+
+
+@pytest.fixture
+def work(app: Tenure) -> Task[[], None]:
+    @app.task(name="work", max_attempts=1)
+    def work() -> None: ...
+
+    return work
+
+
+def matches(app: Tenure, id: int, pattern: str) -> bool:
+    said = app.why(id)
+    assert re.fullmatch(pattern, said), said
+    return True
+
+
+def test_no_worker_is_alive(app: Tenure, work: Task[[], None]) -> None:
+    line = f"in line in queue default since {WHEN}; no worker is alive: start one"
+    assert matches(app, work.enqueue().id, line)
+
+
+def test_no_worker_serves_the_queue(app: Tenure, work: Task[[], None]) -> None:
+    with working(app, {"other": 1}):
+        until(app.workers)
+        line = f"in line in queue default since {WHEN}; no worker serves this queue: start one .*"
+        assert matches(app, work.enqueue().id, line)
+
+
+def test_no_worker_knows_the_task(app: Tenure, work: Task[[], None]) -> None:
+    with Tenure(app.url) as old_code, working(old_code, {"default": 1, "x": 1}):
+        until(app.workers)
+        app.pause("x")  # or the worker would take it for a moment, and put it back for later
+        handle = work.options(queue="x").enqueue()
+        shown = app.whole_store.workers()
+        said = explain(
+            msgspec.structs.replace(app.get(handle.id), queue_paused=False),
+            datetime.now(UTC),
+            workers=shown,
+            paused=None,
+        )
+        assert "; no worker there knows task work: start one with this code" in said
+        app.resume("x")
+        until(lambda: app.get(handle.id).state is State.SCHEDULED)
+        assert matches(app, handle.id, rf"due in \d s, at {WHEN} \(no handler\)")
+
+
+def test_in_line_behind_others(app: Tenure, work: Task[[], None]) -> None:
+    go_on = threading.Event()
+
+    @app.task()
+    def busy() -> None:
+        go_on.wait(30)
+
+    with working(app, {"default": 1}):
+        first = busy.enqueue()
+        until(lambda: app.get(first.id).state is State.RUNNING and app.workers())
+        assert matches(app, work.enqueue().id, f"in line in queue default since {WHEN}")
+        go_on.set()
+
+
+def test_the_queue_is_paused(app: Tenure, work: Task[[], None]) -> None:
+    handle = work.enqueue()
+    app.pause("default")
+    assert app.why(handle.id) == "queue default is paused; resume it to let its jobs run"
+    app.pause("default", reason="the provider is down")
+    assert app.why(handle.id) == (
+        "queue default is paused (the provider is down); resume it to let its jobs run"
+    )
+
+
+def test_the_job_is_held(app: Tenure, work: Task[[], None]) -> None:
+    handle = work.enqueue()
+    app.hold(handle.id, reason="wrong address")
+    assert app.why(handle.id) == "held (wrong address); unhold it to let it run"
+
+
+def test_it_is_not_due_yet(app: Tenure, work: Task[[], None]) -> None:
+    handle = work.options(delay_seconds=180).enqueue()
+    assert matches(app, handle.id, f"due in 3 min, at {WHEN}")
+
+
+def test_it_is_tried_again_later(app: Tenure) -> None:
+    @app.task()
+    def busy() -> None:
+        raise Retry("the server is busy", after_seconds=7200)
+
+    with working(app):
+        handle = busy.enqueue()
+        until(lambda: app.get(handle.id).state is State.SCHEDULED)
+    assert matches(app, handle.id, rf"due in 2 h, at {WHEN} \(the server is busy\)")
+
+
+def test_it_was_due_but_nobody_is_there(app: Tenure, work: Task[[], None]) -> None:
+    """Workers put due jobs in line; without one a job stays scheduled."""
+    handle = work.options(delay_seconds=60).enqueue()
+    later = datetime.now(UTC) + timedelta(hours=1)
+    assert "no worker is alive: start one" in app.why(handle.id, now=later)
+
+
+def test_it_waits_for_its_parents(app: Tenure, work: Task[[], None]) -> None:
+    parents = [work.enqueue(), work.enqueue()]
+    child = work.options(parents=parents).enqueue()
+    assert app.why(child.id) == "waiting for 2 unfinished parents"
+    only = work.options(parents=parents[:1]).enqueue()
+    assert app.why(only.id) == "waiting for 1 unfinished parent"
+
+
+def test_it_runs_and_was_asked_to_stop(app: Tenure, work: Task[[], None]) -> None:
+    handle = work.enqueue()
+    app.whole_store.claim("worker-1", {"default": 1})
+    assert matches(app, handle.id, f"running on worker-1 since {WHEN}")
+    app.cancel(handle.id)
+    assert matches(app, handle.id, f"running on worker-1 since {WHEN}; it was asked to stop")
+
+
+def test_it_is_finished(app: Tenure, work: Task[[], None]) -> None:
+    @app.task(max_attempts=1)
+    def fails() -> None:
+        raise ValueError("no such user")
+
+    with working(app):
+        good, bad = work.enqueue(), fails.enqueue()
+        app.wait(good.id, timeout_seconds=30)
+        app.wait(bad.id, timeout_seconds=30)
+    assert matches(app, good.id, f"succeeded at {WHEN}")
+    assert matches(app, bad.id, rf"failed at {WHEN} \(error\): ValueError: no such user")
+    gone = work.enqueue()
+    app.cancel(gone.id, reason="the user left")
+    assert matches(app, gone.id, rf"cancelled at {WHEN} \(the user left\)")
+
+
+def test_there_is_no_such_job(app: Tenure) -> None:
+    with pytest.raises(JobNotFound, match="there is no job 404"):
+        app.why(404)
+
+
+def test_a_tenant_learns_nothing_of_the_workers(app: Tenure, work: Task[[], None]) -> None:
+    with Tenure(app.url, tenant="acme") as acme:
+        [handle] = acme.enqueue_many([work.call()])
+        assert matches(acme, handle.id, f"in line in queue default since {WHEN}")
+
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+
+def job(**facts: Any) -> Job:
+    defaults: dict[str, Any] = dict.fromkeys(Job.__struct_fields__)
+    return Job(**defaults | {"queue": "q", "task": "t", "queued_at": NOW, "held": False} | facts)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.2, "less than 1 s"),
+        (1, "1 s"),
+        (100, "100 s"),
+        (180, "3 min"),
+        (7199, "2 h"),
+        (6000, "100 min"),
+        (3 * 86_400, "3 days"),
+    ],
+)
+def test_how_long_in_the_words_of_people(seconds: float, words: str) -> None:
+    due = job(state=State.SCHEDULED, due_at=NOW + timedelta(seconds=seconds))
+    assert explain(due, NOW, workers=None, paused=None).startswith(f"due in {words}, at 2026-03-0")
+
+
+def test_what_somebody_else_has_written_does_not_break_the_sentence() -> None:
+    failed = job(state=State.FAILED, finished_at=NOW, error="not even JSON", reason="error")
+    said = explain(failed, NOW, workers=None, paused=None)
+    assert said == "failed at 2026-03-01 12:00:00 UTC (error)"
+    lost = job(state=State.RUNNING, worker=None, claimed_at=None, cancel_requested=False)
+    assert explain(lost, NOW, workers=None, paused=None) == "running on None since an unknown time"

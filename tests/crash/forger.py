@@ -1,0 +1,124 @@
+"""Histories by hand, true or false, for the tests of the checker.
+
+All clocks are one here: a step of the story takes a second, its answer comes half a second later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tenure.worker.recorder import Answered, Granted, Key, Refused, Sent
+from tests.support.history import Call, EventRow, Final, JobRow, Records, Run
+
+LEASE_SECONDS = 30.0
+PIDS = {"w1": 101, "w2": 102}
+
+
+@dataclass
+class Forger:
+    """Writes down what never happened."""
+
+    records: Records = field(default_factory=Records)
+    final: Final = field(default_factory=Final)
+    now: float = 1000.0
+
+    def enqueue(
+        self, *ids: int, created: bool = True, key: Key | None = None, answered: bool = True,
+        on: bool = False,
+    ) -> None:  # fmt: skip
+        """A client enqueues jobs."""
+        keys = [key for _ in ids] if key else []
+        answer = Answered(n=0, enqueued=[(id, created) for id in ids]) if answered else None
+        self._call(1, Sent(n=0, op="enqueue", count=len(ids), keys=list(keys), on=on), answer)
+
+    def claim(self, id: int, token: int = 1, worker: str = "w1", lease: int | None = None) -> None:
+        """A worker is handed a job."""
+        lease = 100 * id + token if lease is None else lease
+        at = self.now + 0.25
+        granted = Granted(lease, at, at + LEASE_SECONDS, [(id, token)])
+        sent = Sent(n=0, op="claim", worker=worker, lease_seconds=LEASE_SECONDS)
+        self._call(PIDS[worker], sent, Answered(n=0, granted=[granted]))
+
+    def extend(self, lease: int, worker: str = "w1", *, lost: bool = False) -> None:
+        """A worker renews a lease."""
+        sent = Sent(n=0, op="extend", worker=worker, leases=[lease], lease_seconds=LEASE_SECONDS)
+        self._call(PIDS[worker], sent, Answered(n=0, lost=[lease] if lost else []))
+
+    def run(self, id: int, token: int = 1, worker: str = "w1") -> None:
+        """A handler runs."""
+        self.now += 1
+        self.records.runs.append(Run(PIDS[worker], id, token, worker, self.now, self.now + 0.5))
+
+    def settle(
+        self, id: int, token: int = 1, worker: str = "w1", *, outcome: str = "succeed",
+        answer: str | None = "landed", on: bool = False,
+    ) -> None:  # fmt: skip
+        """A worker ends an attempt; `unknown` and None: it never learns what came of it."""
+        sent = Sent(
+            n=0, op="settle", worker=worker, jobs=[(id, token)], outcomes=[outcome], on=on
+        )  # fmt: skip
+        answered: Answered | Refused | None = None
+        if answer == "unknown":
+            answered = Refused(n=0, error="OutcomeUnknown", unknown=True)
+        elif answer is not None:
+            answered = Answered(n=0, answers=[answer])
+        self._call(PIDS[worker], sent, answered)
+
+    def write(self, op: str, id: int, token: int, worker: str = "w1", *, answer: str) -> None:
+        """A worker reports progress or saves a checkpoint."""
+        sent = Sent(n=0, op=op, worker=worker, jobs=[(id, token)])
+        self._call(PIDS[worker], sent, Answered(n=0, answers=[answer]))
+
+    def event(self, id: int, token: int, kind: str, worker: str | None = "w1", **more: Any) -> None:
+        """The database notes what happened to a job."""
+        self.now += 1
+        self.final.events.append(
+            EventRow(id=id, token=token, kind=kind, at=self.now, worker=worker, detail=more)
+        )
+
+    def row(self, id: int, token: int = 1, state: str = "succeeded", **more: Any) -> None:
+        """What the database holds of a job in the end."""
+        self.now += 1
+        values: dict[str, Any] = {
+            "attempts": 1, "max_attempts": 5, "crashes": 0, "created_at": 1000.0,
+            "finished_at": None if state == "live" else self.now,
+        }  # fmt: skip
+        self.final.jobs.append(JobRow(id=id, token=token, state=state, **values | more))
+
+    def wait(self, seconds: float) -> None:
+        """Nothing happens for a while."""
+        self.now += seconds
+
+    def _call(self, pid: int, sent: Sent, answer: Answered | Refused | None) -> None:
+        self.now += 1
+        sent.mono = sent.wall = self.now
+        if answer is not None:
+            answer.mono = answer.wall = self.now + 0.5
+        self.records.calls.append(Call(pid, sent, answer))
+
+    # --- whole stories ---------------------------------------------------------------------------
+
+    def happy(self, id: int) -> None:
+        """A job that is enqueued, claimed, run and settled."""
+        self.enqueue(id)
+        self.claim(id)
+        self.run(id)
+        self.settle(id)
+        self.row(id)
+
+    def crashed(self, id: int, *, charged: bool = True) -> None:
+        """A job whose first worker died, up to the claim of the second."""
+        self.enqueue(id)
+        self.claim(id)
+        self.run(id)
+        self.wait(LEASE_SECONDS - 1.5)
+        self.event(id, 1, "crashed", charged=charged)
+        self.claim(id, 2, "w2")
+
+    def recovered(self, id: int) -> None:
+        """The same, with a good end."""
+        self.crashed(id)
+        self.run(id, 2, "w2")
+        self.settle(id, 2, "w2")
+        self.row(id, 2, attempts=2, crashes=1)

@@ -1,0 +1,392 @@
+"""The checker can fail: each forged history breaks one invariant, and the checker names it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from tenure.worker.recorder import Key
+from tests.crash.forger import LEASE_SECONDS, PIDS, Forger
+from tests.support import invariants
+from tests.support.invariants import Books, Expected, Violation, violations
+
+KEY = Key("", "app.once", "k", "finished")
+
+
+def found(forger: Forger, **expected: Any) -> set[str]:
+    """The names of what is wrong."""
+    books = Books(forger.records, forger.final)
+    return {violation.name for violation in violations(books, Expected(**expected))}
+
+
+def lost_job(f: Forger) -> None:
+    f.happy(1)
+    f.enqueue(2)
+
+
+def job_twice(f: Forger) -> None:
+    f.happy(1)
+    f.row(1)
+
+
+def ghost(f: Forger) -> None:
+    f.claim(1)
+    f.run(1)
+    f.settle(1)
+    f.row(1)
+
+
+def run_without_a_claim(f: Forger) -> None:
+    f.happy(1)
+    f.run(1, 1, "w2")
+    f.records.runs.pop(0)
+
+
+def token_granted_twice(f: Forger) -> None:
+    f.enqueue(1)
+    f.claim(1, lease=7)
+    f.claim(1, worker="w2", lease=8)
+    f.run(1)
+    f.settle(1)
+    f.row(1)
+
+
+def token_fell(f: Forger) -> None:
+    f.enqueue(1)
+    f.event(1, 1, "moved", None)
+    f.event(1, 2, "moved", None)
+    f.claim(1, 3)
+    f.settle(1, 3, outcome="release")
+    f.event(1, 3, "released")
+    f.claim(1, 2, "w2")
+    f.row(1, 4, "live", attempts=0)
+
+
+def token_of_the_row_fell(f: Forger) -> None:
+    f.recovered(1)
+    f.final.jobs.clear()
+    f.row(1, 1, crashes=1)
+
+
+def two_valid_leases(f: Forger) -> None:
+    f.enqueue(1)
+    f.claim(1)
+    f.wait(LEASE_SECONDS - 10)
+    f.extend(101)
+    f.wait(15)
+    f.claim(1, 2, "w2")
+    f.settle(1, 2, "w2")
+    f.wait(LEASE_SECONDS)
+    f.event(1, 1, "crashed", charged=True)
+    f.row(1, 2, attempts=2, crashes=1)
+
+
+def swept_early(f: Forger) -> None:
+    f.enqueue(1)
+    f.claim(1)
+    f.wait(LEASE_SECONDS - 5)
+    f.extend(101)
+    f.wait(10)
+    f.event(1, 1, "crashed", charged=True)
+    f.row(1, 2, "live", crashes=1)
+
+
+def stale_write_landed(f: Forger) -> None:
+    f.crashed(1)
+    f.write("save_checkpoint", 1, 1, answer="landed")
+    f.settle(1, 2, "w2")
+    f.row(1, 2, attempts=2, crashes=1)
+
+
+def stale_settlement_landed(f: Forger) -> None:
+    f.crashed(1)
+    f.settle(1, 1)
+    f.settle(1, 2, "w2", answer="stale")
+    f.row(1, 2, attempts=2, crashes=1)
+
+
+def settled_twice(f: Forger) -> None:
+    f.happy(1)
+    f.settle(1, worker="w2")
+
+
+def settled_twice_on_record(f: Forger) -> None:
+    f.crashed(1)
+    f.event(1, 1, "retried")
+    f.row(1, 2, "live", attempts=2, crashes=1)
+
+
+def effect_missing(f: Forger) -> None:
+    f.happy(1)
+
+
+def effect_twice(f: Forger) -> None:
+    f.happy(1)
+
+
+def effect_without_success(f: Forger) -> None:
+    f.happy(1)
+    f.enqueue(2)
+    f.row(2, state="live", attempts=0)
+
+
+def run_twice(f: Forger) -> None:
+    f.happy(1)
+    f.run(1)
+
+
+def unexplained_run(f: Forger) -> None:
+    f.recovered(1)
+    f.final.events.clear()
+    f.final.jobs.clear()
+    f.row(1, 2)
+
+
+def unexplained_crash(f: Forger) -> None:
+    f.recovered(1)
+
+
+def end_lost(f: Forger) -> None:
+    f.enqueue(1)
+    f.claim(1)
+    f.run(1)
+    f.settle(1)
+    f.row(1, state="live", attempts=0)
+
+
+def end_overruled(f: Forger) -> None:
+    f.happy(1)
+    f.final.jobs.clear()
+    f.row(1, state="failed")
+
+
+def end_undone_by_a_sweep(f: Forger) -> None:
+    f.enqueue(1)
+    f.claim(1)
+    f.run(1)
+    f.settle(1)
+    f.wait(LEASE_SECONDS)
+    f.event(1, 1, "crashed", charged=True)
+    f.row(1, 2, "live", crashes=1)
+
+
+def rose_from_the_dead(f: Forger) -> None:
+    f.crashed(1)
+    f.settle(1, 2, "w2", answer=None)
+    f.row(1, 2, attempts=2, crashes=1)
+    f.wait(LEASE_SECONDS)
+    f.claim(1, 2, "w1", lease=9)
+
+
+def too_many_attempts(f: Forger) -> None:
+    f.happy(1)
+    f.final.jobs.clear()
+    f.row(1, attempts=2, max_attempts=1)
+
+
+def attempts_do_not_add_up(f: Forger) -> None:
+    f.crashed(1, charged=False)
+    f.settle(1, 2, "w2")
+    f.row(1, 2, attempts=2, crashes=1)
+
+
+def crashes_do_not_add_up(f: Forger) -> None:
+    f.crashed(1)
+    f.settle(1, 2, "w2")
+    f.row(1, 2, attempts=2, crashes=2)
+
+
+def failed_without_a_run(f: Forger) -> None:
+    f.enqueue(1)
+    f.claim(1)
+    f.wait(LEASE_SECONDS)
+    f.event(1, 1, "crashed", charged=True)
+    f.row(1, 1, "failed", crashes=1, max_attempts=1)
+
+
+def key_held_twice(f: Forger) -> None:
+    f.enqueue(1, key=KEY)
+    f.enqueue(2, key=KEY)
+    f.row(1, state="cancelled", attempts=0)
+    f.row(2, state="cancelled", attempts=0)
+
+
+def backlog_left(f: Forger) -> None:
+    f.enqueue(1)
+    f.row(1, state="live", attempts=0)
+
+
+def late_recovery(f: Forger) -> None:
+    f.enqueue(1)
+    f.claim(1)
+    f.run(1)
+    f.wait(LEASE_SECONDS + 5)
+    f.event(1, 1, "crashed", charged=True)
+    f.claim(1, 2, "w2")
+    f.settle(1, 2, "w2")
+    f.row(1, 2, attempts=2, crashes=1)
+
+
+Forgery = Callable[[Forger], None]
+
+FORGERIES: list[tuple[Forgery, str, Mapping[str, Any]]] = [
+    (lost_job, "lost job", {}),
+    (job_twice, "job twice", {}),
+    (ghost, "ghost", {}),
+    (run_without_a_claim, "run without a claim", {}),
+    (token_granted_twice, "token granted twice", {}),
+    (token_fell, "token fell", {"drained": False}),
+    (token_of_the_row_fell, "token fell", {}),
+    (two_valid_leases, "two valid leases", {}),
+    (swept_early, "swept early", {"drained": False}),
+    (stale_write_landed, "stale write landed", {}),
+    (stale_settlement_landed, "stale write landed", {}),
+    (settled_twice, "settled twice", {}),
+    (settled_twice_on_record, "settled twice", {"drained": False}),
+    (effect_missing, "effect missing", {"effects": {}}),
+    (effect_twice, "effect twice", {"effects": {1: 2}}),
+    (effect_without_success, "effect without success", {"effects": {1: 1, 2: 1}, "drained": False}),
+    (run_twice, "run twice", {}),
+    (unexplained_run, "unexplained run", {}),
+    (unexplained_crash, "unexplained crash", {"disturbed": {PIDS["w2"]}}),
+    (end_lost, "end lost", {"drained": False}),
+    (end_overruled, "end lost", {}),
+    (end_undone_by_a_sweep, "end lost", {"drained": False}),
+    (rose_from_the_dead, "rose from the dead", {}),
+    (too_many_attempts, "too many attempts", {}),
+    (attempts_do_not_add_up, "attempts do not add up", {}),
+    (crashes_do_not_add_up, "crashes do not add up", {}),
+    (failed_without_a_run, "failed without a run", {}),
+    (key_held_twice, "key held twice", {}),
+    (backlog_left, "backlog left", {}),
+    (late_recovery, "late recovery", {"recovery_seconds": 2.0}),
+]
+
+ALSO: Mapping[Forgery, set[str]] = {
+    token_granted_twice: {"token granted twice"},
+    settled_twice: {"settled twice"},
+    token_of_the_row_fell: {"token fell", "end lost"},
+    too_many_attempts: {"too many attempts", "attempts do not add up"},
+    stale_settlement_landed: {"stale write landed", "end lost"},
+    rose_from_the_dead: {"rose from the dead", "token granted twice"},
+    settled_twice_on_record: {"settled twice"},
+}
+"""What else is wrong in these, because one lie calls for another."""
+
+
+@pytest.mark.parametrize(
+    ("forgery", "name", "expected"), FORGERIES, ids=[forgery.__name__ for forgery, *_ in FORGERIES]
+)
+def test_a_forged_history_is_found_out(
+    forgery: Forgery, name: str, expected: Mapping[str, Any]
+) -> None:
+    forger = Forger()
+    forgery(forger)
+    assert found(forger, **expected) == ALSO.get(forgery, {name})
+
+
+def test_every_violation_has_its_forgery() -> None:
+    source = invariants.__file__
+    assert source is not None
+    with open(source) as file:  # noqa: PTH123
+        names = set(re.findall(r'Violation\(\d+, "([^"]+)"', file.read()))
+    assert names == {name for _, name, _ in FORGERIES}
+
+
+def test_a_violation_says_what_it_is_about() -> None:
+    text = str(Violation(4, "settled twice", 7, "token 3 by w1, w2"))
+    assert text == "settled twice (invariant 4): job 7: token 3 by w1, w2"
+
+
+def happy(f: Forger) -> None:
+    f.happy(1)
+    f.happy(2)
+
+
+def recovered(f: Forger) -> None:
+    f.recovered(1)
+
+
+def an_answer_is_missing(f: Forger) -> None:
+    f.enqueue(1, answered=False)
+    f.claim(1)
+    f.run(1)
+    f.settle(1, answer=None)
+    f.row(1)
+
+
+def a_repeat_of_an_unanswered_settlement(f: Forger) -> None:
+    f.enqueue(1)
+    f.claim(1)
+    f.run(1)
+    f.settle(1, outcome="retry", answer="unknown")
+    f.event(1, 1, "retried")
+    f.claim(1, 2, "w2")
+    f.settle(1, outcome="retry")
+    f.run(1, 2, "w2")
+    f.settle(1, 2, "w2")
+    f.row(1, 2, attempts=2)
+
+
+def a_late_worker_is_refused(f: Forger) -> None:
+    f.crashed(1)
+    f.extend(101, lost=True)
+    f.write("report_progress", 1, 1, answer="stale")
+    f.settle(1, answer="stale")
+    f.run(1, 2, "w2")
+    f.settle(1, 2, "w2")
+    f.row(1, 2, attempts=2, crashes=1)
+
+
+def completed_in_a_transaction_that_rolled_back(f: Forger) -> None:
+    f.enqueue(1)
+    f.claim(1)
+    f.run(1)
+    f.settle(1, on=True)
+    f.settle(1, outcome="retry")
+    f.event(1, 1, "retried")
+    f.claim(1, 2)
+    f.run(1, 2)
+    f.settle(1, 2, on=True)
+    f.row(1, 2, attempts=2)
+
+
+def replayed(f: Forger) -> None:
+    f.happy(1)
+    f.final.jobs.clear()
+    f.event(1, 1, "succeeded")
+    f.event(1, 2, "replayed", None)
+    f.claim(1, 2)
+    f.run(1, 2)
+    f.settle(1, 2)
+    f.row(1, 2)
+
+
+def a_key_is_used_again(f: Forger) -> None:
+    f.enqueue(1, key=KEY)
+    f.row(1, state="cancelled", attempts=0)
+    f.enqueue(1, created=False, key=KEY)
+    f.enqueue(2, key=KEY)
+    f.row(2, state="cancelled", attempts=0)
+
+
+@pytest.mark.parametrize(
+    "story",
+    [
+        happy,
+        recovered,
+        an_answer_is_missing,
+        a_repeat_of_an_unanswered_settlement,
+        a_late_worker_is_refused,
+        completed_in_a_transaction_that_rolled_back,
+        replayed,
+        a_key_is_used_again,
+    ],
+)
+def test_a_true_story_passes(story: Forgery) -> None:
+    forger = Forger()
+    story(forger)
+    assert found(forger, disturbed={PIDS["w1"]}, recovery_seconds=2.0) == set()

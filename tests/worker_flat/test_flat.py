@@ -1,0 +1,124 @@
+"""A worker that has run ten times as many jobs holds no more of anything than before."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+
+from tenure import Tenure
+from tenure.codec import encode
+from tenure.job import NewJob, State
+from tests.worker_flat.serve import COLLECT, ECHO
+
+ROOT = Path(__file__).parents[2]
+CHUNK = 1000
+PATIENCE_SECONDS = 240.0
+GROWTH = 1.10
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What a process holds at one moment."""
+
+    rss_bytes: int
+    threads: int
+    files: int
+    connections: int
+
+
+class Lab:
+    """A database and the one worker process that serves it."""
+
+    def __init__(self, url: str, worker: psutil.Process) -> None:
+        self._url = url
+        self._worker = worker
+        self._app = Tenure(url)
+        self._finished = 0
+
+    def close(self) -> None:
+        self._app.close()
+
+    def run(self, jobs: int) -> None:
+        """Have so many jobs run, to the last one."""
+        store = self._app.whole_store
+        text = "x" * 80
+        for start in range(0, jobs, CHUNK):
+            count = min(CHUNK, jobs - start)
+            store.enqueue([NewJob(task=ECHO, args=encode({"text": text})) for _ in range(count)])
+        self._until_finished(jobs)
+
+    def look(self) -> Holdings:
+        """What the worker holds after its garbage was collected."""
+        [collect] = self._app.whole_store.enqueue([NewJob(task=COLLECT, args=encode({}))])
+        assert self._app.wait(collect.id, timeout_seconds=60).state is State.SUCCEEDED
+        self._until_finished(1)
+        with self._worker.oneshot():
+            return Holdings(
+                self._worker.memory_info().rss,
+                self._worker.num_threads(),
+                self._worker.num_fds(),
+                self._count_connections(),
+            )
+
+    def _count_connections(self) -> int:
+        """PostgreSQL: all sessions of the database. This process has the same few each time."""
+        if not self._url.startswith("postgresql"):
+            return len(self._worker.net_connections())
+        with psycopg.connect(self._url) as connection:
+            row = connection.execute(
+                "select count(*) from pg_stat_activity where datname = current_database()"
+            ).fetchone()
+            assert row is not None
+            return int(row[0])
+
+    def _until_finished(self, jobs: int) -> None:
+        self._finished += jobs
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while sum(count.jobs for count in self._app.count_live()):
+            assert self._worker.is_running()
+            assert time.monotonic() < deadline, "the worker is stuck, or far too slow"
+            time.sleep(0.1)
+
+
+@contextmanager
+def working(url: str, kind: str) -> Iterator[Lab]:
+    """A worker process on this database, until the block ends."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.worker_flat.serve", url, kind], cwd=ROOT
+    ) as process:
+        lab = Lab(url, psutil.Process(process.pid))
+        try:
+            yield lab
+            process.terminate()
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+            lab.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("style", ["sqlite-sync", "postgres-sync"], indirect=True)
+@pytest.mark.parametrize(
+    ("kind", "few", "many"), [("async", 20_000, 200_000), ("thread", 10_000, 60_000)]
+)
+def test_a_worker_does_not_grow(store_url: str, kind: str, few: int, many: int) -> None:
+    with working(store_url, kind) as lab:
+        lab.run(few)
+        before = lab.look()
+        lab.run(many - few)
+        after = lab.look()
+    print(f"\nafter {few:,} jobs {before}, after {many:,} {after}, load {os.getloadavg()[0]:.1f}")
+    assert after.rss_bytes <= GROWTH * before.rss_bytes
+    assert after.threads <= before.threads
+    assert after.files <= before.files
+    assert after.connections <= before.connections
