@@ -14,7 +14,7 @@ import msgspec
 from bench import work
 from bench.harness import check
 
-SETTINGS = ("journal_mode = wal", "synchronous = full", "cache_size = -4096")
+SETTINGS = ("journal_mode = wal", "synchronous = full", "cache_size = -2000")
 TABLE = """
 drop table if exists bare;
 create table bare (

@@ -5,6 +5,7 @@ listeners   told of each step of a job that this worker makes
 start, stop run once per worker process, before its first job and after its last
 """
 
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -51,6 +52,19 @@ class Hooks:
         self.starts: list[Setup] = []
         self.stops: list[Setup] = []
 
+    async def set_up(self) -> None:
+        """Before the first job. Raises what a hook raises: a worker without its set-up is none."""
+        for hook in self.starts:
+            await _finished(hook())
+
+    async def tear_down(self) -> None:
+        """After the last job. Each gets its chance, whatever the others do."""
+        for hook in self.stops:
+            try:
+                await _finished(hook())
+            except Exception:
+                log.exception("what an application does when a worker stops has failed")
+
     def tell(self, event: JobEvent) -> None:
         """Tell every listener."""
         for listener in self.listeners:
@@ -66,6 +80,11 @@ class Hooks:
             for around in self.arounds:
                 stack.enter_context(_harmless(around, job))
             yield
+
+
+async def _finished(answer: Awaitable[None] | None) -> None:
+    if inspect.isawaitable(answer):
+        await answer
 
 
 @contextmanager

@@ -190,7 +190,7 @@ def test_django_may_have_times_without_zones(
 ) -> None:
     """Without USE_TZ its cursors answer times without a zone. Ours must have one."""
     unique = Unique(key="k", until=Until.PERIOD, period_seconds=60)
-    options = {"USE_TZ": use_tz, "TIME_ZONE": "Asia/Kolkata"}
+    options: dict[str, Any] = {"USE_TZ": use_tz, "TIME_ZONE": "Asia/Kolkata"}
     with (
         open_store(pg_migrated_url) as store,
         one_django("postgresql", pg_migrated_url, **options) as connection,

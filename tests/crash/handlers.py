@@ -167,7 +167,6 @@ def end_as(job: Running, how: str) -> str:
 @tasks.task(max_attempts=50)
 def book(job: Running, seconds: float = 0.0) -> None:
     """Write a row into the ledger, in the transaction that completes the job."""
-    say("ran", job)
     time.sleep(seconds)
     with ledger.transaction(app.url) as connection:
         ledger.enter(connection, job.id, job.token)

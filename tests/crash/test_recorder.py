@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tenure.app import Tenure
-from tenure.errors import OutcomeUnknown, StoreError, StoreUnavailable
+from tenure.errors import InvalidInput, OutcomeUnknown, StoreUnavailable
 from tenure.job import NewJob, State, Unique
 from tenure.store import AsyncStore, Store, open_store
 from tenure.worker.recorder import (
@@ -80,7 +80,7 @@ def test_what_an_enqueue_asks_for_and_what_it_is_told(tmp_path: Path) -> None:
 def test_an_operation_that_raises_says_whether_it_may_have_been_done(tmp_path: Path) -> None:
     store = RecordingWorld(tmp_path).watch(open_store(f"sqlite:///{tmp_path / 'jobs.db'}"))
     store.close()
-    with pytest.raises(StoreError):
+    with pytest.raises(InvalidInput):
         store.enqueue([NewJob(task="app.a")])
     [call] = read_records(tmp_path).calls
     assert isinstance(call.answer, Refused)

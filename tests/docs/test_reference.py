@@ -29,6 +29,7 @@ from tests.support.plain import Plain
 
 REFERENCE = page("docs/reference.md")
 SQLITE, POSTGRES = "*(SQLite)*", "*(PostgreSQL)*"
+STANDING = lifecycle.Standing(0, 5, cancel_requested=False)
 
 Columns = dict[str, list[str]]
 
@@ -72,26 +73,29 @@ def test_every_event_has_its_row() -> None:
 def test_every_outcome_has_its_row_and_its_function() -> None:
     rows = REFERENCE.section("Settlements")
     assert sorted(rows.names) == sorted(Outcome)
-    held = job.Claimed(
-        1, 1, 1, "t", "{}", "q", 0, "", 0, 5, 0, datetime.now(UTC), None, None, None, 0
-    )  # fmt: skip
-    error, later = codec.encode("bad"), 1.0
+    one, error, later = held(), codec.encode("bad"), 1.0
     made = {
-        Outcome.SUCCEED: lifecycle.succeed(held),
-        Outcome.RETRY: lifecycle.retry(held, error, later),
-        Outcome.FAIL: lifecycle.fail(held, error),
-        Outcome.SKIP: lifecycle.skip(held),
-        Outcome.SNOOZE: lifecycle.snooze(held, later),
-        Outcome.RELEASE: lifecycle.release(held),
-        Outcome.ABORT: lifecycle.abort(held),
+        Outcome.SUCCEED: lifecycle.succeed(one),
+        Outcome.RETRY: lifecycle.retry(one, error, later),
+        Outcome.FAIL: lifecycle.fail(one, error),
+        Outcome.SKIP: lifecycle.skip(one),
+        Outcome.SNOOZE: lifecycle.snooze(one, later),
+        Outcome.RELEASE: lifecycle.release(one),
+        Outcome.ABORT: lifecycle.abort(one),
     }
     charged = {name: row[2] for name, row in zip(rows.names, rows.rows, strict=True)}
     assert charged == {outcome: _charged(settlement) for outcome, settlement in made.items()}
 
 
+def held() -> job.Claimed:
+    """A job in a worker's hands."""
+    return job.Claimed(
+        1, 1, 1, "t", "{}", "q", 0, "", 0, 5, 0, datetime.now(UTC), None, None, None, 0
+    )  # fmt: skip
+
+
 def _charged(settlement: Settlement) -> str:
-    standing = lifecycle.Standing(0, 5, cancel_requested=False)
-    return "yes" if lifecycle.after_settlement(standing, settlement).charged else "no"
+    return "yes" if lifecycle.after_settlement(STANDING, settlement).charged else "no"
 
 
 def test_every_error_has_its_row_with_its_fix() -> None:

@@ -13,26 +13,16 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 
-WORKER = "the worker loop is not built yet"
 SCHEDULES = "schedules are not built yet"
 FILES = "files written by attempts are not built yet"
-CLIENT = "the client is not built yet"
 
 STATEMENTS = range(1, 72)
 
-NOT_ENGINE = {
-    18: f"{WORKER}: it refuses a heartbeat that is not well below the lease",
-    23: f"{WORKER}: it sends heartbeats from the moment of the claim",
-    33: f"{WORKER}: it catches what handlers raise; the engine charges it like every error",
+NOT_BUILT = {
     40: f"{SCHEDULES}: one job per schedule and instant",
     41: f"{SCHEDULES}: hand-offs between a schedule and its run",
     53: f"{FILES}: each attempt has a place of its own",
     54: f"{FILES}: the manifest comes last",
-    58: f"{CLIENT}: waiting for a result",
-    60: f"{WORKER}: nothing starts after draining has begun",
-    62: f"{WORKER}: an error does not end the loop",
-    63: f"{WORKER}: it does not keep its owner alive",
-    66: f"{WORKER}: a queue that nobody has heard of is reported",
 }
 
 DEFECTS = (
@@ -43,12 +33,6 @@ DEFECTS = (
 )
 
 DEFECTS_ELSEWHERE = {
-    "J-2": f"{WORKER}: heartbeats go on until the settlement has landed",
-    "J-9": f"{WORKER}: an aborted loop leaves no heartbeat behind",
-    "J-10": f"{WORKER}: it stops a handler by its own clock when it cannot renew",
-    "F-9": f"{WORKER}: an unknown task goes back with a growing delay",
-    "F-12": f"{WORKER}: timeouts and draining have limits",
-    "C-12": f"{WORKER}: what a handler raises never ends the loop",
     "C-14": f"{SCHEDULES}: the tick and its job are one transaction",
     "C-16": f"{SCHEDULES}: a run closes its own record",
 }

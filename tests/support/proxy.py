@@ -87,7 +87,7 @@ class Link:
     def _pump_messages(self) -> None:
         pending = b""
         while data := self._client.recv(CHUNK_BYTES):
-            self._proxy.flowing.wait()
+            self._proxy.wait_for_thaw()
             pending += data
             while message := self._first_message(pending):
                 pending = pending[len(message) :]
@@ -147,7 +147,7 @@ class Link:
     def _pump_answers(self) -> None:
         with suppress(OSError):
             while data := self._server.recv(CHUNK_BYTES):
-                self._proxy.flowing.wait()
+                self._proxy.wait_for_thaw()
                 if self._may_cut.is_set():
                     # The last message of an answer is six bytes long: Z, its length, the status.
                     if data[-6:-5] == READY_FOR_QUERY:
@@ -169,8 +169,10 @@ class Proxy:
         self.port = int(self._listener.getsockname()[1])
         self._open = threading.Event()
         self._open.set()
-        self.flowing = threading.Event()
-        self.flowing.set()
+        self._flowing = threading.Event()
+        self._flowing.set()
+        self.held_back = 0
+        """How often something came while everything was frozen."""
         self._orders: list[Cut] = []
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -191,7 +193,7 @@ class Proxy:
     def close(self) -> None:
         """Cut everything and stop."""
         self._open.set()
-        self.flowing.set()
+        self._flowing.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -234,11 +236,17 @@ class Proxy:
 
     def freeze(self) -> None:
         """Pass nothing on, and close nothing: the other end seems to have vanished."""
-        self.flowing.clear()
+        self._flowing.clear()
 
     def thaw(self) -> None:
         """Let everything flow again, also what was held back."""
-        self.flowing.set()
+        self._flowing.set()
+
+    def wait_for_thaw(self) -> None:
+        """Called by the links before they pass anything on."""
+        if not self._flowing.is_set():
+            self.held_back += 1
+            self._flowing.wait()
 
     def cut_all(self) -> None:
         """Cut every connection now, wherever it is."""

@@ -88,6 +88,15 @@ def is_ready(worker: Worker) -> bool:
     return worker._shift is not None and worker._shift.ready.is_set()
 
 
+def believe_in_short_jobs(worker: Worker) -> None:
+    """Have the worker think that jobs take a millisecond, so that it claims ahead of its slots."""
+    shift = shift_of(worker)
+    for kind in ("async", "thread", "process"):
+        shift._pace.learn(kind, 0.001)
+    for queue in worker.settings.queues:
+        shift._queue_pace.learn(queue, 0.001)
+
+
 @dataclass
 class Heard:
     """The events that a listener heard, in order."""

@@ -90,14 +90,15 @@ class _Threads:
     and starts its own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = WRITING_THREADS) -> None:
+        self._most = most
         self._ended = False
         self._begin()
 
     def _begin(self) -> None:
         self._pid = os.getpid()
         self._pools: dict[Line, ThreadPoolExecutor] = {
-            "writing": ThreadPoolExecutor(WRITING_THREADS, thread_name_prefix="tenure-sqlite"),
+            "writing": ThreadPoolExecutor(self._most, thread_name_prefix="tenure-sqlite"),
             "reading": ThreadPoolExecutor(1, thread_name_prefix="tenure-sqlite-read"),
         }
 
@@ -158,12 +159,13 @@ class Store:
     migrate = _blocking(_migrate)
     close = _blocking(_close)
 
-    def in_threads(self) -> "AsyncStore":
+    def in_threads(self, *, most: int = WRITING_THREADS, lent: bool = False) -> "AsyncStore":
         """The same store for callers on an event loop: its operations run in threads.
 
-        To close it closes this store too.
+        At most so many write at once. To close it closes this store too, unless it is only lent.
         """
-        return AsyncStore(self._scope.session, self._scope.tenant, _Threads())
+        threads = _Threads(most)
+        return AsyncStore(self._scope.session, self._scope.tenant, threads, lent=lent)
 
     def bell(self, ring: Callable[[], None]) -> Bell:
         """A bell that calls `ring`, from a thread of its own, when there may be new work.
@@ -192,10 +194,16 @@ class AsyncStore:
     """Jobs on one database, for callers on an event loop."""
 
     def __init__(
-        self, session: Session, tenant: str | None = None, threads: _Threads | None = None
+        self,
+        session: Session,
+        tenant: str | None = None,
+        threads: _Threads | None = None,
+        *,
+        lent: bool = False,
     ) -> None:
         self._scope = Scope(session, tenant, suspends=True)
         self._threads = threads
+        self._lent = lent
 
     async def run(self, call: Call[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run an operation of this package."""
@@ -239,7 +247,8 @@ class AsyncStore:
 
     async def close(self) -> None:
         """Close every connection. A store that is closed twice stays closed."""
-        await _awaiting(_close)(self)  # not behind those that wait to write
+        if not self._lent:
+            await _awaiting(_close)(self)  # not behind those that wait to write
         if self._threads is not None:
             self._threads.end()
 
@@ -252,7 +261,8 @@ class AsyncStore:
 
     def for_tenant(self, tenant: str) -> "AsyncStore":
         """The same store as one tenant may see it: its own jobs, and global ones to read."""
-        return AsyncStore(self._scope.session, _checked_tenant(tenant), self._threads)
+        tenant = _checked_tenant(tenant)
+        return AsyncStore(self._scope.session, tenant, self._threads, lent=self._lent)
 
     async def __aenter__(self) -> Self:
         return self

@@ -64,6 +64,7 @@ async def settle(
     settlements: Sequence[Settlement],
     *,
     done_leases: Sequence[int] = (),
+    patient: bool = True,
     on: object | None = None,
     now: datetime | None = None,
 ) -> list[Answer]:
@@ -71,7 +72,8 @@ async def settle(
 
     `done_leases` are leases that the worker believes to be used up; they are removed if that is
     true. A batch that the database refuses as a whole is halved until the bad row stands alone; one
-    that waits for a row which somebody else has locked goes on without that row.
+    that waits for a row which somebody else has locked goes on without that row; one that is not
+    `patient` does so at once.
     With `on`, the caller's own transaction, a stale settlement raises `LeaseLost`, so that the
     caller's rows roll back with it. So does one that an earlier transaction has committed already:
     the caller's rows were committed with it, and must not be again.
@@ -85,6 +87,8 @@ async def settle(
             if not answer.landed:
                 raise LeaseLost(_lost(settlement))
         return answers
+    if not patient:
+        return await scope.transact(lambda tx: _settle_unlocked(tx, worker, settlements, now))
     return await _settle_halving(scope, worker, list(settlements), done_leases, now)
 
 
@@ -110,7 +114,7 @@ async def _settle_halving(
 
 
 async def _settle_unlocked(
-    tx: Tx, worker: str, settlements: list[Settlement], now: datetime | None
+    tx: Tx, worker: str, settlements: Sequence[Settlement], now: datetime | None
 ) -> list[Answer]:
     """Settle what nobody else has locked."""
     tx.at(now)

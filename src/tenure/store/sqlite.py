@@ -608,7 +608,7 @@ class SQLite(Session):
                     "journal_mode = wal",
                     f"synchronous = {self._synchronous}",
                     "secure_delete = off",  # the default of Debian's library rewrites freed pages
-                    "cache_size = -4096",  # 64 MB was no faster, and a worker would grow for hours
+                    "cache_size = -2000",  # 64 MB was no faster, and a worker grew with each thread
                     "temp_store = memory",
                     "wal_autocheckpoint = 4000",  # 16 MB: each checkpoint waits for the disk twice
                     "journal_size_limit = 67108864",

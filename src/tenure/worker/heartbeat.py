@@ -37,6 +37,7 @@ class Heartbeat:
         *,
         tell: Tell,
         announce: Callable[[], None],
+        beside: Callable[[], None],
     ) -> None:
         self._store = store
         self._worker = worker
@@ -45,6 +46,7 @@ class Heartbeat:
         self._world = world
         self._tell = tell
         self._announce = announce
+        self._beside = beside
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tenure-heartbeat", daemon=True)
         self._failing = False
@@ -64,6 +66,7 @@ class Heartbeat:
             pause = self._settings.heartbeat_seconds
             try:
                 self.beat()
+                self._beside()
                 self._announce()
                 if self._failing:
                     log.info("heartbeats of %s go on", self._worker)
@@ -100,13 +103,12 @@ class Heartbeat:
             self._tell(beat.lost, beat.cancelled)
 
     def _report_progress(self) -> None:
-        reports = []
-        for holding in self._held.all():
-            pending, holding.progress = holding.progress, None
-            if pending is not None:
-                reports.append((holding.job, *pending))
+        reports = [(h, h.progress) for h in self._held.all() if h.progress is not None]
         if reports:
-            self._store.report_progress(self._worker, reports)
+            self._store.report_progress(self._worker, [(h.job, *told) for h, told in reports])
+        for holding, told in reports:
+            if holding.progress is told:  # nothing newer: it has arrived
+                holding.progress = None
 
     def give_up_expired(self) -> None:
         """Stop the jobs of leases that may have ended. Called by the event loop as well."""

@@ -26,7 +26,7 @@ from tenure.job import Beat, Enqueued, Lease, NewJob
 from tenure.lifecycle import HeldJob, Settlement
 from tenure.running import Running
 from tenure.store import Answer, AsyncStore, Bell, Store, Swept, operate, presence, settle, sweep
-from tenure.store.api import Call
+from tenure.store.api import WRITING_THREADS, Call
 from tenure.store.claim import claim
 from tenure.store.enqueue import enqueue
 from tenure.store.session import P, R
@@ -190,8 +190,8 @@ class RecordingStore(Store):
         self._log.answered(n, op, answer)
         return answer
 
-    def in_threads(self) -> AsyncStore:
-        return RecordingAsyncStore(self._store.in_threads(), self._log)
+    def in_threads(self, *, most: int = WRITING_THREADS, lent: bool = False) -> AsyncStore:
+        return RecordingAsyncStore(self._store.in_threads(most=most, lent=lent), self._log)
 
     def bell(self, ring: Callable[[], None]) -> Bell:
         return self._store.bell(ring)

@@ -1,15 +1,19 @@
 """Settlements in natural batches: a flush starts when the previous one has returned.
 
-A batch that the store refuses for now is sent again, for ever: its jobs stay held, heartbeats go
-on, and the store recognises what had landed before.
+A batch that the store cannot take for now is sent again, for ever: its jobs stay held, heartbeats
+go on, and the store recognises what had landed before. Jobs whose rows somebody else has locked
+step aside, so that they hold up no other. One that the store refuses ends as failed, in words.
 """
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
-from tenure.errors import StoreError
+from tenure import lifecycle
+from tenure.codec import encode_error
+from tenure.errors import StoreBusy, StoreError, ValueRefused
 from tenure.lifecycle import Settlement
 from tenure.store import Answer, AsyncStore
 from tenure.worker.holding import Held, Holding
@@ -17,6 +21,9 @@ from tenure.worker.world import World
 
 MAX_BATCH = 1000
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.02, 2.0
+LOCKED_SECONDS = 0.5
+"""So often it is looked whether rows are still locked."""
+REFUSED = "the store refused how it ended"
 
 Ended = tuple[Holding, Settlement | None]
 Told = Callable[[Holding, Settlement, Answer], None]
@@ -36,15 +43,19 @@ class Settler:
         self._world = world
         self._told = told
         self._line: deque[Ended] = deque()
+        self._locked: deque[Ended] = deque()
         self._wake = asyncio.Event()
+        self._sleeping = True
         self._idle = asyncio.Event()
         self._idle.set()
+        self._pause = FIRST_PAUSE_SECONDS
 
     def add(self, holding: Holding, settlement: Settlement | None) -> None:
         """Hand over the end of an attempt; None when there is nothing to write about it."""
         holding.done = True
         self._line.append((holding, settlement))
-        if self._idle.is_set():
+        if self._sleeping:
+            self._sleeping = False
             self._idle.clear()
             self._wake.set()
 
@@ -54,40 +65,63 @@ class Settler:
 
     async def run(self) -> None:
         """Flush for ever."""
+        look_at = 0.0
         while True:
-            await self._wake.wait()
-            self._wake.clear()
             while self._line:
-                await self._flush(self._next_batch())
+                await self._flush(_take(self._line))
+            if self._locked and self._world.monotonic() >= look_at:
+                await self._flush(_take(self._locked), patient=False)
+                look_at = self._world.monotonic() + LOCKED_SECONDS
+            if not self._line:
+                await self._rest()
+
+    async def _rest(self) -> None:
+        if not self._locked:
             self._idle.set()
+        self._sleeping = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOCKED_SECONDS if self._locked else None):
+                await self._wake.wait()
+        self._wake.clear()
+        self._sleeping = False
 
-    def _next_batch(self) -> list[Ended]:
-        line = self._line
-        return [line.popleft() for _ in range(min(MAX_BATCH, len(line)))]
+    async def _flush(self, batch: list[Ended], *, patient: bool = True) -> None:
+        """Send a batch. With `patient`, wait a little for rows that somebody else has locked."""
+        self._world.crash_point("before settle")
+        try:
+            answers = await self._settle(batch, patient)
+        except StoreBusy:
+            self._locked.extend(batch)
+            return
+        except StoreError as error:
+            self._line.extendleft(reversed(batch))
+            await self._after(error)
+            return
+        self._world.crash_point("after settle")
+        if self._pause > FIRST_PAUSE_SECONDS:
+            log.info("settling for %s goes on", self._worker)
+            self._pause = FIRST_PAUSE_SECONDS
+        for holding, settlement in batch:
+            if settlement is None:
+                self._held.settled(holding)
+            else:
+                self._note(holding, settlement, answers[settlement.id, settlement.token])
 
-    async def _flush(self, batch: list[Ended]) -> None:
-        pause = FIRST_PAUSE_SECONDS
-        while batch:
-            self._world.crash_point("before settle")
-            try:
-                answers = await self._settle(batch)
-            except StoreError as error:
-                log.warning("settling %d jobs failed, trying again: %s", len(batch), error)
-                await asyncio.sleep(pause * (0.5 + self._world.random()))
-                pause = min(LAST_PAUSE_SECONDS, pause * 2)
-                continue
-            self._world.crash_point("after settle")
-            batch = self._note(batch, answers)
-            if batch:  # rows that somebody else has locked
-                await asyncio.sleep(FIRST_PAUSE_SECONDS)
+    async def _after(self, error: StoreError) -> None:
+        if self._pause == FIRST_PAUSE_SECONDS:  # said once: an outage must not fill the disk
+            log.warning("settling for %s failed, trying again: %s", self._worker, error)
+        self._pause = min(LAST_PAUSE_SECONDS, self._pause * 2)
+        await asyncio.sleep(self._pause * (0.5 + self._world.random()))
 
-    async def _settle(self, batch: list[Ended]) -> dict[int, Answer]:
+    async def _settle(self, batch: list[Ended], patient: bool) -> dict[tuple[int, int], Answer]:
         settlements = [settlement for _, settlement in batch if settlement is not None]
         done = self._finished_leases(batch)
         if not settlements and not done:
             return {}
-        answers = await self._store.settle(self._worker, settlements, done_leases=done)
-        return {s.id: answer for s, answer in zip(settlements, answers, strict=True)}
+        answers = await self._store.settle(
+            self._worker, settlements, done_leases=done, patient=patient
+        )
+        return {(s.id, s.token): answer for s, answer in zip(settlements, answers, strict=True)}
 
     def _finished_leases(self, batch: list[Ended]) -> list[int]:
         """Leases on which nothing is left after this batch. The store checks that, too."""
@@ -101,15 +135,17 @@ class Settler:
             if id in leases and leases[id].holdings.keys() <= jobs
         ]
 
-    def _note(self, batch: list[Ended], answers: dict[int, Answer]) -> list[Ended]:
-        """Let go of what was answered. Answers what must be sent again."""
-        again: list[Ended] = []
-        for holding, settlement in batch:
-            if settlement is not None:
-                answer = answers[settlement.id]
-                if answer.busy:
-                    again.append((holding, settlement))
-                    continue
-                self._told(holding, settlement, answer)
-            self._held.settled(holding)
-        return again
+    def _note(self, holding: Holding, settlement: Settlement, answer: Answer) -> None:
+        if answer.busy:
+            self._locked.append((holding, settlement))
+            return
+        self._told(holding, settlement, answer)
+        if answer.error is not None and settlement.reason != REFUSED:
+            error = encode_error(ValueRefused(answer.error))
+            self.add(holding, lifecycle.fail(holding.job, error, REFUSED))
+            return
+        self._held.settled(holding)
+
+
+def _take(line: deque[Ended]) -> list[Ended]:
+    return [line.popleft() for _ in range(min(MAX_BATCH, len(line)))]

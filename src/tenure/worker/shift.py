@@ -22,7 +22,7 @@ from tenure.errors import JobNotFound, StoreError
 from tenure.hooks import JobEvent
 from tenure.job import Claimed, Lease, WorkerInfo
 from tenure.lifecycle import Outcome, Settlement, Standing, after_settlement
-from tenure.store import Answer
+from tenure.store import Answer, Store
 from tenure.tasks import Kind, Task, TaskOptions
 from tenure.worker.attempt import Attempt, unknown_task, unstarted
 from tenure.worker.children import Children
@@ -42,6 +42,8 @@ PREFETCH_PATIENCE_SECONDS = 2.0
 """Jobs claimed ahead that have waited so long for a slot go back to the others."""
 FLUSH_SECONDS = 5.0
 RETIRE_SECONDS = 2.0
+REAP_SECONDS = 1.0
+"""So long a child that was killed may take to be gone."""
 
 Tasks = list[asyncio.Task[None]]
 
@@ -84,6 +86,7 @@ class Shift:
         self._asked: set[Holding] = set()
         self._stuck: set[Holding] = set()
         self._confirming: set[asyncio.Task[None]] = set()
+        self._ticked_at = world.monotonic()
 
     def stop(self) -> None:
         """Begin to shut down: from here on nothing starts. Called on the event loop."""
@@ -99,8 +102,8 @@ class Shift:
             stores = Stores(self.app, self.settings, self.world)
             ends.push_async_callback(stores.close)
             self._build(stores)
-            await self._call_hooks(self.app.hooks.starts)
-            ends.push_async_callback(self._call_hooks, self.app.hooks.stops)
+            await self.app.hooks.set_up()
+            ends.push_async_callback(self.app.hooks.tear_down)
             ends.push_async_callback(self._retire, stores)
             heartbeat = self._start_heartbeat(stores)
             ends.push_async_callback(asyncio.to_thread, heartbeat.stop)
@@ -129,6 +132,7 @@ class Shift:
             stores.beating, self.name, self.held, self.settings, self.world,
             tell=lambda lost, cancelled: self._from_thread(self._told, lost, cancelled),
             announce=lambda: stores.beating.announce(self._info()),
+            beside=lambda: self._time_out_if_blocked(stores.beating),
         )  # fmt: skip
         heartbeat.start()
         return heartbeat
@@ -148,7 +152,11 @@ class Shift:
         if self._stopping.is_set():
             self._claimer.stop()
         self.ready.set()
-        await asyncio.wait([claiming, *background], return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await asyncio.wait([claiming, *background], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await _cancel([claiming])
+            raise
         failed = [task for task in [claiming, *background] if task.done() and task.exception()]
         for task in failed:
             log.critical("worker %s cannot go on: %s", self.name, task.exception())
@@ -195,16 +203,13 @@ class Shift:
         except (StoreError, TimeoutError) as error:
             log.warning("worker %s could not sign off: %s", self.name, error)
 
-    async def _call_hooks(self, hooks: Sequence[Callable[[], Any]]) -> None:
-        for hook in hooks:
-            answer = hook()
-            if asyncio.iscoroutine(answer):
-                await answer
-
     # --- taking on -------------------------------------------------------------------------------
 
     def _take_on(self, lease: Lease, lease_seconds: float, safe_until: float) -> None:
         now = self.world.monotonic()
+        if now >= safe_until:  # the answer came late: others may have these jobs by now
+            log.warning("worker %s was too slow for a lease; its jobs come back", self.name)
+            return
         find = self.app.find
         known: list[Holding] = []
         unknown: list[Holding] = []
@@ -356,14 +361,11 @@ class Shift:
         """Stop what runs too long, give up what does not stop, return what waits too long."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
+            now = self._ticked_at = self.world.monotonic()
             if not self.held.leases and not self._asked:
                 continue
-            now = self.world.monotonic()
-            for holding in list(self._timed):
+            for holding in self._overdue(now):
                 limit = holding.job.timeout_seconds
-                started = holding.started_at
-                if started is None or limit is None or now - started < limit or holding.stop:
-                    continue
                 self._say(logging.WARNING, holding.job, f"runs longer than {limit:g} s")
                 self._stop(holding, Stop.TIMEOUT)
                 if holding.task.kind == "thread":
@@ -373,6 +375,34 @@ class Shift:
                     self._report_stuck(holding)
             heartbeat.give_up_expired()
             self._return_the_patient(now)
+
+    def _overdue(self, at: float) -> list[Holding]:
+        """Running jobs that were to be stopped by this time and have not been asked to."""
+        return [
+            holding
+            for holding in list(self._timed)
+            if holding.started_at is not None
+            and at - holding.started_at >= (holding.job.timeout_seconds or 0.0)
+            and holding.stop is None
+        ]
+
+    def _time_out_if_blocked(self, store: Store) -> None:
+        """Called by the heartbeat's thread: a handler that blocks the event loop ends nothing here,
+
+        so its job is settled from there, and others may try it. Those that wait for the loop go on.
+        """
+        at = self.world.monotonic() - self.settings.kill_seconds
+        if self._ticked_at >= at:
+            return
+        for holding in self._overdue(at):
+            settlement = self._attempt(holding).stopped(Stop.TIMEOUT, self._seconds(holding))
+            if holding.task.kind != "async" or holding.done or settlement is None:
+                continue
+            self._say(logging.ERROR, holding.job, "timed out while the event loop was blocked")
+            store.settle(self.name, [settlement])
+            holding.done = True
+            holding.lost.set()
+            self._from_thread(self._settler.add, holding, None)
 
     def _report_stuck(self, holding: Holding) -> None:
         self._asked.discard(holding)
@@ -444,7 +474,7 @@ class Shift:
         await self._until_finished(self.settings.drain_seconds)
         for holding in self._unfinished():
             self._stop(holding, Stop.SHUTDOWN)
-        await self._until_finished(self.settings.kill_seconds)
+        await self._until_finished(self.settings.kill_seconds + REAP_SECONDS)
         for holding in self._unfinished():
             self._give_up(holding)
         try:
@@ -453,6 +483,7 @@ class Shift:
                     await asyncio.wait(self._confirming)
                 await self._settler.drained()
         except TimeoutError:
+            await _cancel(list(self._confirming))
             log.error(
                 "worker %s could not write its last results; leases bring them back", self.name
             )

@@ -9,6 +9,10 @@ from tenure.store import open_async_store, open_store
 from tenure.worker.settings import WorkerSettings
 from tenure.worker.world import World
 
+WRITERS = 4
+"""On SQLite: one thread each to claim, settle, promote and sweep. A pool that may grow does: it
+starts a thread whenever one is not quite back, and each keeps memory of its own."""
+
 
 class Stores:
     """What a worker process talks to."""
@@ -18,7 +22,8 @@ class Stores:
         if self._local:
             shared = app.whole_store
             self.beating = world.watch(shared)
-            self.claiming = self.settling = world.watch_async(app.whole_async_store)
+            writing = shared.in_threads(most=WRITERS, lent=True)
+            self.claiming = self.settling = world.watch_async(writing)
             return
         shortest = min([settings.lease_seconds, *settings.queue_lease_seconds.values()])
         give_up = min(10.0, shortest / 4)
@@ -28,7 +33,7 @@ class Stores:
 
     async def close(self) -> None:
         """Close what was opened here; a SQLite file is the application's to close."""
+        await self.claiming.close()
+        await self.settling.close()
         if not self._local:
-            await self.claiming.close()
-            await self.settling.close()
             self.beating.close()

@@ -20,6 +20,7 @@ from typing import Self, Unpack
 from tenure.client import Client
 from tenure.errors import ConfigError, InvalidInput
 from tenure.job import check_int
+from tenure.worker import loop
 from tenure.worker.crew import Crew
 from tenure.worker.elsewhere import locate, refuse_while_imported
 from tenure.worker.settings import Settings, WorkerSettings, settings_of
@@ -73,7 +74,7 @@ class Worker:
         self._check()
         if self.processes == 1:
             with _signals(self.stop, self._exit) as guard:
-                asyncio.run(self._serve_guarded(guard))
+                loop.run(self._serve_guarded(guard))
             return
         self._crew = Crew(locate(self.app), self.settings, self.processes, self._world)
         with _signals(self.stop, self._exit):
@@ -114,8 +115,11 @@ class Worker:
             raise InvalidInput("this worker is working already")
         self._serving = asyncio.create_task(self.serve(), name="tenure-worker")
         while self._shift is None or not self._shift.ready.is_set():
-            if self._serving.done():
-                self._serving.result()
+            if self._serving.done():  # it failed, or was stopped before it began
+                serving, self._serving = self._serving, None
+                serving.result()
+                self._serving = serving
+                break
             await asyncio.sleep(0.001)
         return self
 
@@ -127,8 +131,10 @@ class Worker:
     ) -> None:
         assert self._serving is not None
         self.stop()
-        await self._serving
-        self._serving = None
+        try:
+            await self._serving
+        finally:
+            self._serving, self._stop_asked = None, False
 
     def _check(self) -> None:
         if os.name != "posix":

@@ -1,0 +1,59 @@
+"""The event loop of a worker process. Unlike `asyncio.run`, no handler can end or outlast it.
+
+A task that a handler has started and that raises SystemExit or KeyboardInterrupt throws it out of
+the loop: the loop goes on. A task that does not end when it is cancelled is left behind.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+END_SECONDS = 2.0
+"""So long what is left may take to end."""
+
+log = logging.getLogger("tenure.worker")
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """Run it to its end, and end all that is left on its loop."""
+    loop = asyncio.new_event_loop()
+    threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
+    loop.set_default_executor(threads)
+    try:
+        asyncio.set_event_loop(loop)
+        _finish(loop, main)
+    finally:
+        try:
+            _end_tasks(loop)
+            _finish(loop, loop.shutdown_asyncgens())
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+            asyncio.set_event_loop(None)
+            loop.close()
+
+
+def _finish(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, None]) -> None:
+    task = loop.create_task(main)
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except (SystemExit, KeyboardInterrupt) as error:
+            if task.done():
+                raise
+            log.error("a task of a handler raised %s; the worker goes on", type(error).__name__)
+
+
+def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        _finish(loop, _wait_for(tasks))
+
+
+async def _wait_for(tasks: set[asyncio.Task[Any]]) -> None:
+    _, left = await asyncio.wait(tasks, timeout=END_SECONDS)
+    if left:
+        log.error("%d tasks do not end although they were cancelled; left behind", len(left))

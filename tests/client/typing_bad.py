@@ -1,0 +1,94 @@
+"""What type checkers refuse: exactly the lines that end with `# E`. Never run."""
+
+from datetime import datetime
+
+from tenure import Handle, Running, Tenure
+from tests.client.typing_good import (
+    Report,
+    TrainSpec,
+    answers,
+    app,
+    async_with_the_job,
+    nothing,
+    only_the_job,
+    plain,
+    send,
+    train,
+)
+
+# --- calls ---------------------------------------------------------------------------------------
+
+send.enqueue("ada")  # E
+send.enqueue("ada", subject=5)  # E
+send.enqueue("ada", "hi", True)  # E
+send.enqueue("ada", "hi", urgent="yes")  # E
+send.enqueue("ada", "hi", colour="red")  # E
+send.call(5, "hi")  # E
+send.options(priority=-5).enqueue("ada")  # E
+send.options(priority=-5).call("ada", 5)  # E
+nothing.enqueue(1)  # E
+plain.enqueue("1")  # E
+plain.enqueue(1, 2, "x")  # E
+plain.enqueue(1, more=2)  # E
+send("ada", "hi")  # E
+
+
+async def in_async_code() -> None:
+    await send.enqueue_async("ada")  # E
+    await send.options(priority=-5).enqueue_async("ada", subject=5)  # E
+    number: int = await (await send.enqueue_async("ada", "hi")).wait_async()  # E
+    print(number)
+
+
+# --- the injected job is not the caller's to give ------------------------------------------------
+
+
+def with_a_job(job: Running) -> None:
+    train.enqueue(job, TrainSpec(epochs=1))  # E
+    only_the_job.enqueue(job)  # E
+    async_with_the_job.enqueue(job, 3)  # E
+
+
+train.enqueue(3)  # E
+only_the_job.enqueue(1)  # E
+async_with_the_job.enqueue(n=3)  # E
+
+# --- results -------------------------------------------------------------------------------------
+
+text: str = train.enqueue(TrainSpec(epochs=1)).wait()  # E
+report: Report = send.enqueue("ada", "hi").wait()  # E
+number: int = answers.enqueue("u").wait()  # E
+handle: Handle[int] = send.enqueue("ada", "hi")  # E
+several: list[Handle[int]] = app.enqueue_many([send.call("ada", "hi")])  # E
+
+# --- options -------------------------------------------------------------------------------------
+
+send.options(dely_seconds=5)  # E
+send.options(delay_seconds="5")  # E
+send.options(key=5)  # E
+send.options(due_at="tomorrow")  # E
+send.options(parents=5)  # E
+app.task(retries=3)  # E
+app.task(queue=5)  # E
+app.task(isolation="thread")  # E
+app.task(retry=5)  # E
+app.task(fail_on=ValueError)  # E
+
+
+@app.task  # E
+def bare() -> None: ...
+
+
+# --- the application -----------------------------------------------------------------------------
+
+Tenure(5)  # E
+app.get("7")  # E
+app.get(send.enqueue("ada", "hi"))  # E
+app.wait(7, 30)  # E
+app.enqueue_many([send])  # E
+app.enqueue_many(send.call("ada", "hi"))  # E
+app.count_finished(datetime.now, datetime.now)  # E
+app.handle(7, send)  # E
+app.run_worker(["default"])  # E
+app.run_worker(lease=5)  # E
+app.listen(with_a_job)  # E

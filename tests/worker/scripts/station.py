@@ -1,0 +1,138 @@
+"""A worker in a process of its own: `station.py MODE`. The store comes from TENURE_URL."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+
+from tenure import Fixed, Running, Tenure
+
+app = Tenure()
+FAST = {
+    "lease_seconds": 1.0,
+    "heartbeat_seconds": 0.3,
+    "sweep_seconds": 0.1,
+    "promote_seconds": 0.05,
+    "idle_poll_seconds": 0.05,
+    "drain_seconds": 5.0,
+    "kill_seconds": 0.5,
+}
+
+
+def say(words: str) -> None:
+    os.write(1, f"{words}\n".encode())
+
+
+@app.task(max_attempts=2)
+def quick() -> int:
+    return os.getpid()
+
+
+@app.task(max_attempts=3, retry=Fixed(0.01))
+def segfault() -> None:
+    say("segfault")
+    ctypes.string_at(0)
+
+
+@app.task(max_attempts=3, retry=Fixed(0.01))
+async def exit_now() -> None:
+    say("exit_now")
+    os._exit(1)
+
+
+@app.task(max_attempts=3, retry=Fixed(0.01))
+async def killed() -> None:
+    """What the system does to a process that uses up the memory."""
+    say("killed")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task()
+def slow(job: Running, seconds: float) -> int:
+    say(f"slow {job.id} attempt {job.attempt}")
+    time.sleep(seconds)
+    say(f"slow {job.id} done")
+    return os.getpid()
+
+
+@app.task()
+async def slow_async(job: Running, seconds: float) -> int:
+    say(f"slow {job.id} attempt {job.attempt}")
+    await asyncio.sleep(seconds)
+    say(f"slow {job.id} done")
+    return os.getpid()
+
+
+@app.task(isolation="process")
+def slow_child(job: Running, seconds: float) -> int:
+    say(f"slow {job.id} attempt {job.attempt}")
+    time.sleep(seconds)
+    say(f"slow {job.id} done")
+    return os.getpid()
+
+
+@app.task(isolation="process")
+def busy_child() -> None:
+    say(f"busy child {os.getpid()}")
+    while True:
+        pass
+
+
+@app.task()
+async def deaf() -> None:
+    say("deaf")
+    while True:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(600)
+
+
+@app.task()
+def deaf_thread() -> None:
+    say("deaf")
+    threading.Event().wait()
+
+
+@app.task(max_attempts=1)
+async def subtask_exits() -> None:
+    async def exits() -> None:
+        raise SystemExit(5)
+
+    await asyncio.create_task(exits())
+
+
+@app.task()
+async def replaces_signals() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    say("replaced")
+
+
+@app.task(max_attempts=1)
+async def forks() -> int:
+    """Its fork goes on with the event loop, as if it were the worker."""
+    pid = os.fork()
+    await asyncio.sleep(0.05)
+    return pid
+
+
+@app.task(max_attempts=1)
+def forks_in_thread() -> int:
+    return os.fork()
+
+
+def main() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever the tests were started with
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    processes = int(sys.argv[1]) if len(sys.argv) > 1 else 1
+    app.run_worker(processes=processes, **FAST)  # type: ignore[arg-type]
+    say("returned")
+
+
+if __name__ == "__main__":
+    main()
