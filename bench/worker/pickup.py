@@ -1,8 +1,8 @@
 """How long an idle worker takes to start a job that another process has committed.
 
-One job at a time, after a pause of random length. The clock runs from the return of `enqueue` here
-to the first line of the handler there; both read CLOCK_MONOTONIC, which the processes of a machine
-share.
+One job at a time, after a pause of random length. The clock runs from the return of `enqueue` here,
+which is when the caller knows of the commit, to the first line of the handler there; both read
+CLOCK_MONOTONIC, which the processes of a machine share.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 
-from bench.harness import ROUNDS, Result, check
+from bench.harness import ROUNDS, Result
 from bench.lab import Lab
 from bench.worker.app import CLOCK
 from bench.worker.process import WorkerProcess
@@ -39,7 +39,6 @@ def measure(lab: Lab, store: Store, url: str) -> list[list[float]]:
             one()
         jobs = lab.size(100, 30)
         rounds = [[one() for _ in range(jobs)] for _ in range(ROUNDS)]
-    check(all(value > 0 for values in rounds for value in values), "a job started before it was")
     return rounds
 
 

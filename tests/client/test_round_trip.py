@@ -82,7 +82,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenure]:
         yield app
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(values=st.fixed_dictionaries(VALUES))
 def test_what_was_enqueued_arrives_equal(here: Tenure, values: dict[str, Any]) -> None:
     task = here.find("everything")
@@ -100,7 +100,7 @@ def test_what_was_enqueued_arrives_equal(here: Tenure, values: dict[str, Any]) -
         assert type(arrived[name]) is type(value), name
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     values=st.lists(ORDERS, max_size=3),
     more=st.dictionaries(st.from_regex(r"\A[a-z]{1,5}\Z"), ORDERS),

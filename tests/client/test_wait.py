@@ -156,13 +156,13 @@ def test_many_waits_at_once_do_not_hold_each_other_up(app: Tenure) -> None:
     async def main() -> None:
         async with app, Worker(app, **QUICK):
             blocked = await last.enqueue_async()
-            patient = [asyncio.create_task(blocked.wait_async()) for _ in range(200)]
+            patient = [asyncio.create_task(blocked.wait_async()) for _ in range(100)]
             handles = await app.enqueue_many_async([quick.call(n) for n in range(50)])
             results = await asyncio.gather(*(h.wait_async(timeout_seconds=30) for h in handles))
             assert results == list(range(50))
             assert not any(task.done() for task in patient)
             gate.set()
-            assert await asyncio.gather(*patient) == ["last"] * 200
+            assert await asyncio.gather(*patient) == ["last"] * 100
 
     asyncio.run(main())
 

@@ -69,14 +69,15 @@ def pass_gate(gate: str) -> None:
 def hold_out(job: Running, gate: str) -> str:
     """Wait for the gate, or until the worker says that the job is lost; later attempts pass."""
     say("ran", job)
-    if job.token > 1:
-        return f"token {job.token}"
     deadline = time.monotonic() + GATE_SECONDS
-    while not is_open(gate):
-        assert time.monotonic() < deadline, f"gate {gate} was never opened"
-        if job.lost.wait(LOOK_SECONDS):
-            say("told", job, "lost")
-        job.check()
+    try:
+        while job.token == 1 and not is_open(gate):
+            assert time.monotonic() < deadline, f"gate {gate} was never opened"
+            job.lost.wait(LOOK_SECONDS)
+            job.check()
+    except BaseException as error:
+        say("told", job, type(error).__name__)
+        raise
     return f"token {job.token}"
 
 
@@ -103,11 +104,7 @@ def hold(job: Running, gate: str) -> str:
 @tasks.task(isolation="process")
 def hold_in_child(job: Running, gate: str) -> str:
     """Until the gate opens, in a child process."""
-    try:
-        return hold_out(job, gate)
-    except BaseException as error:
-        say("told", job, type(error).__name__)
-        raise
+    return hold_out(job, gate)
 
 
 @tasks.task()

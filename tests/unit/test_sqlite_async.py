@@ -95,6 +95,22 @@ def test_a_closed_async_store_says_so_and_keeps_no_thread(url: str) -> None:
     asyncio.run(scenario())
 
 
+def test_a_lent_store_has_few_threads_and_its_end_leaves_the_store_open(url: str) -> None:
+    async def scenario() -> None:
+        with open_store(url) as store:
+            lent = store.in_threads(most=2, lent=True)
+            await asyncio.gather(*(lent.enqueue([NewJob(task="t")]) for _ in range(20)))
+            assert 1 <= len(own_threads()) <= 2
+            await lent.close()
+            await lent.close()
+            assert own_threads() == []
+            with pytest.raises(InvalidInput, match="this store is closed"):
+                await lent.enqueue([NewJob(task="t")])
+            assert len(store.list_jobs().jobs) == 20
+
+    asyncio.run(scenario())
+
+
 def test_an_async_store_that_is_closed_under_load_answers_everybody(url: str, path: Path) -> None:
     async def scenario() -> None:
         store = open_async_store(url)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from tenure import Fixed, Job, Retry, Running, Snooze, State, Tenure, Unique, Until
+from tenure import Fixed, Handle, Job, Retry, Running, Snooze, State, Tenure, Unique, Until
 from tenure.codec import encode
 from tenure.errors import InvalidInput, LeaseLost
 from tenure.job import NewJob
+from tenure.worker import attempt
 from tests.worker.conftest import Run
 from tests.worker.scripts import station
 from tests.worker.support import (
@@ -175,16 +177,12 @@ def test_b3_b4_a_handler_that_kills_its_worker_is_found_and_its_siblings_are_not
     siblings = [station_job(app, "slow_async", seconds=0.01) for _ in range(3)]
     killer = station_job(app, how)
     siblings += [station_job(app, "slow_async", seconds=0.01) for _ in range(3)]
-    for _ in range(6):
+    for _ in range(8):
         script = run_script("station")
-        code = eventually(
-            lambda script=script: script.process.poll() is not None or all_done(app, siblings)
-        )
-        if script.process.poll() is None and app.get(killer).state.final:
-            break
+        while script.process.poll() is None and not all_done(app, [killer, *siblings]):
+            time.sleep(0.02)
         if script.process.poll() is None:
-            script.ends()
-        assert code
+            break
     job = app.get(killer)
     assert (job.state, job.reason) == (State.FAILED, "lease lost")
     assert job.attempts == 3
@@ -203,17 +201,14 @@ def all_done(app: Tenure, ids: list[int]) -> bool:
 
 @pytest.mark.parametrize(
     "value",
-    [object(), float("nan"), "a\0b", "\ud800", {1: {2}}, b"x" * 2_000_000, lambda: None],
-    ids=["object", "nan", "nul", "surrogate", "set", "huge", "function"],
+    [object(), float("nan"), "a\0b", "\ud800", b"x" * 2_000_000, lambda: None],
+    ids=["object", "nan", "nul", "surrogate", "huge", "function"],
 )
 def test_b7_a_result_that_cannot_be_stored_fails_the_job(app: Tenure, value: object) -> None:
     ids = both(app, lambda: value, max_attempts=3)
     with working(app):
         for id in ids:
             job = ended(app, id)
-            if value == {1: {2}}:
-                assert (job.state, job.result) == (State.SUCCEEDED, '{"1":[2]}')
-                continue
             assert (job.state, job.reason) == (State.FAILED, "the result cannot be stored")
             assert job.attempts == 1
 
@@ -268,7 +263,7 @@ def test_a_retry_policy_that_fails_leaves_the_failure_on_record(
         raise SystemExit(attempts)
 
     def nonsense(attempts: int) -> float:
-        return "soon"  # type: ignore[return-value]
+        return str(attempts)  # type: ignore[return-value]
 
     def nan(attempts: int) -> float:
         return float("nan") * attempts
@@ -387,40 +382,37 @@ def test_b9_a_fork_does_not_become_a_second_worker(app: Tenure, run_script: Run,
 # --- B11, B12 -------------------------------------------------------------------------------------
 
 
-def test_b11_an_unknown_task_goes_back_uncharged_later_and_later(app: Tenure, lines: Lines) -> None:
+def test_b11_an_unknown_task_goes_back_uncharged_later_and_later(
+    app: Tenure, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (attempt.UNKNOWN_TASK_FIRST_SECONDS, attempt.UNKNOWN_TASK_LAST_SECONDS) == (5.0, 300.0)
+    monkeypatch.setattr(attempt, "UNKNOWN_TASK_FIRST_SECONDS", 0.01)
+    monkeypatch.setattr(attempt, "UNKNOWN_TASK_LAST_SECONDS", 0.5)
+
     @app.task()
     async def known() -> str:
         return "known"
 
     [unknown] = app.store.enqueue([NewJob(task="of.tomorrow")])
     with working(app):
-        eventually(lambda: app.get(unknown.id).state is State.SCHEDULED)
-        first = app.get(unknown.id)
-        assert (first.attempts, first.crashes, first.reason) == (0, 0, "no handler")
-        assert "no handler" in app.why(unknown.id)
+        eventually(lambda: len(delays_of(app, unknown.id)) >= 8)
         assert known.enqueue().wait(timeout_seconds=PATIENCE_SECONDS) == "known"
-        delays = [delay_of(app, unknown.id)]
-        for _ in range(3):  # an operator is impatient
-            token = app.get(unknown.id).token
-            app.move(unknown.id, due_at=app.get(unknown.id).created_at)
-            eventually(
-                lambda token=token: (
-                    app.get(unknown.id).token > token
-                    and app.get(unknown.id).state is State.SCHEDULED
-                )
-            )
-            delays.append(delay_of(app, unknown.id))
-    assert delays == [5.0, 10.0, 20.0, 40.0]
+        assert "no handler" in eventually(lambda: why_scheduled(app, unknown.id))
     job = app.get(unknown.id)
-    assert (job.state, job.attempts) == (State.SCHEDULED, 0)
+    assert (job.state.final, job.attempts, job.crashes, job.reason) == (False, 0, 0, "no handler")
+    assert delays_of(app, unknown.id)[:8] == [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5]
     assert lines.with_text("no handler here for this task; put back")
 
 
-def delay_of(app: Tenure, id: int) -> float:
-    """The delay with which the job was last put back."""
-    released = [event for event in app.timeline(id) if event.kind == "released"]
-    assert released[-1].detail is not None
-    return float(json.loads(released[-1].detail)["delay_seconds"])
+def why_scheduled(app: Tenure, id: int) -> str | None:
+    """The answer of `why`, if the job waits for its time just now."""
+    return why if (why := app.why(id)).startswith("due") else None
+
+
+def delays_of(app: Tenure, id: int) -> list[float]:
+    """The delays with which the job was put back."""
+    details = [event.detail or "" for event in app.timeline(id) if event.kind == "released"]
+    return [float(json.loads(detail)["delay_seconds"]) for detail in details]
 
 
 def test_b11_another_worker_that_knows_the_task_runs_it(app: Tenure, url: str) -> None:
@@ -439,8 +431,9 @@ def test_b11_another_worker_that_knows_the_task_runs_it(app: Tenure, url: str) -
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
 def test_b12_arguments_that_do_not_fit_wait_for_a_deploy_and_then_fail(
-    app: Tenure, kind: str
+    app: Tenure, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(attempt, "UNKNOWN_TASK_FIRST_SECONDS", 0.01)
     if kind == "async":
 
         @app.task(name="of.today", max_attempts=2)
@@ -453,30 +446,14 @@ def test_b12_arguments_that_do_not_fit_wait_for_a_deploy_and_then_fail(
             return number
 
     bad = NewJob(task="of.today", args=encode({"number": "twelve"}), max_attempts=2)
-    [enqueued] = app.store.enqueue([bad])
-    id = enqueued.id
-    rounds = 0
+    id = app.store.enqueue([bad])[0].id
     with working(app):
-        while not app.get(id).state.final:
-            token = app.get(id).token
-            eventually(
-                lambda token=token: (
-                    app.get(id).state.final
-                    or (app.get(id).token > token and app.get(id).state is State.SCHEDULED)
-                )
-            )
-            job = app.get(id)
-            if not job.state.final:
-                assert (job.attempts, job.reason) == (0, "arguments do not fit this code")
-                rounds += 1
-                app.move(id, due_at=job.created_at)
         job = ended(app, id)
-        assert rounds == 6
+        assert delays_of(app, id) == [0.01, 0.02, 0.04, 0.08, 0.16, 0.32]
         assert (job.state, job.reason, job.attempts) == (State.FAILED, "arguments do not fit", 1)
         assert "number" in error_of(job)["message"]
         assert app.replay(id)
-        again = ended(app, id)
-        assert again.state is State.FAILED
+        assert ended(app, id).state is State.FAILED
 
 
 # --- B13 ------------------------------------------------------------------------------------------
@@ -492,7 +469,7 @@ def test_b13_a_handler_that_enqueues_its_own_unique_job_is_told_so(app: Tenure) 
         return job.id
 
     with working(app):
-        handle = again.options(key="only one").enqueue()
+        handle: Handle[Any] = again.options(key="only one").enqueue()
         assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == handle.id
     assert seen == {"finished": (handle.id, False)}
     assert app.count_live() == []
@@ -519,7 +496,7 @@ def test_b13_a_key_held_until_started_is_free_for_the_handler(app: Tenure) -> No
 
 def test_b15_endless_snoozing_is_visible_and_holds_up_nobody(app: Tenure) -> None:
     @app.task(max_attempts=1)
-    async def later() -> Snooze:
+    async def later() -> Snooze | None:
         return Snooze(0, "not yet")
 
     @app.task()

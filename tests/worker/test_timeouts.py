@@ -157,7 +157,7 @@ def test_a_coroutine_that_blocks_the_loop_is_timed_out_by_the_heartbeat(
 
     @app.task(timeout_seconds=0.2, max_attempts=1)
     async def blocks() -> None:
-        go_on.wait(60)  # noqa: ASYNC251
+        go_on.wait(60)
 
     @app.task()
     async def quick() -> str:

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Literal, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from tenure.errors import ConfigError
+from tenure.errors import ConfigError, InvalidInput
 from tenure.job import MAX_NAME_LENGTH, check_int, check_seconds, check_text
 from tenure.store.bell import Bell
 from tenure.store.claim import claim
@@ -208,6 +208,8 @@ class AsyncStore:
     async def run(self, call: Call[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run an operation of this package."""
         threads = None if self._threads is None else self._threads.of(_line_of(call))
+        if threads is None and self._lent:
+            raise InvalidInput("this store is closed; open another one")
         if threads is None or kwargs.get("on") is not None:  # the caller's thread owns `on`
             return await call(self._scope, *args, **kwargs)
         loop = asyncio.get_running_loop()

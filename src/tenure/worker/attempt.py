@@ -70,6 +70,8 @@ class Attempt:
         match error:
             case asyncio.CancelledError() if stop is not None:
                 return self.stopped(stop, seconds)
+            case asyncio.CancelledError() if not isinstance(error, self.options.fail_on):
+                return self._retry(encode_error(error), "error", seconds)  # by somebody else
             case Snooze():
                 return lifecycle.snooze(job, error.seconds, error.reason)
             case Skip():
@@ -136,11 +138,17 @@ def _trim(error: BaseException) -> None:
         error.__traceback__ = trace
 
 
-def unstarted(job: Claimed, stop: Stop | None, reason: str) -> Settlement | None:
-    """The job was claimed and never started: back in line, uncharged."""
-    if stop is Stop.LOST:
-        return None
-    return lifecycle.abort(job) if stop is Stop.CANCELLED else lifecycle.release(job, reason)
+def unstarted(
+    job: Claimed, stop: Stop | None, reason: str, *, later: bool = False
+) -> Settlement | None:
+    """The job was claimed and never started: back in line, uncharged; `later`, and ever later."""
+    match stop:
+        case Stop.LOST:
+            return None
+        case Stop.CANCELLED:
+            return lifecycle.abort(job)
+        case _:
+            return lifecycle.release(job, reason, _growing(job) if later else 0.0)
 
 
 def unknown_task(job: Claimed) -> Settlement:

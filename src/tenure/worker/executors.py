@@ -93,7 +93,7 @@ class Executor(ABC):
     def close(self) -> None:
         """Let the slots go."""
 
-    def _leave_if_forked(self) -> None:
+    def leave_if_forked(self) -> None:
         """A handler that forks must not come back here twice: its fork ends, the worker goes on."""
         if _forks != self._forks:
             log.error("a handler forked and its fork returned; the fork ends here")
@@ -124,12 +124,19 @@ class Coroutines(Executor):
     def _submit(self, holdings: list[Holding]) -> None:
         self._line.extend(holdings)
         for _ in range(min(len(holdings), self.slots)):
-            if self._sleepers:
-                self._sleepers.popleft().set_result(None)
-            elif len(self._runners) < self.slots:
-                self._start_runner()
-            else:
+            if self._wake_runner():
+                continue
+            if len(self._runners) >= self.slots:
                 break
+            self._start_runner()
+
+    def _wake_runner(self) -> bool:
+        while self._sleepers:
+            sleeper = self._sleepers.popleft()
+            if not sleeper.done():  # it is when a handler of long ago has cancelled its runner
+                sleeper.set_result(None)
+                return True
+        return False
 
     def _start_runner(self) -> None:
         runner = asyncio.create_task(self._run(), context=self._clean.copy())
@@ -167,7 +174,7 @@ class Coroutines(Executor):
                 turns = 0
             holding = self._line.popleft()
             settlement = await self._attempt(holding, runner)
-            self._leave_if_forked()
+            self.leave_if_forked()
             self._over(holding, settlement)
             if runner.cancelling() or self._is_stained():
                 return
@@ -270,7 +277,7 @@ class InThreads(Executor):
             holding = self._next()
             if holding is not None:  # None: it was taken back
                 settlement = self._clean.copy().run(self._attempt, holding, number)
-                self._leave_if_forked()
+                self.leave_if_forked()
                 self._report(holding, settlement)
 
     def _report(self, holding: Holding, settlement: Settlement | None) -> None:

@@ -35,6 +35,7 @@ from tenure.worker.settings import WorkerSettings
 from tenure.worker.settler import Settler
 from tenure.worker.slots import Pace, Slots
 from tenure.worker.stores import Stores
+from tenure.worker.suspects import Suspects
 from tenure.worker.world import World
 
 TICK_SECONDS = 0.02
@@ -80,6 +81,7 @@ class Shift:
         self.held = Held()
         self.ready = asyncio.Event()
         self._slots = Slots(settings.queues)
+        self._suspects = Suspects(self.held)
         self._pace, self._queue_pace = Pace(), Pace()
         self._stopping = asyncio.Event()
         self._timed: set[Holding] = set()
@@ -124,7 +126,7 @@ class Shift:
         self._claimer = Claimer(
             stores.claiming, self.name, self.app, self.settings, self.world,
             executors=self._executors, slots=self._slots, pace=self._pace,
-            queue_pace=self._queue_pace, take_on=self._take_on,
+            queue_pace=self._queue_pace, suspects=self._suspects, take_on=self._take_on,
         )  # fmt: skip
 
     def _start_heartbeat(self, stores: Stores) -> Heartbeat:
@@ -229,7 +231,7 @@ class Shift:
         if self._stopping.is_set():  # the claim was under way when the stop came
             self._put_back(known, "shutdown")
         else:
-            self._start(self._slots.admit(known))
+            self._start(self._slots.admit(self._suspects.keep(known)))
 
     def _start(self, holdings: Sequence[Holding]) -> None:
         by_kind: dict[Kind, list[Holding]] = {}
@@ -274,6 +276,7 @@ class Shift:
         if holding.stop is not None:
             self._asked.discard(holding)
             self._stuck.discard(holding)
+        self._suspects.ended(holding)
         following = self._slots.ended(holding)
         if following is not None:
             self._start([following])
@@ -374,7 +377,17 @@ class Shift:
                 if now - holding.asked_at >= self.settings.kill_seconds:
                     self._report_stuck(holding)
             heartbeat.give_up_expired()
+            if self._suspects:
+                self._try_suspect(heartbeat)
             self._return_the_patient(now)
+
+    def _try_suspect(self, heartbeat: Heartbeat) -> None:
+        suspect = self._suspects.next()
+        if suspect is not None:
+            self._say(logging.WARNING, suspect.job, "is tried alone, as its workers died")
+            self._start(self._slots.admit([suspect]))
+        else:
+            heartbeat.hurry()
 
     def _overdue(self, at: float) -> list[Holding]:
         """Running jobs that were to be stopped by this time and have not been asked to."""
@@ -447,21 +460,24 @@ class Shift:
         for holding in patient:
             self._queue_pace.slow_down(holding.job.queue)
         self._put_back(patient, "waited too long for a slot")
+        waiting = self._suspects.take_back(since=now - PREFETCH_PATIENCE_SECONDS)
+        self._put_back(waiting, "others must be tried alone first", later=True)
 
     def _release(self, holdings: Sequence[Holding], reason: str) -> None:
         self._slots.take_back(holdings)
         self._put_back(holdings, reason)
 
-    def _put_back(self, holdings: Sequence[Holding], reason: str) -> None:
+    def _put_back(self, holdings: Sequence[Holding], reason: str, *, later: bool = False) -> None:
         for holding in holdings:
             holding.over = True
             self._timed.discard(holding)
-            self._settler.add(holding, unstarted(holding.job, holding.stop, reason))
+            self._suspects.ended(holding)
+            self._settler.add(holding, unstarted(holding.job, holding.stop, reason, later=later))
 
     # --- shutdown --------------------------------------------------------------------------------
 
     def _return_unstarted(self) -> None:
-        self._put_back(self._slots.take_back_waiting(), "shutdown")
+        self._put_back(self._slots.take_back_waiting() + self._suspects.take_back(), "shutdown")
         for executor in self._executors.values():
             self._release(executor.take_back(), "shutdown")
 

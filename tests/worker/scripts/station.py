@@ -117,7 +117,8 @@ async def replaces_signals() -> None:
 async def forks() -> int:
     """Its fork goes on with the event loop, as if it were the worker."""
     pid = os.fork()
-    await asyncio.sleep(0.05)
+    if pid == 0:
+        await asyncio.sleep(5)
     return pid
 
 
