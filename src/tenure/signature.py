@@ -6,8 +6,9 @@ out, because the worker fills it in.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
+from itertools import count
 from operator import or_
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -21,6 +22,8 @@ from tenure.errors import InvalidInput, PayloadInvalid
 from tenure.job import Json
 from tenure.running import Running
 
+_SAME = frozenset({str, int, float, bool, NoneType})
+"""What needs no look: JSON has it, so it arrives as it was, or as the annotation says."""
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -85,10 +88,12 @@ class Signature:
             why = str(error).removeprefix(f"stored JSON does not fit {self._fields.__name__}: ")
             raise self._unfit(why) from None
         for name, value in sent.items():
-            if change := _change(name, value, getattr(arrived, name)):
+            if type(value) in _SAME:
+                continue
+            if change := _change(value, getattr(arrived, name)):
                 path, what, becomes = change
                 raise self._unfit(
-                    f"{path} is of type {what} and would arrive as {becomes}; annotate the "
+                    f"{name}{path} is of type {what} and would arrive as {becomes}; annotate the "
                     f"parameter with its type, or pass {becomes}"
                 )
         return data
@@ -138,24 +143,25 @@ def _names_running(hint: object) -> bool:
     )
 
 
-def _change(path: str, sent: Any, arrived: Any) -> tuple[str, str, str] | None:
+def _change(sent: Any, arrived: Any) -> tuple[str, str, str] | None:
     """Where text or a dict arrives in place of something else: (path, type sent, what arrives).
 
     JSON has no other form for a date, a UUID or a record. Where the annotation says what it was it
     is itself again; without one the handler would get something else than the caller gave.
     """
     kind = type(arrived)
-    if sent is arrived or (kind is str and isinstance(sent, str)):
-        return None
     if kind is str:
-        return path, type(sent).__name__, "text"
-    if kind is dict and not isinstance(sent, Mapping):
-        return path, type(sent).__name__, "a dict"
+        return None if isinstance(sent, str) else ("", type(sent).__name__, "text")
+    pairs: Iterable[tuple[Any, Any, Any]] = ()
     if kind is dict:
-        pairs = ((k, v, arrived[k]) for k, v in sent.items() if k in arrived)
-    elif kind is list and isinstance(sent, list | tuple):
-        pairs = ((i, v, arrived[i]) for i, v in enumerate(sent))
-    else:
-        return None
-    found = (_change(f"{path}[{step!r:.60}]", item, came) for step, item, came in pairs)
-    return next((change for change in found if change), None)
+        if not isinstance(sent, Mapping):
+            return "", type(sent).__name__, "a dict"
+        if not _SAME.issuperset(map(type, sent.values())):
+            pairs = ((key, item, arrived[key]) for key, item in sent.items() if key in arrived)
+    elif kind is list and isinstance(sent, list | tuple) and not _SAME.issuperset(map(type, sent)):
+        pairs = zip(count(), sent, arrived, strict=False)
+    for step, item, came in pairs:
+        if change := _change(item, came):
+            path, what, becomes = change
+            return f"[{step!r:.60}]{path}", what, becomes
+    return None

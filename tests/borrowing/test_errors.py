@@ -21,6 +21,7 @@ from tenure.job import State, Unique
 from tenure.lifecycle import succeed
 from tenure.store import open_store
 from tenure.store.asyncpg_wire import numbered
+from tenure.store.wire import as_psycopg
 from tests.borrowing.libraries import Caller, Library, SQLAlchemy, named, through
 from tests.support.stores import Clock, open_face
 from tests.support.work import add, ids_of, job, take, take_one
@@ -80,6 +81,21 @@ def test_no_plan_is_kept(caller: Caller, clock: Clock) -> None:
     )
     assert [text for (text,) in kept if "pg_prepared_statements" not in text] == []
     caller.commit()
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "kind"),
+    [
+        ("40001", psycopg.errors.SerializationFailure),
+        ("ZZ001", psycopg.DatabaseError),  # of somebody's own function
+        (None, psycopg.InterfaceError),
+    ],
+)
+def test_errors_of_other_drivers_are_told_in_the_words_of_psycopg(
+    sqlstate: str | None, kind: type[psycopg.Error]
+) -> None:
+    error = as_psycopg(ValueError("what happened"), sqlstate)
+    assert (type(error), error.sqlstate, str(error)) == (kind, sqlstate, "what happened")
 
 
 def test_asyncpg_gets_numbers_for_names() -> None:
@@ -187,7 +203,6 @@ del sys.modules["psycopg"]
 from django.db import transaction
 from tenure.job import NewJob
 from tenure.store import open_store
-from tenure.store.asyncpg_wire import numbered
 from tests.borrowing.djangos import one_django
 
 with open_store(sys.argv[1]) as store, one_django("postgresql", sys.argv[1]) as connection:

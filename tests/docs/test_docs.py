@@ -149,6 +149,18 @@ def test_a_decision_says_why_and_what_it_costs(record: Page) -> None:
     assert listed[record.path.name] == title.title.partition(". ")[2]
 
 
+def test_every_module_is_on_the_map() -> None:
+    """Those of the store are listed by `Where each operation is` and checked there by eye."""
+    package = ROOT / "src/tenure"
+    modules = [*package.glob("*.py"), *package.glob("worker/*.py")]
+    named = " ".join(page("docs/architecture.md").codes)
+    missing = [
+        each.name for each in modules
+        if each.stem != "__init__" and f"{each.relative_to(package)}" not in named
+    ]  # fmt: skip
+    assert not missing
+
+
 def test_decisions_are_numbered_without_gaps() -> None:
     assert [int(record.path.stem[:4]) for record in RECORDS] == list(range(1, len(RECORDS) + 1))
 

@@ -60,7 +60,10 @@ async def extend(
     tx.at(now)
     if not leases:
         return Beat((), ())
-    rows = [{"id": id, "started": list(started)} for id, started in sorted(leases.items())]
+    rows = [
+        {"id": id, "started": list(started)} if started else {"id": id}
+        for id, started in sorted(leases.items())
+    ]
     extended = {
         row[0]
         for row in await tx.fetch(

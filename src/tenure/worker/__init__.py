@@ -3,7 +3,6 @@
 worker.py     what users hold: run, serve, stop     crew.py member.py    several processes
 loop.py       its event loop                        shift.py   one process at work
 claimer.py    the claim loop        slots.py      how many, from which queue, and how far ahead
-suspects.py   jobs that may have killed a worker are tried alone
 executors.py  coroutines, threads
 children.py child_process.py child.py messages.py elsewhere.py    processes
 attempt.py    how an attempt ended  settler.py    batches of settlements

@@ -18,7 +18,6 @@ from tenure.worker.executors import Executor
 from tenure.worker.heartbeat import MARGIN
 from tenure.worker.settings import WorkerSettings
 from tenure.worker.slots import Pace, Shares, Slots
-from tenure.worker.suspects import Suspects
 from tenure.worker.world import World
 
 OUTAGE_PAUSE_SECONDS = 1.0
@@ -41,7 +40,6 @@ class Claimer:
         slots: Slots,
         pace: Pace,
         queue_pace: Pace,
-        suspects: Suspects,
         take_on: TakeOn,
     ) -> None:
         self._store = store
@@ -52,7 +50,6 @@ class Claimer:
         self._slots = slots
         self._pace = pace
         self._queue_pace = queue_pace
-        self._suspects = suspects
         self._take_on = take_on
         self._shares = Shares(settings.queues)
         self._kinds = {queue: _kinds(app, queue) for queue in settings.queues}
@@ -118,7 +115,7 @@ class Claimer:
         room: dict[Kind, int] = {}
         for kind, executor in self._executors.items():
             prefetch = self._pace.prefetch(kind, executor.slots)
-            free = executor.free - self._slots.waiting(kind) - self._suspects.waiting(kind)
+            free = executor.free - self._slots.waiting(kind)
             worth = free > 0 or 4 * (free + prefetch) >= executor.slots + prefetch
             room[kind] = free + prefetch if worth else 0
         return room

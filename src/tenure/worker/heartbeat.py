@@ -47,8 +47,7 @@ class Heartbeat:
         self._tell = tell
         self._announce = announce
         self._beside = beside
-        self._stopping = False
-        self._wake = threading.Event()
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tenure-heartbeat", daemon=True)
         self._failing = False
 
@@ -56,23 +55,14 @@ class Heartbeat:
         """Begin to beat."""
         self._thread.start()
 
-    def hurry(self) -> None:
-        """Beat now. The event loop asks for it."""
-        self._wake.set()
-
     def stop(self) -> None:
         """End; returns when the last beat is over."""
-        self._stopping = True
-        self._wake.set()
+        self._stop.set()
         self._thread.join()
 
     def _run(self) -> None:
         pause = 0.0
-        while True:
-            self._wake.wait(pause)
-            self._wake.clear()
-            if self._stopping:
-                return
+        while not self._stop.wait(pause):
             pause = self._settings.heartbeat_seconds
             try:
                 self.beat()
@@ -109,7 +99,6 @@ class Heartbeat:
         for lease in leases:
             if lease.id not in unmoved:
                 lease.safe_until = before + lease_seconds * (1 - MARGIN)
-                lease.told = started[lease.id]
         if beat.lost or beat.cancelled:
             self._tell(beat.lost, beat.cancelled)
 
@@ -135,4 +124,4 @@ class Heartbeat:
 
 def _started(lease: HeldLease) -> list[int]:
     holdings: list[Holding] = list(lease.holdings.values())
-    return [h.job.id for h in holdings if h.started_at is not None or h.announced]
+    return [holding.job.id for holding in holdings if holding.started_at is not None]

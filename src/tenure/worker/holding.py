@@ -22,7 +22,6 @@ class Holding:
     """One job in this worker's hands. Changed on the event loop, except where it says otherwise."""
 
     __slots__ = (
-        "announced",
         "asked_at",
         "cancelled",
         "completed",
@@ -44,8 +43,6 @@ class Holding:
         self.taken_at = taken_at
         self.started_at: float | None = None
         """Set where the handler runs, when it starts."""
-        self.announced = False
-        """Heartbeats report it as started, although it is only about to."""
         self.stop: Stop | None = None
         self.stop_now: Callable[[], object] | None = None
         """Set by the executor: makes the handler stop as far as that is possible."""
@@ -83,7 +80,7 @@ class Holding:
 class HeldLease:
     """A lease, when it may be gone by our own clock, and its jobs that are not settled yet."""
 
-    __slots__ = ("holdings", "id", "lease_seconds", "safe_until", "told")
+    __slots__ = ("holdings", "id", "lease_seconds", "safe_until")
 
     def __init__(
         self, id: int, lease_seconds: float, safe_until: float, holdings: dict[int, Holding]
@@ -92,8 +89,6 @@ class HeldLease:
         self.lease_seconds = lease_seconds
         self.safe_until = safe_until
         self.holdings = holdings
-        self.told: list[int] | None = None
-        """The jobs that the store knows to have started; None before the first heartbeat."""
 
 
 class Held:

@@ -33,9 +33,8 @@ from tenure.worker.holding import Held, Holding, Stop
 from tenure.worker.services import Services
 from tenure.worker.settings import WorkerSettings
 from tenure.worker.settler import Settler
-from tenure.worker.slots import Pace, Slots
+from tenure.worker.slots import Pace, Slots, Suspects
 from tenure.worker.stores import Stores
-from tenure.worker.suspects import Suspects
 from tenure.worker.world import World
 
 TICK_SECONDS = 0.02
@@ -81,7 +80,7 @@ class Shift:
         self.held = Held()
         self.ready = asyncio.Event()
         self._slots = Slots(settings.queues)
-        self._suspects = Suspects(self.held)
+        self._suspects = Suspects()
         self._pace, self._queue_pace = Pace(), Pace()
         self._stopping = asyncio.Event()
         self._timed: set[Holding] = set()
@@ -126,7 +125,7 @@ class Shift:
         self._claimer = Claimer(
             stores.claiming, self.name, self.app, self.settings, self.world,
             executors=self._executors, slots=self._slots, pace=self._pace,
-            queue_pace=self._queue_pace, suspects=self._suspects, take_on=self._take_on,
+            queue_pace=self._queue_pace, take_on=self._take_on,
         )  # fmt: skip
 
     def _start_heartbeat(self, stores: Stores) -> Heartbeat:
@@ -231,7 +230,10 @@ class Shift:
         if self._stopping.is_set():  # the claim was under way when the stop came
             self._put_back(known, "shutdown")
         else:
-            self._start(self._slots.admit(self._suspects.keep(known)))
+            if len(known) == 1 and not self._suspects.may_run(known[0]):
+                self._put_back(known, "another job is tried alone here", later=True)
+            else:
+                self._start(self._slots.admit(known))
 
     def _start(self, holdings: Sequence[Holding]) -> None:
         by_kind: dict[Kind, list[Holding]] = {}
@@ -377,17 +379,7 @@ class Shift:
                 if now - holding.asked_at >= self.settings.kill_seconds:
                     self._report_stuck(holding)
             heartbeat.give_up_expired()
-            if self._suspects:
-                self._try_suspect(heartbeat)
             self._return_the_patient(now)
-
-    def _try_suspect(self, heartbeat: Heartbeat) -> None:
-        suspect = self._suspects.next()
-        if suspect is not None:
-            self._say(logging.WARNING, suspect.job, "is tried alone, as its workers died")
-            self._start(self._slots.admit([suspect]))
-        else:
-            heartbeat.hurry()
 
     def _overdue(self, at: float) -> list[Holding]:
         """Running jobs that were to be stopped by this time and have not been asked to."""
@@ -460,8 +452,6 @@ class Shift:
         for holding in patient:
             self._queue_pace.slow_down(holding.job.queue)
         self._put_back(patient, "waited too long for a slot")
-        waiting = self._suspects.take_back(since=now - PREFETCH_PATIENCE_SECONDS)
-        self._put_back(waiting, "others must be tried alone first", later=True)
 
     def _release(self, holdings: Sequence[Holding], reason: str) -> None:
         self._slots.take_back(holdings)
@@ -477,7 +467,7 @@ class Shift:
     # --- shutdown --------------------------------------------------------------------------------
 
     def _return_unstarted(self) -> None:
-        self._put_back(self._slots.take_back_waiting() + self._suspects.take_back(), "shutdown")
+        self._put_back(self._slots.take_back_waiting(), "shutdown")
         for executor in self._executors.values():
             self._release(executor.take_back(), "shutdown")
 

@@ -1,4 +1,4 @@
-"""How many jobs to claim from which queue, and how many of a queue may run.
+"""How many jobs to claim from which queue, how many of a queue may run, and which of them alone.
 
 A queue with slots of its own never has more jobs running than that; jobs claimed ahead wait here.
 Free capacity is shared between queues by weight (their slots), and what one queue does not use goes
@@ -17,6 +17,7 @@ PREFETCH_SECONDS = 0.05
 MAX_PREFETCH = 1000
 MAX_CLAIM = 1000
 LEARNING = 0.05
+SUSPECT_CRASHES = 2
 
 
 class Slots:
@@ -74,6 +75,32 @@ class Slots:
     def in_hand(self, queue: str) -> int:
         """How many jobs of this queue run or wait."""
         return self._used.get(queue, 0) + len(self._waiting.get(queue, ()))
+
+
+class Suspects:
+    """Jobs that were in hand when workers died: the one that kills must be alone when it does so.
+
+    After the first death they run beside each other again, because most workers die by no job's
+    fault. From the second on, this process has one of them at a time: so, if it dies again, that
+    one is charged and no other. Handlers in child processes are above suspicion.
+    """
+
+    def __init__(self) -> None:
+        self._tried: Holding | None = None
+
+    def may_run(self, holding: Holding) -> bool:
+        """May this job, which came alone on its lease as suspects do, run here and now?"""
+        if holding.job.crashes < SUSPECT_CRASHES or holding.task.kind == "process":
+            return True
+        if self._tried is not None:
+            return False
+        self._tried = holding
+        return True
+
+    def ended(self, holding: Holding) -> None:
+        """This attempt is over, or was given up."""
+        if holding is self._tried:
+            self._tried = None
 
 
 class Pace:
