@@ -86,13 +86,6 @@ class Forgetful(Skip):
     def __init__(self) -> None: ...
 
 
-class Own(Control):
-    """None of the four."""
-
-    def __init__(self) -> None:
-        super().__init__("own")
-
-
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("answer", "error", "message"),
@@ -102,7 +95,7 @@ class Own(Control):
         (lambda: Snooze("5"), "OutOfRange", "seconds"),  # type: ignore[arg-type]
         (lambda: Snooze(-1), "OutOfRange", "seconds"),
         (Forgetful, "AttributeError", "reason"),
-        (Own, "Own", "own"),
+        (lambda: Control("none of the four"), "Control", "none of the four"),
     ],
 )
 def test_an_answer_that_makes_no_sense_is_a_failure_that_says_so(

@@ -82,7 +82,8 @@ def test_the_audit_of_the_example_finds_a_job_that_is_not_done(
     assert "NOT every job" in capsys.readouterr().out
 
 
-def test_the_audit_of_the_example_finds_a_job_that_is_missing_or_has_another_result(
+@pytest.mark.slow
+def test_the_audit_of_the_example_finds_a_job_that_is_missing_or_to_be_done_again(
     handles: list[Handle[object]],
 ) -> None:
     async def work() -> None:

@@ -42,6 +42,7 @@ def test_whatever_a_handler_raises_costs_one_attempt_and_never_the_worker(
     check_that_the_worker_survives(app, in_a_thread if kind == "thread" else on_the_loop, fine)
 
 
+@pytest.mark.slow
 @statement(33)
 @defect("C-12")
 def test_whatever_a_handler_in_a_child_raises_costs_one_attempt_and_never_the_worker(
@@ -158,6 +159,7 @@ def test_a_job_that_runs_longer_than_it_may_is_ended(app: Tenure, kind: str, lin
     assert told == [True]
 
 
+@pytest.mark.slow
 @defect("F-12")
 def test_a_job_in_a_child_that_runs_longer_than_it_may_is_killed(children_app: Tenure) -> None:
     """The same for a handler in a child process, which is ended for good."""

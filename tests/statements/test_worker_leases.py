@@ -292,6 +292,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @statement(63)
 def test_a_worker_does_not_keep_a_process_alive_whose_work_is_done(
     shared_url: str, tmp_path: Path

@@ -177,9 +177,9 @@ def test_b3_b4_a_handler_that_kills_its_worker_is_found_and_its_siblings_live(
 
     A sibling that has started is charged for the deaths at which nobody could know who was guilty.
     """
-    siblings = [station_job(app, "slow_async", max_attempts=3, seconds=0.3) for _ in range(3)]
+    siblings = [station_job(app, "slow_async", seconds=0.2) for _ in range(2)]
     killer = station_job(app, how)
-    siblings += [station_job(app, "slow_async", max_attempts=3, seconds=0.3) for _ in range(3)]
+    siblings += [station_job(app, "slow_async", seconds=0.2) for _ in range(2)]
     for _ in range(8):
         script = run_script("station")
         while script.process.poll() is None and not all_done(app, [killer, *siblings]):
@@ -193,7 +193,7 @@ def test_b3_b4_a_handler_that_kills_its_worker_is_found_and_its_siblings_live(
     for id in siblings:
         sibling = ended(app, id)
         assert sibling.state is State.SUCCEEDED, kinds(app, id)
-        assert sibling.attempts <= 2
+        assert sibling.attempts <= 1 + 2
 
 
 def all_done(app: Tenure, ids: list[int]) -> bool:

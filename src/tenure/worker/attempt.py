@@ -25,6 +25,7 @@ from tenure.tasks import TaskOptions
 from tenure.worker.holding import Stop
 
 UNKNOWN_TASK_FIRST_SECONDS, UNKNOWN_TASK_LAST_SECONDS = 5.0, 300.0
+SUSPECT_FIRST_SECONDS, SUSPECT_LAST_SECONDS = 0.25, 30.0
 UNDECODABLE_TRIES = 6
 """Put back so often, about five minutes in all, while a deploy may be rolling; then failed."""
 
@@ -106,7 +107,7 @@ class Attempt:
 
     def not_given(self, error: Exception) -> Settlement:
         """No child process could be had for it: back in line uncharged, later and later."""
-        return lifecycle.release(self.job, f"no child process: {error}", _growing(self.job))
+        return lifecycle.release(self.job, f"no child process: {error}", _in_a_deploy(self.job))
 
     def not_committed(self, seconds: float) -> Settlement:
         """`complete(on=...)` was called, but its transaction is not there."""
@@ -148,21 +149,27 @@ def unstarted(
         case Stop.CANCELLED:
             return lifecycle.abort(job)
         case _:
-            return lifecycle.release(job, reason, _growing(job) if later else 0.0)
+            delay = _growing(job, SUSPECT_FIRST_SECONDS, SUSPECT_LAST_SECONDS) if later else 0.0
+            return lifecycle.release(job, reason, delay)
 
 
 def unknown_task(job: Claimed) -> Settlement:
     """No handler here: back in line uncharged, later and later. Another worker may know it."""
-    return lifecycle.release(job, "no handler", _growing(job))
+    return lifecycle.release(job, "no handler", _in_a_deploy(job))
 
 
 def undecodable(job: Claimed, error: PayloadInvalid) -> Settlement:
     """The arguments do not fit this code: wait for a rolling deploy to end, then fail."""
     if job.token - job.attempts <= UNDECODABLE_TRIES:
-        return lifecycle.release(job, "arguments do not fit this code", _growing(job))
+        return lifecycle.release(job, "arguments do not fit this code", _in_a_deploy(job))
     return lifecycle.fail(job, encode_error(error), "arguments do not fit")
 
 
-def _growing(job: Claimed) -> float:
-    seconds = UNKNOWN_TASK_FIRST_SECONDS * 2.0 ** min(job.token - job.attempts - 1, 20)
-    return min(UNKNOWN_TASK_LAST_SECONDS, seconds)
+def _growing(job: Claimed, first_seconds: float, last_seconds: float) -> float:
+    """Longer each time that the job was put in line without being charged."""
+    doublings = min(job.token - job.attempts - 1, 20)
+    return min(last_seconds, first_seconds * 2.0**doublings)
+
+
+def _in_a_deploy(job: Claimed) -> float:
+    return _growing(job, UNKNOWN_TASK_FIRST_SECONDS, UNKNOWN_TASK_LAST_SECONDS)

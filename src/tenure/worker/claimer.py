@@ -92,7 +92,7 @@ class Claimer:
             if now() >= self._next_poll:
                 self._more.update(self._settings.queues)
             try:
-                claimed = await self._claim(self._room())
+                claimed = await self._claim()
             except StoreError as error:
                 await self._after(error)
                 continue
@@ -120,10 +120,11 @@ class Claimer:
             room[kind] = free + prefetch if worth else 0
         return room
 
-    async def _claim(self, room: dict[Kind, int]) -> int:
+    async def _claim(self) -> int:
         """Claim until the room is full or the queues are empty. Answers how many."""
         total = 0
         while not self._stopping:
+            room = self._room()  # anew: a small rest is not worth a claim
             limits = {queue: self._limit(queue, room) for queue in self._more}
             limits = {queue: limit for queue, limit in limits.items() if limit > 0}
             asked = self._shares.divide(limits, room, self._kinds)
@@ -134,8 +135,6 @@ class Claimer:
                 total += got
                 if got >= asked[queue]:
                     self._more.add(queue)
-                for kind in self._kinds[queue]:
-                    room[kind] -= got
         return total
 
     def _limit(self, queue: str, room: Mapping[Kind, int]) -> int:

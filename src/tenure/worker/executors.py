@@ -27,8 +27,9 @@ from tenure.worker.context import RunningHere, Signals
 from tenure.worker.holding import Holding
 from tenure.worker.world import World
 
-TURN_JOBS = 64
-"""A runner that never has to wait gives the loop a turn after so many jobs."""
+TURN_JOBS = 8
+"""A runner that never has to wait gives the loop a turn after so many jobs. There may be a hundred
+runners; with 64 jobs each a whole block ran while claims and settlements waited for the loop."""
 
 log = logging.getLogger("tenure.worker")
 

@@ -229,11 +229,10 @@ class Shift:
             self._settler.add(holding, unknown_task(holding.job))
         if self._stopping.is_set():  # the claim was under way when the stop came
             self._put_back(known, "shutdown")
+        elif len(known) == 1 and not self._suspects.may_run(known[0]):
+            self._put_back(known, "another job is tried alone here", later=True)
         else:
-            if len(known) == 1 and not self._suspects.may_run(known[0]):
-                self._put_back(known, "another job is tried alone here", later=True)
-            else:
-                self._start(self._slots.admit(known))
+            self._start(self._slots.admit(known))
 
     def _start(self, holdings: Sequence[Holding]) -> None:
         by_kind: dict[Kind, list[Holding]] = {}
