@@ -106,6 +106,8 @@ class Signature:
         values = astuple(decode(data, self._fields))  # in the order of the parameters
         named = len(self._by_position)
         args = list(values[:named])
+        if named == len(values):  # as most are
+            return args, {}
         if self._star:
             args += values[named]
             named += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 KEYS = {"name", "value", "unit", "ratio", "against", "spread"}
+WORKER_FIGURES = ("async", "thread", "pickup", "pickup_p99")
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -22,8 +24,10 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_every_benchmark_is_listed() -> None:
     done = bench("list")
     assert done.returncode == 0
-    assert "engine.postgres.claim_settle" in done.stdout
-    assert "engine.sqlite.enqueue" in done.stdout
+    listed = set(re.split(r"[,\s]+", done.stdout))
+    assert listed >= {"engine.postgres.claim_settle", "engine.sqlite.enqueue", "worker.idle_cpu"}
+    for store in ("postgres", "sqlite"):
+        assert listed >= {f"worker.{store}.{what}" for what in WORKER_FIGURES}
 
 
 def test_an_unknown_benchmark_is_refused() -> None:
@@ -43,3 +47,15 @@ def test_a_result_is_one_line_of_json() -> None:
     assert result["name"] == "engine.sqlite.enqueue"
     assert 0 < lowest <= result["ratio"] <= highest
     assert "fsyncs/s" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_worker_is_compared_with_the_engine() -> None:
+    done = bench("worker.sqlite.async", "--quick", "--json")
+    assert done.returncode == 0, done.stderr
+    results = [msgspec.json.decode(line) for line in done.stdout.splitlines()]
+    assert [result["name"] for result in results] == ["worker.sqlite.async", "worker.sqlite.thread"]
+    for result in results:
+        lowest, highest = result["spread"]
+        assert 0 < lowest <= result["ratio"] <= highest
+        assert result["against"].startswith("engine's claim and settle")

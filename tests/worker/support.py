@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -24,8 +25,13 @@ from typing import Any, Self
 import psutil
 
 from tenure import Job, JobEvent, Tenure, Worker
-from tenure.job import Event
+from tenure.job import Event, Lease
+from tenure.lifecycle import Settlement
+from tenure.store import AsyncStore
+from tenure.store.claim import claim
+from tenure.store.settle import settle
 from tenure.worker.shift import Shift
+from tenure.worker.world import World
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 30.0
@@ -220,3 +226,69 @@ class Script:
         with suppress(ProcessLookupError):
             self.process.kill()
         self.process.wait()
+
+
+class Watch(World):
+    """Sees every claim and every settlement of a worker, and so what it has in hand.
+
+    `done` tells how many handlers have ended.
+    """
+
+    def __init__(self, done: Callable[[], int] = lambda: 0) -> None:
+        self.lock = threading.Lock()
+        self._done = done
+        self._claimed = 0
+        self.most_unfinished = 0
+        """The most jobs that were claimed at one time and whose handlers had not ended."""
+        self.in_hand: Counter[str] = Counter()
+        """Claimed and not settled, by queue and, under "all", together."""
+        self.peak: Counter[str] = Counter()
+        self.claims: list[dict[str, int]] = []
+        """What was asked for."""
+        self.flushes: list[list[Settlement]] = []
+        self.at_once = 0
+        self.most_at_once = 0
+        """How many settlement calls were under way at the same time."""
+        self._queue_of: dict[tuple[int, int], str] = {}
+
+    def watch_async(self, store: AsyncStore) -> AsyncStore:
+        watch = self
+
+        class Watched(AsyncStore):
+            async def run(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+                if call is claim:
+                    watch.claims.append(dict(args[1]))
+                    leases = await super().run(call, *args, **kwargs)
+                    watch.took(leases)
+                    return leases
+                if call is settle:
+                    return await watch.settling(super().run(call, *args, **kwargs), args[1])
+                return await super().run(call, *args, **kwargs)
+
+        return Watched(store._scope.session, store._scope.tenant, store._threads)
+
+    def took(self, leases: list[Lease]) -> None:
+        with self.lock:
+            for job in [job for lease in leases for job in lease.jobs]:
+                self._claimed += 1
+                self._queue_of[job.id, job.token] = job.queue
+                for name in (job.queue, "all"):
+                    self.in_hand[name] += 1
+                    self.peak[name] = max(self.peak[name], self.in_hand[name])
+            self.most_unfinished = max(self.most_unfinished, self._claimed - self._done())
+
+    async def settling(self, answers: Any, settlements: list[Settlement]) -> Any:
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            answered = await answers
+        finally:
+            self.at_once -= 1
+        self.flushes.append(settlements)
+        with self.lock:
+            for settlement, answer in zip(settlements, answered, strict=True):
+                queue = self._queue_of.pop((settlement.id, settlement.token), None)
+                if queue is not None and not answer.busy:
+                    self.in_hand[queue] -= 1
+                    self.in_hand["all"] -= 1
+        return answered

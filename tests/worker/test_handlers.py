@@ -168,7 +168,16 @@ def station_job(app: Tenure, task: str, *, max_attempts: int | None = None, **ar
 # --- B3, B4 ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["segfault", "exit_now", "killed"])
+@pytest.mark.parametrize(
+    ("url", "how"),
+    [
+        ("sqlite", "segfault"),
+        ("sqlite", "killed"),
+        ("postgres", "exit_now"),
+        ("postgres", "killed"),
+    ],
+    indirect=["url"],
+)
 @pytest.mark.slow
 def test_b3_b4_a_handler_that_kills_its_worker_is_found_and_its_siblings_live(
     app: Tenure, run_script: Run, how: str

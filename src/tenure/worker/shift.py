@@ -251,10 +251,7 @@ class Shift:
         """A handler has ended; its slot is free."""
         self._free_slot(holding)
         if holding.started_at is not None:
-            seconds = self.world.monotonic() - holding.started_at
-            self._pace.learn(holding.task.kind, seconds)
-            if holding.job.queue in self._slots.limits:
-                self._queue_pace.learn(holding.job.queue, seconds)
+            self._learn(holding, settlement)
         if holding.done:
             self._say(logging.WARNING, holding.job, "ended after it was given up; not recorded")
         elif holding.lost:
@@ -262,6 +259,15 @@ class Shift:
             self._finish(holding, None)
         else:
             self._finish(holding, settlement)
+
+    def _learn(self, holding: Holding, settlement: Settlement | None) -> None:
+        """Learn how long jobs take. How long the news of a thread took to get here is not it."""
+        seconds = None if settlement is None else settlement.duration_seconds
+        if seconds is None:
+            seconds = self._seconds(holding)
+        self._pace.learn(holding.task.kind, seconds)
+        if holding.job.queue in self._slots.limits:
+            self._queue_pace.learn(holding.job.queue, seconds)
 
     def _finish(self, holding: Holding, settlement: Settlement | None) -> None:
         """Hand over the end of an attempt, once."""
