@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -120,9 +121,9 @@ def test_reading_leaves_no_line(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_an_operation_that_was_sent_and_never_answered_can_be_seen(stage: Stage) -> None:
     [id] = stage.add(wait_deaf.call("never"))
-    stage.worker(moment="after claim")
+    assert gone(stage.worker(moment="after claim")) == -signal.SIGKILL
     rescuer = stage.worker(moment=MID_SWEEP)
-    assert gone(rescuer)
+    assert gone(rescuer) == -signal.SIGKILL
     cut_short = [
         call
         for call in read_records(stage.folder).of("sweep")

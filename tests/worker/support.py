@@ -252,20 +252,7 @@ class Watch(World):
         self._queue_of: dict[tuple[int, int], str] = {}
 
     def watch_async(self, store: AsyncStore) -> AsyncStore:
-        watch = self
-
-        class Watched(AsyncStore):
-            async def run(self, call: Any, *args: Any, **kwargs: Any) -> Any:
-                if call is claim:
-                    watch.claims.append(dict(args[1]))
-                    leases = await super().run(call, *args, **kwargs)
-                    watch.took(leases)
-                    return leases
-                if call is settle:
-                    return await watch.settling(super().run(call, *args, **kwargs), args[1])
-                return await super().run(call, *args, **kwargs)
-
-        return Watched(store._scope.session, store._scope.tenant, store._threads)
+        return Watched(store, self)
 
     def took(self, leases: list[Lease]) -> None:
         with self.lock:
@@ -292,3 +279,24 @@ class Watch(World):
                     self.in_hand[queue] -= 1
                     self.in_hand["all"] -= 1
         return answered
+
+
+class Watched(AsyncStore):
+    """A store that tells a `Watch` what goes through it."""
+
+    def __init__(self, store: AsyncStore, watch: Watch) -> None:
+        super().__init__(store._scope.session, store._scope.tenant, store._threads)
+        self._inner = store
+        self._watch = watch
+
+    async def run(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+        if call is settle:
+            return await self._watch.settling(self._inner.run(call, *args, **kwargs), args[1])
+        answer = await self._inner.run(call, *args, **kwargs)
+        if call is claim:
+            self._watch.claims.append(dict(args[1]))
+            self._watch.took(answer)
+        return answer
+
+    async def close(self) -> None:
+        await self._inner.close()

@@ -1,4 +1,4 @@
-"""A worker in a process of its own: `station.py MODE`. The store comes from TENURE_URL."""
+"""A worker in a process of its own: `station.py [PROCESSES [DRAIN_SECONDS]]`, on TENURE_URL."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import time
 from contextlib import suppress
 
 from tenure import Fixed, Running, Tenure
+from tenure.worker.settings import Settings
 
 app = Tenure()
-FAST = {
+FAST: Settings = {
     "lease_seconds": 1.0,
     "heartbeat_seconds": 0.3,
     "sweep_seconds": 0.1,
     "promote_seconds": 0.05,
     "idle_poll_seconds": 0.05,
-    "drain_seconds": 5.0,
     "kill_seconds": 0.5,
 }
 
@@ -130,8 +130,8 @@ def forks_in_thread() -> int:
 def main() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever the tests were started with
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    processes = int(sys.argv[1]) if len(sys.argv) > 1 else 1
-    app.run_worker(processes=processes, **FAST)  # type: ignore[arg-type]
+    processes, drain_seconds = [*sys.argv[1:], *("1", "5")[len(sys.argv) - 1 :]]
+    app.run_worker(processes=int(processes), **FAST, drain_seconds=float(drain_seconds))
     say("returned")
 
 

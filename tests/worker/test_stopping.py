@@ -1,0 +1,295 @@
+"""How a worker ends: what has finished is written, what runs may finish, the rest goes back."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tenure import State, Tenure, Worker
+from tenure.errors import ConfigError, InvalidInput
+from tests.worker import isolated
+from tests.worker.conftest import Run
+from tests.worker.support import (
+    FAST,
+    PATIENCE_SECONDS,
+    Lines,
+    Watch,
+    believe_in_short_jobs,
+    eventually,
+    file_numbers,
+    is_gone,
+    working,
+)
+from tests.worker.test_handlers import station_job
+from tests.worker.test_settling import Slow
+
+
+def test_what_has_finished_is_written_first(app: Tenure) -> None:
+    finished: list[int] = []
+
+    @app.task()
+    async def quick(number: int) -> int:
+        finished.append(number)
+        return number
+
+    handles = app.enqueue_many([quick.call(n) for n in range(50)])
+    with working(app, world=Slow(), async_slots=50):
+        eventually(lambda: len(finished) == 50)
+    for n, handle in enumerate(handles):
+        job = app.get(handle.id)
+        assert (job.state, job.result) == (State.SUCCEEDED, str(n))
+
+
+def test_running_jobs_may_finish(app: Tenure) -> None:
+    started: list[str] = []
+
+    @app.task()
+    async def in_loop() -> str:
+        started.append("loop")
+        await asyncio.sleep(0.3)
+        return "loop"
+
+    @app.task()
+    def in_thread() -> str:
+        started.append("thread")
+        time.sleep(0.3)
+        return "thread"
+
+    with working(app):
+        handles = [in_loop.enqueue(), in_thread.enqueue()]
+        eventually(lambda: len(started) == 2)
+    for handle in handles:
+        job = app.get(handle.id)
+        assert (job.state, job.attempts) == (State.SUCCEEDED, 1)
+
+
+def test_running_children_may_finish(children_app: Tenure, tmp_path: Path) -> None:
+    with working(children_app, process_slots=1):
+        handle = isolated.sleeps.enqueue(0.5)
+        eventually(lambda: file_numbers(tmp_path / "started"))
+    assert children_app.get(handle.id).state is State.SUCCEEDED
+
+
+def test_what_does_not_finish_goes_back_uncharged(app: Tenure, lines: Lines) -> None:
+    seen: list[str] = []
+    go_on = threading.Event()
+
+    @app.task()
+    async def in_loop() -> None:
+        seen.append("loop")
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+
+    @app.task()
+    def in_thread() -> str:
+        seen.append("thread")
+        go_on.wait(60)
+        return "too late"
+
+    started = time.monotonic()
+    with working(app, drain_seconds=0.2, kill_seconds=0.2):
+        handles = [in_loop.enqueue(), in_thread.enqueue()]
+        eventually(lambda: {"loop", "thread"} <= set(seen))
+        started = time.monotonic()
+    assert time.monotonic() - started < 10
+    assert "cancelled" in seen
+    for handle in handles:
+        job = app.get(handle.id)
+        assert (job.state, job.attempts, job.reason) == (State.QUEUED, 0, "shutdown")
+    assert lines.with_text("does not stop; its slot is stuck")
+    go_on.set()
+
+
+def test_children_that_do_not_finish_are_stopped(children_app: Tenure, tmp_path: Path) -> None:
+    with working(children_app, process_slots=1, drain_seconds=0.2, kill_seconds=5):
+        handle = isolated.cleans_up.enqueue(60)
+        [pid] = eventually(lambda: file_numbers(tmp_path / "started"))
+    assert is_gone(pid)
+    assert file_numbers(tmp_path / "cleaned") == [pid]
+    job = children_app.get(handle.id)
+    assert (job.state, job.attempts, job.reason) == (State.QUEUED, 0, "shutdown")
+
+
+def test_what_was_claimed_ahead_goes_back_at_once(app: Tenure) -> None:
+    go_on = threading.Event()
+
+    @app.task(queue="one")
+    def blocked() -> None:
+        go_on.wait(60)
+
+    @app.task(queue="default")
+    def blocked_too() -> None:
+        go_on.wait(60)
+
+    watch = Watch()
+    with working(app, {"one": 1, "default": 0}, world=watch, thread_slots=2) as worker:
+        believe_in_short_jobs(worker)
+        calls = [blocked.call() for _ in range(4)] + [blocked_too.call() for _ in range(4)]
+        handles = app.enqueue_many(calls)
+        eventually(lambda: watch.in_hand["all"] == 8)
+        worker.stop()
+        eventually(lambda: watch.in_hand["all"] == 2)
+        go_on.set()
+    jobs = [app.get(handle.id) for handle in handles]
+    states = sorted((job.state, job.attempts, job.reason) for job in jobs)
+    assert states[:6] == [(State.QUEUED, 0, "shutdown")] * 6
+    assert [state for state, _, _ in states[6:]] == [State.SUCCEEDED] * 2
+
+
+# --- stop, in every way ---------------------------------------------------------------------------
+
+
+def test_stop_before_start(app: Tenure) -> None:
+    worker = Worker(app, **FAST)
+    worker.stop()
+    worker.run()  # returns
+    ran: list[int] = []
+
+    @app.task()
+    async def work() -> None:
+        ran.append(1)
+
+    work.enqueue()
+    thread = threading.Thread(target=worker.run)  # it is as good as new
+    thread.start()
+    eventually(lambda: ran)
+    worker.stop()
+    worker.stop()
+    thread.join(PATIENCE_SECONDS)
+    assert not thread.is_alive()
+
+
+def test_stop_before_an_async_block(app: Tenure) -> None:
+    async def main() -> None:
+        worker = Worker(app, **FAST)
+        worker.stop()
+        async with asyncio.timeout(PATIENCE_SECONDS), worker:
+            pass
+        async with asyncio.timeout(PATIENCE_SECONDS), worker:
+            worker.stop()
+            worker.stop()
+
+    asyncio.run(main())
+
+
+def test_one_worker_serves_several_blocks_one_after_the_other(app: Tenure) -> None:
+    @app.task()
+    async def work() -> str:
+        return "done"
+
+    async def main() -> None:
+        worker = Worker(app, **FAST)
+        names = set()
+        for _ in range(3):
+            async with worker:
+                names.add(worker.name)
+                handle = await work.enqueue_async()
+                assert await handle.wait_async(timeout_seconds=PATIENCE_SECONDS) == "done"
+            worker_is_idle = worker.name is None
+            assert worker_is_idle
+        assert len(names) == 3  # an identity is used once
+
+        async with worker:
+            worker.stop()  # from inside the block
+        async with worker:
+            with pytest.raises(InvalidInput, match="already"):
+                await worker.__aenter__()
+            handle = await work.enqueue_async()
+            assert await handle.wait_async(timeout_seconds=PATIENCE_SECONDS) == "done"
+        await app.close_async()
+
+    asyncio.run(main())
+
+
+def test_two_workers_share_a_loop(app: Tenure) -> None:
+    @app.task()
+    async def work(number: int) -> int:
+        await asyncio.sleep(0.01)
+        return number
+
+    async def main() -> None:
+        async with Worker(app, **FAST) as first, Worker(app, **FAST) as second:
+            assert first.name != second.name
+            handles = await app.enqueue_many_async([work.call(n) for n in range(100)])
+            for n, handle in enumerate(handles):
+                assert await handle.wait_async(timeout_seconds=PATIENCE_SECONDS) == n
+            assert len(await app.workers_async()) == 2
+        assert await app.workers_async() == []
+        await app.close_async()
+
+    asyncio.run(main())
+
+
+def test_a_worker_whose_task_is_cancelled_leaves_nothing_running(app: Tenure) -> None:
+    started = asyncio.Event()
+
+    @app.task()
+    async def slow() -> None:
+        started.set()
+        await asyncio.sleep(60)
+
+    async def main() -> int:
+        before = asyncio.all_tasks()
+        serving = asyncio.create_task(Worker(app, **FAST).serve())
+        handle = await slow.enqueue_async()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await started.wait()
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+        await asyncio.sleep(0)
+        left = asyncio.all_tasks() - before
+        assert not left, left
+        await app.close_async()
+        return handle.id
+
+    id = asyncio.run(main())
+    assert app.get(id).state is State.RUNNING  # its lease brings it back
+
+
+def test_a_hook_that_fails_at_the_start_ends_the_worker(app: Tenure) -> None:
+    @app.on_start
+    def breaks() -> None:
+        raise RuntimeError("no pool today")
+
+    with pytest.raises(RuntimeError, match="no pool today"), working(app):
+        raise AssertionError("it must not start")
+
+
+# --- what cannot be stopped -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", ["deaf", "deaf_thread"])
+@pytest.mark.slow
+def test_b6_handlers_that_do_not_stop_do_not_keep_the_process_alive(
+    app: Tenure, run_script: Run, task: str
+) -> None:
+    script = run_script("station", "1", "0.2")
+    script.wait_for("serves")
+    id = station_job(app, task)
+    script.wait_for("deaf")
+    script.signal(signal.SIGTERM)
+    assert script.ends() == 0
+    assert "returned" in script.output
+    job = app.get(id)
+    assert (job.state, job.attempts, job.reason) == (State.QUEUED, 0, "shutdown")
+
+
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+def test_a_worker_refuses_what_it_cannot_do(app: Tenure) -> None:
+    with pytest.raises(ConfigError, match="all tenants"):
+        Worker(Tenure(app.url, tenant="acme")).run()
+
+    async def main() -> None:
+        with pytest.raises(ConfigError, match="run\\(\\)"):
+            await Worker(app, processes=2).serve()
+
+    asyncio.run(main())
