@@ -37,7 +37,14 @@ class Part:
 
 NAMED = (
     Part("unit", ("tests/unit", "tests/lifecycle")),
+    Part("tour", ("tests/tour",)),
     Part("contract", ("tests/contract",)),
+    Part("client", ("tests/client",)),
+    Part("worker", ("tests/worker",)),
+    Part("crash", ("tests/crash",)),
+    Part("borrowing", ("tests/borrowing",)),
+    Part("bells", ("tests/bells",)),
+    Part("flat", ("tests/worker_flat",), ()),
     Part("statements", ("tests/statements",)),
     Part("model", ("tests/model",)),
     Part("processes", ("tests/processes",)),

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import apsw
 import psutil
 
 from tenure import Job, JobEvent, Tenure, Worker
@@ -32,6 +33,7 @@ from tenure.store.claim import claim
 from tenure.store.settle import settle
 from tenure.worker.shift import Shift
 from tenure.worker.world import World
+from tests.support.plain import Plain
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 30.0
@@ -74,7 +76,8 @@ def working(
     thread.start()
     try:
         eventually(lambda: errors or is_ready(worker))
-        assert not errors, errors
+        if errors:
+            raise errors[0]
         yield worker
     finally:
         worker.stop()
@@ -147,6 +150,20 @@ def is_gone(pid: int) -> bool:
 def file_numbers(path: Path) -> list[int]:
     """The numbers that processes have appended to a file, one per line."""
     return [int(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
+
+
+def meddle(url: str, sql: str) -> None:
+    """Change rows behind the back of everybody, as soon as the database lets us."""
+
+    def changed() -> bool:
+        with Plain(url) as plain:
+            try:
+                plain.rows(sql)
+            except apsw.BusyError:
+                return False
+        return True
+
+    eventually(changed)
 
 
 class Lines(logging.Handler):

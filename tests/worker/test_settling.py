@@ -22,6 +22,7 @@ from tests.worker.support import (
     eventually,
     kinds,
     listen,
+    meddle,
     working,
 )
 
@@ -179,8 +180,7 @@ def test_a_stale_settlement_is_reported_and_changes_nothing(
     with working(app, heartbeat_seconds=5, lease_seconds=60):
         handle = work.enqueue()
         assert started.wait(PATIENCE_SECONDS)
-        with Plain(url) as plain:
-            plain.rows("update tenure.job set token = token + 1")
+        meddle(url, "update tenure.job set token = token + 1")
         go_on.set()
         eventually(lambda: "stale" in heard.kinds(handle.id))
     assert heard.kinds(handle.id) == ["started", "stale"]

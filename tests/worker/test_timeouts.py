@@ -24,6 +24,7 @@ from tests.worker.support import (
     is_gone,
     kinds,
     listen,
+    meddle,
     shift_of,
     working,
 )
@@ -332,13 +333,10 @@ def test_a_job_cancelled_before_it_starts_never_starts(app: Tenure) -> None:
 def test_a_lost_lease_reaches_a_child(
     children_app: Tenure, tmp_path: Path, url: str, lines: Lines
 ) -> None:
-    from tests.support.plain import Plain
-
     with working(children_app, process_slots=1, sweep_seconds=0.1):
         handle = isolated.cleans_up.enqueue(60)
         [pid] = eventually(lambda: file_numbers(tmp_path / "started"))
-        with Plain(url) as plain:
-            plain.rows("delete from tenure.lease")
+        meddle(url, "delete from tenure.lease")
         eventually(lambda: is_gone(pid))
         eventually(lambda: lines.with_text("ended after its lease was lost; not recorded"))
     assert file_numbers(tmp_path / "cleaned") == [pid]

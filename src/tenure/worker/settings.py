@@ -53,6 +53,11 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         self._check_leases()
 
     def _check_leases(self) -> None:
+        if not isinstance(self.queue_lease_seconds, Mapping):
+            raise ConfigError(
+                "queue_lease_seconds maps queues to lease lengths, such as {'gpu': 600.0}, not "
+                f"{self.queue_lease_seconds!r:.60}"
+            )
         for queue, seconds in self.queue_lease_seconds.items():
             check_seconds(f"the lease of queue {queue}", seconds, least=0.001)
             if queue not in self.queues:

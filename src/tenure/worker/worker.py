@@ -50,6 +50,8 @@ class Worker:
         world: World | None = None,
         **settings: Unpack[Settings],
     ) -> None:
+        if not isinstance(app, Client):
+            raise ConfigError(f"a worker needs an application, app = Tenure(...), not {app!r:.60}")
         check_int("processes", processes, 1, MAX_PROCESSES)
         self.app = app
         self.settings: WorkerSettings = settings_of(queues, settings)

@@ -131,7 +131,9 @@ def main() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever the tests were started with
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     processes, drain_seconds = [*sys.argv[1:], *("1", "5")[len(sys.argv) - 1 :]]
-    app.run_worker(processes=int(processes), **FAST, drain_seconds=float(drain_seconds))
+    app.run_worker(
+        processes=int(processes), **(FAST | Settings(drain_seconds=float(drain_seconds)))
+    )
     say("returned")
 
 

@@ -1,0 +1,180 @@
+"""Heartbeats: off the event loop, with a lease length per queue, and with progress on board."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from datetime import timedelta
+from functools import partial
+
+import pytest
+
+from tenure import Running, State, Tenure
+from tenure.errors import LeaseLost
+from tests.worker.support import (
+    PATIENCE_SECONDS,
+    QUICK_LEASE,
+    Lines,
+    ended,
+    eventually,
+    kinds,
+    listen,
+    meddle,
+    shift_of,
+    working,
+)
+
+
+@pytest.mark.slow
+def test_a_handler_that_blocks_the_loop_for_three_leases_keeps_its_job(app: Tenure) -> None:
+    """Another worker is there, and would take it."""
+
+    @app.task()
+    async def blocks(seconds: float) -> str:
+        time.sleep(seconds)  # noqa: ASYNC251 - that is the point
+        return "kept"
+
+    with working(app, **QUICK_LEASE), working(app, **QUICK_LEASE):
+        handle = blocks.enqueue(3.3)
+        assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == "kept"
+    job = app.get(handle.id)
+    assert (job.attempts, job.crashes) == (1, 0)
+    assert kinds(app, handle.id) == ["enqueued", "claimed", "succeeded"]
+
+
+def test_progress_travels_with_heartbeats(app: Tenure) -> None:
+    go_on = threading.Event()
+
+    @app.task()
+    def slow(job: Running) -> None:
+        for n in range(100):
+            job.progress(n / 100, f"step {n}")
+        go_on.wait(60)
+
+    @app.task()
+    async def slow_too(job: Running) -> None:
+        job.progress(0.5)
+        job.progress(message="half way")
+        await asyncio.to_thread(go_on.wait, 60)
+
+    with working(app):
+        first, second = slow.enqueue(), slow_too.enqueue()
+        eventually(lambda: app.progress(first.id).message == "step 99")
+        assert app.progress(first.id).fraction == 0.99
+        eventually(lambda: app.progress(second.id).message == "half way")
+        go_on.set()
+        ended(app, first.id)
+        ended(app, second.id)
+
+
+def test_progress_that_makes_no_sense_is_refused_where_it_is_reported(app: Tenure) -> None:
+    @app.task(max_attempts=1)
+    async def wrong(job: Running) -> None:
+        job.progress(1.5)
+
+    @app.task()
+    async def right(job: Running) -> None:
+        job.progress(1.0, "all\0of it")
+
+    with working(app):
+        bad, good = wrong.enqueue(), right.enqueue()
+        assert "OutOfRange" in (ended(app, bad.id).error or "")
+        assert ended(app, good.id).state is State.SUCCEEDED
+
+
+def test_each_queue_may_have_a_lease_length_of_its_own(app: Tenure) -> None:
+    go_on = threading.Event()
+
+    @app.task(queue="long")
+    def in_long() -> None:
+        go_on.wait(60)
+
+    @app.task(queue="short")
+    def in_short() -> None:
+        go_on.wait(60)
+
+    with working(
+        app, {"long": 0, "short": 0}, lease_seconds=2.0, queue_lease_seconds={"long": 600.0}
+    ):
+        long, short = in_long.enqueue(), in_short.enqueue()
+        for _ in range(2):  # as claimed, and after a heartbeat
+            eventually(lambda: all(app.get(one.id).state is State.RUNNING for one in (long, short)))
+            assert left(app, long.id) > timedelta(seconds=500)
+            assert left(app, short.id) <= timedelta(seconds=3)
+            before = app.get(short.id).expires_at
+            eventually(partial(has_moved, app, short.id, before))
+        go_on.set()
+        ended(app, long.id)
+        ended(app, short.id)
+
+
+def has_moved(app: Tenure, id: int, deadline: object) -> bool:
+    return app.get(id).expires_at != deadline
+
+
+def left(app: Tenure, id: int) -> timedelta:
+    """How long the lease of this job lasts, counted from the claim."""
+    job = app.get(id)
+    assert job.expires_at is not None
+    assert job.claimed_at is not None
+    seen = max(worker.seen_at for worker in app.workers())
+    return job.expires_at - max(job.claimed_at, seen)
+
+
+def test_a_lost_lease_is_told_to_the_handler_and_nothing_is_recorded(
+    app: Tenure, url: str, lines: Lines
+) -> None:
+    heard = listen(app)
+    seen: list[str] = []
+
+    @app.task()
+    def in_thread(job: Running) -> str:
+        seen.append("thread")
+        assert job.lost.wait(60)
+        with pytest.raises(LeaseLost):
+            job.check()
+        with pytest.raises(LeaseLost):
+            job.save({"too": "late"})
+        return "late"
+
+    @app.task()
+    async def in_loop(job: Running) -> str:
+        seen.append("loop")
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            seen.append(f"cancelled, lost {bool(job.lost)}")
+            raise
+        return "late"
+
+    with working(app, sweep_seconds=60) as worker:
+        handles = [in_thread.enqueue(), in_loop.enqueue()]
+        eventually(lambda: {"thread", "loop"} <= set(seen))
+        meddle(url, "delete from tenure.lease")
+        eventually(lambda: len(lines.with_text("ended after its lease was lost")) == 2)
+        assert not shift_of(worker).held.all()
+    assert "cancelled, lost True" in seen
+    for handle in handles:
+        assert heard.kinds(handle.id) == ["started", "lost"]
+        assert app.get(handle.id).result is None
+
+
+def test_finished_leases_are_let_go(app: Tenure, url: str) -> None:
+    """Here and in the database: nothing is left to renew."""
+    from tests.support.plain import Plain
+
+    @app.task()
+    async def quick() -> None: ...
+
+    with working(app) as worker:
+        for _ in range(5):
+            for handle in app.enqueue_many([quick.call() for _ in range(20)]):
+                ended(app, handle.id)
+        shift = shift_of(worker)
+        eventually(lambda: not shift.held.leases)
+        eventually(lambda: not shift._timed and not shift._asked and not shift._stuck)
+        with Plain(url) as plain:
+            eventually(lambda: plain.one("select count(*) from tenure.lease") == 0)
+        assert [executor.in_hand for executor in shift._executors.values()] == [0, 0, 0]
+        assert shift._slots.in_hand("default") == 0
