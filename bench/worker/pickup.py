@@ -38,8 +38,7 @@ def measure(lab: Lab, store: Store, url: str) -> list[list[float]]:
         for _ in range(WARM_UP_JOBS):
             one()
         jobs = lab.size(100, 30)
-        rounds = [[one() for _ in range(jobs)] for _ in range(ROUNDS)]
-    return rounds
+        return [[one() for _ in range(jobs)] for _ in range(ROUNDS)]
 
 
 def results(

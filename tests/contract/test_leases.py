@@ -230,3 +230,29 @@ def test_a_lease_of_another_boot_has_expired(
         assert after_boot.get(id).state is State.QUEUED
     finally:
         after_boot.close()
+
+
+def test_a_lone_job_that_was_claimed_ahead_is_not_charged_for_the_death_of_its_worker(
+    store: Store, clock: Clock
+) -> None:
+    id = add(store, clock.now, max_attempts=1)
+    [lease] = store.claim("w1", {"default": 1}, ahead=True, now=clock.now)
+    store.extend("w1", {lease.id: []}, now=clock.now)
+    assert store.sweep(now=clock.advance(30)) == Swept(requeued=1)
+    job = store.get(id, now=clock.now)
+    assert (job.state, job.attempts, job.crashes) == (State.QUEUED, 0, 1)
+
+    # A suspect is run at once, whatever the worker says: now it is charged.
+    store.claim("w1", {"default": 1}, ahead=True, now=clock.now)
+    assert store.sweep(now=clock.advance(30)) == Swept(finished=1)
+    assert store.get(id, now=clock.now).state is State.FAILED
+
+
+def test_a_job_that_was_claimed_ahead_and_reported_started_is_charged(
+    store: Store, clock: Clock
+) -> None:
+    id = add(store, clock.now)
+    [lease] = store.claim("w1", {"default": 1}, ahead=True, now=clock.now)
+    store.extend("w1", {lease.id: [id]}, now=clock.now)
+    store.sweep(now=clock.advance(30))
+    assert store.get(id, now=clock.now).attempts == 1

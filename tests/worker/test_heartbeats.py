@@ -7,15 +7,20 @@ import threading
 import time
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import pytest
 
 from tenure import Running, State, Tenure
 from tenure.errors import LeaseLost
+from tenure.store import AsyncStore
+from tenure.store.claim import claim
 from tests.worker.support import (
     PATIENCE_SECONDS,
     QUICK_LEASE,
     Lines,
+    Watch,
+    Watched,
     ended,
     eventually,
     kinds,
@@ -178,3 +183,41 @@ def test_finished_leases_are_let_go(app: Tenure, url: str) -> None:
             eventually(lambda: plain.one("select count(*) from tenure.lease") == 0)
         assert [executor.in_hand for executor in shift._executors.values()] == [0, 0, 0]
         assert shift._slots.in_hand("default") == 0
+
+
+class Delayed(Watch):
+    """Claims whose answers come when their lease is almost over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late = 0
+
+    def watch_async(self, store: AsyncStore) -> AsyncStore:
+        return DelayedStore(store, self)
+
+
+class DelayedStore(Watched):
+    async def run(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+        answer = await super().run(call, *args, **kwargs)
+        watch = self._watch
+        if call is claim and answer and isinstance(watch, Delayed) and not watch.late:
+            watch.late += 1
+            await asyncio.sleep(1.8)  # of two seconds
+        return answer
+
+
+@pytest.mark.slow
+def test_jobs_whose_claim_is_answered_late_are_not_started(app: Tenure, lines: Lines) -> None:
+    """Others may have them by then. What is still ours goes back, uncharged."""
+    ran: list[int] = []
+
+    @app.task()
+    async def work(job: Running) -> None:
+        ran.append(job.token)
+
+    handle = work.enqueue()
+    with working(app, world=Delayed(), sweep_seconds=60.0):
+        job = ended(app, handle.id)
+    assert (job.attempts, job.crashes) == (1, 0)
+    assert ran == [2]
+    assert lines.with_text("too slow for a lease")

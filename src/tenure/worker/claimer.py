@@ -152,7 +152,9 @@ class Claimer:
         for lease_seconds in sorted(lengths):
             part = {q: n for q, n in asked.items() if self._settings.lease_of(q) == lease_seconds}
             before = self._world.monotonic()
-            leases = await self._store.claim(self._worker, part, lease_seconds=lease_seconds)
+            leases = await self._store.claim(
+                self._worker, part, lease_seconds=lease_seconds, ahead=self._all_must_wait(part)
+            )
             self._world.crash_point("after claim")
             self.claims += 1
             safe_until = before + lease_seconds * (1 - MARGIN)
@@ -161,6 +163,16 @@ class Claimer:
                 for job in lease.jobs:
                     got[job.queue] += 1
         return got
+
+    def _all_must_wait(self, queues: Collection[str]) -> bool:
+        """Is there no slot at which a job of these queues could start at once?"""
+        return not any(self._has_slot(queue) for queue in queues)
+
+    def _has_slot(self, queue: str) -> bool:
+        slots = self._slots.limits.get(queue)
+        if slots is not None and self._slots.in_hand(queue) >= slots:
+            return False
+        return all(self._executors[kind].free > 0 for kind in self._kinds[queue])
 
     async def _rest(self, seconds: float) -> None:
         """Wait for news, at most so long."""

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -79,38 +80,44 @@ class _Member:
         self._world = world
         self._pause = FIRST_PAUSE_SECONDS
         self._next_start = 0.0
-        self._start()
+        self._started_at = 0.0
+        self._line: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._try_to_start()
+
+    def _try_to_start(self) -> None:
+        """A machine that is short of processes or descriptors may have some a little later."""
+        self._started_at = self._world.monotonic()
+        try:
+            self._start()
+        except OSError as error:
+            self._rest(f"a worker process could not be started ({error})")
 
     def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        self._line = ours
-        self._started_at = self._world.monotonic()
-        self._process: subprocess.Popen[bytes] | None = subprocess.Popen(
-            [sys.executable, "-m", "tenure.worker.member", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
-        theirs.close()
-        ours.sendall(msgspec.json.encode(self._orders) + b"\n")
+        self._line, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tenure.worker.member", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+        with suppress(BrokenPipeError):  # it has died already, which will be seen
+            self._line.sendall(msgspec.json.encode(self._orders) + b"\n")
 
     def replace_if_dead(self) -> None:
         """Start a successor, later and later while they die young."""
-        now = self._world.monotonic()
         if self._process is not None and (code := self._process.poll()) is not None:
-            lived = now - self._started_at
-            self._pause = (
-                FIRST_PAUSE_SECONDS
-                if lived > HEALTHY_SECONDS
-                else min(LAST_PAUSE_SECONDS, 2 * self._pause)
-            )
-            log.error(
-                "worker process %d ended with %d; a new one starts in %.1f s",
-                self._process.pid, code, self._pause,
-            )  # fmt: skip
-            self._line.close()
-            self._process = None
-            self._next_start = now + self._pause
-        if self._process is None and now >= self._next_start:
-            self._start()
+            self._rest(f"worker process {self._process.pid} ended with {code}")
+        if self._process is None and self._world.monotonic() >= self._next_start:
+            self._try_to_start()
+
+    def _rest(self, why: str) -> None:
+        now = self._world.monotonic()
+        healthy = now - self._started_at > HEALTHY_SECONDS
+        self._pause = FIRST_PAUSE_SECONDS if healthy else min(LAST_PAUSE_SECONDS, 2 * self._pause)
+        log.error("%s; a new one starts in %.1f s", why, self._pause)
+        self.close()
+        self._process = None
+        self._next_start = now + self._pause
 
     def terminate(self) -> None:
         if self._process is not None and self._process.poll() is None:
@@ -125,4 +132,5 @@ class _Member:
             self._process.wait()
 
     def close(self) -> None:
-        self._line.close()
+        if self._line is not None:
+            self._line.close()

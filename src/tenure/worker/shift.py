@@ -18,7 +18,7 @@ from typing import Any
 
 from tenure.client import Client
 from tenure.codec import decode
-from tenure.errors import JobNotFound, StoreError
+from tenure.errors import JobNotFound, StoreError, StoreUnavailable
 from tenure.hooks import JobEvent
 from tenure.job import Claimed, Lease, WorkerInfo
 from tenure.lifecycle import Outcome, Settlement, Standing, after_settlement
@@ -42,6 +42,7 @@ PREFETCH_PATIENCE_SECONDS = 2.0
 """Jobs claimed ahead that have waited so long for a slot go back to the others."""
 FLUSH_SECONDS = 5.0
 RETIRE_SECONDS = 2.0
+OPEN_PAUSE_SECONDS = 1.0
 REAP_SECONDS = 1.0
 """So long a child that was killed may take to be gone."""
 
@@ -100,7 +101,7 @@ class Shift:
         """Work until `stop` is called, then drain. Raises what keeps the worker from working."""
         self._loop = asyncio.get_running_loop()
         async with AsyncExitStack() as ends:
-            stores = Stores(self.app, self.settings, self.world)
+            stores = await self._open_stores()
             ends.push_async_callback(stores.close)
             self._build(stores)
             await self.app.hooks.set_up()
@@ -117,6 +118,17 @@ class Shift:
             self._say_what_it_serves()
             await self._work(background)
         log.info("worker %s stopped", self.name)
+
+    async def _open_stores(self) -> Stores:
+        """Whoever holds the file or keeps the server from us now will not do so for ever."""
+        while True:
+            try:
+                return Stores(self.app, self.settings, self.world)
+            except StoreUnavailable as error:
+                if self._stopping.is_set():
+                    raise
+                log.warning("worker %s cannot begin, trying again: %s", self.name, error)
+                await asyncio.sleep(OPEN_PAUSE_SECONDS)
 
     def _build(self, stores: Stores) -> None:
         self._store = stores.settling
@@ -209,7 +221,9 @@ class Shift:
     def _take_on(self, lease: Lease, lease_seconds: float, safe_until: float) -> None:
         now = self.world.monotonic()
         if now >= safe_until:  # the answer came late: others may have these jobs by now
-            log.warning("worker %s was too slow for a lease; its jobs come back", self.name)
+            log.warning("worker %s was too slow for a lease; its jobs go back", self.name)
+            late = [Holding(job, _UNKNOWN, now) for job in lease.jobs]
+            self._put_back(late, "claimed too late")
             return
         find = self.app.find
         known: list[Holding] = []

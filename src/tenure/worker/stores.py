@@ -28,7 +28,8 @@ class Stores:
         shortest = min([settings.lease_seconds, *settings.queue_lease_seconds.values()])
         give_up = min(10.0, shortest / 4)
         self.beating = world.watch(open_store(app.url, connections=1, give_up_seconds=give_up))
-        self.claiming = world.watch_async(open_async_store(app.url, connections=1))
+        claiming = open_async_store(app.url, connections=1, give_up_seconds=give_up)
+        self.claiming = world.watch_async(claiming)  # a claim answered late is worth nothing
         self.settling = world.watch_async(open_async_store(app.url, connections=1))
 
     async def close(self) -> None:

@@ -79,8 +79,13 @@ class Worker:
                 loop.run(self._serve_guarded(guard))
             return
         self._crew = Crew(locate(self.app), self.settings, self.processes, self._world)
-        with _signals(self.stop, self._exit):
-            self._crew.run()
+        if self._stop_asked:
+            self._crew.stop()
+        try:
+            with _signals(self.stop, self._exit):
+                self._crew.run()
+        finally:  # so that it can be used again
+            self._crew, self._stop_asked = None, False
 
     def _exit(self, code: int) -> None:
         if self._crew is not None:
@@ -175,6 +180,8 @@ def _signals(
         yield lambda: None
         return
     seen = 0
+    hangup_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # as nohup does
+    numbers = [n for n in STOP_SIGNALS if n is not signal.SIGHUP or not hangup_ignored]
 
     def caught(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         nonlocal seen
@@ -184,12 +191,12 @@ def _signals(
         stop()
 
     def guard() -> None:
-        for number in STOP_SIGNALS:
+        for number in numbers:
             if signal.getsignal(number) is not caught:
                 log.error("somebody replaced the handler of %s; restored", number.name)
                 signal.signal(number, caught)
 
-    before = {number: signal.signal(number, caught) for number in STOP_SIGNALS}
+    before = {number: signal.signal(number, caught) for number in numbers}
     dumps = _dump_stacks_on_request()
     try:
         yield guard

@@ -128,7 +128,8 @@ def forks_in_thread() -> int:
 
 
 def main() -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever the tests were started with
+    nohup = os.environ.get("TENURE_TEST_NOHUP")
+    signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     processes, drain_seconds = [*sys.argv[1:], *("1", "5")[len(sys.argv) - 1 :]]
     app.run_worker(

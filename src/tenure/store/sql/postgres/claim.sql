@@ -61,9 +61,9 @@ from taken t left join lateral (
 -- name: insert_lease
 -- claim: one row per block. Committed synchronously: a claim that a crash could undo would let two
 -- workers hold one token.
-insert into tenure.lease (id, worker, call, claimed_at, expires_at, jobs)
+insert into tenure.lease (id, worker, call, claimed_at, expires_at, jobs, started)
 select nextval('tenure.lease_id'), :worker, :call, t.now,
-       t.now + :lease_seconds * interval '1 second', :jobs::json
+       t.now + :lease_seconds * interval '1 second', :jobs::json, :started::json
 from (select coalesce(:now::timestamptz, clock_timestamp()) as now) as t
 returning id, claimed_at, expires_at;
 

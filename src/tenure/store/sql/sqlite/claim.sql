@@ -34,9 +34,9 @@ delete from tenure.ready where queue = :queue and priority = :priority and place
 
 -- name: insert_lease
 -- claim: one row per block, its deadline on the boot clock.
-insert into tenure.lease (worker, call, claimed_at, boot, expires_tick, expires_at, jobs)
+insert into tenure.lease (worker, call, claimed_at, boot, expires_tick, expires_at, jobs, started)
 values (:worker, :call, :now, :boot, :tick + cast(1e6 * :lease_seconds as integer),
-        :now + cast(1e6 * :lease_seconds as integer), :jobs)
+        :now + cast(1e6 * :lease_seconds as integer), :jobs, :started)
 returning id, claimed_at, expires_at;
 
 -- name: leases_of_call

@@ -1,0 +1,169 @@
+"""What a worker logs: a line per event that matters, with who and where, and never what."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+
+import pytest
+
+from tenure import Fixed, JobEvent, Running, Skip, Snooze, Tenure
+from tenure.job import NewJob
+from tests.worker import isolated
+from tests.worker.support import (
+    PATIENCE_SECONDS,
+    Lines,
+    ended,
+    eventually,
+    listen,
+    working,
+)
+
+SECRET = "hunter2-and-other-secrets"
+
+
+def facts_of(lines: Lines, id: int) -> list[dict[str, object]]:
+    """What the lines about one job carry beside their text."""
+    found = [getattr(record, "tenure", {}) for record in list(lines.records)]
+    return [facts for facts in found if facts.get("job") == id]
+
+
+def test_each_event_has_one_line_that_says_which_job_where(app: Tenure, lines: Lines) -> None:
+    @app.task(queue="mail", max_attempts=2, retry=Fixed(0.01))
+    async def fails() -> None:
+        raise ValueError(SECRET)
+
+    @app.task(queue="mail")
+    async def skips() -> Skip | None:
+        return Skip("nothing to do")
+
+    @app.task(queue="mail")
+    async def snoozes() -> Snooze | None:
+        return Snooze(3600, "later")
+
+    with working(app, {"mail": 0}) as worker:
+        name = worker.name
+        failing, skipping, snoozing = fails.enqueue(), skips.enqueue(), snoozes.enqueue()
+        ended(app, failing.id)
+        ended(app, skipping.id)
+        eventually(lambda: lines.with_text("snoozed: later"))
+        eventually(lambda: lines.with_text("failed: ValueError"))
+        eventually(lambda: lines.with_text("skipped: nothing to do"))
+    assert [facts["attempt"] for facts in facts_of(lines, failing.id)] == [1, 2]
+    for id, task in ((failing.id, fails), (skipping.id, skips), (snoozing.id, snoozes)):
+        for facts in facts_of(lines, id):
+            assert facts["task"] == task.name
+            assert (facts["queue"], facts["worker"]) == ("mail", name)
+    [line] = lines.with_text("failed: ValueError")
+    assert line == (
+        f"ERROR job {failing.id} of {fails.name} (queue mail, attempt 2, worker {name}): "
+        "failed: ValueError"
+    )
+    assert len(lines.with_text("retried: ValueError")) == 1
+    assert not lines.with_text(SECRET)
+
+
+def test_success_is_not_worth_a_line_unless_somebody_debugs(app: Tenure) -> None:
+    @app.task()
+    async def quick() -> None: ...
+
+    kept = Lines()
+    logger = logging.getLogger("tenure")
+    logger.addHandler(kept)
+    try:
+        logger.setLevel(logging.INFO)
+        with working(app):
+            first = quick.enqueue()
+            ended(app, first.id)
+        assert not facts_of(kept, first.id)
+        logger.setLevel(logging.DEBUG)
+        with working(app):
+            second = quick.enqueue()
+            ended(app, second.id)
+        assert len(facts_of(kept, second.id)) == 1
+    finally:
+        logger.removeHandler(kept)
+        logger.setLevel(logging.NOTSET)
+
+
+def test_arguments_results_and_messages_of_errors_are_never_logged(
+    app: Tenure, lines: Lines, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever happens to a job, and whatever other libraries say."""
+    caplog.set_level(logging.DEBUG)
+    listen(app)
+    go_on = threading.Event()
+
+    @app.task(max_attempts=1)
+    async def returns(secret: str) -> str:
+        return secret
+
+    @app.task(max_attempts=1)
+    async def raises(secret: str) -> None:
+        raise ValueError(secret)
+
+    @app.task(max_attempts=1)
+    def returns_nonsense(secret: str) -> object:
+        return {secret: object()}
+
+    @app.task(max_attempts=1, timeout_seconds=0.1)
+    async def slow(secret: str) -> None:
+        await asyncio.sleep(60 + len(secret))
+
+    @app.task(max_attempts=1, timeout_seconds=0.1)
+    def stuck(secret: str) -> str:
+        go_on.wait(60)
+        return secret
+
+    @app.task(max_attempts=1)
+    def saves(job: Running, secret: str) -> None:
+        job.progress(0.5, secret)
+        job.save({"secret": secret})
+
+    @app.task(name="takes.numbers")
+    async def numbers(number: int) -> None: ...
+
+    tasks = (returns, raises, returns_nonsense, slow, stuck, saves)
+    with working(app):
+        handles = [task.enqueue(SECRET) for task in tasks]
+        arguments = b'{"number": "' + SECRET.encode() + b'"}'
+        bad, unknown = app.store.enqueue(
+            [NewJob(task="takes.numbers", args=arguments), NewJob(task="no", args=arguments)]  # type: ignore[arg-type]
+        )
+        for handle in handles:
+            ended(app, handle.id)
+        eventually(lambda: app.get(bad.id).reason == "arguments do not fit this code")
+        eventually(lambda: app.get(unknown.id).reason == "no handler")
+        go_on.set()
+        eventually(lambda: lines.with_text("ended after it was given up"))
+    assert len(lines.texts()) > 8
+    assert not [text for text in lines.texts() if SECRET in text]
+    assert SECRET not in caplog.text
+
+
+def test_children_do_not_log_arguments_either(
+    children_app: Tenure, lines: Lines, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with working(children_app, process_slots=1):
+        handle = isolated.counts.enqueue(1234567890)
+        assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == 1234567890
+        ended(children_app, isolated.exit_now.enqueue(87).id)
+    assert not lines.with_text("1234567890")
+    assert "1234567890" not in capfd.readouterr().err
+
+
+def test_failing_hooks_are_logged_and_break_nothing(app: Tenure, lines: Lines) -> None:
+    @app.listen
+    def breaks(event: JobEvent) -> None:
+        raise RuntimeError(event.kind)
+
+    @app.task()
+    async def quick(secret: str) -> str:
+        return secret
+
+    with working(app):
+        handle = quick.enqueue(SECRET)
+        assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == SECRET
+    assert lines.with_text("a listener failed")
+    assert not lines.with_text(SECRET)

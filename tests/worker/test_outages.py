@@ -1,0 +1,193 @@
+"""A database that goes away in the middle: nothing is lost, nothing floods the log, all goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+import pytest
+
+from tenure import State, Tenure
+from tests.conftest import migrate
+from tests.support.postgres import Server
+from tests.worker.support import Lines, ended, eventually, listen, working
+
+JOBS = 200
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[Server]:
+    """A server that may be stopped without harm to other tests."""
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture
+def own_url(own_server: Server) -> Iterator[str]:
+    own_server.start()
+    url = own_server.create_database()
+    migrate(url)
+    yield url
+    own_server.start()
+    own_server.drop_database(url)
+
+
+def counting(app: Tenure, ran: list[int]) -> list[int]:
+    """Jobs that take a moment each, of both kinds."""
+
+    @app.task()
+    async def in_loop(number: int) -> int:
+        await asyncio.sleep(0.01)
+        ran.append(number)
+        return number
+
+    @app.task()
+    def in_thread(number: int) -> int:
+        time.sleep(0.01)
+        ran.append(number)
+        return number
+
+    calls = [(in_loop if n % 2 else in_thread).call(n) for n in range(JOBS)]
+    return [handle.id for handle in app.enqueue_many(calls)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+def test_a_restart_of_the_server_loses_nothing(own_server: Server, own_url: str, mode: str) -> None:
+    ran: list[int] = []
+    with Tenure(own_url) as app:
+        ids = counting(app, ran)
+        with working(app, async_slots=4, thread_slots=4, lease_seconds=10.0):
+            eventually(lambda: len(ran) > 20)
+            own_server.restart("fast" if mode == "fast" else "immediate")
+            for n, id in enumerate(ids):
+                job = ended(app, id)
+                assert (job.state, job.result) == (State.SUCCEEDED, str(n))
+    assert sorted(set(ran)) == list(range(JOBS))
+
+
+@pytest.mark.slow
+def test_an_outage_is_told_once_and_handlers_stop_before_the_lease_ends(
+    own_server: Server, own_url: str, lines: Lines
+) -> None:
+    seen: list[str] = []
+    with Tenure(own_url, give_up_seconds=0.5) as app:
+        heard = listen(app)
+
+        @app.task()
+        async def slow() -> str:
+            seen.append("started")
+            started = time.monotonic()
+            try:
+                await asyncio.sleep(60 if len(seen) == 1 else 0)
+            except asyncio.CancelledError:
+                seen.append(f"stopped {time.monotonic() - started < 1.5}")
+                raise
+            return "done"
+
+        with working(app, lease_seconds=1.5):
+            handle = slow.enqueue()
+            eventually(lambda: seen)
+            own_server.stop("immediate")
+            eventually(lambda: len(seen) == 2)
+            assert seen == ["started", "stopped True"]
+            assert heard.kinds(handle.id) == ["started", "lost"]
+            said = len(lines.texts())
+            time.sleep(4)  # the outage goes on: that is what is looked at
+            assert len(lines.texts()) - said <= 8
+            own_server.start()
+            assert handle.wait(timeout_seconds=30) == "done"
+        assert app.get(handle.id).crashes == 1
+    outage = lines.with_text("failed, trying again")
+    assert len(outage) == len(set(outage))
+    assert lines.with_text("goes on") or lines.with_text("go on")
+
+
+@pytest.mark.slow
+def test_what_finished_during_an_outage_is_written_after_it(
+    own_server: Server, own_url: str
+) -> None:
+    go_on = threading.Event()
+    started = threading.Event()
+    runs: list[int] = []
+    with Tenure(own_url) as app:
+
+        @app.task()
+        def work() -> str:
+            runs.append(1)
+            started.set()
+            go_on.wait(60)
+            return "kept"
+
+        with working(app, lease_seconds=60.0, heartbeat_seconds=1.0):
+            handle = work.enqueue()
+            assert started.wait(30)
+            own_server.stop("fast")
+            go_on.set()
+            own_server.start()
+            assert handle.wait(timeout_seconds=30) == "kept"
+        job = app.get(handle.id)
+    assert (len(runs), job.attempts, job.crashes) == (1, 1, 0)
+
+
+@pytest.mark.slow
+def test_a_worker_can_be_stopped_during_an_outage(
+    own_server: Server, own_url: str, lines: Lines
+) -> None:
+    with Tenure(own_url, give_up_seconds=0.5) as app:
+
+        @app.task()
+        async def work() -> None: ...
+
+        with working(app, lease_seconds=1.5) as worker:
+            own_server.stop("immediate")
+            eventually(lambda: lines.with_text("failed, trying again"))
+            started = time.monotonic()
+            worker.stop()
+        assert time.monotonic() - started < 25
+        own_server.start()
+        handle = work.enqueue()
+        with working(app):
+            assert ended(app, handle.id).state is State.SUCCEEDED
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Another connection holds the write lock of a file, as another process would."""
+    connection = apsw.Connection(str(path))
+    eventually(lambda: _begins(connection))
+    try:
+        yield
+    finally:
+        connection.execute("commit")
+        connection.close()
+
+
+def _begins(connection: apsw.Connection) -> bool:
+    try:
+        connection.execute("begin immediate")
+    except apsw.BusyError:
+        return False
+    return True
+
+
+@pytest.mark.slow
+def test_a_file_that_somebody_locks_for_seconds_loses_nothing(tmp_path: Path, lines: Lines) -> None:
+    path = tmp_path / "jobs.db"
+    ran: list[int] = []
+    with Tenure(f"sqlite:///{path}") as app:
+        ids = counting(app, ran)
+        with working(app, async_slots=4, thread_slots=4, lease_seconds=20.0):
+            eventually(lambda: len(ran) > 20)
+            with locked(path):
+                time.sleep(3)  # a long transaction of somebody else: that is what is looked at
+            for n, id in enumerate(ids):
+                job = ended(app, id)
+                assert (job.state, job.result, job.crashes) == (State.SUCCEEDED, str(n), 0)
+    assert sorted(ran) == list(range(JOBS))
+    assert not lines.with_text("Traceback")
