@@ -228,6 +228,21 @@ def test_the_callers_transaction_notifies_when_it_commits(
         assert listener.heard() == [], "a backlog stands"
 
 
+def test_one_call_in_the_callers_transaction_sends_one_statement_per_queue() -> None:
+    """The server would drop the others; each would cost a round trip."""
+    news = notify.Notifier("", on=True).news(calm=False)
+    assert news is not None
+    assert news.take() is None
+    news.hear("insert_jobs", [("q", 0, 1000)])
+    assert news.take() is not None
+    news.hear("insert_jobs", [("q", 0, 2000)])
+    assert news.take() is None
+    news.hear("put_in_line", [(7, "r", 0, 3000), (8, "r", 0, None)])
+    notice = news.take()
+    assert notice is not None
+    assert notice.params == {"payload": "r", "queue": "r", "priority": 0, "place": 3000}
+
+
 # --- turned off --------------------------------------------------------------------------------
 
 

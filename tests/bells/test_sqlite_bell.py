@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -41,6 +42,10 @@ def local(path: Path) -> Iterator[Store]:
 
 def session_of(store: Store) -> SQLite:
     return cast(SQLite, cast(Any, store)._scope.session)
+
+
+def is_watched(store: Store) -> bool:
+    return session_of(store)._processes[-1].watcher is not None
 
 
 class Lines:
@@ -159,16 +164,31 @@ def test_a_sleeping_bell_wakes_for_a_commit(
     assert bell.alive
 
 
-@linux_only
-def test_it_looks_often_for_a_while_after_a_write(
-    local: Store, clock: Clock, lines: Lines, rings: Rings, bell: SQLiteBell
-) -> None:
-    rings.stay_quiet(bell_sqlite.AWAKE_SECONDS + 0.2)
-    before = lines.looks
-    local.pause("elsewhere", now=clock.now)
-    local.resume("elsewhere", now=clock.now)
-    wait_until(lambda: lines.looks >= before + 20)
-    assert bell.alive
+class Told(inotify.Watch):
+    """A kernel that tells of one write, and of no other."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def wait(self, seconds: float) -> bool:
+        del seconds
+        self.asked += 1
+        return self.asked == 1
+
+
+def test_it_looks_often_for_a_while_after_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written can be seen when the disk has it, and nobody tells of that moment."""
+    now = 1000.0
+    monkeypatch.setattr(bell_sqlite, "time", SimpleNamespace(monotonic=lambda: now))
+    told = Told()
+    nap = bell_sqlite._Nap(told)
+    assert nap.take() == 0.0, "told of a write: look at once"
+    for _ in range(3):
+        assert nap.take() == bell_sqlite.LOOK_SECONDS
+    now += bell_sqlite.AWAKE_SECONDS + 0.001
+    assert told.asked == 1
+    assert nap.take() == 0.0
+    assert told.asked == 2, "asleep again"
 
 
 def test_without_help_of_the_kernel_it_looks_all_the_time(
@@ -279,6 +299,17 @@ def test_a_busy_file_is_no_event(
     add(local, clock.now)
     assert rings.wait_for(2)
     assert caplog.records == []
+
+
+def test_a_stopped_bell_has_no_connection(
+    local: Store, clock: Clock, rings: Rings, bell: SQLiteBell
+) -> None:
+    assert is_watched(local)
+    bell.stop()
+    assert not is_watched(local)
+    bell.start()
+    add(local, clock.now)
+    assert rings.wait_for(2)
 
 
 def test_it_ends_with_its_store(path: Path, rings: Rings) -> None:

@@ -16,7 +16,7 @@ from tenure import Handle, JobEvent, Running, Task, Tenure, Worker, control
 from tenure.job import FINAL_STATES
 from tenure.lifecycle import Outcome, after_settlement
 from tenure.tasks import CallOptions, TaskOptions, TaskSet, TunedTask
-from tenure.worker import shift
+from tenure.worker import telling
 from tenure.worker.attempt import Attempt
 from tenure.worker.settings import WorkerSettings, _cpus
 from tenure.worker.worker import STOP_SIGNALS
@@ -151,18 +151,18 @@ def _takes(function: object, parameter: str) -> bool:
 
 def test_every_event_of_a_job_has_its_row_and_every_field_is_named() -> None:
     told = {
-        ast.literal_eval(call.args[0]) for _, call in calls_of("_tell_listeners")
+        ast.literal_eval(call.args[0]) for _, call in calls_of("event")
         if isinstance(call.args[0], ast.Constant)
     }  # fmt: skip
-    kinds = told | set(shift._REQUEUED.values()) | set(map(str, FINAL_STATES))
+    kinds = told | set(telling._REQUEUED.values()) | set(map(str, FINAL_STATES))
     section = REFERENCE.section("Job events")
     assert set(section.names) == kinds
-    assert set(shift._REQUEUED) <= set(Outcome)
+    assert set(telling._REQUEUED) <= set(Outcome)
     assert all(f"`{field}`" in section.text for field in fields(JobEvent))
 
 
 def test_every_line_of_the_log_has_its_row_with_its_level() -> None:
-    written = {(_level(call.args[0]), _text(call.args[2])) for _, call in calls_of("_say")}
+    written = {(_level(call.args[0]), _text(call.args[2])) for _, call in calls_of("say")}
     for name, call in calls_of(*LEVELS):
         if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == "log":
             written.add(("error" if name == "exception" else name, _text(call.args[0])))

@@ -172,8 +172,7 @@ def station_job(app: Tenure, task: str, *, max_attempts: int | None = None, **ar
     ("url", "how"),
     [
         ("sqlite", "segfault"),
-        ("sqlite", "killed"),
-        ("postgres", "exit_now"),
+        ("sqlite", "exit_now"),
         ("postgres", "killed"),
     ],
     indirect=["url"],

@@ -91,7 +91,8 @@ def test_a_row_that_the_database_refuses_fails_and_holds_up_no_other(
                 assert "poison" in (job.error or "")
             else:
                 assert (job.state, job.result) == (State.SUCCEEDED, json.dumps(word))
-    assert lines.with_text("succeed was refused")
+    assert lines.with_text("succeed was refused: the store refused it")
+    assert not lines.with_text("poison")  # a refused row is not shown to everybody
 
 
 @contextmanager

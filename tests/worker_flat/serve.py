@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 
@@ -9,6 +10,14 @@ from tenure import TaskSet, Tenure
 
 ECHO = "flat.echo"
 COLLECT = "flat.collect"
+
+
+def let_go() -> None:
+    """Collect garbage and give free memory back, so that what is left is what is held."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of the GNU C library
+    if trim is not None:
+        trim(0)
 
 
 def tasks_of(kind: str) -> TaskSet:
@@ -22,7 +31,7 @@ def tasks_of(kind: str) -> TaskSet:
 
         @tasks.task(name=COLLECT)
         async def collect() -> None:
-            gc.collect()
+            let_go()
 
     else:
 
@@ -32,7 +41,7 @@ def tasks_of(kind: str) -> TaskSet:
 
         @tasks.task(name=COLLECT)
         def collect_in_thread() -> None:
-            gc.collect()
+            let_go()
 
     return tasks
 

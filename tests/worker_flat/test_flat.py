@@ -43,7 +43,6 @@ class Lab:
         self._url = url
         self._worker = worker
         self._app = Tenure(url)
-        self._finished = 0
 
     def close(self) -> None:
         self._app.close()
@@ -55,13 +54,13 @@ class Lab:
         for start in range(0, jobs, CHUNK):
             count = min(CHUNK, jobs - start)
             store.enqueue([NewJob(task=ECHO, args=encode({"text": text})) for _ in range(count)])
-        self._until_finished(jobs)
+        self._until_finished()
 
     def look(self) -> Holdings:
         """What the worker holds after its garbage was collected."""
         [collect] = self._app.whole_store.enqueue([NewJob(task=COLLECT, args=encode({}))])
         assert self._app.wait(collect.id, timeout_seconds=60).state is State.SUCCEEDED
-        self._until_finished(1)
+        self._until_finished()
         with self._worker.oneshot():
             return Holdings(
                 self._worker.memory_info().rss,
@@ -81,8 +80,7 @@ class Lab:
             assert row is not None
             return int(row[0])
 
-    def _until_finished(self, jobs: int) -> None:
-        self._finished += jobs
+    def _until_finished(self) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while sum(count.jobs for count in self._app.count_live()):
             assert self._worker.is_running()
@@ -107,7 +105,7 @@ def working(url: str, kind: str) -> Iterator[Lab]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("style", ["sqlite-sync", "postgres-sync"], indirect=True)
+@pytest.mark.parametrize("style", ["sqlite-apsw", "postgres-sync"], indirect=True)
 @pytest.mark.parametrize(
     ("kind", "few", "many"), [("async", 20_000, 200_000), ("thread", 10_000, 60_000)]
 )

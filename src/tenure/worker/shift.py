@@ -17,12 +17,10 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from tenure.client import Client
-from tenure.codec import decode
 from tenure.errors import JobNotFound, StoreError, StoreUnavailable
-from tenure.hooks import JobEvent
-from tenure.job import Claimed, Lease, WorkerInfo
-from tenure.lifecycle import Outcome, Settlement, Standing, after_settlement
-from tenure.store import Answer, Store
+from tenure.job import Lease, WorkerInfo
+from tenure.lifecycle import Outcome, Settlement
+from tenure.store import Store
 from tenure.tasks import Kind, Task, TaskOptions
 from tenure.worker.attempt import Attempt, unknown_task, unstarted
 from tenure.worker.children import Children
@@ -35,6 +33,7 @@ from tenure.worker.settings import WorkerSettings
 from tenure.worker.settler import Settler
 from tenure.worker.slots import Pace, Slots, Suspects
 from tenure.worker.stores import Stores
+from tenure.worker.telling import Teller
 from tenure.worker.world import World
 
 TICK_SECONDS = 0.02
@@ -79,6 +78,7 @@ class Shift:
         self.world = world
         self.name = new_name()
         self.held = Held()
+        self._tell = Teller(app.hooks, self.name, world)
         self.ready = asyncio.Event()
         self._slots = Slots(settings.queues)
         self._suspects = Suspects()
@@ -132,7 +132,9 @@ class Shift:
 
     def _build(self, stores: Stores) -> None:
         self._store = stores.settling
-        self._settler = Settler(stores.settling, self.name, self.held, self.world, self._settled)
+        self._settler = Settler(
+            stores.settling, self.name, self.held, self.world, self._tell.settled
+        )
         self._executors = self._make_executors()
         self._claimer = Claimer(
             stores.claiming, self.name, self.app, self.settings, self.world,
@@ -239,7 +241,7 @@ class Shift:
                 self._timed.add(holding)
         self.held.add(lease, known + unknown, lease_seconds, safe_until)
         for holding in unknown:
-            self._say(logging.WARNING, holding.job, "no handler here for this task; put back")
+            self._tell.say(logging.WARNING, holding.job, "no handler here for this task; put back")
             self._settler.add(holding, unknown_task(holding.job))
         if self._stopping.is_set():  # the claim was under way when the stop came
             self._put_back(known, "shutdown")
@@ -257,7 +259,7 @@ class Shift:
             self._executors[kind].submit(some)
         if self.app.hooks.listeners:
             for holding in holdings:
-                self._tell_listeners("started", holding.job)
+                self._tell.event("started", holding.job)
 
     # --- the end of attempts ---------------------------------------------------------------------
 
@@ -267,9 +269,13 @@ class Shift:
         if holding.started_at is not None:
             self._learn(holding, settlement)
         if holding.done:
-            self._say(logging.WARNING, holding.job, "ended after it was given up; not recorded")
+            self._tell.say(
+                logging.WARNING, holding.job, "ended after it was given up; not recorded"
+            )
         elif holding.lost:
-            self._say(logging.WARNING, holding.job, "ended after its lease was lost; not recorded")
+            self._tell.say(
+                logging.WARNING, holding.job, "ended after its lease was lost; not recorded"
+            )
             self._finish(holding, None)
         else:
             self._finish(holding, settlement)
@@ -312,9 +318,9 @@ class Shift:
         """The handler completed its job in a transaction of its own. Did that commit?"""
         if await self._has_landed(holding):
             if settlement is None or settlement.outcome is not Outcome.SUCCEED:
-                self._say(logging.ERROR, holding.job, "failed after it had completed itself")
+                self._tell.say(logging.ERROR, holding.job, "failed after it had completed itself")
             self._settler.add(holding, None)
-            self._tell_listeners("succeeded", holding.job)
+            self._tell.event("succeeded", holding.job)
             return
         if not self.held.has(holding):
             settlement = None
@@ -328,30 +334,12 @@ class Shift:
                 job = await self._store.get(holding.job.id)
             except JobNotFound:
                 return True  # finished, and deleted since
-            except StoreError as error:
-                log.warning("job %d: cannot see whether it landed: %s", holding.job.id, error)
+            except StoreError:
+                log.debug("job %d: cannot see whether it landed", holding.job.id, exc_info=True)
                 await asyncio.sleep(1.0)
                 continue
             return job.state.final and job.token == holding.job.token and job.worker == self.name
         return False
-
-    def _settled(self, holding: Holding, settlement: Settlement, answer: Answer) -> None:
-        """The store has answered for this attempt."""
-        job = holding.job
-        if not answer.landed:
-            why = answer.error or "the job is no longer ours"
-            self._say(logging.WARNING, job, f"{settlement.outcome} was refused: {why}")
-            self._tell_listeners("stale", job, settlement)
-            return
-        succeeded = settlement.outcome is Outcome.SUCCEED
-        if succeeded and not self.app.hooks.listeners and not log.isEnabledFor(logging.DEBUG):
-            return  # the hot path
-        standing = Standing(job.attempts, job.max_attempts, bool(holding.cancelled))
-        move = after_settlement(standing, settlement)
-        kind = str(move.to) if move.to.final else _REQUEUED[settlement.outcome]
-        again = f", again in {move.delay_seconds:.1f} s" if move.delay_seconds else ""
-        self._say(_LEVELS.get(kind, logging.INFO), job, f"{kind}{_because(settlement)}{again}")
-        self._tell_listeners(kind, job, settlement)
 
     # --- being told ------------------------------------------------------------------------------
 
@@ -360,8 +348,10 @@ class Shift:
         for lease_id in lost:
             for holding in self.held.drop(lease_id):
                 if not holding.done:
-                    self._say(logging.WARNING, holding.job, "lease lost; the attempt is stopped")
-                    self._tell_listeners("lost", holding.job)
+                    self._tell.say(
+                        logging.WARNING, holding.job, "lease lost; the attempt is stopped"
+                    )
+                    self._tell.event("lost", holding.job)
                 self._stop(holding, Stop.LOST)
         wanted = set(cancelled)
         for holding in self.held.all() if wanted else ():
@@ -390,7 +380,7 @@ class Shift:
                 continue
             for holding in self._overdue(now):
                 limit = holding.job.timeout_seconds
-                self._say(logging.WARNING, holding.job, f"runs longer than {limit:g} s")
+                self._tell.say(logging.WARNING, holding.job, f"runs longer than {limit:g} s")
                 self._stop(holding, Stop.TIMEOUT)
                 if holding.task.kind == "thread":
                     self._give_up(holding)
@@ -422,7 +412,7 @@ class Shift:
             settlement = self._attempt(holding).stopped(Stop.TIMEOUT, self._seconds(holding))
             if holding.task.kind != "async" or holding.done or settlement is None:
                 continue
-            self._say(logging.ERROR, holding.job, "timed out while the event loop was blocked")
+            self._tell.say(logging.ERROR, holding.job, "timed out while the event loop was blocked")
             store.settle(self.name, [settlement])
             holding.done = True
             holding.lost.set()
@@ -439,7 +429,7 @@ class Shift:
 
     def _note_stuck(self, holding: Holding) -> None:
         self._stuck.add(holding)
-        self._say(logging.ERROR, holding.job, "does not stop; its slot is stuck")
+        self._tell.say(logging.ERROR, holding.job, "does not stop; its slot is stuck")
 
     def _give_up(self, holding: Holding) -> None:
         """End the attempt although its handler goes on. The slot stays taken until it ends."""
@@ -520,40 +510,3 @@ class Shift:
 
     def _unfinished(self) -> list[Holding]:
         return [h for h in self.held.all() if not h.done and not h.over]
-
-    # --- telling ---------------------------------------------------------------------------------
-
-    def _say(self, level: int, job: Claimed, what: str) -> None:
-        """One line about one job, never with its arguments."""
-        if log.isEnabledFor(level):
-            facts = {"job": job.id, "task": job.task, "queue": job.queue,
-                     "attempt": job.attempts + 1, "worker": self.name}  # fmt: skip
-            log.log(
-                level, "job %d of %s (queue %s, attempt %d, worker %s): %s", *facts.values(), what,
-                extra={"tenure": facts},
-            )  # fmt: skip
-
-    def _tell_listeners(
-        self, kind: str, job: Claimed, settlement: Settlement | None = None
-    ) -> None:
-        if not self.app.hooks.listeners:
-            return
-        self.app.hooks.tell(
-            JobEvent(
-                kind=kind, id=job.id, token=job.token, task=job.task, queue=job.queue,
-                tenant=job.tenant, attempt=job.attempts + 1, worker=self.name, at=self.world.now(),
-                reason=settlement.reason if settlement else None,
-                duration_seconds=settlement.duration_seconds if settlement else None,
-            )
-        )  # fmt: skip
-
-
-def _because(settlement: Settlement) -> str:
-    """Why it ended so. Of an error its type: its message may hold what must not be logged."""
-    if settlement.reason == "error" and settlement.error is not None:
-        return f": {decode(settlement.error, dict[str, str])['type']}"
-    return f": {settlement.reason}" if settlement.reason else ""
-
-
-_REQUEUED = {Outcome.RETRY: "retried", Outcome.SNOOZE: "snoozed", Outcome.RELEASE: "released"}
-_LEVELS = {"succeeded": logging.DEBUG, "failed": logging.ERROR, "retried": logging.WARNING}
