@@ -19,6 +19,7 @@ from tenure.codec import encode
 from tenure.errors import InvalidInput, LeaseLost
 from tenure.job import NewJob
 from tenure.worker import attempt
+from tests.support.plain import Plain
 from tests.worker.conftest import Run
 from tests.worker.scripts import station
 from tests.worker.support import (
@@ -336,6 +337,8 @@ def test_b9_a_handler_that_closes_the_application_is_refused(with_checks: Tenure
 def test_b9_connections_that_are_cut_are_opened_again(with_checks: Tenure, url: str) -> None:
     app = with_checks
 
+    backends = "select count(*) from pg_stat_activity where datname = current_database()"
+
     @app.task(max_attempts=1)
     def cuts() -> int:
         with psycopg.connect(url, autocommit=True) as connection:
@@ -348,6 +351,9 @@ def test_b9_connections_that_are_cut_are_opened_again(with_checks: Tenure, url: 
 
     with working(app):
         for _ in range(3):
+            goes_on(app)  # so that it has settled something
+            with Plain(url) as plain:  # claim, settle, heartbeat, bell; and this one
+                eventually(lambda plain=plain: plain.one(backends) >= 5)  # type: ignore[misc]
             handle = cuts.enqueue()
             assert handle.wait(timeout_seconds=PATIENCE_SECONDS) >= 4
             goes_on(app)
