@@ -25,6 +25,11 @@ CHUNK = 1000
 PATIENCE_SECONDS = 240.0
 GROWTH = 1.10
 
+# The GNU C library moves these limits while a program runs, and large blocks then stay with the
+# process after they were freed: 47, 51, 57, 57 MB after 20, 60, 140 and 220 thousand jobs. With
+# fixed limits the resident set is what the worker holds: 51.6, 51.9, 51.9, 53.2 MB.
+FIXED = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
@@ -48,12 +53,14 @@ class Lab:
         self._app.close()
 
     def run(self, jobs: int) -> None:
-        """Have so many jobs run, to the last one."""
+        """Have so many jobs run, to the last one, from a backlog, in large blocks."""
         store = self._app.whole_store
+        store.pause("default")
         text = "x" * 80
         for start in range(0, jobs, CHUNK):
             count = min(CHUNK, jobs - start)
             store.enqueue([NewJob(task=ECHO, args=encode({"text": text})) for _ in range(count)])
+        store.resume("default")
         self._until_finished()
 
     def look(self) -> Holdings:
@@ -92,7 +99,9 @@ class Lab:
 def working(url: str, kind: str) -> Iterator[Lab]:
     """A worker process on this database, until the block ends."""
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.worker_flat.serve", url, kind], cwd=ROOT
+        [sys.executable, "-m", "tests.worker_flat.serve", url, kind],
+        cwd=ROOT,
+        env=os.environ | FIXED,
     ) as process:
         lab = Lab(url, psutil.Process(process.pid))
         try:
