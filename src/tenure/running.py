@@ -16,11 +16,9 @@ T = TypeVar("T")
 class Flag:
     """A fact that may become true while a handler runs, and then stays true."""
 
-    __slots__ = ("_bell", "_set")
-
-    def __init__(self) -> None:
-        self._set = False
-        self._bell: threading.Event | None = None
+    # Every job has two, and hardly any is ever set: no `__init__` that would run for nothing.
+    _set = False
+    _bell: threading.Event | None = None
 
     def __bool__(self) -> bool:
         return self._set

@@ -168,12 +168,11 @@ class Told(inotify.Watch):
     """A kernel that tells of one write, and of no other."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.asked: list[float] = []
 
     def wait(self, seconds: float) -> bool:
-        del seconds
-        self.asked += 1
-        return self.asked == 1
+        self.asked.append(seconds)
+        return len(self.asked) == 1
 
 
 def test_it_looks_often_for_a_while_after_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,12 +182,13 @@ def test_it_looks_often_for_a_while_after_a_write(monkeypatch: pytest.MonkeyPatc
     told = Told()
     nap = bell_sqlite._Nap(told)
     assert nap.take() == 0.0, "told of a write: look at once"
-    for _ in range(3):
-        assert nap.take() == bell_sqlite.LOOK_SECONDS
+    assert [nap.take() for _ in range(3)] == list(bell_sqlite.SOON_SECONDS)
+    asleep, often = bell_sqlite.ASLEEP_SECONDS, bell_sqlite.LOOK_SECONDS
+    assert [nap.take(), nap.take()] == [0.0, 0.0]
+    assert told.asked == [asleep, often, often], "awake, and woken by the next write"
     now += bell_sqlite.AWAKE_SECONDS + 0.001
-    assert told.asked == 1
     assert nap.take() == 0.0
-    assert told.asked == 2, "asleep again"
+    assert told.asked[3:] == [asleep], "asleep again"
 
 
 def test_without_help_of_the_kernel_it_looks_all_the_time(
