@@ -293,6 +293,8 @@ class Client(TaskSet):
     oldest_ready_async = _awaiting(inspect.oldest_ready)
     paused_queues = _blocking(inspect.paused_queues)
     paused_queues_async = _awaiting(inspect.paused_queues)
+    about = _blocking(inspect.about)
+    about_async = _awaiting(inspect.about)
     workers = _blocking(presence.workers)
     workers_async = _awaiting(presence.workers)
 
@@ -345,6 +347,14 @@ class Client(TaskSet):
                 "no database is named: use Tenure('sqlite:///jobs.db') or set TENURE_URL"
             )
         return url
+
+    def use_url(self, url: str) -> None:
+        """Work on another database than the one named before; only while nothing is open."""
+        if self._store is not None or len(self._async_stores):
+            raise InvalidInput(
+                "the database is open already; choose another one before its first use"
+            )
+        self._url = url
 
     @property
     def store(self) -> Store:

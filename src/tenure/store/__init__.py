@@ -10,13 +10,14 @@ api.py          `Store` and `AsyncStore`, what callers hold in their hands
 
 from tenure.store.api import AsyncStore, Store, open_async_store, open_store
 from tenure.store.bell import Bell
-from tenure.store.inspect import Count, OldestReady, Page, PausedQueue
+from tenure.store.inspect import About, Count, OldestReady, Page, PausedQueue
 from tenure.store.settle import LANDED, STALE, Answer
 from tenure.store.sweep import Swept
 
 __all__ = [
     "LANDED",
     "STALE",
+    "About",
     "Answer",
     "AsyncStore",
     "Bell",

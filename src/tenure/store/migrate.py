@@ -29,9 +29,7 @@ def check_version(version: int | None, min_code: int | None) -> None:
             f"this is {VERSION}. Upgrade the tenure package"
         )
     if version < VERSION:
-        raise SchemaTooOld(
-            f"the schema is at version {version}, not {VERSION}; call app.migrate()"
-        )
+        raise SchemaTooOld(f"the schema is at version {version}, not {VERSION}; call app.migrate()")
 
 
 def migrate_sqlite(connection: Connection) -> int:

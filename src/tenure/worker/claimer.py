@@ -7,6 +7,7 @@ a slot that came free, cuts a rest short.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from tenure.client import Client
 from tenure.errors import SchemaError, StoreError
@@ -20,6 +21,7 @@ from tenure.worker.slots import Pace, Shares, Slots
 from tenure.worker.world import World
 
 OUTAGE_PAUSE_SECONDS = 1.0
+TOUCH_SECONDS = 1.0
 TakeOn = Callable[[Lease, float, float], None]
 log = logging.getLogger("tenure.worker")
 
@@ -54,6 +56,7 @@ class Claimer:
         self._no_room = False
         self._stopping = False
         self._failing = False
+        self._touched_at = -TOUCH_SECONDS
         self.claims = 0
 
     def ring(self) -> None:
@@ -91,6 +94,7 @@ class Claimer:
                 await self._after(error)
                 continue
             self._says_it_is_back()
+            self._touch_health_file()
             if claimed:
                 pause = self._settings.busy_poll_seconds
             if claimed and not short:
@@ -172,6 +176,17 @@ class Claimer:
             log.warning("claiming for %s failed, trying again: %s", self._worker, error)
         self._failing = True
         await asyncio.sleep(OUTAGE_PAUSE_SECONDS * (0.5 + self._world.random()))
+
+    def _touch_health_file(self) -> None:
+        """For probes: claims make progress. At most once a second."""
+        file, now = self._settings.health_file, self._world.monotonic()
+        if file is None or now - self._touched_at < TOUCH_SECONDS:
+            return
+        self._touched_at = now
+        try:
+            Path(file).touch()
+        except OSError as error:
+            log.warning("the health file %s cannot be touched: %s", file, error)
 
     def _says_it_is_back(self) -> None:
         if self._failing:

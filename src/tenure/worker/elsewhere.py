@@ -25,6 +25,7 @@ class AppRef(msgspec.Struct, frozen=True):
 
     module: str
     name: str
+    url: str
     search_path: tuple[str, ...]
     script: str | None = None
     package: str | None = None
@@ -38,6 +39,7 @@ class AppRef(msgspec.Struct, frozen=True):
         app = getattr(module, self.name, None)
         if not isinstance(app, Client):
             raise ConfigError(f"{self.module} has no application called {self.name}")
+        app.use_url(self.url)
         return app
 
 
@@ -46,24 +48,24 @@ def locate(app: Client) -> AppRef:
     for module in list(sys.modules.values()):
         for name, value in list(getattr(module, "__dict__", {}).items()):
             if value is app and isinstance(module, ModuleType):
-                return _ref(module, name)
+                return _ref(module, name, app.url)
     raise ConfigError(
         "other processes must be able to import the application: assign it to a name at the top "
         "level of a module, such as app = Tenure(...)"
     )
 
 
-def _ref(module: ModuleType, name: str) -> AppRef:
+def _ref(module: ModuleType, name: str, url: str) -> AppRef:
     path = tuple(entry or str(Path.cwd()) for entry in sys.path)
     if module.__name__ not in ("__main__", SCRIPT):
-        return AppRef(module.__name__, name, path)
+        return AppRef(module.__name__, name, url, path)
     file = getattr(module, "__file__", None)
     if file is None or not Path(file).is_file():
         raise ConfigError(
             "the application is defined in an interactive session; put it into a file, so that "
             "other processes can import it"
         )
-    return AppRef(module.__name__, name, path, str(Path(file).resolve()), module.__package__)
+    return AppRef(module.__name__, name, url, path, str(Path(file).resolve()), module.__package__)
 
 
 def _load_script(ref: AppRef) -> ModuleType:
