@@ -29,6 +29,7 @@ from tenure.tasks import Call, Task, TaskSet
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S")
 
 Operation = Callable[Concatenate[Scope, P], Coroutine[Any, Any, R]]
 
@@ -251,6 +252,8 @@ class Client(TaskSet):
         self._async_stores: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncStore]
         self._async_stores = WeakKeyDictionary()
         self._workers = 0
+        self._wrap: Callable[[Store], Store] = _same
+        self._wrap_async: Callable[[AsyncStore], AsyncStore] = _same
         self.hooks = Hooks()
         self.watcher: Watcher | None = None
         """Sees every operation of this application. Set it before the first one."""
@@ -396,6 +399,26 @@ class Client(TaskSet):
             self._async_stores[loop] = store
         return store
 
+    @contextmanager
+    def wrapped_stores(
+        self,
+        wrap: Callable[[Store], Store],
+        wrap_async: Callable[[AsyncStore], AsyncStore],
+        url: str | None = None,
+    ) -> Iterator[None]:
+        """For tests: all stores pass through these functions, on another database if one is named.
+
+        Closed before and after: the application is then as it was.
+        """
+        self.close()
+        before = (self._wrap, self._wrap_async, self._url)
+        self._wrap, self._wrap_async, self._url = wrap, wrap_async, url or self._url
+        try:
+            yield
+        finally:
+            self.close()
+            self._wrap, self._wrap_async, self._url = before
+
     @property
     def is_local(self) -> bool:
         """Do the jobs live in a SQLite file?"""
@@ -464,6 +487,10 @@ class Client(TaskSet):
         trace: TracebackType | None,
     ) -> None:
         await self.close_async()
+
+
+def _same(store: S) -> S:
+    return store
 
 
 def _checked(calls: Sequence[Call[Any]]) -> Sequence[Call[Any]]:

@@ -1,0 +1,82 @@
+"""A clock that stands still, and an application that lives by it."""
+
+import inspect
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from tenure.client import Client
+from tenure.job import check_seconds, check_time
+from tenure.store import AsyncStore, Store
+from tenure.store.session import Scope
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Operation = Callable[Concatenate[Scope, P], Coroutine[Any, Any, R]]
+
+START = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
+
+
+class Clock:
+    """A time that moves when it is told to."""
+
+    def __init__(self, now: datetime = START) -> None:
+        check_time("now", now)
+        self.now = now
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        check_seconds("seconds", seconds)
+        self.now += timedelta(seconds=seconds)
+
+
+class FrozenStore(Store):
+    """A store that is told the time."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        super().__init__(store._scope.session, store._scope.tenant)
+        self._clock = clock
+
+    def run(self, call: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return super().run(call, *args, **_told(call, kwargs, self._clock))
+
+    def for_tenant(self, tenant: str) -> Store:
+        return FrozenStore(super().for_tenant(tenant), self._clock)
+
+    def in_threads(self) -> AsyncStore:
+        return FrozenAsyncStore(super().in_threads(), self._clock)
+
+
+class FrozenAsyncStore(AsyncStore):
+    """The same for the other colour."""
+
+    def __init__(self, store: AsyncStore, clock: Clock) -> None:
+        super().__init__(store._scope.session, store._scope.tenant, store._threads)
+        self._clock = clock
+
+    async def run(self, call: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return await super().run(call, *args, **_told(call, kwargs, self._clock))
+
+    def for_tenant(self, tenant: str) -> AsyncStore:
+        return FrozenAsyncStore(super().for_tenant(tenant), self._clock)
+
+
+def _told(call: Callable[..., Any], kwargs: Any, clock: Clock) -> Any:
+    """The arguments of an operation with the time, where it takes one and none was given."""
+    if "now" in inspect.signature(call).parameters and kwargs.get("now") is None:
+        kwargs["now"] = clock.now
+    return kwargs
+
+
+@contextmanager
+def frozen(app: Client, *, url: str | None = None, clock: Clock | None = None) -> Iterator[Clock]:
+    """Let an application live by a clock that stands still, and, with `url`, on another database.
+
+    At the end the application is closed, and is as it was before.
+    """
+    clock = clock or Clock()
+    with app.wrapped_stores(
+        lambda store: FrozenStore(store, clock), lambda store: FrozenAsyncStore(store, clock), url
+    ):
+        yield clock
