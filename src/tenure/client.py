@@ -29,7 +29,6 @@ from tenure.tasks import Call, Task, TaskSet
 
 P = ParamSpec("P")
 R = TypeVar("R")
-S = TypeVar("S")
 
 Operation = Callable[Concatenate[Scope, P], Coroutine[Any, Any, R]]
 
@@ -252,8 +251,6 @@ class Client(TaskSet):
         self._async_stores: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncStore]
         self._async_stores = WeakKeyDictionary()
         self._workers = 0
-        self._wrap: Callable[[Store], Store] = _same
-        self._wrap_async: Callable[[AsyncStore], AsyncStore] = _same
         self.hooks = Hooks()
         self.watcher: Watcher | None = None
         """Sees every operation of this application. Set it before the first one."""
@@ -400,24 +397,19 @@ class Client(TaskSet):
         return store
 
     @contextmanager
-    def wrapped_stores(
-        self,
-        wrap: Callable[[Store], Store],
-        wrap_async: Callable[[AsyncStore], AsyncStore],
-        url: str | None = None,
-    ) -> Iterator[None]:
-        """For tests: all stores pass through these functions, on another database if one is named.
+    def on_trial(self, watcher: "Watcher", url: str | None = None) -> Iterator[None]:
+        """For tests: all stores pass through a watcher, on another database if one is named.
 
         Closed before and after: the application is then as it was.
         """
         self.close()
-        before = (self._wrap, self._wrap_async, self._url)
-        self._wrap, self._wrap_async, self._url = wrap, wrap_async, url or self._url
+        before = (self.watcher, self._url)
+        self.watcher, self._url = watcher, url or self._url
         try:
             yield
         finally:
             self.close()
-            self._wrap, self._wrap_async, self._url = before
+            self.watcher, self._url = before
 
     @property
     def is_local(self) -> bool:
@@ -487,10 +479,6 @@ class Client(TaskSet):
         trace: TracebackType | None,
     ) -> None:
         await self.close_async()
-
-
-def _same(store: S) -> S:
-    return store
 
 
 def _checked(calls: Sequence[Call[Any]]) -> Sequence[Call[Any]]:

@@ -76,7 +76,16 @@ def frozen(app: Client, *, url: str | None = None, clock: Clock | None = None) -
     At the end the application is closed, and is as it was before.
     """
     clock = clock or Clock()
-    with app.wrapped_stores(
-        lambda store: FrozenStore(store, clock), lambda store: FrozenAsyncStore(store, clock), url
-    ):
+    with app.on_trial(_Freezer(clock), url):
         yield clock
+
+
+class _Freezer:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def watch(self, store: Store) -> Store:
+        return FrozenStore(store, self._clock)
+
+    def watch_async(self, store: AsyncStore) -> AsyncStore:
+        return FrozenAsyncStore(store, self._clock)

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,6 +18,7 @@ from tenure.tasks import Task
 from tenure.worker.attempt import Attempt, undecodable, unknown_task
 from tenure.worker.executors import Undecodable, prepare
 
+R = TypeVar("R")
 WORKER = "testing"
 MAX_JOBS = 10_000
 
@@ -76,7 +77,7 @@ async def run_job_async(app: Client, id: int) -> Job:
     return await _run_one(app, id)
 
 
-def _finish(work: Coroutine[Any, Any, Any]) -> Any:
+def _finish(work: Coroutine[Any, Any, R]) -> R:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
