@@ -17,8 +17,8 @@ $(READY): pyproject.toml constraints.txt scripts/setup.sh
 	@PYTHON="$(PYTHON)" scripts/setup.sh
 	@touch $@
 
-demo: $(READY) ## run the example: enqueue jobs and drain them
-	@$(PY) -m examples.drain
+demo: $(READY) ## run the example: two workers, three thousand jobs, one kill
+	@$(PY) -m examples.demo
 
 check: $(READY) ## format, lint, types and import direction, without changing a file
 	@.venv/bin/ruff format --check .

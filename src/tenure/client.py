@@ -10,15 +10,22 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast
-from weakref import WeakKeyDictionary
 
 from tenure.codec import decode
-from tenure.errors import ConfigError, InvalidInput, JobFailed, TenantMismatch, WaitTimeout
+from tenure.errors import (
+    ConfigError,
+    InvalidInput,
+    JobFailed,
+    PayloadInvalid,
+    TenantMismatch,
+    WaitTimeout,
+)
 from tenure.hooks import Hooks
 from tenure.job import Enqueued, Job, State, WorkerSeen, check_seconds
 from tenure.running import current
@@ -26,9 +33,11 @@ from tenure.store import AsyncStore, Store, inspect, open_async_store, open_stor
 from tenure.store.enqueue import enqueue
 from tenure.store.session import Scope, drive
 from tenure.tasks import Call, Task, TaskSet
+from tenure.why import explain, told
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 Operation = Callable[Concatenate[Scope, P], Coroutine[Any, Any, R]]
 
@@ -131,67 +140,32 @@ async def _wait(side: Side, id: int, *, timeout_seconds: float | None = None) ->
         pause = min(pause * 1.5, LAST_LOOK_SECONDS)
 
 
-async def _why(side: Side, id: int) -> str:
+async def _why(side: Side, id: int, *, now: datetime | None = None) -> str:
     """Where the job is, and why it does not run, in words."""
-    job = await side.do(inspect.get, id)
-    match job.state:
-        case State.WAITING:
-            return f"waiting for {job.unfinished_parents} unfinished parent(s){_because(job)}"
-        case State.SCHEDULED:
-            return f"due {_when(job.due_at)}{_because(job)}"
-        case State.QUEUED if job.held:
-            return f"held{_because(job)}; unhold it to let it run"
-        case State.QUEUED if job.queue_paused:
-            return f"queue {job.queue} is paused; resume it to let its jobs run"
-        case State.QUEUED:
-            return _in_line(job, await _workers(side))
-        case State.RUNNING if job.cancel_requested:
-            return f"running on {job.worker} since {_when(job.claimed_at)}; it was asked to stop"
-        case State.RUNNING:
-            return f"running on {job.worker} since {_when(job.claimed_at)}"
-        case _:
-            return f"{job.state} {_when(job.finished_at)}{_because(job)}"
+    job = await side.do(inspect.get, id, now=now)
+    workers, paused = None, None
+    if job.queue_paused:
+        queues = await side.do(inspect.paused_queues, now=now)
+        paused = next((queue.reason for queue in queues if queue.name == job.queue), None)
+    elif job.state in (State.SCHEDULED, State.QUEUED):
+        workers = await _workers(side, now)
+    return explain(job, now or datetime.now(UTC), workers=workers, paused=paused)
 
 
-async def _workers(side: Side) -> list[WorkerSeen] | None:
+async def _workers(side: Side, now: datetime | None) -> list[WorkerSeen] | None:
     """The workers, if the caller may see them: a tenant may not."""
     try:
-        return await side.do(presence.workers)
+        return await side.do(presence.workers, now=now)
     except TenantMismatch:
         return None
 
 
-def _in_line(job: Job, seen: Iterable[WorkerSeen] | None) -> str:
-    if seen is None:
-        return f"in line in queue {job.queue} since {_when(job.queued_at)}{_because(job)}"
-    alive = [worker for worker in seen if worker.alive]
-    if not alive:
-        return f"in line in queue {job.queue}; no worker is alive: start one"
-    serving = [worker for worker in alive if job.queue in worker.queues]
-    if not serving:
-        return f"in line; no worker serves queue {job.queue}: start one that does"
-    if not any(job.task in worker.tasks for worker in serving):
-        return (
-            f"in line in queue {job.queue}; no worker there knows task {job.task}: "
-            "start one with this code"
-        )
-    return f"in line in queue {job.queue} since {_when(job.queued_at)}{_because(job)}"
-
-
-def _when(at: Any) -> str:
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _because(job: Job) -> str:
-    return f" ({job.reason})" if job.reason else ""
-
-
-class Handle(Generic[R]):
+class Handle(Generic[R_co]):
     """An enqueued job. `created` is False when a unique key was already held by this job."""
 
     __slots__ = ("_app", "_task", "created", "id", "same_args")
 
-    def __init__(self, app: "Client", task: Task[..., R], enqueued: Enqueued) -> None:
+    def __init__(self, app: "Client", task: Task[..., R_co], enqueued: Enqueued) -> None:
         self.id = enqueued.id
         self.created = enqueued.created
         self.same_args = enqueued.same_args
@@ -201,28 +175,29 @@ class Handle(Generic[R]):
     def __repr__(self) -> str:
         return f"<Handle of {self._task.name} {self.id}>"
 
-    def wait(self, *, timeout_seconds: float | None = None) -> R:
+    def wait(self, *, timeout_seconds: float | None = None) -> R_co:
         """The typed result. Raises `JobFailed` or `WaitTimeout`."""
         return self._result(self._app.wait(self.id, timeout_seconds=timeout_seconds))
 
-    async def wait_async(self, *, timeout_seconds: float | None = None) -> R:
+    async def wait_async(self, *, timeout_seconds: float | None = None) -> R_co:
         """The typed result. Raises `JobFailed` or `WaitTimeout`."""
         return self._result(await self._app.wait_async(self.id, timeout_seconds=timeout_seconds))
 
-    def _result(self, job: Job) -> R:
+    def _result(self, job: Job) -> R_co:
         if job.state is not State.SUCCEEDED:
-            message = "" if job.error is None else f": {_message(job.error)}"
+            because = f" ({job.reason})" if job.reason else ""
             raise JobFailed(
-                f"job {job.id} of {job.task} is {job.state}{_because(job)}{message}",
+                f"job {job.id} of {job.task} is {job.state}{because}{told(job)}",
                 state=job.state,
                 error=job.error,
             )
-        return cast(R, decode(job.result or "null", self._task.result_type))
-
-
-def _message(error: str) -> str:
-    told = decode(error, dict[str, str])
-    return f"{told.get('type')}: {told.get('message')}"
+        try:
+            return cast(R_co, decode(job.result or "null", self._task.result_type))
+        except PayloadInvalid as error:
+            raise PayloadInvalid(
+                f"job {job.id} of {job.task} succeeded, but its result is not what the task's "
+                f"annotation says: {error}"
+            ) from error
 
 
 class Watcher(Protocol):
@@ -242,14 +217,17 @@ class Client(TaskSet):
         self, url: str | None = None, *, tenant: str | None = None, give_up_seconds: float = 10.0
     ) -> None:
         super().__init__()
+        if not (url is None or isinstance(url, str)):
+            raise ConfigError(f"the URL of the database is a text, not {url!r:.60}")
+        if tenant == "":
+            raise ConfigError("tenant is empty; leave it out for an application of all tenants")
         self._url = url
         self.tenant = tenant
         self._give_up_seconds = give_up_seconds
         self._lock = threading.Lock()
         self._store: Store | None = None
         self._shared_async_store: AsyncStore | None = None
-        self._async_stores: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncStore]
-        self._async_stores = WeakKeyDictionary()
+        self._async_stores: dict[asyncio.AbstractEventLoop, AsyncStore] = {}
         self._workers = 0
         self.hooks = Hooks()
         self.watcher: Watcher | None = None
@@ -307,20 +285,21 @@ class Client(TaskSet):
         return await self.whole_async_store.migrate()
 
     def enqueue_many(
-        self, calls: Sequence[Call[Any]], *, on: object | None = None
-    ) -> list[Handle[Any]]:
+        self, calls: Iterable[Call[R]], *, on: object | None = None
+    ) -> list[Handle[R]]:
         """Enqueue all of these calls, or none, in one transaction; one handle each, in order."""
-        jobs = [call.job for call in _checked(calls)]
-        return self._handles(calls, self.store.run(enqueue, jobs, on=on))
+        calls = _checked(calls)
+        return self._handles(calls, self.store.run(enqueue, [c.job for c in calls], on=on))
 
     async def enqueue_many_async(
-        self, calls: Sequence[Call[Any]], *, on: object | None = None
-    ) -> list[Handle[Any]]:
+        self, calls: Iterable[Call[R]], *, on: object | None = None
+    ) -> list[Handle[R]]:
         """Enqueue all of these calls, or none, in one transaction; one handle each, in order."""
-        jobs = [call.job for call in _checked(calls)]
-        return self._handles(calls, await self.async_store.run(enqueue, jobs, on=on))
+        calls = _checked(calls)
+        enqueued = await self.async_store.run(enqueue, [c.job for c in calls], on=on)
+        return self._handles(calls, enqueued)
 
-    def _handles(self, calls: Sequence[Call[Any]], enqueued: list[Enqueued]) -> list[Handle[Any]]:
+    def _handles(self, calls: list[Call[R]], enqueued: list[Enqueued]) -> list[Handle[R]]:
         return [
             Handle(self, call.task, answer) for call, answer in zip(calls, enqueued, strict=True)
         ]
@@ -331,6 +310,8 @@ class Client(TaskSet):
 
     def include(self, tasks: TaskSet) -> None:
         """Take in tasks that were declared without an application."""
+        if not isinstance(tasks, TaskSet):
+            raise InvalidInput(f"include takes a TaskSet, not {tasks!r:.60}")
         for task in tasks:
             self.add(task)
 
@@ -385,16 +366,24 @@ class Client(TaskSet):
         A SQLite file is opened once for both colours; PostgreSQL connections belong to one loop.
         """
         if self.is_local:
-            if self._shared_async_store is None:
-                self._shared_async_store = self.whole_store.in_threads()
-            return self._shared_async_store
+            store = self.whole_store
+            with self._lock:
+                if self._shared_async_store is None:
+                    self._shared_async_store = store.in_threads()
+                return self._shared_async_store
         loop = asyncio.get_running_loop()
-        store = self._async_stores.get(loop)
-        if store is None:
-            store = open_async_store(self.url, give_up_seconds=self._give_up_seconds)
-            store = self.watcher.watch_async(store) if self.watcher else store
-            self._async_stores[loop] = store
-        return store
+        with self._lock:
+            if loop not in self._async_stores:
+                self._close_ended_loops()
+                opened = open_async_store(self.url, give_up_seconds=self._give_up_seconds)
+                opened = self.watcher.watch_async(opened) if self.watcher else opened
+                self._async_stores[loop] = opened
+            return self._async_stores[loop]
+
+    def _close_ended_loops(self) -> None:
+        """Close the connections of loops that ended without doing so, such as `asyncio.run`'s."""
+        for loop in [loop for loop in self._async_stores if loop.is_closed()]:
+            drive(self._async_stores.pop(loop).close())  # does not suspend on PostgreSQL
 
     @contextmanager
     def on_trial(self, watcher: "Watcher", url: str | None = None) -> Iterator[None]:
@@ -418,7 +407,12 @@ class Client(TaskSet):
 
     def _tenant_at_hand(self) -> str | None:
         job = current()
-        return (job.tenant or self.tenant) if job is not None else self.tenant
+        theirs = job.tenant if job is not None else ""
+        if theirs and self.tenant not in (None, theirs):
+            raise TenantMismatch(
+                f"a job of tenant {theirs!r} cannot use an application of tenant {self.tenant!r}"
+            )
+        return theirs or self.tenant
 
     @contextmanager
     def in_use_by_worker(self) -> Iterator[None]:
@@ -434,27 +428,32 @@ class Client(TaskSet):
             raise InvalidInput("a worker of this application is at work; stop it first")
 
     def close(self) -> None:
-        """Close the connections of callers in threads; of a SQLite file, all."""
+        """Close the connections of callers in threads. The next operation opens new ones.
+
+        A SQLite file is closed for all; on PostgreSQL a running event loop closes its own.
+        """
         self._refuse_if_in_use()
         with self._lock:
             store, self._store = self._store, None
             self._shared_async_store = None
+            self._close_ended_loops()
         if store is not None:
             store.close()
 
     async def close_async(self) -> None:
-        """Close the connections of callers on this event loop; of a SQLite file, all."""
+        """Close the connections of callers on this event loop, and of those in threads."""
         self._refuse_if_in_use()
-        if self.is_local:
-            shared, self._shared_async_store, self._store = self._shared_async_store, None, None
-            if shared is not None:
-                await shared.close()
-            return
+        with self._lock:
+            shared, self._shared_async_store = self._shared_async_store, None
+        if shared is not None:
+            await shared.close()
         await self.close_loop()
+        self.close()
 
     async def close_loop(self) -> None:
         """Close the connections that belong to this event loop, before it ends."""
-        store = self._async_stores.pop(asyncio.get_running_loop(), None)
+        with self._lock:
+            store = self._async_stores.pop(asyncio.get_running_loop(), None)
         if store is not None:
             await store.close()
 
@@ -481,9 +480,10 @@ class Client(TaskSet):
         await self.close_async()
 
 
-def _checked(calls: Sequence[Call[Any]]) -> Sequence[Call[Any]]:
+def _checked(calls: Iterable[Call[R]]) -> list[Call[R]]:
     if isinstance(calls, Call):
         raise InvalidInput("enqueue_many takes a list of calls; put this one in brackets")
+    calls = list(calls)
     for call in calls:
         if not isinstance(call, Call):
             raise InvalidInput(

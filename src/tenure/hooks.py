@@ -9,7 +9,6 @@ import logging
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime
-from typing import TypeVar
 
 import msgspec
 
@@ -41,7 +40,6 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Listener = Callable[[JobEvent], None]
-F = TypeVar("F", bound=Callable[..., object])
 
 
 class Hooks:
@@ -58,7 +56,7 @@ class Hooks:
         for listener in self.listeners:
             try:
                 listener(event)
-            except Exception:
+            except BaseException:  # even SystemExit: a listener is not who ends a worker
                 log.exception("a listener failed; job %d of %s goes on", event.id, event.task)
 
     @contextmanager
@@ -76,7 +74,7 @@ def _harmless(around: Around, job: Running) -> Generator[None, None, None]:
     try:
         manager = around(job)
         manager.__enter__()
-    except Exception:
+    except BaseException:  # even SystemExit: nothing that the job itself did
         log.exception("what surrounds job %d of %s failed; it runs without", job.id, job.task)
         yield
         return

@@ -375,12 +375,18 @@ def _check_function(fn: Any) -> None:
 
 
 def task_name(fn: Callable[..., Any]) -> str:
-    """`module.function`; for a script run directly, its file's stem stands for the module."""
+    """`module.function`, the same name whether the module is imported or run.
+
+    `python -m shop.jobs` gives `shop.jobs`; of `python jobs.py` the file's stem is taken.
+    """
     module = fn.__module__
     if module in ("__main__", "__mp_main__"):
-        file = getattr(sys.modules["__main__"], "__file__", None)
-        is_file = file is not None and not file.startswith("<")  # "<stdin>" is none
-        module = Path(file).stem if file and is_file else "main"
+        main = sys.modules["__main__"]
+        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        if spec is not None and spec.name != "__mp_main__":
+            module = spec.name
+        else:  # "<stdin>" is no file
+            module = Path(file).stem if file and not file.startswith("<") else "main"
     return f"{module}.{fn.__qualname__}"
 
 

@@ -27,7 +27,7 @@ def check_transactions(said: list[str]) -> None:
     for statement in said:
         if statement.startswith("begin"):
             is_open = True
-        elif statement == "commit":
+        elif statement.endswith("commit"):
             assert is_open, said
             is_open = False
         elif statement == "rollback":

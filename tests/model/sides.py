@@ -105,7 +105,7 @@ class _Unreliable(Wire):
     _draws_ids = False
 
     async def script(self, sql: str) -> None:
-        if sql == "commit" and not self._draws_ids:
+        if sql.endswith("commit") and not self._draws_ids:
             await self.network.commit(self, lambda: self._send(sql))
             return
         self._draws_ids = False

@@ -35,7 +35,13 @@ JOIN_SECONDS = 240.0
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
-    ["tenure.store", "tenure.store.sqlite", "tenure.store.postgres", "tests.processes.roles"]
+    [
+        "tenure.store",
+        "tenure.store.sqlite",
+        "tenure.store.postgres",
+        "tests.processes.roles",
+        "tests.crash.cast",
+    ]
 )
 
 

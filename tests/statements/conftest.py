@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tenure import Tenure
 from tenure.store import Store, open_store
+from tests.statements import children
 from tests.statements.support import Background, Caller, Database, Held, session_of, wait_until
 from tests.support.stores import url_of
+from tests.worker.support import Lines
 
 Opener = Callable[[], Store]
 
@@ -111,3 +115,28 @@ def blocked_by(pg_sql: Database) -> Callable[..., None]:
         )
 
     return wait
+
+
+@pytest.fixture
+def app(shared_url: str) -> Iterator[Tenure]:
+    """An application without tasks, on each store."""
+    with Tenure(shared_url) as application:
+        yield application
+
+
+@pytest.fixture
+def children_app(shared_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tenure]:
+    """The application whose handlers run in child processes, on each store."""
+    monkeypatch.setenv("TENURE_URL", shared_url)
+    with children.app:
+        yield children.app
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    """What the worker logs."""
+    kept = Lines()
+    logger = logging.getLogger("tenure")
+    logger.addHandler(kept)
+    yield kept
+    logger.removeHandler(kept)

@@ -309,7 +309,7 @@ def lose_the_answer_to_a_commit(
 
     async def cutting(self: Blocking, sql: str) -> None:
         await script(self, sql)
-        if sql == "commit" and not cut:
+        if sql.endswith("commit") and not cut:
             cut.append(sql)
             meanwhile()
             self.connection.close()

@@ -31,6 +31,7 @@ TABLES = (
     "note",
     "parent",
     "queue",
+    "worker",
 )
 
 

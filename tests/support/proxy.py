@@ -139,7 +139,7 @@ class Link:
         self.said.append(statement)
 
     def _ordered_cut(self, message: bytes) -> Cut | None:
-        if message[:1] != b"Q" or message[5:].rstrip(b"\0") != b"commit":
+        if message[:1] != b"Q" or not message[5:].rstrip(b"\0").endswith(b"commit"):
             return None
         return self._proxy.take_order(self.transaction)
 

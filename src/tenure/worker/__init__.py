@@ -7,5 +7,5 @@ executors.py  coroutines, threads   children.py child.py messages.py elsewhere.p
 attempt.py    how an attempt ended  settler.py    batches of settlements
 heartbeat.py  leases renewed        services.py   promote, sweep, prune
 context.py    the running job       holding.py    what is in hand
-world.py      the seam to time, chance and processes
+world.py      the seam to time, chance and processes              recorder.py    what happened
 """

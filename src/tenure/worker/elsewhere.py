@@ -59,6 +59,8 @@ def _ref(module: ModuleType, name: str, url: str) -> AppRef:
     path = tuple(entry or str(Path.cwd()) for entry in sys.path)
     if module.__name__ not in ("__main__", SCRIPT):
         return AppRef(module.__name__, name, url, path)
+    if module.__spec__ is not None and module.__spec__.name != SCRIPT:  # python -m package.module
+        return AppRef(module.__spec__.name, name, url, path)
     file = getattr(module, "__file__", None)
     if file is None or not Path(file).is_file():
         raise ConfigError(

@@ -262,7 +262,7 @@ class RecordingWorld(World):
             self._log.write(Ended(id=job.id, token=job.token, worker=job.worker, error=error))
 
 
-# --- what is worth knowing of each operation -------------------------------------------------------
+# --- what is worth knowing of each operation ------------------------------------------------------
 
 
 class Op(msgspec.Struct, frozen=True):

@@ -42,6 +42,7 @@ class Services:
     async def _sweep(self) -> None:
         more = True
         while more:
+            self._world.crash_point("before sweep")
             swept = await self._store.sweep()
             more = swept.more
             if swept.requeued or swept.finished:

@@ -86,10 +86,11 @@ class Shift:
         self._confirming: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
-        """Begin to shut down. Called on the event loop."""
+        """Begin to shut down: from here on nothing starts. Called on the event loop."""
         self._stopping.set()
         if self.ready.is_set():
             self._claimer.stop()
+            self._return_unstarted()
 
     async def run(self) -> None:
         """Work until `stop` is called, then drain. Raises what keeps the worker from working."""
@@ -109,7 +110,7 @@ class Shift:
             bell = stores.beating.bell(lambda: self._from_thread(self._claimer.ring))
             bell.start()
             ends.callback(bell.stop)
-            log.info("worker %s serves %s", self.name, ", ".join(self.settings.queues))
+            self._say_what_it_serves()
             await self._work(background)
         log.info("worker %s stopped", self.name)
 
@@ -155,6 +156,16 @@ class Shift:
         await self._drain()
         for task in failed:
             task.result()
+
+    def _say_what_it_serves(self) -> None:
+        log.info("worker %s serves %s", self.name, ", ".join(self.settings.queues))
+        known = {task.options_of_task.queue for task in self.app}
+        for queue in self.settings.queues:
+            if known and queue not in known:
+                log.warning(
+                    "worker %s serves queue %s, to which no task of its application goes; its "
+                    "tasks go to %s", self.name, queue, ", ".join(sorted(known)),
+                )  # fmt: skip
 
     def _close_executors(self) -> None:
         for executor in self._executors.values():
@@ -209,7 +220,10 @@ class Shift:
         for holding in unknown:
             self._say(logging.WARNING, holding.job, "no handler here for this task; put back")
             self._settler.add(holding, unknown_task(holding.job))
-        self._start(self._slots.admit(known))
+        if self._stopping.is_set():  # the claim was under way when the stop came
+            self._put_back(known, "shutdown")
+        else:
+            self._start(self._slots.admit(known))
 
     def _start(self, holdings: Sequence[Holding]) -> None:
         by_kind: dict[Kind, list[Holding]] = {}
@@ -399,10 +413,13 @@ class Shift:
 
     # --- shutdown --------------------------------------------------------------------------------
 
-    async def _drain(self) -> None:
+    def _return_unstarted(self) -> None:
         self._put_back(self._slots.take_back_waiting(), "shutdown")
         for executor in self._executors.values():
             self._release(executor.take_back(), "shutdown")
+
+    async def _drain(self) -> None:
+        self._return_unstarted()
         log.info(
             "worker %s is draining; still running: %d, for at most %g s",
             self.name, len(self._unfinished()), self.settings.drain_seconds,

@@ -1,0 +1,212 @@
+"""A stage for crash tests: worker processes, gates, what handlers said, and the record of it all.
+
+stage.add(hold.call("later"))
+victim = stage.worker(moment="before settle", signal=signal.SIGKILL)    # meets it there
+stage.heard("ran")
+stage.open("later")
+stage.worker()
+stage.drained()
+stage.check()                       # every invariant, over everything that was recorded
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tenure.job import Job
+from tenure.store import open_store, sweep
+from tenure.store.session import Tx
+from tenure.tasks import Call
+from tenure.worker.recorder import RecordingWorld
+from tenure.worker.worker import Worker
+from tests.crash import handlers
+from tests.processes.crew import Crew, Member, Voice
+from tests.support.invariants import Books, Expected, check
+
+LEASE_SECONDS = 1.0
+PATIENCE_SECONDS = 30.0
+LOOK_SECONDS = 0.005
+STALL = 0
+"""Instead of a signal: this part of the process hangs, for as long as the test lasts."""
+MID_SWEEP = "in the middle of a sweep"
+
+FAST: Mapping[str, Any] = {
+    "lease_seconds": LEASE_SECONDS,
+    "heartbeat_seconds": 0.3,
+    "sweep_seconds": 0.1,
+    "promote_seconds": 0.05,
+    "idle_poll_seconds": 0.05,
+    "drain_seconds": 10.0,
+    "kill_seconds": 0.5,
+}
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE_SECONDS) -> None:
+    """Wait until it is true; fail when it does not come."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"it never happened: {what}"
+        time.sleep(LOOK_SECONDS)
+
+
+@dataclass(frozen=True)
+class Word:
+    """Something that a handler, or a process at a chosen moment, has said."""
+
+    kind: str
+    job: int | None
+    token: int | None
+    pid: int
+    at: float
+    what: Any
+
+
+class StageWorld(RecordingWorld):
+    """Records everything, and sends the process a signal at one moment of its life."""
+
+    def __init__(self, folder: Path, moment: str | None, number: int) -> None:
+        super().__init__(folder)
+        self._moment = moment
+        self._signal = number
+
+    def crash_point(self, name: str) -> None:
+        if name == self._moment:
+            self._moment = None
+            handlers.say("moment", None, name)
+            if self._signal == STALL:
+                handlers.pass_gate("stall")
+            else:
+                os.kill(os.getpid(), self._signal)
+
+
+def work(
+    voice: Voice,
+    url: str,
+    folder: Path,
+    queues: Mapping[str, int] | None,
+    settings: Mapping[str, Any],
+    moment: str | None,
+    number: int,
+) -> None:
+    """The role of a worker process."""
+    os.environ.update({"TENURE_URL": url, handlers.STAGE: str(folder)})
+    logging.basicConfig(filename=folder / f"log-{os.getpid()}", level=logging.INFO, force=True)
+    world = StageWorld(folder, moment, number)
+    if moment == MID_SWEEP:
+        _meet_in_the_middle_of_a_sweep(world)
+    if settings.get("processes", 1) == 1:
+        world.record(handlers.app)
+    voice.say("begun", os.getpid())
+    Worker(handlers.app, queues, world=world, **settings).run()
+    voice.say("left")
+
+
+def _meet_in_the_middle_of_a_sweep(world: StageWorld) -> None:
+    """The store has no crash points of its own: this one sits in the open transaction."""
+    shrink = sweep._shrink
+
+    async def meet(tx: Tx, lease_id: int, pairs: list[tuple[int, int]]) -> None:
+        world.crash_point(MID_SWEEP)
+        await shrink(tx, lease_id, pairs)
+
+    sweep._shrink = meet
+
+
+class Stage:
+    """One database, some worker processes, and the test as a client and an observer."""
+
+    def __init__(self, url: str, folder: Path, crew: Crew) -> None:
+        self.url = url
+        self.folder = folder
+        self.crew = crew
+        self._world = RecordingWorld(folder)
+        self.store = self._world.watch(open_store(url))
+
+    def close(self) -> None:
+        """Close what the test itself has open."""
+        self.store.close()
+
+    def add(self, *calls: Call[Any]) -> list[int]:
+        """Enqueue calls; answers their ids."""
+        return [answer.id for answer in self.store.enqueue([call.job for call in calls])]
+
+    def worker(
+        self,
+        queues: Mapping[str, int] | None = None,
+        *,
+        moment: str | None = None,
+        signal: int = signal.SIGKILL,
+        url: str | None = None,
+        **settings: Any,
+    ) -> Member:
+        """Start a worker process; it meets a signal at the named moment, the first time."""
+        member = self.crew.start(
+            work, url or self.url, self.folder, queues, {**FAST, **settings}, moment, int(signal)
+        )
+        member.wait_for("begun")
+        return member
+
+    def open(self, gate: str) -> None:
+        """Let those pass who wait at this gate."""
+        (self.folder / f"gate-{gate}").touch()
+
+    def said(self, kind: str, job: int | None = None) -> list[Word]:
+        """What was said so far, of one kind."""
+        path = self.folder / "said"
+        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        words = [Word(*msgspec.json.decode(line)) for line in lines]
+        return [w for w in words if w.kind == kind and job in (None, w.job)]
+
+    def heard(self, kind: str, job: int | None = None, times: int = 1) -> list[Word]:
+        """Wait until it has been said so often."""
+        until(lambda: len(self.said(kind, job)) >= times, f"{times} x {kind!r}")
+        return self.said(kind, job)
+
+    def drained(self, seconds: float = PATIENCE_SECONDS) -> None:
+        """Wait until no job is live."""
+        until(lambda: not self.store.count_live(), "an empty backlog", seconds)
+
+    def finished(self, id: int, seconds: float = PATIENCE_SECONDS) -> Job:
+        """Wait until a job is final."""
+        until(lambda: self.store.get(id).state.final, f"the end of job {id}", seconds)
+        return self.store.get(id)
+
+    def story(self, id: int) -> list[tuple[str, int]]:
+        """What happened to a job: kinds and tokens."""
+        return [(event.kind, event.token) for event in self.store.timeline(id)]
+
+    def at(self, id: int, kind: str, token: int) -> float:
+        """When that happened, by the database's clock."""
+        [event] = [e for e in self.store.timeline(id) if (e.kind, e.token) == (kind, token)]
+        return event.at.timestamp()
+
+    def log_of(self, member: Member) -> str:
+        """What a worker process has logged."""
+        return (self.folder / f"log-{member.pid}").read_text()
+
+    def check(self, **expected: Any) -> Books:
+        """Assert every invariant."""
+        return check(self.folder, self.url, Expected(**expected))
+
+
+def gone(member: Member, seconds: float = PATIENCE_SECONDS) -> int:
+    """Wait until a process has ended; answers its exit code, negative for a signal."""
+    member.process.join(seconds)
+    assert member.process.exitcode is not None, f"process {member.pid} did not end"
+    assert not member.said("error"), member.said("error")
+    return member.process.exitcode
+
+
+def is_stopped(pid: int) -> bool:
+    """Has the process been stopped by a signal?"""
+    status = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return status == "T"

@@ -1,0 +1,58 @@
+"""A worker beside the test, and patience."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Unpack
+
+from tenure import Tenure, Worker
+from tenure.worker.settings import Settings
+
+PATIENCE_SECONDS = 30.0
+
+QUICK: Settings = {
+    "lease_seconds": 10.0,
+    "heartbeat_seconds": 0.1,
+    "promote_seconds": 0.02,
+    "sweep_seconds": 0.2,
+    "idle_poll_seconds": 0.05,
+}
+"""A worker that notices everything soon. The lease is long: a busy machine is not a dead worker."""
+
+
+@contextmanager
+def working(
+    app: Tenure, queues: Mapping[str, int] | None = None, **settings: Unpack[Settings]
+) -> Iterator[Worker]:
+    """`app.run_worker()` in a thread of its own. At the end it is stopped, and drains."""
+    chosen: Settings = {**QUICK, **settings}
+    worker = Worker(app, queues, **chosen)
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            worker.run()
+        except BaseException as error:  # noqa: BLE001 - raised again where the test can see it
+            failures.append(error)
+
+    thread = threading.Thread(target=run, name="test-worker", daemon=True)
+    thread.start()
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        thread.join(PATIENCE_SECONDS)
+    if failures:
+        raise failures[0]
+    assert not thread.is_alive(), "the worker does not stop"
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for something that must become true soon."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it never became true"
+        time.sleep(0.005)

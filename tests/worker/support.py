@@ -1,0 +1,213 @@
+"""What the worker's tests share: a worker beside the test, workers in processes, and waiting.
+
+`working` runs a worker in a thread of the test's process, so that a test is written in plain calls
+and its handlers may share objects with it. `Script` runs one in a process of its own, which can be
+killed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+
+from tenure import Job, JobEvent, Tenure, Worker
+from tenure.job import Event
+from tenure.worker.shift import Shift
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_SECONDS = 30.0
+FAST: dict[str, Any] = {
+    "lease_seconds": 2.0,
+    "heartbeat_seconds": 0.3,
+    "sweep_seconds": 0.1,
+    "promote_seconds": 0.05,
+    "idle_poll_seconds": 0.05,
+    "drain_seconds": 10.0,
+    "kill_seconds": 0.5,
+}
+QUICK_LEASE = FAST | {"lease_seconds": 1.0}
+
+
+def eventually(condition: Callable[[], object], *, seconds: float = PATIENCE_SECONDS) -> Any:
+    """Wait until this is true, at most so long. Answers its value."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"it did not happen within {seconds:g} s"
+        time.sleep(0.005)
+    return value
+
+
+@contextmanager
+def working(
+    app: Tenure, queues: dict[str, int] | None = None, *, world: Any = None, **settings: Any
+) -> Iterator[Worker]:
+    """A worker at work in a thread of this process. It has drained when the block is left."""
+    worker = Worker(app, queues, world=world, **(FAST | settings))
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            worker.run()
+        except BaseException as error:  # noqa: BLE001 - told to the test below
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="worker-under-test")
+    thread.start()
+    try:
+        eventually(lambda: errors or is_ready(worker))
+        assert not errors, errors
+        yield worker
+    finally:
+        worker.stop()
+        thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive(), "the worker does not stop"
+    if errors:
+        raise errors[0]
+
+
+def shift_of(worker: Worker) -> Shift:
+    """The inside of a worker that is at work."""
+    assert worker._shift is not None
+    return worker._shift
+
+
+def is_ready(worker: Worker) -> bool:
+    return worker._shift is not None and worker._shift.ready.is_set()
+
+
+@dataclass
+class Heard:
+    """The events that a listener heard, in order."""
+
+    events: list[JobEvent] = field(default_factory=list)
+
+    def kinds(self, id: int | None = None) -> list[str]:
+        """What happened, to all jobs or to one."""
+        return [event.kind for event in list(self.events) if id is None or event.id == id]
+
+
+def listen(app: Tenure) -> Heard:
+    """Keep all that the workers of this application tell."""
+    heard = Heard()
+    app.listen(heard.events.append)
+    return heard
+
+
+def ended(app: Tenure, id: int, *, seconds: float = PATIENCE_SECONDS) -> Job:
+    """The job, once it is finished."""
+    return app.wait(id, timeout_seconds=seconds)
+
+
+def story(app: Tenure, id: int) -> list[Event]:
+    """What happened to a job."""
+    return app.timeline(id)
+
+
+def kinds(app: Tenure, id: int) -> list[str]:
+    """The names of what happened to a job."""
+    return [event.kind for event in story(app, id)]
+
+
+def is_gone(pid: int) -> bool:
+    """Has this process ended? One that nobody has collected yet counts as gone."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def file_numbers(path: Path) -> list[int]:
+    """The numbers that processes have appended to a file, one per line."""
+    return [int(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
+
+
+class Lines(logging.Handler):
+    """Keeps what the library logs, as text that a user would see."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.records: list[logging.LogRecord] = []
+        self.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+    def texts(self) -> list[str]:
+        return [self.format(record) for record in list(self.records)]
+
+    def with_text(self, text: str) -> list[str]:
+        """The lines that say this."""
+        return [line for line in self.texts() if text in line]
+
+
+class Script:
+    """A Python script in a process of its own; what it prints is kept."""
+
+    def __init__(self, path: Path, url: str, *args: str, folder: Path) -> None:
+        self._said = folder / f"{path.stem}-{time.monotonic_ns()}.out"
+        with self._said.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-X", "faulthandler", str(path), *args],
+                env=os.environ | {"TENURE_URL": url, "PYTHONPATH": str(ROOT)},
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def output(self) -> str:
+        return self._said.read_text(errors="replace")
+
+    def wait_for(self, text: str, times: int = 1) -> None:
+        """Until it has said this so often."""
+
+        def said() -> bool:
+            alive = self.process.poll() is None
+            if self.output.count(text) >= times:
+                return True
+            assert alive, f"ended with {self.process.returncode}:\n{self.output}"
+            return False
+
+        eventually(said)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the script alone."""
+        self.process.send_signal(number)
+
+    def ends(self, seconds: float = PATIENCE_SECONDS) -> int:
+        """Wait for its end. Answers its exit code."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {seconds:g} s:\n{self.output}") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait()

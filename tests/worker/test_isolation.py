@@ -1,0 +1,310 @@
+"""`isolation="process"`: a child that can be killed, and that costs no more than its own attempt."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tenure import Job, State, Tenure
+from tests.support.plain import Plain
+from tests.worker import isolated
+from tests.worker.support import (
+    PATIENCE_SECONDS,
+    Lines,
+    ended,
+    eventually,
+    file_numbers,
+    is_gone,
+    kinds,
+    story,
+    working,
+)
+
+
+def error_of(job: Job) -> dict[str, str]:
+    assert job.error is not None
+    told = json.loads(job.error)
+    assert isinstance(told, dict)
+    return told
+
+
+def test_a_warm_child_serves_one_job_after_the_other(children_app: Tenure) -> None:
+    with working(children_app, process_slots=1):
+        first = isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
+        second = isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
+    assert first == second != os.getpid()
+    eventually(lambda: is_gone(first))  # it ends with its worker
+
+
+def test_a_child_leads_a_session_of_its_own(children_app: Tenure) -> None:
+    with working(children_app):
+        pid, group, session = isolated.group.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
+    assert pid == group == session
+
+
+def test_coroutines_run_in_children_too(children_app: Tenure) -> None:
+    with working(children_app, process_slots=1):
+        handle = isolated.async_pid.enqueue()
+        pid, id = handle.wait(timeout_seconds=PATIENCE_SECONDS)
+        assert id == handle.id
+        assert pid == isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
+
+
+def test_several_children_work_at_the_same_time(children_app: Tenure) -> None:
+    with working(children_app, process_slots=2):
+        handles = [isolated.sleeps.enqueue(0.5) for _ in range(2)]
+        pids = [handle.wait(timeout_seconds=PATIENCE_SECONDS) for handle in handles]
+    assert len(set(pids)) == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (isolated.exit_now.call(1), "exit 1"),
+        (isolated.exit_now.call(0), "exit 0"),
+        (isolated.segfault.call(), "exit 139 (SIGSEGV)"),
+        (isolated.abort.call(), "exit 134 (SIGABRT)"),
+        (isolated.killed.call(), "exit 137 (SIGKILL; perhaps the system ran out of memory)"),
+    ],
+    ids=["os._exit(1)", "os._exit(0)", "segfault", "abort", "kill"],
+)
+def test_a_child_that_dies_costs_one_attempt_with_the_reason_on_record(
+    children_app: Tenure, call: object, reason: str
+) -> None:
+    """B3, B4: exit by signal, by os._exit, by the killer of memory hogs."""
+    with working(children_app, process_slots=1):
+        [handle, sibling] = children_app.enqueue_many([call, isolated.pid.call()])  # type: ignore[list-item]
+        job = ended(children_app, handle.id)
+        assert ended(children_app, sibling.id).state is State.SUCCEEDED
+        assert ended(children_app, sibling.id).attempts == 1
+    assert (job.state, job.attempts, job.crashes) == (State.FAILED, 2, 0)
+    assert job.reason == reason
+    assert error_of(job)["type"] == "tenure.errors.ChildDied"
+    assert reason in error_of(job)["message"]
+    [retried] = [event for event in story(children_app, handle.id) if event.kind == "retried"]
+    assert reason in (retried.detail or "")
+
+
+def test_a_memory_limit_costs_one_attempt(children_app: Tenure) -> None:
+    """B4: here the child has a limit and lives to tell."""
+    with working(children_app, process_slots=1):
+        handle = isolated.hog.enqueue()
+        job = ended(children_app, handle.id)
+        assert isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
+    assert (job.state, job.attempts) == (State.FAILED, 2)
+    assert error_of(job)["type"] == "MemoryError"
+
+
+def test_sys_exit_is_a_failure_and_the_child_lives(children_app: Tenure) -> None:
+    """B1."""
+    with working(children_app, process_slots=1):
+        before = isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
+        job = ended(children_app, isolated.leave.enqueue(7).id)
+        after = isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
+    assert job.state is State.FAILED
+    assert error_of(job)["type"] == "SystemExit"
+    assert before == after
+
+
+def test_after_a_death_there_is_a_new_child(children_app: Tenure) -> None:
+    with working(children_app, process_slots=1):
+        before = isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
+        ended(children_app, isolated.killed.enqueue().id)
+        after = isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
+    assert before != after
+
+
+def test_output_is_kept_with_a_failed_attempt(children_app: Tenure) -> None:
+    with working(children_app, process_slots=1):
+        raised = ended(children_app, isolated.fail.enqueue("hello there").id)
+        died = ended(children_app, isolated.say_and_die.enqueue("last words").id)
+        isolated.say_and_succeed.enqueue("of no interest").wait(timeout_seconds=PATIENCE_SECONDS)
+        later = ended(children_app, isolated.fail.enqueue("again").id)
+    assert "out: hello there" in error_of(raised)["output"]
+    assert "err: hello there" in error_of(raised)["output"]
+    assert error_of(died)["output"] == "last words\n"
+    assert "again" in error_of(later)["output"]
+    assert "of no interest" not in error_of(later)["output"]
+
+
+def test_of_much_output_the_end_is_kept_and_no_more(children_app: Tenure) -> None:
+    with working(children_app, process_slots=1):
+        isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
+        before = psutil.Process().memory_info().rss
+        job = ended(children_app, isolated.pour.enqueue(64).id)
+        grown = psutil.Process().memory_info().rss - before
+    output = error_of(job)["output"]
+    assert output.endswith("the end\n")
+    assert len(output) <= 8192
+    assert grown < 32 * 2**20
+
+
+def test_endless_output_does_not_keep_a_child_alive(children_app: Tenure) -> None:
+    with working(children_app, process_slots=1):
+        started = time.monotonic()
+        job = ended(children_app, isolated.pour_for_ever.enqueue().id)
+        assert time.monotonic() - started < 10
+    assert (job.state, job.reason) == (State.FAILED, "timeout")
+
+
+def test_a_child_without_output_is_minded_without_haste(children_app: Tenure) -> None:
+    """Closed pipes are always ready to be read: who waits for them must not spin."""
+    with working(children_app, process_slots=1):
+        isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
+        before = sum(psutil.Process().cpu_times()[:2])
+        job = ended(children_app, isolated.close_output.enqueue(1.0).id)
+        used = sum(psutil.Process().cpu_times()[:2]) - before
+    assert job.state is State.SUCCEEDED
+    assert used < 0.5
+
+
+def test_a_handler_may_close_its_streams(children_app: Tenure) -> None:
+    with working(children_app, process_slots=1):
+        handle = isolated.close_streams.enqueue()
+        assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == "closed"
+        assert isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
+
+
+def test_a_handler_that_closes_the_line_to_the_worker_loses_its_child(
+    children_app: Tenure,
+) -> None:
+    """B9."""
+    with working(children_app, process_slots=1):
+        job = ended(children_app, isolated.close_everything.enqueue(60).id)
+        assert isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
+    assert job.state is State.FAILED
+    assert job.reason == "it closed its line to the worker"
+
+
+def test_progress_travels(children_app: Tenure, tmp_path: Path) -> None:
+    with working(children_app, process_slots=1):
+        handle = isolated.tells.enqueue(60)
+        seen = eventually(lambda: children_app.progress(handle.id).message)
+        assert seen == "a quarter"
+        assert children_app.progress(handle.id).fraction == 0.25
+        children_app.cancel(handle.id)
+        assert ended(children_app, handle.id).state is State.CANCELLED
+    assert file_numbers(tmp_path / "started")
+
+
+def test_a_flood_of_progress_does_no_harm(children_app: Tenure) -> None:
+    with working(children_app, process_slots=1):
+        handle = isolated.babbles.enqueue(20_000)
+        assert ended(children_app, handle.id).state is State.SUCCEEDED
+
+
+def test_checkpoints_survive_the_deaths_of_children(children_app: Tenure) -> None:
+    with working(children_app, process_slots=1):
+        handle = isolated.remembers.enqueue()
+        assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("ending", "state", "rows"),
+    [("return", State.SUCCEEDED, 1), ("roll back", State.FAILED, 0), ("die", State.SUCCEEDED, 1)],
+)
+def test_a_job_completes_itself_inside_a_child(
+    children_app: Tenure, url: str, ending: str, state: State, rows: int
+) -> None:
+    children_app.count_live()  # the file is there
+    isolated.make_ledger(url)
+    with working(children_app, process_slots=1):
+        job = ended(children_app, isolated.completes.enqueue(ending).id)
+    assert job.state is state
+    assert job.result == ('"from inside"' if rows else None)
+    with Plain(url) as plain:
+        assert plain.one("select count(*) from ledger") == rows
+
+
+def test_a_job_that_completed_itself_is_done_even_when_it_must_be_killed_after_that(
+    children_app: Tenure, url: str, tmp_path: Path, lines: Lines
+) -> None:
+    children_app.count_live()
+    isolated.make_ledger(url)
+    with working(children_app, process_slots=1):
+        call = isolated.completes.options(timeout_seconds=0.5)
+        handle = call.enqueue("hang")
+        job = ended(children_app, handle.id)
+        [pid] = eventually(lambda: file_numbers(tmp_path / "started"))
+        eventually(lambda: is_gone(pid))
+    assert (job.state, job.result) == (State.SUCCEEDED, '"from inside"')
+    assert not lines.with_text("retried")
+
+
+@pytest.mark.parametrize("what", ["object", "nan", "lock"])
+def test_nonsense_fails_in_words(children_app: Tenure, what: str) -> None:
+    """B7."""
+    with working(children_app, process_slots=1):
+        job = ended(children_app, isolated.returns_nonsense.enqueue(what).id)
+    assert (job.state, job.reason) == (State.FAILED, "the result cannot be stored")
+
+
+def test_answers_that_are_not_results(children_app: Tenure) -> None:
+    with working(children_app, process_slots=1):
+        again = isolated.answers.enqueue("retry")
+        assert again.wait(timeout_seconds=PATIENCE_SECONDS) == "second"
+        assert ended(children_app, isolated.answers.enqueue("skip").id).state is State.SKIPPED
+        cancelled = ended(children_app, isolated.answers.enqueue("cancel").id)
+        assert (cancelled.state, cancelled.reason) == (State.CANCELLED, "superseded")
+        later = isolated.answers.enqueue("snooze")
+        eventually(lambda: children_app.get(later.id).state is State.SCHEDULED)
+        assert children_app.get(later.id).reason == "not now"
+
+
+def test_a_fork_that_comes_back_says_nothing(children_app: Tenure, tmp_path: Path) -> None:
+    """B9: the fork's answer would be taken for that of the next job."""
+    with working(children_app, process_slots=1):
+        first = isolated.forks.enqueue("forked")
+        pid = first.wait(timeout_seconds=PATIENCE_SECONDS)
+        assert [pid] == file_numbers(tmp_path / "forked")
+        numbers = [isolated.counts.enqueue(n) for n in range(5)]
+        for n, handle in enumerate(numbers):
+            assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == n
+    assert file_numbers(tmp_path / "counted") == [0, 1, 2, 3, 4]
+
+
+def test_a_killed_child_is_not_found_before_its_time(children_app: Tenure, tmp_path: Path) -> None:
+    """SIGTERM from elsewhere, such as a service manager that stops all processes of a service:
+
+    the handler goes on, as the worker itself would; its child serves no other job.
+    """
+    with working(children_app, process_slots=1):
+        handle = isolated.sleeps.enqueue(1.0)
+        [pid] = eventually(lambda: file_numbers(tmp_path / "started"))
+        os.kill(pid, signal.SIGTERM)
+        assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == pid
+        assert ended(children_app, handle.id).attempts == 1
+        eventually(lambda: is_gone(pid))
+        assert isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS) != pid
+
+
+def test_an_idle_child_that_is_terminated_is_replaced(children_app: Tenure) -> None:
+    with working(children_app, process_slots=1):
+        pid = isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
+        os.kill(pid, signal.SIGTERM)
+        eventually(lambda: is_gone(pid))
+        handle = isolated.pid.enqueue()
+        assert handle.wait(timeout_seconds=PATIENCE_SECONDS) != pid
+        assert kinds(children_app, handle.id).count("retried") == 0
+
+
+@pytest.mark.slow
+def test_fifty_deaths_leave_nothing_behind(children_app: Tenure, tmp_path: Path) -> None:
+    me = psutil.Process()
+    with working(children_app, process_slots=2):
+        isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
+        threads, descriptors = me.num_threads(), me.num_fds()
+        calls = [isolated.exit_now.options(max_attempts=1).call(n % 3) for n in range(50)]
+        for handle in children_app.enqueue_many(calls):
+            assert ended(children_app, handle.id).state is State.FAILED
+        assert len(file_numbers(tmp_path / "attempts")) == 50
+        assert me.num_fds() <= descriptors + 6
+        assert me.num_threads() <= threads + 3
+        assert len(me.children()) <= 2
+    eventually(lambda: not me.children())
