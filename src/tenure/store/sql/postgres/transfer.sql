@@ -1,4 +1,4 @@
--- name: place_of_store
+-- name: identity
 -- copy: which tables these are, so that nothing is copied onto itself.
 select pg_postmaster_start_time()::text, current_database()::text, 'tenure.job'::regclass::oid::text;
 

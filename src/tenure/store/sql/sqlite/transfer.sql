@@ -1,4 +1,4 @@
--- name: place_of_store
+-- name: identity
 -- copy: which tables these are, so that nothing is copied onto itself.
 select file from pragma_database_list where name = 'main';
 
