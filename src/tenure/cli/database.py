@@ -2,7 +2,7 @@
 
 import click
 
-from tenure.cli.desk import Desk, json_option, with_desk, yes_option
+from tenure.cli.desk import Desk, json_option, refuse_missing_file, with_desk, yes_option
 from tenure.cli.show import is_terminal, write_json
 from tenure.errors import InvalidInput
 from tenure.store import open_store, transfer
@@ -59,16 +59,16 @@ def sql(engine: str, schema: str) -> None:
 
 @click.command()
 @click.option("--from", "source", required=True, help="Where the jobs are.")
-@click.option("--to", "target", required=True, help="Where they go; its own jobs stay.")
+@click.option("--to", "target", required=True, help="Where they go: a new database.")
 @yes_option
 @json_option
 def copy(source: str, target: str, yes: bool, as_json: bool) -> None:
     """Copy all live and finished jobs to another database, while nothing runs.
 
-    Stop workers and clients first. An interrupted copy is finished by running it again.
+    Stop workers and clients first. An interrupted copy is finished by running it again. Nothing is
+    overwritten, and at the end both databases are compared.
     """
-    if source == target:
-        raise InvalidInput("--from and --to are the same database")
+    refuse_missing_file(source)
     with open_store(source) as old, open_store(target) as new:
         new.migrate()
         total = transfer.count(old)

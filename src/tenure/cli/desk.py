@@ -29,7 +29,7 @@ class Desk:
         """The client; closed when the command ends."""
         if self._client is None:
             url = self.checked_url()
-            _refuse_missing_file(url)
+            refuse_missing_file(url)
             self._client = Client(url, tenant=self.tenant)
         return self._client
 
@@ -48,7 +48,7 @@ class Desk:
             self._client.close()
 
 
-def _refuse_missing_file(url: str) -> None:
+def refuse_missing_file(url: str) -> None:
     """To look at jobs must not create an empty file beside the one that was meant."""
     if url.startswith("sqlite:///"):
         file = Path(unquote(url.removeprefix("sqlite:///").partition("?")[0]))

@@ -5,6 +5,7 @@ enqueue.py claim.py settle.py sweep.py operate.py inspect.py presence.py     wha
 sql/            how each database does it, statement by statement
 sqlite.py postgres.py        transactions on each database
 bell*.py notify.py           how idle workers are woken
+transfer.py cargo.py         all jobs of one store into another one
 api.py          `Store` and `AsyncStore`, what callers hold in their hands
 """
 

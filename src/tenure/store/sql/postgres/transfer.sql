@@ -45,11 +45,11 @@ select n.id, n.bytes
 from (
     (select id, octet_length(args::text) + coalesce(octet_length(metadata::text), 0)
             + coalesce(octet_length(error::text), 0) as bytes
-     from tenure.job where id > :after order by id limit :most)
+     from tenure.job where id > :after and id <= :last order by id limit :most)
     union all
     (select id, octet_length(args::text) + coalesce(octet_length(metadata::text), 0)
             + coalesce(octet_length(error::text), 0) + coalesce(octet_length(result::text), 0)
-     from tenure.history where id > :after order by id limit :most)
+     from tenure.history where id > :after and id <= :last order by id limit :most)
     order by id limit :most) as n
 order by n.id;
 

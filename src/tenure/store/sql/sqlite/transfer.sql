@@ -38,12 +38,12 @@ select n.id, n.bytes
 from (
     select * from (
         select id, length(args) + coalesce(length(metadata), 0) + coalesce(length(error), 0) as bytes
-        from tenure.job where id > :after order by id limit :most)
+        from tenure.job where id > :after and id <= :last order by id limit :most)
     union all
     select * from (
         select id, length(args) + coalesce(length(metadata), 0) + coalesce(length(error), 0)
                + coalesce(length(result), 0)
-        from tenure.history where id > :after order by id limit :most)
+        from tenure.history where id > :after and id <= :last order by id limit :most)
     order by id limit :most) as n
 order by n.id;
 
