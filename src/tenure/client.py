@@ -281,6 +281,8 @@ class Client(TaskSet):
     oldest_ready_async = _awaiting(inspect.oldest_ready)
     paused_queues = _blocking(inspect.paused_queues)
     paused_queues_async = _awaiting(inspect.paused_queues)
+    about = _blocking(inspect.about)
+    about_async = _awaiting(inspect.about)
     workers = _blocking(presence.workers)
     workers_async = _awaiting(presence.workers)
 
@@ -337,6 +339,14 @@ class Client(TaskSet):
             )
         return url
 
+    def use_url(self, url: str) -> None:
+        """Work on another database than the one named before; only while nothing is open."""
+        if self._store is not None or len(self._async_stores):
+            raise InvalidInput(
+                "the database is open already; choose another one before its first use"
+            )
+        self._url = url
+
     @property
     def store(self) -> Store:
         """The store for callers in threads, as the tenant at hand may see it."""
@@ -384,6 +394,21 @@ class Client(TaskSet):
         """Close the connections of loops that ended without doing so, such as `asyncio.run`'s."""
         for loop in [loop for loop in self._async_stores if loop.is_closed()]:
             drive(self._async_stores.pop(loop).close())  # does not suspend on PostgreSQL
+
+    @contextmanager
+    def on_trial(self, watcher: "Watcher", url: str | None = None) -> Iterator[None]:
+        """For tests: all stores pass through a watcher, on another database if one is named.
+
+        Closed before and after: the application is then as it was.
+        """
+        self.close()
+        before = (self.watcher, self._url)
+        self.watcher, self._url = watcher, url or self._url
+        try:
+            yield
+        finally:
+            self.close()
+            self.watcher, self._url = before
 
     @property
     def is_local(self) -> bool:

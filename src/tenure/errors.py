@@ -97,6 +97,14 @@ class KeyTaken(TenureError):
     """A replay was refused: another live job holds this job's unique key."""
 
 
+class StillInUse(TenureError):
+    """A copy was refused: a worker is alive, or a job is running. Nothing was copied."""
+
+
+class CopyConflict(TenureError):
+    """Source and target of a copy differ where they must not. Nothing was overwritten."""
+
+
 class WaitTimeout(TenureError, TimeoutError):
     """The job was not finished when the waiting time was over. The job goes on."""
 

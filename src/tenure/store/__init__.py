@@ -5,18 +5,20 @@ enqueue.py claim.py settle.py sweep.py operate.py inspect.py presence.py     wha
 sql/            how each database does it, statement by statement
 sqlite.py postgres.py        transactions on each database
 bell*.py notify.py           how idle workers are woken
+transfer.py cargo.py         all jobs of one store into another one
 api.py          `Store` and `AsyncStore`, what callers hold in their hands
 """
 
 from tenure.store.api import AsyncStore, Store, open_async_store, open_store
 from tenure.store.bell import Bell
-from tenure.store.inspect import Count, OldestReady, Page, PausedQueue
+from tenure.store.inspect import About, Count, OldestReady, Page, PausedQueue
 from tenure.store.settle import LANDED, STALE, Answer
 from tenure.store.sweep import Swept
 
 __all__ = [
     "LANDED",
     "STALE",
+    "About",
     "Answer",
     "AsyncStore",
     "Bell",

@@ -23,6 +23,7 @@ from tenure.store.bell import Bell
 from tenure.store.claim import claim
 from tenure.store.enqueue import enqueue
 from tenure.store.inspect import (
+    about,
     count_finished,
     count_live,
     get,
@@ -73,8 +74,8 @@ async def _close(scope: Scope) -> None:
 
 Line = Literal["writing", "reading"]
 _READERS = frozenset(
-    {get, list_jobs, timeline, progress, count_live, count_finished, oldest_ready, paused_queues,
-     workers}
+    {about, get, list_jobs, timeline, progress, workers,
+     count_live, count_finished, oldest_ready, paused_queues}
 )  # fmt: skip
 
 
@@ -153,6 +154,7 @@ class Store:
     count_finished = _blocking(count_finished)
     oldest_ready = _blocking(oldest_ready)
     paused_queues = _blocking(paused_queues)
+    about = _blocking(about)
     announce = _blocking(announce)
     retire = _blocking(retire)
     workers = _blocking(workers)
@@ -242,6 +244,7 @@ class AsyncStore:
     count_finished = _awaiting(count_finished)
     oldest_ready = _awaiting(oldest_ready)
     paused_queues = _awaiting(paused_queues)
+    about = _awaiting(about)
     announce = _awaiting(announce)
     retire = _awaiting(retire)
     workers = _awaiting(workers)

@@ -1,4 +1,6 @@
-"""New jobs as lines of COPY's text format, and their tickets."""
+"""New jobs as lines of COPY's text format, and their tickets; and rows as they are."""
+
+from collections.abc import Sequence
 
 from tenure.job import NewJob
 from tenure.store.rows import features_of
@@ -35,6 +37,11 @@ def job_line(place: int, id: int, job: NewJob, created_at: str) -> str:
 def ticket_line(place: int, id: int, job: NewJob) -> str:
     """One line of `copy_tickets`."""
     return f"{place}\t{id}\t1\t{job.priority}\t{job.queue}\n"
+
+
+def line(row: Sequence[object]) -> str:
+    """One line of any COPY statement."""
+    return "\t".join([_field(value) for value in row]) + "\n"
 
 
 def _field(value: object) -> str:

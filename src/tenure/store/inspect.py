@@ -63,6 +63,24 @@ class PausedQueue(msgspec.Struct, frozen=True):
     reason: str | None
 
 
+class About(msgspec.Struct, frozen=True):
+    """What the store is: its engine, its schema, its clock."""
+
+    engine: str
+    engine_version: str
+    schema_version: int
+    min_code: int
+    now: datetime
+
+
+@transaction(Mode.READ)
+async def about(tx: Tx, *, now: datetime | None = None) -> About:
+    """The engine and its version, the version of the schema, and the store's clock."""
+    tx.at(now)
+    [(engine, version, schema, min_code, clock)] = await tx.fetch("about")
+    return About(engine, version, schema, min_code, tx.when(clock))
+
+
 @transaction(Mode.READ)
 async def get(tx: Tx, id: int, *, now: datetime | None = None) -> Job:
     """One job, live or finished. Raises `JobNotFound`."""

@@ -41,7 +41,7 @@ from tenure.store.bell import Bell, Ring, SilentBell
 from tenure.store.bell_postgres import PostgresBell
 from tenure.store.borrowed_postgres import wire_of
 from tenure.store.borrowing import Lent, unwrap
-from tenure.store.copying import can_copy, job_line, ticket_line
+from tenure.store.copying import can_copy, job_line, line, ticket_line
 from tenure.store.floors import Floors
 from tenure.store.notify import News, Notifier
 from tenure.store.rows import job_row, raw
@@ -160,6 +160,10 @@ class PostgresTx(Tx):
 
     async def end_jobs(self, rows: str) -> list[Row]:
         return await self.fetch("finish", rows=rows)
+
+    async def write_rows(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
+        [sql] = self._sql[statement]
+        await self._wire.copy(sql, "".join([line(row) for row in rows]))
 
 
 def _success(job: Done) -> tuple[object, ...]:

@@ -84,6 +84,10 @@ class Tx(ABC):
         """fail, skip, abort, cancel, sweep: the same for rows of `finish`."""
 
     @abstractmethod
+    async def write_rows(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
+        """copy: write rows as they are, by a statement that names their columns in this order."""
+
+    @abstractmethod
     def time(self, at: datetime | None) -> object:
         """A time as this store writes it."""
 

@@ -155,6 +155,9 @@ class SQLiteTx(Tx):
         await self._drop_live(moved)
         return moved
 
+    async def write_rows(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
+        await self._each(statement, rows)
+
     async def _drop_live(self, moved: list[Row]) -> None:
         if moved:
             await self.fetch("drop_live", ids=to_json([row[0] for row in moved]))

@@ -13,7 +13,9 @@ from typing import Literal
 
 Dialect = Literal["postgres", "sqlite"]
 
-TOPICS = ("enqueue", "claim", "settle", "sweep", "operate", "inspect", "presence", "bell")
+TOPICS = (
+    "enqueue", "claim", "settle", "sweep", "operate", "inspect", "presence", "bell", "transfer",
+)  # fmt: skip
 
 _NAME_LINE = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _COMMENT_LINE = re.compile(r"^\s*--.*\n", re.MULTILINE)

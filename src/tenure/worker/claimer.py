@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from pathlib import Path
 
 from tenure.client import Client
 from tenure.errors import SchemaError, StoreError
@@ -21,6 +22,7 @@ from tenure.worker.slots import Pace, Shares, Slots
 from tenure.worker.world import World
 
 OUTAGE_PAUSE_SECONDS = 1.0
+TOUCH_SECONDS = 1.0
 TakeOn = Callable[[Lease, float, float], None]
 log = logging.getLogger("tenure.worker")
 
@@ -59,6 +61,7 @@ class Claimer:
         self._pause, self._next_poll = settings.busy_poll_seconds, 0.0
         self._stopping = False
         self._failing = False
+        self._touched_at = -TOUCH_SECONDS
         self.claims = 0
 
     def ring(self) -> None:
@@ -97,6 +100,7 @@ class Claimer:
                 await self._after(error)
                 continue
             self._says_it_is_back()
+            self._touch_health_file()
             if claimed:
                 self._pause = self._settings.busy_poll_seconds
                 self._next_poll = now() + self._pause
@@ -191,6 +195,17 @@ class Claimer:
         while not self._stopping and (left := until - self._world.monotonic()) > 0:
             self._wake.clear()
             await self._rest(left)
+
+    def _touch_health_file(self) -> None:
+        """For probes: claims make progress. At most once a second."""
+        file, now = self._settings.health_file, self._world.monotonic()
+        if file is None or now - self._touched_at < TOUCH_SECONDS:
+            return
+        self._touched_at = now
+        try:
+            Path(file).touch()
+        except OSError as error:
+            log.warning("the health file %s cannot be touched: %s", file, error)
 
     def _says_it_is_back(self) -> None:
         if self._failing:

@@ -39,6 +39,7 @@ class AppRef(msgspec.Struct, frozen=True):
 
     module: str
     name: str
+    url: str
     search_path: tuple[str, ...]
     argv: tuple[str, ...]
     script: str | None = None
@@ -53,6 +54,7 @@ class AppRef(msgspec.Struct, frozen=True):
         app = getattr(module, self.name, None)
         if not isinstance(app, Client):
             raise ConfigError(f"{self.module} has no application called {self.name}")
+        app.use_url(self.url)
         return app
 
 
@@ -69,7 +71,7 @@ def locate(app: Client) -> AppRef:
             "other processes must be able to import the application: assign it to a name at the "
             "top level of a module, such as app = Tenure(...)"
         )
-    return _ref(*min(homes, key=lambda home: home[0].__name__ in _SCRIPTS))
+    return _ref(*min(homes, key=lambda home: home[0].__name__ in _SCRIPTS), app.url)
 
 
 def refuse_while_imported() -> None:
@@ -81,19 +83,21 @@ def refuse_while_imported() -> None:
         )
 
 
-def _ref(module: ModuleType, name: str) -> AppRef:
+def _ref(module: ModuleType, name: str, url: str) -> AppRef:
     path, argv = tuple(entry or str(Path.cwd()) for entry in sys.path), tuple(sys.argv)
     if module.__name__ not in _SCRIPTS:
-        return AppRef(module.__name__, name, path, argv)
+        return AppRef(module.__name__, name, url, path, argv)
     if module.__spec__ is not None and module.__spec__.name != SCRIPT:  # python -m package.module
-        return AppRef(module.__spec__.name, name, path, argv)
+        return AppRef(module.__spec__.name, name, url, path, argv)
     file = getattr(module, "__file__", None)
     if file is None or not Path(file).is_file():
         raise ConfigError(
             "the application is defined in an interactive session; put it into a file, so that "
             "other processes can import it"
         )
-    return AppRef(module.__name__, name, path, argv, str(Path(file).resolve()), module.__package__)
+    return AppRef(
+        module.__name__, name, url, path, argv, str(Path(file).resolve()), module.__package__
+    )
 
 
 def _load_script(ref: AppRef) -> ModuleType:

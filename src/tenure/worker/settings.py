@@ -37,6 +37,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     kill_seconds: float = 5.0
     """How long a handler that was told to stop may take before it is killed, or counts as stuck."""
 
+    health_file: str | None = None
+    """A file to touch while claims make progress, for probes."""
+
     def __post_init__(self) -> None:
         if not self.queues:
             raise ConfigError("a worker serves at least one queue: queues={'default': 0}")
@@ -90,6 +93,7 @@ class Settings(TypedDict, total=False):
     idle_poll_seconds: float
     drain_seconds: float
     kill_seconds: float
+    health_file: str | None
 
 
 def settings_of(queues: Mapping[str, int] | None, given: Settings) -> WorkerSettings:

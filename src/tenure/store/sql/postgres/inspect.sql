@@ -113,3 +113,9 @@ select fraction, message, reported_at, checkpoint::text, saved_at from tenure.no
 -- name: clock
 -- prune: retention is judged by this, not by the clock of whoever asks.
 select coalesce(:now::timestamptz, clock_timestamp());
+
+-- name: about
+-- What the store is, and the version of its schema.
+select 'PostgreSQL', current_setting('server_version'), v.version, v.min_code,
+       coalesce(:now::timestamptz, clock_timestamp())
+from tenure.schema_version v;

@@ -114,3 +114,7 @@ select fraction, message, reported_at, checkpoint, saved_at from tenure.note whe
 -- name: clock
 -- prune: retention is judged by this, not by the clock of whoever asks.
 select :now;
+
+-- name: about
+-- What the store is, and the version of its schema.
+select 'SQLite', sqlite_version(), version, min_code, :now from tenure.schema_version;

@@ -1,0 +1,8 @@
+"""The command line: `tenure COMMAND`. It consumes the client only, and holds no SQL.
+
+main.py      the commands, loaded one by one    desk.py     what every command shares
+config.py    where settings come from           show.py     tables, times, JSON
+filters.py   one grammar to choose jobs         screen.py   a view that repaints itself
+endings.py   errors become exit codes
+jobs.py operate.py queues.py worker.py database.py health.py top.py    the commands
+"""

@@ -1,0 +1,186 @@
+"""What a copy carries from store to store: jobs with all that is known of them, keys, pauses.
+
+Rows travel in a form of their own, the same for all stores: times are datetimes, flags are bools,
+JSON is text, to the letter. Whether two stores hold the same is whether these are equal.
+
+Not carried: leases and workers, of which there are none; void tickets; the story of jobs that are
+gone; the number of an event, which only says in which order the events of a job stand.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from tenure.job import MAX_ID
+from tenure.store.session import Row, Tx, to_json
+
+CHUNK_ROWS = 1000
+CHUNK_BYTES = 16 * 2**20
+"""A chunk of jobs ends where either is reached, with at least one: memory stays bounded."""
+
+Key = int | tuple[str, ...]
+Chunk = dict[Key, tuple[Any, ...]]
+
+_TIMES = frozenset(
+    {"at", "claimed_at", "created_at", "due_at", "expires_at", "finished_at", "paused_at",
+     "queued_at", "reported_at", "saved_at"}
+)  # fmt: skip
+_FLAGS = frozenset({"held", "cancel_requested", "suspect"})
+
+
+class Table(NamedTuple):
+    """A table and its columns, in the order in which the statements name them."""
+
+    name: str
+    columns: tuple[str, ...]
+
+    def read(self, tx: Tx, row: Row) -> Row:
+        """A row of this store in the form that all stores share."""
+        return tuple(
+            value if value is None else
+            tx.when(value) if column in _TIMES else
+            bool(value) if column in _FLAGS else value
+            for column, value in zip(self.columns, row, strict=True)
+        )  # fmt: skip
+
+    async def write(self, tx: Tx, rows: Iterable[Row]) -> None:
+        """Write such rows into this store."""
+        ours = [
+            tuple(
+                tx.time(value) if column in _TIMES else value
+                for column, value in zip(self.columns, row, strict=True)
+            )
+            for row in rows
+        ]
+        if ours:
+            await tx.write_rows(f"write_{self.name}", ours)
+
+
+def _table(name: str, columns: str) -> Table:
+    return Table(name, tuple(columns.split()))
+
+
+JOB_TABLES: tuple[Table, ...] = (
+    _table(
+        "job",
+        """id token place created_at due_at queued_at timeout_seconds unique_seconds priority
+        attempts max_attempts crashes features held cancel_requested tenant queue task args retry
+        metadata error reason parked unique_scope unique_key unique_until""",
+    ),
+    _table("ready", "job_id queue priority place token suspect"),
+    _table("due", "job_id due_at token"),
+    _table(
+        "history",
+        """id token created_at claimed_at finished_at duration_seconds timeout_seconds
+        unique_seconds state priority attempts max_attempts crashes features tenant queue task args
+        worker result error reason retry metadata unique_scope unique_key unique_until""",
+    ),
+    _table("event", "job_id at token kind worker call detail"),
+    _table("note", "job_id token fraction message reported_at checkpoint saved_at"),
+    _table("parent", "job_id parent_id parent_state"),
+)
+"""All that is known of a job. The first column is its id."""
+_LIVE, _FINISHED = 0, 3
+
+UNIQUE_KEYS = _table("unique_key", "tenant scope key job_id until fingerprint expires_at")
+QUEUES = _table("queue", "name paused_at reason")
+
+
+class Kind(ABC):
+    """One kind of thing that is carried. Each has a key, under which it is found again."""
+
+    first: Key
+    """Comes before all keys."""
+
+    @abstractmethod
+    def name(self, key: Key) -> str:
+        """What a message calls the one with this key."""
+
+    @abstractmethod
+    async def next_keys(self, tx: Tx, after: Key) -> list[Key]:
+        """The keys of the next chunk, in order."""
+
+    @abstractmethod
+    async def read(self, tx: Tx, keys: list[Key]) -> Chunk:
+        """Those of them that are there, in the same order, with all that belongs to each."""
+
+    @abstractmethod
+    async def write(self, tx: Tx, chunk: Chunk) -> None:
+        """Write them; none of them is there."""
+
+
+class Jobs(Kind):
+    """Jobs, live and finished, each with its ticket and its story; those up to the last id."""
+
+    first = 0
+
+    def __init__(self, last: int = MAX_ID) -> None:
+        self._last = last
+
+    def name(self, key: Key) -> str:
+        return f"job {key}"
+
+    async def next_keys(self, tx: Tx, after: Key) -> list[Key]:
+        keys: list[Key] = []
+        room = CHUNK_BYTES
+        for id, size in await tx.fetch("next_jobs", after=after, last=self._last, most=CHUNK_ROWS):
+            room -= size
+            if keys and room < 0:
+                break
+            keys.append(id)
+        return keys
+
+    async def read(self, tx: Tx, keys: list[Key]) -> Chunk:
+        found: dict[Key, tuple[list[Row], ...]] = {
+            key: tuple([] for _ in JOB_TABLES) for key in keys
+        }
+        ids = to_json(keys)
+        for n, table in enumerate(JOB_TABLES):
+            for row in await tx.fetch(f"{table.name}_rows", ids=ids):
+                found[row[0]][n].append(table.read(tx, row))
+        return {key: rows for key, rows in found.items() if rows[_LIVE] or rows[_FINISHED]}
+
+    async def write(self, tx: Tx, chunk: Chunk) -> None:
+        for n, table in enumerate(JOB_TABLES):
+            await table.write(tx, (row for rows in chunk.values() for row in rows[n]))
+
+
+class _Listed(Kind):
+    """The rows of one table. Its first columns are their key, and the last of those is a name."""
+
+    def __init__(self, what: str, table: Table, key_columns: int) -> None:
+        self._what = what
+        self._table = table
+        self._names = table.columns[:key_columns]
+        self.first = ("",) * key_columns
+
+    def name(self, key: Key) -> str:
+        assert isinstance(key, tuple)
+        return f"{self._what} {key[-1]!r}"
+
+    async def next_keys(self, tx: Tx, after: Key) -> list[Key]:
+        return [*await tx.fetch(f"next_{self._table.name}", most=CHUNK_ROWS, **self._named(after))]
+
+    async def read(self, tx: Tx, keys: list[Key]) -> Chunk:
+        rows = to_json([self._named(key) for key in keys])
+        found = {
+            row[: len(self._names)]: self._table.read(tx, row)
+            for row in await tx.fetch(f"{self._table.name}_rows", rows=rows)
+        }
+        return {key: found[key] for key in keys if key in found}
+
+    async def write(self, tx: Tx, chunk: Chunk) -> None:
+        await self._table.write(tx, chunk.values())
+
+    def _named(self, key: Key) -> dict[str, str]:
+        assert isinstance(key, tuple)
+        return dict(zip(self._names, key, strict=True))
+
+
+def kinds(last_id: int = MAX_ID) -> tuple[Kind, ...]:
+    """Everything, in an order in which pauses and keys hold whenever a job is there."""
+    return (
+        _Listed("paused queue", QUEUES, 1),
+        _Listed("unique key", UNIQUE_KEYS, 3),
+        Jobs(last_id),
+    )

@@ -1,0 +1,159 @@
+-- name: identity
+-- copy: which tables these are, so that nothing is copied onto itself.
+select pg_postmaster_start_time()::text, current_database()::text, 'tenure.job'::regclass::oid::text;
+
+-- name: first_running
+-- copy: is anything on a lease?
+select count(*), min(id) from tenure.live where state = 'running';
+
+-- name: count_all
+-- copy: everything that is copied, counted.
+select state::text, count(*) from tenure.live group by state
+union all
+select state::text, count(*) from tenure.history group by state
+union all
+select 'unique keys', count(*) from tenure.unique_key
+union all
+select 'paused queues', count(*) from tenure.queue;
+
+-- name: counters
+-- copy: the highest id and the highest place that were ever drawn.
+select case when i.is_called then i.last_value else 0 end,
+       case when p.is_called then 1000 * p.last_value + 999 else 0 end
+from tenure.job_id as i, tenure.place as p;
+
+-- name: raise_counters
+-- copy: what is drawn from now on is higher than what is copied.
+select case when :job_id::bigint > case when i.is_called then i.last_value else 0 end
+            then setval('tenure.job_id', :job_id::bigint) end,
+       case when :place::bigint / 1000 > case when p.is_called then p.last_value else 0 end
+            then setval('tenure.place', :place::bigint / 1000) end
+from tenure.job_id as i, tenure.place as p;
+
+-- name: lock_copy
+-- copy: one at a time. History has no unique index on the id that would tell two of them apart.
+select pg_advisory_xact_lock(7364882, 'tenure.job'::regclass::oid::int);
+
+-- name: next_jobs
+-- copy: the next ids, live and finished, and about how many bytes hang on each.
+select n.id, n.bytes
+       + coalesce((select sum(100 + coalesce(octet_length(e.detail::text), 0))
+                   from tenure.event e where e.job_id = n.id), 0)::bigint
+       + coalesce((select octet_length(o.checkpoint::text)
+                   from tenure.note o where o.job_id = n.id), 0)
+       + (select 50 * count(*) from tenure.parent p where p.job_id = n.id)
+from (
+    (select id, octet_length(args::text) + coalesce(octet_length(metadata::text), 0)
+            + coalesce(octet_length(error::text), 0) as bytes
+     from tenure.job where id > :after and id <= :last order by id limit :most)
+    union all
+    (select id, octet_length(args::text) + coalesce(octet_length(metadata::text), 0)
+            + coalesce(octet_length(error::text), 0) + coalesce(octet_length(result::text), 0)
+     from tenure.history where id > :after and id <= :last order by id limit :most)
+    order by id limit :most) as n
+order by n.id;
+
+-- name: job_rows
+select id, token, place, created_at, due_at, queued_at, timeout_seconds, unique_seconds, priority,
+       attempts, max_attempts, crashes, features, held, cancel_requested, tenant, queue, task,
+       args::text, retry::text, metadata::text, error::text, reason, parked, unique_scope,
+       unique_key, unique_until
+from tenure.job
+where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));
+
+-- name: ready_rows
+-- copy: the live ticket of each job. Void ones stay behind.
+select r.job_id, r.queue, r.priority, r.place, r.token, r.suspect
+from (select id, token, queue, priority, place from tenure.job
+      where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))) as j,
+     lateral (select * from tenure.ready
+              where queue = j.queue and priority = j.priority and place = j.place
+                and job_id = j.id and token = j.token offset 0) as r;
+
+-- name: due_rows
+select d.job_id, d.due_at, d.token
+from (select id, token, due_at from tenure.job
+      where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))) as j,
+     lateral (select * from tenure.due
+              where due_at = j.due_at and job_id = j.id and token = j.token offset 0) as d;
+
+-- name: history_rows
+select id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds,
+       unique_seconds, state::text, priority, attempts, max_attempts, crashes, features, tenant,
+       queue, task, args::text, worker, result::text, error::text, reason, retry::text,
+       metadata::text, unique_scope, unique_key, unique_until
+from tenure.history
+where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));
+
+-- name: event_rows
+select job_id, at, token, kind, worker, call, detail::text
+from tenure.event
+where job_id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
+order by job_id, seq;
+
+-- name: note_rows
+select job_id, token, fraction, message, reported_at, checkpoint::text, saved_at
+from tenure.note
+where job_id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));
+
+-- name: parent_rows
+select job_id, parent_id, parent_state::text
+from tenure.parent
+where job_id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
+order by job_id, parent_id;
+
+-- name: write_job
+-- copy: COPY keeps JSON to the letter, which a batch taken apart by the server does not.
+copy tenure.job (
+    id, token, place, created_at, due_at, queued_at, timeout_seconds, unique_seconds, priority,
+    attempts, max_attempts, crashes, features, held, cancel_requested, tenant, queue, task, args,
+    retry, metadata, error, reason, parked, unique_scope, unique_key, unique_until)
+from stdin;
+
+-- name: write_ready
+copy tenure.ready (job_id, queue, priority, place, token, suspect) from stdin;
+
+-- name: write_due
+copy tenure.due (job_id, due_at, token) from stdin;
+
+-- name: write_history
+copy tenure.history (
+    id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds,
+    unique_seconds, state, priority, attempts, max_attempts, crashes, features, tenant, queue, task,
+    args, worker, result, error, reason, retry, metadata, unique_scope, unique_key, unique_until)
+from stdin;
+
+-- name: write_event
+-- copy: `seq` is drawn anew; it only says in which order a job's events stand.
+copy tenure.event (job_id, at, token, kind, worker, call, detail) from stdin;
+
+-- name: write_note
+copy tenure.note (job_id, token, fraction, message, reported_at, checkpoint, saved_at) from stdin;
+
+-- name: write_parent
+copy tenure.parent (job_id, parent_id, parent_state) from stdin;
+
+-- name: next_unique_key
+select tenant, scope, key from tenure.unique_key
+where (tenant, scope, key) > (:tenant, :scope, :key)
+order by tenant, scope, key limit :most;
+
+-- name: unique_key_rows
+select k.tenant, k.scope, k.key, k.job_id, k.until, k.fingerprint, k.expires_at
+from json_to_recordset(:rows::json) as b (tenant text, scope text, key text),
+     lateral (select * from tenure.unique_key u
+              where u.tenant = b.tenant and u.scope = b.scope and u.key = b.key offset 0) as k;
+
+-- name: write_unique_key
+copy tenure.unique_key (tenant, scope, key, job_id, until, fingerprint, expires_at) from stdin;
+
+-- name: next_queue
+select name from tenure.queue where name > :name order by name limit :most;
+
+-- name: queue_rows
+select q.name, q.paused_at, q.reason
+from json_to_recordset(:rows::json) as b (name text),
+     lateral (select * from tenure.queue where name = b.name offset 0) as q;
+
+-- name: write_queue
+copy tenure.queue (name, paused_at, reason) from stdin;

@@ -1,0 +1,145 @@
+-- name: identity
+-- copy: which tables these are, so that nothing is copied onto itself.
+select file from pragma_database_list where name = 'main';
+
+-- name: first_running
+-- copy: is anything on a lease?
+select count(*), min(id) from tenure.live where state = 'running';
+
+-- name: count_all
+-- copy: everything that is copied, counted.
+select state, count(*) from tenure.live group by state
+union all
+select state, count(*) from tenure.history group by state
+union all
+select 'unique keys', count(*) from tenure.unique_key
+union all
+select 'paused queues', count(*) from tenure.queue;
+
+-- name: counters
+-- copy: the highest id and the highest place that were ever drawn.
+select job_id, place from tenure.counter;
+
+-- name: raise_counters
+-- copy: what is drawn from now on is higher than what is copied.
+update tenure.counter set job_id = max(job_id, :job_id), place = max(place, :place);
+
+-- name: lock_copy
+-- The single writer needs no lock.
+select 1;
+
+-- name: next_jobs
+-- copy: the next ids, live and finished, and about how many bytes hang on each.
+select n.id, n.bytes
+       + coalesce((select sum(100 + coalesce(length(e.detail), 0))
+                   from tenure.event e where e.job_id = n.id), 0)
+       + coalesce((select length(o.checkpoint) from tenure.note o where o.job_id = n.id), 0)
+       + (select 50 * count(*) from tenure.parent p where p.job_id = n.id)
+from (
+    select * from (
+        select id, length(args) + coalesce(length(metadata), 0) + coalesce(length(error), 0) as bytes
+        from tenure.job where id > :after and id <= :last order by id limit :most)
+    union all
+    select * from (
+        select id, length(args) + coalesce(length(metadata), 0) + coalesce(length(error), 0)
+               + coalesce(length(result), 0)
+        from tenure.history where id > :after and id <= :last order by id limit :most)
+    order by id limit :most) as n
+order by n.id;
+
+-- name: job_rows
+select j.id, j.token, j.place, j.created_at, j.due_at, j.queued_at, j.timeout_seconds,
+       j.unique_seconds, j.priority, j.attempts, j.max_attempts, j.crashes, j.features, j.held,
+       j.cancel_requested, j.tenant, j.queue, j.task, j.args, j.retry, j.metadata, j.error, j.reason,
+       j.parked, j.unique_scope, j.unique_key, j.unique_until
+from json_each(:ids) as b cross join tenure.job as j on j.id = b.value;
+
+-- name: ready_rows
+-- copy: the live ticket of each job. Void ones stay behind.
+select r.job_id, r.queue, r.priority, r.place, r.token, r.suspect
+from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
+     cross join tenure.ready as r on r.queue = j.queue and r.priority = j.priority
+        and r.place = j.place and r.job_id = j.id and r.token = j.token;
+
+-- name: due_rows
+select d.job_id, d.due_at, d.token
+from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
+     cross join tenure.due as d on d.due_at = j.due_at and d.job_id = j.id and d.token = j.token;
+
+-- name: history_rows
+select h.id, h.token, h.created_at, h.claimed_at, h.finished_at, h.duration_seconds,
+       h.timeout_seconds, h.unique_seconds, h.state, h.priority, h.attempts, h.max_attempts,
+       h.crashes, h.features, h.tenant, h.queue, h.task, h.args, h.worker, h.result, h.error,
+       h.reason, h.retry, h.metadata, h.unique_scope, h.unique_key, h.unique_until
+from json_each(:ids) as b cross join tenure.history as h on h.id = b.value;
+
+-- name: event_rows
+select e.job_id, e.at, e.token, e.kind, e.worker, e.call, e.detail
+from json_each(:ids) as b cross join tenure.event as e on e.job_id = b.value
+order by e.job_id, e.seq;
+
+-- name: note_rows
+select n.job_id, n.token, n.fraction, n.message, n.reported_at, n.checkpoint, n.saved_at
+from json_each(:ids) as b cross join tenure.note as n on n.job_id = b.value;
+
+-- name: parent_rows
+select p.job_id, p.parent_id, p.parent_state
+from json_each(:ids) as b cross join tenure.parent as p on p.job_id = b.value
+order by p.job_id, p.parent_id;
+
+-- name: write_job
+-- copy: one row of each table at a time; values are bound in this order.
+insert into tenure.job (
+    id, token, place, created_at, due_at, queued_at, timeout_seconds, unique_seconds, priority,
+    attempts, max_attempts, crashes, features, held, cancel_requested, tenant, queue, task, args,
+    retry, metadata, error, reason, parked, unique_scope, unique_key, unique_until)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: write_ready
+insert into tenure.ready (job_id, queue, priority, place, token, suspect) values (?, ?, ?, ?, ?, ?);
+
+-- name: write_due
+insert into tenure.due (job_id, due_at, token) values (?, ?, ?);
+
+-- name: write_history
+insert into tenure.history (
+    id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds,
+    unique_seconds, state, priority, attempts, max_attempts, crashes, features, tenant, queue, task,
+    args, worker, result, error, reason, retry, metadata, unique_scope, unique_key, unique_until)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: write_event
+-- copy: `seq` is drawn anew; it only says in which order a job's events stand.
+insert into tenure.event (job_id, at, token, kind, worker, call, detail) values (?, ?, ?, ?, ?, ?, ?);
+
+-- name: write_note
+insert into tenure.note (job_id, token, fraction, message, reported_at, checkpoint, saved_at)
+values (?, ?, ?, ?, ?, ?, ?);
+
+-- name: write_parent
+insert into tenure.parent (job_id, parent_id, parent_state) values (?, ?, ?);
+
+-- name: next_unique_key
+select tenant, scope, key from tenure.unique_key
+where (tenant, scope, key) > (:tenant, :scope, :key)
+order by tenant, scope, key limit :most;
+
+-- name: unique_key_rows
+select k.tenant, k.scope, k.key, k.job_id, k.until, k.fingerprint, k.expires_at
+from json_each(:rows) as b
+     cross join tenure.unique_key as k on k.tenant = b.value ->> 'tenant'
+        and k.scope = b.value ->> 'scope' and k.key = b.value ->> 'key';
+
+-- name: write_unique_key
+insert into tenure.unique_key (tenant, scope, key, job_id, until, fingerprint, expires_at)
+values (?, ?, ?, ?, ?, ?, ?);
+
+-- name: next_queue
+select name from tenure.queue where name > :name order by name limit :most;
+
+-- name: queue_rows
+select q.name, q.paused_at, q.reason
+from json_each(:rows) as b cross join tenure.queue as q on q.name = b.value ->> 'name';
+
+-- name: write_queue
+insert into tenure.queue (name, paused_at, reason) values (?, ?, ?);

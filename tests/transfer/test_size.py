@@ -1,0 +1,75 @@
+"""Many jobs: in reasonable time, and in memory that does not grow with them."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+
+import pytest
+
+from tenure import lifecycle
+from tenure.codec import encode
+from tenure.job import NewJob
+from tenure.store import Store, cargo, transfer
+from tests.support.audit import audit
+from tests.transfer.conftest import Urls
+
+JOBS = 20_000
+SECONDS = 120.0
+"""Far more than it takes: a busy machine is no failure."""
+CHUNK_BYTES = 4 * 10**6
+
+
+def fill(store: Store) -> None:
+    """Half of the jobs are finished, some with a story."""
+    args = encode({"path": "s3://bucket/" + "x" * 100})
+    for start in range(0, JOBS, 5000):
+        store.enqueue([
+            NewJob(
+                task="app.work", args=args, priority=n % 3,
+                delay_seconds=3600 if n % 10 == 0 else None,
+            )
+            for n in range(start, start + 5000)
+        ])  # fmt: skip
+    for _ in range(JOBS // 2000):
+        [lease] = store.claim("w1", {"default": 1000})
+        ends = [
+            lifecycle.succeed(held, encode(held.id)) if held.id % 7 else lifecycle.release(held)
+            for held in lease.jobs
+        ]
+        store.settle("w1", ends, done_leases=[lease.id])
+
+
+@pytest.mark.slow
+def test_twenty_thousand_jobs(urls: Urls, stores: tuple[Store, Store]) -> None:
+    source, target = stores
+    fill(source)
+    progress: list[int] = []
+    start = time.monotonic()
+    copied = transfer.copy(source, target, progress.append)
+    seconds = time.monotonic() - start
+    print(f"{JOBS} jobs in {seconds:.1f} s")
+    assert copied.live + copied.finished == sum(progress) == JOBS
+    assert copied.finished > JOBS // 4
+    assert len(progress) == JOBS // 1000
+    assert seconds < SECONDS
+    audit(urls[1])
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_jobs(
+    stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = stores
+    monkeypatch.setattr(cargo, "CHUNK_BYTES", CHUNK_BYTES)
+    big = NewJob(task="app.work", args=encode("x" * 10**6))
+    for _ in range(10):
+        source.enqueue([big] * 5)
+    tracemalloc.start()
+    try:
+        transfer.copy(source, target, int)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    print(f"{peak / 1e6:.0f} MB at most for {transfer.count(source)} MB of jobs")
+    assert peak < 7 * CHUNK_BYTES
