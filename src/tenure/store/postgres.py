@@ -562,7 +562,7 @@ def _translate(error: psycopg.Error) -> StoreError | InvalidInput:
         case "53100":
             return StoreFull(f"the database server's disk is full ({text}); nothing was written")
         case "42P01" | "3F000" | "42883":
-            return SchemaMissing(f"the Tenure schema is not complete ({text}); call app.migrate()")
+            return SchemaMissing(f"the Tenure schema is not complete ({text}); {migrate.FIX}")
         case state if state[:2] in ("22", "23"):
             return ValueRefused(f"the database refused a value: {text}")
         case "":
