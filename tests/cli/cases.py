@@ -451,7 +451,8 @@ CASES: dict[str, Case] = {
         tells("prune", "--succeeded-days", "0", "--other-days", "0", "--yes", look=_pruned),
     ),
     "health": Case(
-        shows("health", "--workers", "1", "--max-age-seconds", "600", before=announce, texts=["healthy"]),
+        shows("health", "--workers", "1", "--max-age-seconds", "600", before=announce,
+              texts=["healthy"]),
         tells("health", "--max-age-seconds", "600", look=_healthy),
     ),
     "doctor": Case(

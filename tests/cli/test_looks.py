@@ -16,7 +16,6 @@ from tests.cli.world import World, announce
 
 pytestmark = pytest.mark.slow  # processes, one per command
 
-
 COLOUR = re.compile(r"\x1b\[\d+(;\d+)*m")
 SEQUENCE = re.compile(r"\x1b\[[?0-9;]*[A-Za-z]")
 LOOKS = (("ls",), ("errors",), ("queues",), ("workers",), ("stats",), ("timeline", "2"),

@@ -20,7 +20,6 @@ from tests.support.postgres import Server, database_name
 
 pytestmark = pytest.mark.slow  # processes, one per command
 
-
 QUICK = {"TENURE_GIVE_UP_SECONDS": "0.2"}
 
 

@@ -11,7 +11,6 @@ from tests.cli.world import World
 
 pytestmark = pytest.mark.slow  # processes, one per command
 
-
 BULK = {
     "rm": (("rm", "state=failed"), "remove 2 jobs (2 failed)?"),
     "rm one": (("rm", "%failed"), "remove 1 job (1 failed)?"),

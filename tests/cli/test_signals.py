@@ -100,16 +100,15 @@ def test_ctrl_c_in_a_copy(world: World) -> None:
     with open_store(target):
         pass
     words = ("--give-up-seconds", "600", "copy", "--from", world.url, "--to", target)
-    with Plain(target) as other:
+    with Plain(target) as other, Terminal(*words, folder=world.folder) as terminal:
+        terminal.wait_for("[y/N]")
         other.rows("begin immediate")  # the copy cannot get far
-        with Terminal(*words, "--yes", folder=world.folder) as terminal:
-            terminal.wait_for("0%")
-            assert terminal.interrupt() == 130, terminal.text
+        terminal.type("y\n")
+        terminal.wait_for("0%")
+        assert terminal.interrupt() == 130, terminal.text
     assert "tenure: interrupted; the same command again finishes the copy" in terminal.text
     assert "Traceback" not in terminal.text
-    with Terminal(*words, folder=world.folder) as again:
-        again.wait_for("Copy 8 jobs? [y/N]")
-        again.type("y\n")
+    with Terminal(*words, "--yes", folder=world.folder) as again:
         assert again.end() == 0, again.text
     assert "copied 4 live and 4 finished jobs" in again.text
     assert "100%" in again.text

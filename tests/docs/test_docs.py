@@ -87,10 +87,10 @@ def test_every_mark_of_a_story_is_known_and_every_worker_has_work() -> None:
 
 
 def test_the_readme_begins_with_a_snippet_on_sqlite_and_has_one_on_postgres() -> None:
-    first, *others = page("README.md").snippets
+    first, *others = page("README.md").steps
     assert first.marks == ("python",)
     assert "sqlite:///" in first.code
-    assert ("python", "postgres") in [each.marks for each in others]
+    assert any("postgres" in each.marks for each in others)
 
 
 @pytest.mark.parametrize("each", PAGES, ids=lambda each: each.name)

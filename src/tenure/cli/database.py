@@ -102,9 +102,9 @@ def copy(desk: Desk, *, source: str, target: str, yes: bool, as_json: bool) -> N
         total = transfer.count(old)
         confirm(f"copy {total} jobs?", yes=yes)
         try:
-            new.migrate()
             hidden = as_json or not is_terminal()
             with click.progressbar(length=total, label="copy", hidden=hidden) as progress:
+                new.migrate()
                 copied = transfer.copy(old, new, progress.update)
         except KeyboardInterrupt:
             raise Interrupted("interrupted; the same command again finishes the copy") from None
