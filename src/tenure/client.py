@@ -204,7 +204,7 @@ class Handle(Generic[R_co]):
                 error=job.error,
             )
         try:
-            return cast(R_co, decode(job.result or "null", self._task.result_type))
+            return cast(R_co, decode(job.result or "null", self._task.signature.result_type))
         except PayloadInvalid as error:
             raise PayloadInvalid(
                 f"job {job.id} of {job.task} succeeded, but its result is not what the task's "

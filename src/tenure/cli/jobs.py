@@ -77,7 +77,7 @@ def _checked(desk: Desk, path: str, name: str, args: Json, given: dict[str, Any]
         hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(t.name for t in app)}"
         raise TaskNotFound(f"{path} has no task {name!r}; {hint}")
     try:
-        words, named = task.decode_args(args)
+        words, named = task.signature.unpack(args)
     except PayloadInvalid as error:
         why = str(error).removeprefix("stored JSON does not fit Arguments: ")
         raise InvalidInput(f"--args does not fit {name}: {why}") from error

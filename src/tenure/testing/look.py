@@ -118,7 +118,9 @@ def _seen(job: Job) -> EnqueuedJob:
 def _is_call(job: EnqueuedJob, call: Call[Any]) -> bool:
     """Is it a call with the same arguments? They are compared as the function would get them."""
     try:
-        return bool(call.task.decode_args(job.job.args) == call.task.decode_args(call.job.args))
+        return bool(
+            call.task.signature.unpack(job.job.args) == call.task.signature.unpack(call.job.args)
+        )
     except PayloadInvalid:  # enqueued by other code
         return False
 
