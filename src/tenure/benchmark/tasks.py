@@ -1,0 +1,46 @@
+"""The application that is measured. Its handlers do nothing; its database is TENURE_URL."""
+
+import time
+from typing import Any, Final
+
+from tenure.app import Tenure
+from tenure.tasks import Kind, Task
+
+app = Tenure()
+
+QUEUE: Final = "default"
+ARGS: Final[dict[str, Any]] = {
+    "user_id": 1234567,
+    "template": "welcome",
+    "locale": "en_GB",
+    "to": "someone.or.other@example.com",
+}
+"""About 100 bytes."""
+
+
+@app.task(name="bench.async")
+async def on_loop(user_id: int, template: str, locale: str, to: str) -> None:
+    """A coroutine."""
+
+
+@app.task(name="bench.thread")
+def in_thread(user_id: int, template: str, locale: str, to: str) -> None:
+    """A function in a thread."""
+
+
+@app.task(name="bench.process", isolation="process")
+def in_process(user_id: int, template: str, locale: str, to: str) -> None:
+    """A function in a child process."""
+
+
+@app.task(name="bench.clock")
+async def clock() -> float:
+    """When it started, by the clock that all processes of a machine share."""
+    return time.monotonic()
+
+
+TASKS: Final[dict[Kind, Task[..., None]]] = {
+    "async": on_loop,
+    "thread": in_thread,
+    "process": in_process,
+}
