@@ -159,6 +159,18 @@ def test_the_bare_speed_can_be_asked_for(scratch: Scratch) -> None:
     assert (scratch.log_bytes() is None) is not scratch.has_round_trips
 
 
+def test_what_is_left_behind_is_named(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch = PostgresScratch(pg_url, 0.0)
+    scratch.create()
+    with monkeypatch.context() as patch:
+        patch.setattr(scratch, "_conninfo", "postgresql://postgres@127.0.0.1:1/nowhere")
+        with pytest.raises(StoreUnavailable, match=f"drop schema {scratch.schema} cascade"):
+            scratch.remove()
+    scratch.remove()
+    with Plain(pg_url) as plain:
+        assert plain.one("select count(*) from pg_namespace where nspname ~ 'bench'") == 0
+
+
 def test_a_role_that_may_not_see_the_log(pg_url: str) -> None:
     with Plain(pg_url) as plain:
         plain.rows("revoke execute on function pg_current_wal_lsn from public")

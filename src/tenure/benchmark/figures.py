@@ -39,7 +39,7 @@ UNITS = {
 """Every figure that there may be, in order."""
 
 LABELS = {
-    "enqueue.bulk": "enqueue, 1000 at a time",
+    "enqueue.bulk": "enqueue, in bulk",
     "enqueue.one": "enqueue, one by one (p50)",
     "drain.async": "drain, async handlers",
     "drain.thread": "drain, handlers in threads",

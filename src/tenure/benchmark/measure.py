@@ -4,6 +4,7 @@ Whatever happens, nothing is left behind: no process, no schema, no file. Signal
 measurement once, and never the cleaning up.
 """
 
+import os
 import random
 import signal
 import time
@@ -17,7 +18,7 @@ import msgspec
 from tenure.benchmark.figures import Figure, percentile, summarise
 from tenure.benchmark.tasks import ARGS, QUEUE, TASKS, app, clock
 from tenure.benchmark.workers import Workers
-from tenure.errors import MeasurementFailed
+from tenure.errors import ConfigError, MeasurementFailed
 from tenure.store.scratch import Scratch, scratch_on
 from tenure.tasks import Kind
 
@@ -56,6 +57,8 @@ def measure(
 
     Raises `MeasurementFailed` when anything else happened than that every job ran once.
     """
+    if os.name != "posix":
+        raise ConfigError("workers run on Linux and macOS; on Windows Tenure is a client only")
     scratch = scratch_on(url, give_up_seconds=give_up_seconds)
     cleaning = ExitStack()
     signals = _Signals()

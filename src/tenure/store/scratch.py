@@ -207,9 +207,9 @@ class SQLiteScratch(Scratch):
                 "folder beside the file"
             ) from error
         self._probe = self._connect(str(self.folder / "probe.db"))
-        for pragma in ("journal_mode = wal", f"synchronous = {self._synchronous}"):
-            list(self._probe.execute(f"pragma {pragma}"))
-        self._probe.execute("create table probe (n int)")
+        for sql in ("pragma journal_mode = wal", f"pragma synchronous = {self._synchronous}",
+                    "create table probe (n int)"):  # fmt: skip
+            self._run(self._probe, sql)
 
     def remove(self) -> None:
         if self._probe is not None:
@@ -224,16 +224,16 @@ class SQLiteScratch(Scratch):
 
     def ask(self) -> None:
         assert self._probe is not None
-        list(self._probe.execute("select 1"))
+        self._run(self._probe, "select 1")
 
     def commit(self) -> None:
         assert self._probe is not None
-        self._probe.execute("insert into probe values (1)")
+        self._run(self._probe, "insert into probe values (1)")
 
     def count(self) -> Counted:
         connection = self._connect(self._file)
         try:
-            [row] = connection.execute(qualify(_COUNT, "sqlite", "tenure"))
+            [row] = self._run(connection, qualify(_COUNT, "sqlite", "tenure"))
             return Counted(*row)
         finally:
             connection.close()
@@ -244,6 +244,15 @@ class SQLiteScratch(Scratch):
     @property
     def _synchronous(self) -> str:
         return "normal" if self._options.get("synchronous") == "NORMAL" else "full"
+
+    def _run(self, connection: "Connection", sql: str) -> list[tuple[Any, ...]]:
+        from tenure.store.sqlite import DriverError
+        from tenure.store.sqlite_driver import translate
+
+        try:
+            return list(connection.execute(sql))
+        except DriverError as error:
+            raise translate(error, str(self.folder)) from error
 
     def _connect(self, path: str) -> "Connection":
         from tenure.store.sqlite_driver import connect
