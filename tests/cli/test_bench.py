@@ -142,7 +142,7 @@ def test_a_job_too_many_is_noticed(world: World) -> None:
     with started(world) as process:
         with at_work(process.pid, world):
             with open_store(urls(world)[0]) as store:
-                store.enqueue([NewJob(task="bench.async", args=encode(ARGS))])
+                store.enqueue([NewJob(task="bench.async", queue="async", args=encode(ARGS))])
             out, err = process.communicate(timeout=PATIENCE_SECONDS)
         assert (process.returncode, out) == (1, "")
         assert "jobs should have run once, but the database has" in err

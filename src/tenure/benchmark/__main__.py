@@ -1,4 +1,4 @@
-"""The worker processes that are measured: `python -m tenure.benchmark PROCESSES`.
+"""The worker processes that are measured: `python -m tenure.benchmark PROCESSES QUEUE...`.
 
 They end when the process that has started them is gone: it holds the other end of stdin.
 """
@@ -19,8 +19,12 @@ def main() -> None:
     """Work until told to stop, or left alone."""
     logging.basicConfig(level=logging.WARNING)
     threading.Thread(target=_stop_when_alone, daemon=True).start()
+    _, processes, *queues = sys.argv
     app.run_worker(
-        processes=int(sys.argv[1]), drain_seconds=DRAIN_SECONDS, kill_seconds=KILL_SECONDS
+        dict.fromkeys(queues, 0),
+        processes=int(processes),
+        drain_seconds=DRAIN_SECONDS,
+        kill_seconds=KILL_SECONDS,
     )
 
 

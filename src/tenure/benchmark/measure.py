@@ -11,12 +11,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from types import FrameType
 
 import msgspec
 
 from tenure.benchmark.figures import Figure, percentile, summarise
-from tenure.benchmark.tasks import ARGS, QUEUE, TASKS, app, clock
+from tenure.benchmark.tasks import ARGS, TASKS, app, clock
 from tenure.benchmark.workers import Workers
 from tenure.errors import ConfigError, MeasurementFailed
 from tenure.store.scratch import Scratch, scratch_on
@@ -118,7 +119,7 @@ class _Bench:
         self._scratch = scratch
         self._plan = plan
         self._step = step
-        self._workers = Workers(scratch.url, plan.processes)
+        self._workers = Workers(scratch.url, plan.processes, plan.kinds)
         self._rounds: dict[str, list[float]] = defaultdict(list)
         self._jobs: dict[Kind, int] = {}
         self._finished = 0
@@ -134,9 +135,10 @@ class _Bench:
             self._warm_up(kind)
             self._step()
         self._rounds.clear()
+        parts: list[Callable[[], None]] = [partial(self._drain, kind) for kind in self._plan.kinds]
+        parts += [self._pick_up, self._limits]
         for _ in range(self._plan.rounds):
-            for part in (*[lambda kind=kind: self._drain(kind) for kind in self._plan.kinds],
-                         self._pick_up, self._limits):  # fmt: skip
+            for part in parts:
                 part()
                 self._step()
         return summarise(self._rounds)
@@ -157,26 +159,31 @@ class _Bench:
     def _drain(self, kind: Kind) -> None:
         """Enqueue while the queue is paused, let it go, and wait for the end."""
         jobs, singles = self._jobs[kind], 0
-        log_before = self._scratch.log_bytes()
-        app.pause(QUEUE)
-        if kind == "thread":  # beside the bulk whose WAL is counted
+        app.pause(kind)
+        if kind == "thread":  # not beside the bulk whose WAL is counted
             singles = min(jobs, SINGLE_JOBS)
             self._enqueue_singly(kind, singles)
+        log_before = self._scratch.log_bytes()
         last = self._enqueue_in_bulk(kind, jobs)
         cpu_before, start = self._workers.cpu_seconds(), time.perf_counter()
-        app.resume(QUEUE)
+        app.resume(kind)
         self._wait_for(last)
         seconds = time.perf_counter() - start
-        cpu_after = self._workers.cpu_seconds()
         self._note(f"drain.{kind}", (jobs + singles) / seconds)
         if kind == "async":
-            if cpu_before is not None and cpu_after is not None and seconds >= CPU_SECONDS:
-                used = (cpu_after - cpu_before) / self._plan.processes
-                self._note("worker.cpu", 100 * used / seconds)
-            log_after = self._scratch.log_bytes()
-            if log_before is not None and log_after is not None:
-                self._note("wal", (log_after - log_before) / jobs)
+            self._note_cpu(cpu_before, seconds)
+            self._note_log(log_before, jobs)
         self._audit(jobs + singles)
+
+    def _note_cpu(self, before: float | None, seconds: float) -> None:
+        after = self._workers.cpu_seconds()
+        if before is not None and after is not None and seconds >= CPU_SECONDS:
+            self._note("worker.cpu", 100 * (after - before) / seconds / self._plan.processes)
+
+    def _note_log(self, before: int | None, jobs: int) -> None:
+        after = self._scratch.log_bytes()
+        if before is not None and after is not None:
+            self._note("wal", (after - before) / jobs)
 
     def _enqueue_singly(self, kind: Kind, jobs: int) -> None:
         milliseconds = []

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -23,9 +23,10 @@ TOLD_BYTES = 2000
 class Workers:
     """One `python -m tenure.benchmark` with its worker processes."""
 
-    def __init__(self, url: str, processes: int) -> None:
+    def __init__(self, url: str, processes: int, queues: Sequence[str]) -> None:
         self._url = url
         self._processes = processes
+        self._queues = queues
         self._process: subprocess.Popen[bytes] | None = None
         self._told: IO[bytes] | None = None
 
@@ -33,7 +34,7 @@ class Workers:
         """Come back when all of them are at work."""
         self._told = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `stop`
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tenure.benchmark", str(self._processes)],
+            [sys.executable, "-m", "tenure.benchmark", str(self._processes), *self._queues],
             env=os.environ | {"TENURE_URL": self._url},
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self._told,
             start_new_session=True,  # Ctrl-C in a terminal is for whoever measures
