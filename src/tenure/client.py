@@ -494,10 +494,15 @@ class Client(TaskSet):
         await self.close_async()
 
 
+_CALLS = frozenset({Call})
+
+
 def _checked(calls: Iterable[Call[R]]) -> list[Call[R]]:
     if isinstance(calls, Call):
         raise InvalidInput("enqueue_many takes a list of calls; put this one in brackets")
     calls = list(calls)
+    if _CALLS.issuperset(map(type, calls)):
+        return calls
     for call in calls:
         if not isinstance(call, Call):
             raise InvalidInput(

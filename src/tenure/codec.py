@@ -51,6 +51,7 @@ _SAFE_BITS = 1_990  # so many bits have at most 600 digits
 # Types that msgspec writes faithfully whatever their value is, NUL and surrogates in text aside.
 _HARMLESS = frozenset({str, int, bool, type(None), UUID, bytes, date})
 _CONTAINERS = frozenset({dict, list, tuple})
+_TEXT = frozenset({str})
 # What `to_builtins` must leave alone, so that the walk still sees it.
 _KEPT = (datetime, date, time, timedelta, UUID, Decimal, bytes)
 
@@ -82,8 +83,13 @@ def encode(value: object, *, what: str = "value", max_bytes: int = MAX_BYTES) ->
     gives an equal value back. Pydantic models write themselves, times without a zone included.
     """
     data = b""
+    flat = (  # as most arguments are: asked here without a loop of ours
+        type(value) is dict
+        and _TEXT.issuperset(map(type, value))
+        and _HARMLESS.issuperset(map(type, value.values()))
+    )
     try:
-        if _is_plain(value, max_bytes):
+        if flat or _is_plain(value, max_bytes):
             data = _to_json(value)
     except _REFUSALS:
         data = b""  # a surrogate, or an integer with thousands of digits: the walk finds it

@@ -25,6 +25,7 @@ from tenure.running import Running
 _SAME = frozenset({str, int, float, bool, NoneType})
 """What needs no look: JSON has it, so it arrives as it was, or as the annotation says."""
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class Signature:
@@ -42,9 +43,13 @@ class Signature:
             params = params[1:]
         self._signature = signature.replace(parameters=params)
         self._names = [p.name for p in params]
+        self._known = set(self._names)
+        self._what = f"the arguments of {task}"
         self._star = next((p.name for p in params if p.kind is p.VAR_POSITIONAL), None)
         self._stars = next((p.name for p in params if p.kind is p.VAR_KEYWORD), None)
         self._by_position = [p.name for p in params if p.kind in _BY_POSITION]
+        self._is_simple = all(p.kind in _BY_NAME for p in params)
+        self._wanted = {p.name for p in params if p.default is p.empty}
         self.result_type = _result_type(hints.get("return", object))
         self._check(hints)
         self._fields = msgspec.defstruct(
@@ -76,18 +81,16 @@ class Signature:
             check_type(f"the annotation of parameter {name!r} of {self._task}", hint)
         check_type(f"the annotation of the result of {self._task}", self.result_type)
 
-    def pack(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Json:
+    def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Json:
         """A call as JSON. Refuses what does not fit the signature, or would arrive changed."""
+        sent = self._bind(args, kwargs)
+        data = encode(sent, what=self._what)
         try:
-            sent = self._signature.bind(*args, **kwargs).arguments
-        except TypeError as error:
-            raise self._unfit(str(error)) from None
-        data = encode(sent, what=f"the arguments of {self._task}")
-        try:
-            arrived = decode(data, self._fields)
-        except PayloadInvalid as error:
-            why = str(error).removeprefix(f"stored JSON does not fit {self._fields.__name__}: ")
-            raise self._unfit(why) from None
+            arrived = self._read(data)
+        except Exception:  # noqa: BLE001 - says why, or reads longer integers
+            arrived = self._arrived(data)
+        if _SAME.issuperset(map(type, sent.values())):  # as most calls are
+            return data
         for name, value in sent.items():
             if type(value) in _SAME:
                 continue
@@ -98,6 +101,25 @@ class Signature:
                     f"parameter with its type, or pass {becomes}"
                 )
         return data
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
+        """The arguments by name. (`inspect` takes 6 microseconds for what is checked here in 1.)"""
+        if self._is_simple and len(args) <= len(self._by_position):
+            sent = dict(zip(self._by_position, args, strict=False)) | kwargs if args else kwargs
+            names = sent.keys()
+            if len(sent) == len(args) + len(kwargs) and self._wanted <= names <= self._known:
+                return sent
+        try:
+            return self._signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise self._unfit(str(error)) from None
+
+    def _arrived(self, data: Json) -> Any:
+        try:
+            return decode(data, self._fields)
+        except PayloadInvalid as error:
+            why = str(error).removeprefix(f"stored JSON does not fit {self._fields.__name__}: ")
+            raise self._unfit(why) from None
 
     def _unfit(self, why: str) -> InvalidInput:
         return InvalidInput(f"this call does not fit {self._task}{self._signature}: {why}")

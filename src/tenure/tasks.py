@@ -128,6 +128,9 @@ class CallOptions(msgspec.Struct, frozen=True, kw_only=True):
     on: object | None = None
 
 
+_NO_OPTIONS = CallOptions()
+
+
 class _CallOptions(TypedDict, total=False):
     """The same for type checkers."""
 
@@ -188,7 +191,7 @@ class Task(Generic[P, R]):
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """A call to be enqueued with others by `app.enqueue_many`."""
-        return self._call(args, kwargs, CallOptions())
+        return self._call(args, kwargs, _NO_OPTIONS)
 
     def options(self, **options: Unpack[_CallOptions]) -> "TunedTask[P, R]":
         """The task with options for the next calls: delay, priority, key, tenant, on=..., ..."""
@@ -219,6 +222,12 @@ class Task(Generic[P, R]):
         Read late: annotations may name what is defined further down.
         """
         return Signature(self.name, self.fn)
+
+    @cached_property
+    def stored_retry(self) -> Json | None:
+        """Its retry policy as jobs carry it; a function of the user's own stays in the code."""
+        retry = self.options_of_task.retry
+        return dump_policy(retry) if isinstance(retry, Policy) else None
 
     def _call(self, args: Any, kwargs: Any, chosen: CallOptions) -> Call[R]:
         job = _new_job(self, self.signature.pack(args, kwargs), chosen)
@@ -378,8 +387,13 @@ def task_name(fn: Callable[..., Any]) -> str:
 
 def _new_job(task: Task[..., Any], args: Json, chosen: CallOptions) -> NewJob:
     options = task.options_of_task
-    stored = options.retry
     parent = current()
+    if parent is None and chosen is _NO_OPTIONS:  # as most calls are
+        return NewJob(
+            task=task.name, args=args, queue=options.queue, priority=options.priority,
+            max_attempts=options.max_attempts, timeout_seconds=options.timeout_seconds,
+            retry=task.stored_retry,
+        )  # fmt: skip
     metadata = _metadata(parent, chosen.metadata)
     return NewJob(
         task=task.name,
@@ -394,7 +408,7 @@ def _new_job(task: Task[..., Any], args: Json, chosen: CallOptions) -> NewJob:
         timeout_seconds=(
             options.timeout_seconds if chosen.timeout_seconds is None else chosen.timeout_seconds
         ),
-        retry=dump_policy(stored) if isinstance(stored, Policy) else None,
+        retry=task.stored_retry,
         metadata=encode(metadata, what="metadata") if metadata else None,
         parents=_parents(chosen.parents),
     )

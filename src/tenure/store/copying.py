@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tenure.job import NewJob
-from tenure.store.rows import features_of
+from tenure.store.rows import features_of, is_plain
 
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"})
 _NOTHING_SPECIAL = "\t\\N" * 7 + "\n"
@@ -14,29 +14,39 @@ def can_copy(job: NewJob) -> bool:
     return job.delay_seconds is None and job.due_at is None and not job.parents
 
 
-def job_line(place: int, id: int, job: NewJob, created_at: str) -> str:
-    """One line of `copy_jobs`."""
-    head = (
-        f"{id}\t{place}\t{created_at}\t{job.priority}\t{job.max_attempts}\t{features_of(job)}"
-        f"\t{_field(job.tenant)}\t{job.queue}\t{job.task}\t{_escaped(job.args.decode())}"
+def texts(jobs: Sequence[tuple[int, NewJob]], first_place: int, created_at: str) -> tuple[str, str]:
+    """All jobs as lines of `copy_jobs`, and their tickets as lines of `copy_tickets`."""
+    rows, tickets = [], []
+    same: dict[tuple[object, ...], str] = {}
+    for place, (id, job) in enumerate(jobs, first_place):
+        tickets.append(f"{place}\t{id}\t1\t{job.priority}\t{job.queue}\n")
+        if is_plain(job):  # then few of its fields differ from those of its neighbours
+            kind = (job.priority, job.max_attempts, job.tenant, job.queue, job.task)
+            middle = same.get(kind)
+            if middle is None:
+                middle = same[kind] = f"\t{created_at}{_middle(job)}"
+            args = _escaped(job.args.decode())
+            rows.append(f"{id}\t{place}{middle}{args}{_NOTHING_SPECIAL}")
+        else:
+            rows.append(_special(place, id, job, created_at))
+    return "".join(rows), "".join(tickets)
+
+
+def _middle(job: NewJob) -> str:
+    return (
+        f"\t{job.priority}\t{job.max_attempts}\t{features_of(job)}"
+        f"\t{_field(job.tenant)}\t{job.queue}\t{job.task}\t"
     )
+
+
+def _special(place: int, id: int, job: NewJob, created_at: str) -> str:
     unique = job.unique
-    if (
-        unique is None
-        and job.retry is None
-        and job.metadata is None
-        and job.timeout_seconds is None
-    ):
-        return head + _NOTHING_SPECIAL
     rest: list[object] = [job.retry, job.metadata, job.timeout_seconds, None, None, None, None]
     if unique is not None:
         rest[3:] = unique.period_seconds, unique.scope or job.task, unique.key, unique.until
-    return head + "".join([f"\t{_field(value)}" for value in rest]) + "\n"
-
-
-def ticket_line(place: int, id: int, job: NewJob) -> str:
-    """One line of `copy_tickets`."""
-    return f"{place}\t{id}\t1\t{job.priority}\t{job.queue}\n"
+    args = _escaped(job.args.decode())
+    fields = "".join([f"\t{_field(value)}" for value in rest])
+    return f"{id}\t{place}\t{created_at}{_middle(job)}{args}{fields}\n"
 
 
 def line(row: Sequence[object]) -> str:

@@ -16,6 +16,8 @@ ROWS_PER_STATEMENT = 1000
 _KEY_ROUNDS = 20
 _PARENT_ROUNDS = 3
 
+_JOBS = frozenset({NewJob})
+
 T = TypeVar("T")
 Key = tuple[str, str, str]
 Numbered = list[tuple[int, NewJob]]
@@ -29,7 +31,10 @@ async def enqueue(
     With `on`, the caller's own connection or session, the jobs become real when the caller commits,
     and vanish when the caller rolls back; nothing is committed here.
     """
-    jobs = [_stamp(job, scope.tenant) for job in jobs]
+    if scope.tenant is None and _JOBS.issuperset(map(type, jobs)):
+        jobs = list(jobs)
+    else:
+        jobs = [_stamp(job, scope.tenant) for job in jobs]
     if not jobs:
         return []
     if on is not None:
@@ -56,6 +61,8 @@ async def _enqueue(
     await _insert(tx, new)
     if tx.repeat and not tx.collided and await _landed_before(tx, new, list(held)):
         raise Collided
+    if not answers:
+        return list(map(Enqueued, ids))
     return [answers.get(id) or Enqueued(id) for id in ids]
 
 

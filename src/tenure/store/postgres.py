@@ -41,7 +41,7 @@ from tenure.store.bell import Bell, Ring, SilentBell
 from tenure.store.bell_postgres import PostgresBell
 from tenure.store.borrowed_postgres import wire_of
 from tenure.store.borrowing import Lent, unwrap
-from tenure.store.copying import can_copy, job_line, line, ticket_line
+from tenure.store.copying import can_copy, line, texts
 from tenure.store.floors import Floors
 from tenure.store.notify import News, Notifier
 from tenure.store.rows import job_row, raw
@@ -125,13 +125,12 @@ class PostgresTx(Tx):
         assert len(jobs) <= PLACES_PER_DRAW
         [(first, now)] = await self.fetch("draw_places")
         created_at = now.isoformat()
-        placed = [(place, id, job) for place, (id, job) in enumerate(jobs, first)]
-        rows = "".join([job_line(place, id, job, created_at) for place, id, job in placed])
-        tickets = "".join([ticket_line(place, id, job) for place, id, job in placed])
+        rows, tickets = texts(jobs, first, created_at)
         await self._wire.copy(self._sql["copy_jobs"][0], rows)
         await self._wire.copy(self._sql["copy_tickets"][0], tickets)
         if self.news is not None:
-            lanes = {(job.queue, job.priority): place for place, _, job in reversed(placed)}
+            last_to_first = reversed(list(enumerate(jobs, first)))
+            lanes = {(job.queue, job.priority): place for place, (_, job) in last_to_first}
             for (queue, priority), place in lanes.items():
                 self.news.add(queue, priority, place)
 

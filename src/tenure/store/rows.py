@@ -41,6 +41,19 @@ def job_row(id: int, job: NewJob, due_at: object) -> JobRow:
     return row
 
 
+def is_plain(job: NewJob) -> bool:
+    """Does it stand in line at once, and use nothing that most jobs do without?"""
+    return (
+        job.unique is None
+        and job.retry is None
+        and job.delay_seconds is None
+        and job.due_at is None
+        and job.timeout_seconds is None
+        and job.metadata is None
+        and not job.parents
+    )
+
+
 def features_of(job: NewJob) -> int:
     """What settlement will have to look at for this job."""
     features = 0

@@ -32,7 +32,7 @@ from tenure.store import sqlite_driver as driver
 from tenure.store.bell import Bell, Ring
 from tenure.store.bell_sqlite import SQLiteBell
 from tenure.store.boot import EPOCH, MICROSECOND, Clock, boot_id
-from tenure.store.rows import features_of
+from tenure.store.rows import features_of, is_plain
 from tenure.store.session import (
     Done,
     Mode,
@@ -91,6 +91,12 @@ class SQLiteTx(Tx):
         [(last,)] = await self.fetch("draw_places", count=len(jobs))
         rows = []
         for place, (id, job) in enumerate(jobs, last - len(jobs) + 1):
+            if is_plain(job):
+                rows.append(
+                    (id, place, now, None, None, job.priority, job.max_attempts, 0, job.tenant,
+                     job.queue, job.task, job.args.decode(), None, None, None, *_NO_KEY)
+                )  # fmt: skip
+                continue
             due = self._due(job, now)
             key = _NO_KEY if job.unique is None else _key(job, job.unique)
             rows.append(

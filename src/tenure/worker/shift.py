@@ -89,6 +89,8 @@ class Shift:
         self._stuck: set[Holding] = set()
         self._confirming: set[asyncio.Task[None]] = set()
         self._ticked_at = world.monotonic()
+        self._something_in_hand = asyncio.Event()
+        """So that nothing ticks in an idle worker."""
 
     def stop(self) -> None:
         """Begin to shut down: from here on nothing starts. Called on the event loop."""
@@ -219,7 +221,8 @@ class Shift:
     # --- taking on -------------------------------------------------------------------------------
 
     def _take_on(self, lease: Lease, lease_seconds: float, safe_until: float) -> None:
-        now = self.world.monotonic()
+        now = self._ticked_at = self.world.monotonic()
+        self._something_in_hand.set()
         if now >= safe_until:  # the answer came late: others may have these jobs by now
             log.warning("worker %s was too slow for a lease; its jobs go back", self.name)
             late = [Holding(job, _UNKNOWN, now) for job in lease.jobs]
@@ -374,10 +377,11 @@ class Shift:
     async def _keep_time(self, heartbeat: Heartbeat) -> None:
         """Stop what runs too long, give up what does not stop, return what waits too long."""
         while True:
+            await self._something_in_hand.wait()
             await asyncio.sleep(TICK_SECONDS)
             now = self._ticked_at = self.world.monotonic()
             if not self.held.leases and not self._asked:
-                continue
+                self._something_in_hand.clear()
             for holding in self._overdue(now):
                 limit = holding.job.timeout_seconds
                 self._tell.say(logging.WARNING, holding.job, f"runs longer than {limit:g} s")
