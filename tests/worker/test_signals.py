@@ -25,6 +25,16 @@ def started(app: Tenure, script: Script, task: str, seconds: float) -> int:
     return id
 
 
+def signal_until_gone(script: Script, number: signal.Signals) -> None:
+    """A second signal counts when the first one was a moment ago."""
+
+    def gone() -> bool:
+        script.signal(number)
+        return script.process.poll() is not None
+
+    eventually(gone)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_drains(app: Tenure, run_script: Run, number: signal.Signals) -> None:
     """SIGINT is what Ctrl-C sends to a script that runs `app.run_worker()`."""
@@ -47,10 +57,24 @@ def test_a_second_signal_exits_at_once_and_loses_nothing(
     ids = [started(app, script, task, 60) for task in SLOW]
     script.signal(number)
     script.wait_for("is draining")
-    script.signal(number)
+    signal_until_gone(script, number)
     assert script.ends(5) == code
     for id in ids:
         assert app.get(id).state is State.RUNNING  # their lease brings them back
+
+
+@on_file
+def test_the_same_signal_twice_in_a_moment_is_one(app: Tenure, run_script: Run) -> None:
+    """`timeout` sends it to the process and to its group."""
+    script = run_script("station")
+    script.wait_for("serves")
+    id = started(app, script, "slow_async", 0.5)
+    script.signal(signal.SIGSTOP)  # both are there when it goes on
+    script.signal(signal.SIGTERM)
+    script.signal(signal.SIGINT)
+    script.signal(signal.SIGCONT)
+    assert script.ends() == 0
+    assert app.get(id).state is State.SUCCEEDED
 
 
 @on_file
@@ -146,7 +170,7 @@ def test_a_second_signal_ends_all_processes_at_once(app: Tenure, run_script: Run
     pids = [one.pid for one in members(script)]
     script.signal(signal.SIGTERM)
     script.wait_for("is draining")
-    script.signal(signal.SIGTERM)
+    signal_until_gone(script, signal.SIGTERM)
     assert script.ends(5) == 143
     for pid in pids:
         eventually(lambda pid=pid: is_gone(pid))  # type: ignore[misc]

@@ -13,7 +13,16 @@ import msgspec
 from tenure.cli.desk import Desk, json_option, with_desk
 from tenure.cli.endings import Interrupted, TaskNotFound
 from tenure.cli.filters import parse
-from tenure.cli.show import ago, clean, columns, short_error, when, write_json, write_table
+from tenure.cli.show import (
+    ago,
+    clean,
+    columns,
+    in_words,
+    short_error,
+    when,
+    write_json,
+    write_table,
+)
 from tenure.codec import encode
 from tenure.errors import InvalidInput, JobFailed, PayloadInvalid
 from tenure.job import Job, Json, NewJob, State, Unique
@@ -192,7 +201,7 @@ def timeline(desk: Desk, *, id: int, as_json: bool) -> None:
         return
     short = (columns() or WIDE) < WIDE
     rows = (
-        (when(event.at, short=short), event.kind, event.token, event.worker, event.detail)
+        (when(event.at, short=short), event.kind, event.token, event.worker, in_words(event.detail))
         for event in story
     )
     write_table(("at", "event", "token", "worker", "detail"), rows)

@@ -178,9 +178,28 @@ def short_error(job: Job) -> str:
     """What went wrong, on one line: the error's type and the first line of its message."""
     if job.error is None:
         return job.reason or "?"
-    told = json.loads(job.error)
-    message = told.get("message", "").splitlines()
-    return f"{told.get('type', '?')}: {message[0] if message else ''}".rstrip(": ")
+    return _error_line(json.loads(job.error))
+
+
+def _error_line(error: dict[str, str]) -> str:
+    message = error.get("message", "").splitlines()
+    return f"{error.get('type', '?')}: {message[0] if message else ''}".rstrip(": ")
+
+
+def in_words(detail: str | None) -> str | None:
+    """What an event says of itself, for people; the rest is in the JSON."""
+    if detail is None:
+        return None
+    facts = json.loads(detail)
+    error, delay = facts.pop("error", None), facts.pop("delay_seconds", None)
+    if error:
+        facts["reason"] = _error_line(error)
+    words = [str(facts.pop("reason"))] if facts.get("reason") else []
+    words += [f"again in {delay:.1f} s"] if delay else []
+    for name, value in facts.items():
+        if value is not None and name not in {"reason", "claimed_at", "duration_seconds"}:
+            words.append(f"{name} {json.dumps(value, ensure_ascii=False)}")
+    return ", ".join(words) or None
 
 
 def is_terminal() -> bool:

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
@@ -28,6 +29,9 @@ from tenure.worker.shift import Shift
 from tenure.worker.world import World
 
 MAX_PROCESSES = 1000
+ECHO_SECONDS = 0.1
+"""What comes so soon is the first signal once more: `timeout`, say, sends it to the process and to
+its group."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if os.name == "posix" else ()
 GUARD_SECONDS = 1.0
 
@@ -179,14 +183,15 @@ def _signals(
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
-    seen = 0
+    first_at: float | None = None
     hangup_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # as nohup does
     numbers = [n for n in STOP_SIGNALS if n is not signal.SIGHUP or not hangup_ignored]
 
     def caught(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        nonlocal seen
-        seen += 1
-        if seen > 1:
+        nonlocal first_at
+        now = time.monotonic()
+        first_at = now if first_at is None else first_at
+        if now - first_at > ECHO_SECONDS:
             leave(128 + number)
         stop()
 
