@@ -36,7 +36,7 @@ HIDDEN = {
         "close_loop", "in_use_by_worker", "is_local", "on_trial", "whole_async_store",
         "whole_store",
     },
-    "Task": {"bind", "signature"},
+    "Task": {"bind", "signature", "stored_retry"},
 }  # fmt: skip
 """Public because other modules of the package need them, and of no use to users."""
 

@@ -108,7 +108,9 @@ class Signature:
             sent = dict(zip(self._by_position, args, strict=False)) | kwargs if args else kwargs
             names = sent.keys()
             if len(sent) == len(args) + len(kwargs) and self._wanted <= names <= self._known:
-                return sent
+                if list(sent) == self._names:
+                    return sent
+                return {name: sent[name] for name in self._names if name in sent}
         try:
             return self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:

@@ -26,3 +26,8 @@ ERROR = {"type": "ValueError", "message": "no tea\nand no cake", "traceback": ".
 )  # fmt: skip
 def test_the_detail_of_an_event_in_words(detail: dict[str, object] | None, words: str) -> None:
     assert in_words(None if detail is None else json.dumps(detail)) == words
+
+
+@pytest.mark.parametrize("text", ["error", "half of it", "[1]", "12", ""])
+def test_a_detail_that_is_text_already_stays_as_it_is(text: str) -> None:
+    assert in_words(text) == text

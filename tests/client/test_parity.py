@@ -24,7 +24,7 @@ COLOURLESS = {
         "attempt", "cancelled", "check", "created_at", "id", "lost", "max_attempts", "metadata",
         "progress", "queue", "task", "tenant", "token",
     },
-    "Task": {"bind", "call", "options", "signature"},
+    "Task": {"bind", "call", "options", "signature", "stored_retry"},
     "TunedTask": {"call"},
 }  # fmt: skip
 KINDS: tuple[type, ...] = (Tenure, Handle, Running, Task, TunedTask)

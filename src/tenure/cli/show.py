@@ -10,6 +10,7 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import click
 import msgspec
@@ -186,11 +187,19 @@ def _error_line(error: dict[str, str]) -> str:
     return f"{error.get('type', '?')}: {message[0] if message else ''}".rstrip(": ")
 
 
+def _facts(detail: str | None) -> dict[str, Any] | None:
+    try:
+        facts = json.loads(detail or "null")
+    except ValueError:
+        return None
+    return facts if isinstance(facts, dict) else None
+
+
 def in_words(detail: str | None) -> str | None:
     """What an event says of itself, for people; the rest is in the JSON."""
-    if detail is None:
-        return None
-    facts = json.loads(detail)
+    facts = _facts(detail)
+    if facts is None:  # a reason, or a message of the job's own
+        return detail
     error, delay = facts.pop("error", None), facts.pop("delay_seconds", None)
     if error:
         facts["reason"] = _error_line(error)
