@@ -6,6 +6,8 @@ worker.
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +21,11 @@ from tests.support.stores import STYLES, Clock, open_face, url_of
 # A busy machine is not a failing test.
 settings.register_profile("tenure", deadline=None)
 settings.load_profile("tenure")
+
+# A shell that starts the tests in the background lets them ignore Ctrl-C, and what they start would
+# inherit that: programs whose interruption is tested. What is handled here, they do not inherit.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def migrate(url: str) -> None:
