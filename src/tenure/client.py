@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
 from tenure.codec import decode
 from tenure.errors import (
@@ -32,6 +32,7 @@ from tenure.running import current
 from tenure.store import AsyncStore, Store, inspect, open_async_store, open_store, operate, presence
 from tenure.store.enqueue import enqueue
 from tenure.store.session import Scope, drive
+from tenure.store.watched import Watcher
 from tenure.tasks import Call, Task, TaskSet
 from tenure.why import explain, told
 
@@ -210,13 +211,6 @@ class Handle(Generic[R_co]):
                 f"job {job.id} of {job.task} succeeded, but its result is not what the task's "
                 f"annotation says: {error}"
             ) from error
-
-
-class Watcher(Protocol):
-    """Stands between an application and its stores, such as `tenure.worker.recorder`."""
-
-    def watch(self, store: Store) -> Store: ...
-    def watch_async(self, store: AsyncStore) -> AsyncStore: ...
 
 
 class Client(TaskSet):
@@ -398,7 +392,7 @@ class Client(TaskSet):
             drive(self._async_stores.pop(loop).close())  # does not suspend on PostgreSQL
 
     @contextmanager
-    def on_trial(self, watcher: "Watcher", url: str | None = None) -> Iterator[None]:
+    def on_trial(self, watcher: Watcher, url: str | None = None) -> Iterator[None]:
         """For tests: all stores pass through a watcher, on another database if one is named.
 
         Closed before and after: the application is then as it was.

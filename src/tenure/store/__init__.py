@@ -6,6 +6,7 @@ sql/            how each database does it, statement by statement
 sqlite.py postgres.py        transactions on each database
 bell*.py notify.py           how idle workers are woken
 transfer.py cargo.py         all jobs of one store into another one
+watched.py      stores in front of another one, to see what passes
 api.py          `Store` and `AsyncStore`, what callers hold in their hands
 """
 

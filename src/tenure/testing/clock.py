@@ -10,9 +10,10 @@ from typing import Any, ParamSpec, TypeVar
 from tenure.client import Client
 from tenure.errors import InvalidInput
 from tenure.job import check_seconds, check_time
-from tenure.store import AsyncStore, Bell, Store
-from tenure.store.api import WRITING_THREADS, Call
+from tenure.store import AsyncStore, Store
+from tenure.store.api import Call
 from tenure.store.enqueue import enqueue
+from tenure.store.watched import WatchedAsyncStore, WatchedStore
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,11 +70,11 @@ class Trial:
         """The same on an event loop."""
 
 
-class TrialStore(Store):
+class TrialStore(WatchedStore):
     """A store that is told the time."""
 
     def __init__(self, store: Store, trial: Trial) -> None:
-        self._store = store
+        super().__init__(store, trial)
         self._trial = trial
 
     def run(self, call: Call[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -82,21 +83,12 @@ class TrialStore(Store):
             self._trial.after_enqueue()
         return answer
 
-    def in_threads(self, *, most: int = WRITING_THREADS, lent: bool = False) -> AsyncStore:
-        return TrialAsyncStore(self._store.in_threads(most=most, lent=lent), self._trial)
 
-    def bell(self, ring: Callable[[], None]) -> Bell:
-        return self._store.bell(ring)
-
-    def for_tenant(self, tenant: str) -> Store:
-        return TrialStore(self._store.for_tenant(tenant), self._trial)
-
-
-class TrialAsyncStore(AsyncStore):
+class TrialAsyncStore(WatchedAsyncStore):
     """The same for the other colour."""
 
     def __init__(self, store: AsyncStore, trial: Trial) -> None:
-        self._store = store
+        super().__init__(store, trial)
         self._trial = trial
 
     async def run(self, call: Call[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -104,15 +96,6 @@ class TrialAsyncStore(AsyncStore):
         if _puts_in_line(call, kwargs):
             await self._trial.after_enqueue_async()
         return answer
-
-    async def close(self) -> None:
-        await self._store.close()
-
-    def bell(self, ring: Callable[[], None]) -> Bell:
-        return self._store.bell(ring)
-
-    def for_tenant(self, tenant: str) -> AsyncStore:
-        return TrialAsyncStore(self._store.for_tenant(tenant), self._trial)
 
 
 def _told(call: Callable[..., Any], kwargs: Any, clock: Clock) -> Any:

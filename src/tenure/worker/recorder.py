@@ -25,11 +25,12 @@ from tenure.errors import OutcomeUnknown, TenureError
 from tenure.job import Beat, Enqueued, Lease, NewJob
 from tenure.lifecycle import HeldJob, Settlement
 from tenure.running import Running
-from tenure.store import Answer, AsyncStore, Bell, Store, Swept, operate, presence, settle, sweep
-from tenure.store.api import WRITING_THREADS, Call
+from tenure.store import Answer, AsyncStore, Store, Swept, operate, presence, settle, sweep
+from tenure.store.api import Call
 from tenure.store.claim import claim
 from tenure.store.enqueue import enqueue
 from tenure.store.session import P, R
+from tenure.store.watched import WatchedAsyncStore, WatchedStore, Watcher
 from tenure.worker.world import World
 
 
@@ -170,11 +171,11 @@ class Log:
         self.write(Refused(n=n, error=type(error).__name__, unknown=unknown))
 
 
-class RecordingStore(Store):
+class RecordingStore(WatchedStore):
     """A store that writes down what passes through it."""
 
-    def __init__(self, store: Store, log: Log) -> None:
-        self._store = store
+    def __init__(self, store: Store, watcher: Watcher, log: Log) -> None:
+        super().__init__(store, watcher)
         self._log = log
 
     def run(self, call: Call[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -190,21 +191,12 @@ class RecordingStore(Store):
         self._log.answered(n, op, answer)
         return answer
 
-    def in_threads(self, *, most: int = WRITING_THREADS, lent: bool = False) -> AsyncStore:
-        return RecordingAsyncStore(self._store.in_threads(most=most, lent=lent), self._log)
 
-    def bell(self, ring: Callable[[], None]) -> Bell:
-        return self._store.bell(ring)
-
-    def for_tenant(self, tenant: str) -> Store:
-        return RecordingStore(self._store.for_tenant(tenant), self._log)
-
-
-class RecordingAsyncStore(AsyncStore):
+class RecordingAsyncStore(WatchedAsyncStore):
     """The same for the other colour."""
 
-    def __init__(self, store: AsyncStore, log: Log) -> None:
-        self._store = store
+    def __init__(self, store: AsyncStore, watcher: Watcher, log: Log) -> None:
+        super().__init__(store, watcher)
         self._log = log
 
     async def run(self, call: Call[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -220,15 +212,6 @@ class RecordingAsyncStore(AsyncStore):
         self._log.answered(n, op, answer)
         return answer
 
-    async def close(self) -> None:
-        await self._store.close()
-
-    def bell(self, ring: Callable[[], None]) -> Bell:
-        return self._store.bell(ring)
-
-    def for_tenant(self, tenant: str) -> AsyncStore:
-        return RecordingAsyncStore(self._store.for_tenant(tenant), self._log)
-
 
 class RecordingWorld(World):
     """The real world, with a record of what is done in it, in files in this folder."""
@@ -242,12 +225,14 @@ class RecordingWorld(World):
         app.hooks.arounds.append(self._around)
 
     def watch(self, store: Store) -> Store:
-        return store if isinstance(store, RecordingStore) else RecordingStore(store, self._log)
+        if isinstance(store, RecordingStore):
+            return store
+        return RecordingStore(store, self, self._log)
 
     def watch_async(self, store: AsyncStore) -> AsyncStore:
         if isinstance(store, RecordingAsyncStore):
             return store
-        return RecordingAsyncStore(store, self._log)
+        return RecordingAsyncStore(store, self, self._log)
 
     @contextmanager
     def _around(self, job: Running) -> Iterator[None]:
