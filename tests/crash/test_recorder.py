@@ -47,7 +47,8 @@ def test_a_job_from_its_enqueue_to_its_end_is_on_record(store_url: str, tmp_path
     id = asyncio.run(work())
     app.close()
     records = read_records(tmp_path)
-    [enqueued] = [call.answer for call in records.of("enqueue")]
+    [asked] = list(records.of("enqueue"))
+    enqueued = asked.answer
     claims = [call.answer for call in records.of("claim")]
     granted = [
         lease for answer in claims if isinstance(answer, Answered) for lease in answer.granted
@@ -61,7 +62,8 @@ def test_a_job_from_its_enqueue_to_its_end_is_on_record(store_url: str, tmp_path
         [(id, 1)], ["succeed"], ["landed"],
     )  # fmt: skip
     assert (run.id, run.token, run.worker, run.error) == (id, 1, settled.sent.worker, None)
-    assert enqueued.mono < run.began < run.ended < settled.began < settled.ended
+    # The job may run before its enqueuer has heard that it was stored.
+    assert asked.began < run.began < run.ended < settled.began < settled.ended
     assert {call.pid for call in records.calls} == {os.getpid()}
 
 
