@@ -54,7 +54,8 @@ def run(folder: Path, *options: str, **files: str) -> str:
         (folder / f"{name}.py").write_text(text, "utf-8")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
     environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # others take seconds to load
-    options = ("-p", "tenure.testing.plugin", "-p", "no:cacheprovider", *options)
+    # No summary: its lines are cut at the terminal's width, but not where CI is set.
+    options = ("-r", "N", "-p", "tenure.testing.plugin", "-p", "no:cacheprovider", *options)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-W", "error", *options],
         cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS,
