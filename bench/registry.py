@@ -16,6 +16,18 @@ from bench.engine import (
 )
 from bench.harness import Result
 from bench.lab import Lab
+from bench.peers import (
+    enqueue,
+    postgres_drain,
+    sqlite_concurrent_enqueue,
+    sqlite_drain,
+)
+from bench.peers import (
+    postgres_held_snapshot as peers_held_snapshot,
+)
+from bench.peers import (
+    postgres_pickup as peers_pickup,
+)
 from bench.worker import (
     idle_cpu,
     postgres_pickup,
@@ -27,15 +39,17 @@ from bench.worker import (
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Some figures that are measured together."""
+    """Some figures that are measured together. `all` leaves out those `on_request`."""
 
     names: tuple[str, ...]
     summary: str
     run: Callable[[Lab], Iterator[Result]]
+    on_request: bool = False
 
 
-def _benchmark(module: ModuleType) -> Benchmark:
-    return Benchmark(module.NAMES, str(module.__doc__).splitlines()[0], module.run)
+def _benchmark(module: ModuleType, *, on_request: bool = False) -> Benchmark:
+    summary = str(module.__doc__).splitlines()[0]
+    return Benchmark(module.NAMES, summary, module.run, on_request)
 
 
 BENCHMARKS = tuple(
@@ -53,6 +67,16 @@ BENCHMARKS = tuple(
         sqlite_pickup,
         idle_cpu,
     )
+) + tuple(
+    _benchmark(module, on_request=True)
+    for module in (
+        postgres_drain,
+        sqlite_drain,
+        enqueue,
+        sqlite_concurrent_enqueue,
+        peers_pickup,
+        peers_held_snapshot,
+    )
 )
 
 
@@ -61,6 +85,6 @@ def chosen(name: str) -> list[Benchmark]:
     return [
         benchmark
         for benchmark in BENCHMARKS
-        if name == "all"
+        if (name == "all" and not benchmark.on_request)
         or any(each == name or each.startswith(f"{name}.") for each in benchmark.names)
     ]
