@@ -37,6 +37,7 @@ class Ours(Adapter):
     def work(self, worker: int) -> None:
         app = self._app()
         self._declare(app)
+        app.migrate()  # finds nothing to do; now the driver is loaded, as it is on the other side
         self.board.wait_for_go(worker)
         app.run_worker()
 
