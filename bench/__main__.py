@@ -1,4 +1,4 @@
-"""python -m bench NAME [--quick] [--json] | all | list
+"""python -m bench NAME... [--quick] [--json] | all | list
 
 NAME is a benchmark or the beginning of its name, up to a dot: `engine`, `engine.sqlite`, `peers`.
 `all` leaves out `peers`, which installs other queues into environments of their own.
@@ -24,26 +24,25 @@ from bench.report import Report
 def main() -> int:
     """Run what was asked for, one result per line."""
     options = _parse()
-    if options.name == "list":
+    if options.names == ["list"]:
         for benchmark in BENCHMARKS:
             print(f"{', '.join(benchmark.names)}\n    {benchmark.summary}")
         return 0
-    benchmarks = chosen(options.name)
+    unknown = [name for name in options.names if not chosen([name])]
     try:
         peers = peers_named(options.peers)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    if not benchmarks:
-        print(
-            f"there is no benchmark {options.name!r}; see `python -m bench list`", file=sys.stderr
-        )
+    if unknown:
+        print(f"there is no benchmark {unknown[0]!r}; see `python -m bench list`", file=sys.stderr)
         return 2
+    benchmarks = chosen(options.names)
     show = _print_json if options.json else _print_row
     context = sys.stderr if options.json else sys.stdout
     with Lab(
         quick=options.quick,
-        asked=options.name,
+        asked=options.names,
         peers=peers,
         rounds=options.rounds,
         scale=options.scale,
@@ -67,7 +66,12 @@ def main() -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("name", help="a benchmark, the beginning of its name, `all` or `list`")
+    parser.add_argument(
+        "names",
+        nargs="+",
+        metavar="NAME",
+        help="a benchmark, the beginning of its name, `all` or `list`",
+    )
     parser.add_argument("--quick", action="store_true", help="smaller sizes, noisier figures")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     parser.add_argument(

@@ -25,7 +25,7 @@ LEAST_JOBS = 40
 class Lab:
     """The place of one run. `quick` asks for smaller sizes.
 
-    `asked` is the name that was asked for, and `peers` are those that compete if it names none.
+    `asked` are the names that were asked for, and `peers` compete where they name none.
     `failures` says which figures are missing, and why.
     """
 
@@ -33,7 +33,7 @@ class Lab:
         self,
         *,
         quick: bool,
-        asked: str = "all",
+        asked: Sequence[str] = ("all",),
         peers: Sequence[str] = (),
         rounds: int = ROUNDS,
         scale: float = 1.0,
@@ -67,9 +67,9 @@ class Lab:
 
     def wants(self, name: str, *, peer: str | None = None) -> bool:
         """Is this figure asked for? One that is named in full always is."""
-        if name == self.asked:
+        if name in self.asked:
             return True
-        is_below = self.asked == "all" or name.startswith(f"{self.asked}.")
+        is_below = any(asked == "all" or name.startswith(f"{asked}.") for asked in self.asked)
         return is_below and (peer is None or peer in self.peers)
 
     @cached_property

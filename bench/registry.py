@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -80,11 +80,15 @@ BENCHMARKS = tuple(
 )
 
 
-def chosen(name: str) -> list[Benchmark]:
-    """The benchmarks of this name or below it: `engine`, `engine.sqlite`, or a full name."""
+def chosen(names: Sequence[str]) -> list[Benchmark]:
+    """The benchmarks of these names or below them: `engine`, `engine.sqlite`, or a full name."""
     return [
         benchmark
         for benchmark in BENCHMARKS
-        if (name == "all" and not benchmark.on_request)
-        or any(each == name or each.startswith(f"{name}.") for each in benchmark.names)
+        if ("all" in names and not benchmark.on_request)
+        or any(
+            each == name or each.startswith(f"{name}.")
+            for name in names
+            for each in benchmark.names
+        )
     ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 import msgspec
@@ -67,10 +67,12 @@ def compete(
     ours: str,
     peers: Sequence[str],
     results: Callable[[Lab, Pair], Iterator[Result]],
+    *,
+    figures: Iterable[str] = ("",),
 ) -> Iterator[Result]:
     """The results of all peers that this run asks for. One that fails does not end the others."""
     for name in peers:
-        if not lab.wants(f"{workload}.{name}", peer=name):
+        if not any(lab.wants(f"{workload}{figure}.{name}", peer=name) for figure in figures):
             continue
         try:
             pair = Pair(workload, name, _competitor(ours), _competitor(name))

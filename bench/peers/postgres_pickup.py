@@ -28,7 +28,7 @@ LEAST_PERCENT = 0.01
 
 def run(lab: Lab) -> Iterator[Result]:
     """Measure."""
-    yield from compete(lab, WORKLOAD, "tenure-postgres", ON_POSTGRES, _results)
+    yield from compete(lab, WORKLOAD, "tenure-postgres", ON_POSTGRES, _results, figures=FIGURES)
 
 
 def _results(lab: Lab, pair: Pair) -> Iterator[Result]:

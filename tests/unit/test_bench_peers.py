@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def lab() -> Iterator[Lab]:
-    with Lab(quick=True, asked="peers", peers=USUAL, rounds=1, scale=0.001) as one:
+    with Lab(quick=True, asked=["peers"], peers=USUAL, rounds=1, scale=0.001) as one:
         yield one
 
 
@@ -92,11 +92,11 @@ def test_peers_are_chosen_by_name() -> None:
 
 
 def test_a_run_wants_what_was_asked_for() -> None:
-    with Lab(quick=True, asked="peers.postgres", peers=("awa",)) as lab:
+    with Lab(quick=True, asked=["peers.postgres"], peers=("awa",)) as lab:
         assert lab.wants("peers.postgres.drain1.awa", peer="awa")
         assert not lab.wants("peers.postgres.drain1.saq", peer="saq")
         assert not lab.wants("peers.sqlite.drain1.awa", peer="awa")
-    with Lab(quick=True, asked="peers.postgres.drain1.saq", peers=("awa",)) as lab:
+    with Lab(quick=True, asked=["peers.postgres.drain1.saq"], peers=("awa",)) as lab:
         assert lab.wants("peers.postgres.drain1.saq", peer="saq")
 
 
