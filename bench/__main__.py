@@ -1,7 +1,8 @@
 """python -m bench NAME... [--quick] [--json] | all | list
 
-NAME is a benchmark or the beginning of its name, up to a dot: `engine`, `engine.sqlite`, `peers`.
-`all` leaves out `peers`, which installs other queues into environments of their own.
+NAME is a benchmark or the beginning of its name, up to a dot: `engine.sqlite`, `workloads`.
+`all` leaves out `workloads`, which take half an hour, and `peers`, which installs other queues into
+environments of their own.
 """
 
 from __future__ import annotations
@@ -79,10 +80,13 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument("--peers", help="peers with commas between, or `all`; else the usual ones")
     parser.add_argument(
-        "--rounds", type=int, default=ROUNDS, help="rounds against each peer (default %(default)s)"
+        "--rounds",
+        type=int,
+        default=ROUNDS,
+        help="rounds of peers and workloads (default %(default)s)",
     )
     parser.add_argument(
-        "--scale", type=float, default=1.0, help="jobs against each peer, times this"
+        "--scale", type=float, default=1.0, help="jobs of peers and workloads, times this"
     )
     return parser.parse_args()
 

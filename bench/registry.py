@@ -35,6 +35,19 @@ from bench.worker import (
     sqlite_pickup,
     sqlite_throughput,
 )
+from bench.workloads import (
+    backlog,
+    drain,
+    footprint,
+    held_snapshot,
+    promote,
+    scaling,
+    scheduled,
+    variety,
+)
+from bench.workloads import (
+    enqueue as enqueue_loads,
+)
 
 
 @dataclass(frozen=True)
@@ -76,6 +89,15 @@ BENCHMARKS = tuple(
         sqlite_concurrent_enqueue,
         peers_pickup,
         peers_held_snapshot,
+        enqueue_loads,
+        drain,
+        variety,
+        scaling,
+        backlog,
+        promote,
+        scheduled,
+        held_snapshot,
+        footprint,
     )
 )
 

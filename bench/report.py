@@ -9,7 +9,10 @@ import msgspec
 
 from bench import plots
 from bench.harness import Result
-from bench.peers.targets import TARGETS
+from bench.peers.targets import TARGETS as PEER_TARGETS
+from bench.workloads.targets import TARGETS as WORKLOAD_TARGETS
+
+TARGETS = PEER_TARGETS | WORKLOAD_TARGETS
 
 HEAD = "| figure | ours | unit | theirs | ratio | lowest..highest | wanted | |"
 RULE = "|---|--:|---|---|--:|---|---|---|"
@@ -139,6 +142,12 @@ def _plots(results: Sequence[Result]) -> Iterator[tuple[str, str]]:
     if curves:
         title = "drain rate under a held snapshot, against the first round"
         yield "held_snapshot_curves.svg", plots.lines(title, curves)
+
+    for result in results:
+        if result.detail and "curve" in result.detail:
+            curve = plots.Line(result.name.rpartition(".")[2], _rates(result, "curve"))
+            title = f"{result.name}, {result.unit}, against the first round"
+            yield f"{result.name}.svg", plots.lines(title, [curve])
 
 
 def _rates(result: Result, key: str) -> list[float]:
