@@ -2,11 +2,12 @@
 
 PY := .venv/bin/python
 READY := .venv/.ready
+RUNS := .venv/.runs
 STEPS ?= $(or $(TENURE_STEPS),2000)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format quick test rules explore bench clean
+.PHONY: help setup demo check format quick test rules explore bench docs clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,10 +16,15 @@ setup: $(READY) ## create .venv with all tools (instant when nothing changed; PY
 
 $(READY): pyproject.toml constraints.txt scripts/setup.sh
 	@PYTHON="$(PYTHON)" scripts/setup.sh
-	@touch $@
+	@touch $(RUNS) $@
 
-demo: $(READY) ## run the example: two workers, three thousand jobs, one kill
-	@$(PY) -m examples.demo
+# What is needed to run Tenure, without the tools to develop it.
+$(RUNS): pyproject.toml constraints.txt scripts/setup.sh
+	@PYTHON="$(PYTHON)" scripts/setup.sh $(if $(wildcard $(READY)),,run)
+	@touch $(wildcard $(READY)) $@
+
+demo: $(RUNS) ## three thousand jobs, two workers, one of them killed: half a minute (ARGS="--keep DIR")
+	@$(PY) -m examples.demo $(ARGS)
 
 check: $(READY) ## format, lint, types and import direction, without changing a file
 	@.venv/bin/ruff format --check .
@@ -45,6 +51,10 @@ explore: $(READY) ## walk the state machine at random for long (TENURE_STEPS=100
 bench: $(READY) ## run all benchmarks
 	@$(PY) -m bench all
 
+docs: $(READY) ## build the documentation into site/ (a broken link or a page in no menu fails)
+	@$(PY) scripts/make_reference.py --check
+	@$(PY) scripts/make_site.py
+
 clean: ## remove .venv, caches and build results
-	@rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .venv build dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

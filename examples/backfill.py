@@ -1,13 +1,18 @@
 """A corpus backfill: thousands of small jobs, a few long ones, and a step that is broken at first.
 
-TENURE_URL=sqlite:///corpus.db python -m examples.backfill [RECORDS]     # works until Ctrl-C
+    TENURE_URL=sqlite:///corpus.db python -m examples.backfill [RECORDS]
+
+works until Ctrl-C. With a folder for RECORDS it writes down all that it does, for the history
+checker, and also ends when its standard input does: when whoever has started it is gone.
 """
 
 import asyncio
 import logging
 import os
 import random
+import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -26,7 +31,7 @@ async def embed(job: Running, page: int) -> int:
     return page * page
 
 
-@app.task(queue="books")
+@app.task(queue="books", max_attempts=50)
 def summarise(job: Running, book: int, chapters: int) -> list[int]:  # noqa: ARG001
     """A long job that goes on where the last attempt has stopped. Answers who did which chapter."""
     tokens = job.load(list[int]) or []
@@ -38,19 +43,34 @@ def summarise(job: Running, book: int, chapters: int) -> list[int]:  # noqa: ARG
     return tokens
 
 
-@app.task(queue="pages", max_attempts=3, retry=Fixed(0.5))
+@app.task(queue="shelves", max_attempts=3, retry=Fixed(0.5))
 def publish(shelf: int) -> str:
     """Fails until somebody has fixed the shelf, and so ends among the dead letters."""
-    if not Path(os.environ["SHELF_FIXED"]).exists():
+    if not Path(os.environ.get("SHELF_FIXED", "shelf-fixed")).exists():
         raise RuntimeError("the shelf has no room")
     return f"shelf {shelf}"
 
 
-if __name__ == "__main__":
-    logging.basicConfig(level=logging.CRITICAL)
-    world = RecordingWorld(Path(sys.argv[1]))
-    world.record(app)
+def work(records: Path | None) -> None:
+    """Be a worker, until interrupted."""
+    world = None
+    if records is not None:
+        world = RecordingWorld(records)
+        world.record(app)
+        threading.Thread(target=end_with_stdin, daemon=True).start()
     Worker(
-        app, {"pages": 10, "books": 2}, world=world,
+        app, {"pages": 10, "books": 2, "shelves": 2}, world=world,
         lease_seconds=3.0, heartbeat_seconds=0.5, drain_seconds=5.0,
     ).run()  # fmt: skip
+
+
+def end_with_stdin() -> None:
+    """Interrupt this process when nobody holds the other end of its standard input any more."""
+    while os.read(0, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.CRITICAL)
+    work(Path(sys.argv[1]) if sys.argv[1:] else None)

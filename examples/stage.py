@@ -1,31 +1,66 @@
 """What the demo shows: a live view in a terminal, plain lines elsewhere."""
 
+import os
+import shutil
 import sys
 import time
-from collections import Counter, deque
+from collections import deque
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from tenure import State, Tenure
+import click
+
 from tenure.cli.screen import Screen, bar, full_screen, sparkline
 
 PLAIN_SECONDS = 5.0
 """Without a terminal, one line of progress in so many seconds."""
-WIDTH = 40
+RATE_SECONDS = 0.5
+WIDEST, NARROWEST = 36, 8
+"""Of the bars, in columns."""
+STYLES: dict[str, dict[str, Any]] = {
+    "": {},
+    "title": {"bold": True},
+    "quiet": {"dim": True},
+    "good": {"fg": "green"},
+    "busy": {"fg": "cyan"},
+    "bad": {"fg": "red"},
+}
+
+Line = Sequence[tuple[str, str]]
+"""Pieces of text, each with its style."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The work at one moment. `books` are fraction and words; `workers` are process and words."""
+
+    done: int
+    total: int
+    in_line: int = 0
+    in_hand: int = 0
+    to_retry: int = 0
+    dead: int = 0
+    books: Sequence[tuple[str, float, str]] = ()
+    workers: Sequence[tuple[int, str, str]] = field(default=())
 
 
 class Stage:
     """Paints the work on a terminal, or tells it line by line."""
 
-    def __init__(self, app: Tenure) -> None:
-        self._app = app
-        self._terminal = sys.stdout.isatty()
+    def __init__(self) -> None:
+        self._is_terminal = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        self._is_coloured = not os.environ.get("NO_COLOR")
         self._screen: Screen | None = None
+        self._stack = ExitStack()
         self._started = time.monotonic()
         self._told: list[str] = []
-        self._rates: deque[float] = deque(maxlen=WIDTH)
+        self._untold = 0
+        self._rates: deque[float] = deque(maxlen=WIDEST)
         self._last = (self._started, 0)
-        self._last_line = 0.0
+        self._last_line = self._started
 
     @property
     def seconds(self) -> float:
@@ -33,9 +68,9 @@ class Stage:
         return time.monotonic() - self._started
 
     def __enter__(self) -> Self:
-        if self._terminal:
-            self._context = full_screen()
-            self._screen = self._context.__enter__()
+        if self._is_terminal:
+            self._screen = self._stack.enter_context(full_screen())
+            self._untold = len(self._told)
         return self
 
     def __exit__(
@@ -46,8 +81,8 @@ class Stage:
     ) -> None:
         if self._screen is not None:
             self._screen = None
-            self._context.__exit__(None, None, None)
-            print("\n".join(self._told), flush=True)
+            self._stack.close()
+            print("\n".join(self._told[self._untold :]), flush=True)
 
     def say(self, line: str) -> None:
         """Something has happened."""
@@ -56,43 +91,66 @@ class Stage:
         if self._screen is None:
             print(stamped, flush=True)
 
-    def paint(self, done: int, total: int) -> None:
+    def paint(self, look: Look) -> None:
         """Show how far the work has come."""
         now = time.monotonic()
         before, done_before = self._last
-        if now - before >= 0.5 or done < done_before:
-            self._rates.append(max(0, done - done_before) / max(now - before, 1e-3))
-            self._last = (now, done)
+        if now - before >= RATE_SECONDS:
+            self._rates.append(max(0, look.done - done_before) / (now - before))
+            self._last = (now, look.done)
         if self._screen is not None:
-            self._screen.paint(self._lines(done, total))
+            size = shutil.get_terminal_size()
+            lines = self._lines(look, size.columns, size.lines)
+            self._screen.paint([fit(line, size.columns, self._is_coloured) for line in lines])
         elif now - self._last_line >= PLAIN_SECONDS:
             self._last_line = now
-            print(f"{self.seconds:5.1f} s  {done} of {total} jobs finished", flush=True)
+            rate = f"{self._rates[-1]:.0f} a second" if self._rates else ""
+            print(
+                f"{self.seconds:5.1f} s  {look.done:,} of {look.total:,} jobs, {rate}", flush=True
+            )
 
-    def _lines(self, done: int, total: int) -> list[str]:
+    def _lines(self, look: Look, columns: int, height: int) -> list[Line]:
+        """The whole view. What has happened last gets the rows that are left."""
+        width = max(NARROWEST, min(WIDEST, columns - 44))
         rate = self._rates[-1] if self._rates else 0.0
-        live = Counter[str]()
-        for count in self._app.count_live():
-            live[count.state] += count.jobs
-        states = "  ".join(
-            f"{state} {live[state]}" for state in (State.QUEUED, State.RUNNING, State.SCHEDULED)
-        )
-        lines = [
-            f"tenure: a backfill on {self._app.url.rsplit('/', 1)[-1]}, {self.seconds:.0f} s",
-            "",
-            f"jobs   {bar(done / max(total, 1), WIDTH)}  {done} of {total}",
-            f"rate   {sparkline(self._rates, WIDTH).ljust(WIDTH)}  {rate:.0f}/s",
-            f"       {states}",
-            "",
-        ]
-        lines += self._books()
-        return [*lines, "", *self._told[-8:]]
+        counts = f"        {look.in_line:,} in line, {look.in_hand} in hand, "
+        counts += f"{look.to_retry} to be tried again, "
+        title = "Tenure: a corpus backfill on an embedded SQLite file"
+        lines: list[Line] = [
+            [(title, "title"), (f"{self.seconds:.0f} s".rjust(10), "quiet")],
+            [],
+            row("jobs", look.done / max(look.total, 1), width, f"{look.done:,} of {look.total:,}"),
+            [("rate    ", "quiet"), (sparkline(self._rates, width).ljust(width), "busy"),
+             (f"  {rate:.0f} jobs a second", "")],
+            [(counts, ""), (f"{look.dead} dead letters", "bad" if look.dead else "")],
+            [],
+            *(row(name, part, width, words) for name, part, words in look.books),
+            [],
+            *([("worker  ", "quiet"), (f"{pid:<8}", ""), (words, style)]
+              for pid, words, style in look.workers),
+            [("        kill -9 one of them, if you like: another takes its place", "quiet")],
+            [],
+        ]  # fmt: skip
+        room = max(1, height - len(lines) - 1)
+        return [*lines, *([(told, styled(told))] for told in self._told[-room:])]
 
-    def _books(self) -> list[str]:
-        page = self._app.list_jobs(states={State.RUNNING}, queue="books", limit=10)
-        shown = []
-        for job in page.jobs:
-            progress = self._app.progress(job.id)
-            told = f"{progress.message or ''}, attempt {job.attempts + 1}, worker {job.worker}"
-            shown.append(f"book   {bar(progress.fraction or 0.0, WIDTH)}  {told}")
-        return shown
+
+def row(name: str, part: float, width: int, words: str) -> Line:
+    """A name, a bar, and what it means."""
+    style = "good" if part >= 1 else "busy"
+    return [(f"{name:<8}", "quiet"), (bar(part, width), style), (f"  {words}", "")]
+
+
+def styled(told: str) -> str:
+    """The style of a line about what has happened."""
+    return "bad" if "SIGKILL" in told else ""
+
+
+def fit(line: Line, columns: int, is_coloured: bool) -> str:
+    """The line in at most so many columns: a longer one would wrap and break the view."""
+    shown = []
+    for text, style in line:
+        kept = text[:columns]
+        columns -= len(kept)
+        shown.append(click.style(kept, **STYLES[style]) if is_coloured and kept else kept)
+    return "".join(shown)

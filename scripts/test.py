@@ -44,6 +44,8 @@ NAMED = (
     Part("crash", ("tests/crash",)),
     Part("borrowing", ("tests/borrowing",)),
     Part("bells", ("tests/bells",)),
+    Part("testing", ("tests/testing",)),
+    Part("transfer", ("tests/transfer",)),
     Part("flat", ("tests/worker_flat",), ()),
     Part("statements", ("tests/statements",)),
     Part("model", ("tests/model",)),
@@ -51,6 +53,11 @@ NAMED = (
     Part("faults", ("tests/faults",)),
     Part("plans", ("tests/plans",)),
     Part("docs", ("tests/docs",)),
+    Part("cli", ("tests/cli",)),
+    Part(
+        "newcomer", ("tests/newcomer",), ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+    ),
+    Part("packaging", ("tests/packaging",), ()),
 )
 # What no other part names, so that a new folder is never forgotten.
 REST = Part(

@@ -159,6 +159,8 @@ async def _why(side: Side, id: int, *, now: datetime | None = None) -> str:
         paused = next((queue.reason for queue in queues if queue.name == job.queue), None)
     elif job.state in (State.SCHEDULED, State.QUEUED):
         workers = await _workers(side, now)
+    if now is None and job.state is State.SCHEDULED:
+        now = (await side.do(inspect.about)).now  # due by the store's clock
     return explain(job, now or datetime.now(UTC), workers=workers, paused=paused)
 
 
@@ -202,7 +204,7 @@ class Handle(Generic[R_co]):
                 error=job.error,
             )
         try:
-            return cast(R_co, decode(job.result or "null", self._task.result_type))
+            return cast(R_co, decode(job.result or "null", self._task.signature.result_type))
         except PayloadInvalid as error:
             raise PayloadInvalid(
                 f"job {job.id} of {job.task} succeeded, but its result is not what the task's "
@@ -402,13 +404,15 @@ class Client(TaskSet):
         Closed before and after: the application is then as it was.
         """
         self.close()
-        before = (self.watcher, self._url)
-        self.watcher, self._url = watcher, url or self._url
+        before = (self.watcher, self._url, self._async_stores)
+        self.watcher, self._url, self._async_stores = watcher, url or self._url, {}
         try:
             yield
         finally:
             self.close()
-            self.watcher, self._url = before
+            for store in self._async_stores.values():
+                drive(store.close())  # does not suspend on PostgreSQL
+            self.watcher, self._url, self._async_stores = before
 
     @property
     def is_local(self) -> bool:

@@ -109,7 +109,7 @@ def decode(data: bytes | str, type: object = object) -> object:
     Raises PayloadInvalid, with the path, when the JSON is broken or does not fit.
     """
     try:
-        return _decoder(type).decode(data)
+        return decoder(type).decode(data)
     except msgspec.ValidationError as error:
         if "Integer value out of range" in str(error):
             return _decode_long_integers(data, type)
@@ -121,7 +121,7 @@ def decode(data: bytes | str, type: object = object) -> object:
 def check_type(what: str, type: object) -> None:
     """Refuse an annotation that no JSON can be decoded into."""
     try:
-        _decoder(type)
+        decoder(type)
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"{what} has no JSON form: {clean_text(str(error), 500)}") from error
 
@@ -449,7 +449,8 @@ def _new_decoder(kind: object) -> msgspec.json.Decoder[object]:
 _cached_decoder = lru_cache(maxsize=1024)(_new_decoder)
 
 
-def _decoder(kind: object) -> msgspec.json.Decoder[object]:
+def decoder(kind: object) -> msgspec.json.Decoder[Any]:
+    """What `decode` uses, for who calls it often."""
     try:
         return _cached_decoder(kind)
     except TypeError:  # an unhashable annotation, or one that msgspec refuses: then it says why

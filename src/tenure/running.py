@@ -152,6 +152,9 @@ def current() -> Running | None:
     return _current.get()
 
 
+set_current, reset_current = _current.set, _current.reset
+
+
 class running_as:  # noqa: N801 - it reads as a statement
     """Make `job` the current one. (As a generator it would take four times as long.)"""
 

@@ -16,7 +16,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec.structs import astuple
 
-from tenure.codec import check_type, decode, encode
+from tenure.codec import check_type, decode, decoder, encode
 from tenure.control import Control
 from tenure.errors import InvalidInput, PayloadInvalid
 from tenure.job import Json
@@ -53,6 +53,7 @@ class Signature:
             kw_only=True,
             forbid_unknown_fields=True,
         )
+        self._read = decoder(self._fields).decode
 
     def _hints(self, fn: Callable[..., Any]) -> dict[str, Any]:
         try:
@@ -103,7 +104,10 @@ class Signature:
 
     def unpack(self, data: str | bytes) -> tuple[list[Any], dict[str, Any]]:
         """JSON as a call, every value of its annotated type."""
-        values = astuple(decode(data, self._fields))  # in the order of the parameters
+        try:
+            values = astuple(self._read(data))  # in the order of the parameters
+        except Exception:  # noqa: BLE001 - `decode` reads longer integers, or says what is wrong
+            values = astuple(decode(data, self._fields))
         named = len(self._by_position)
         args = list(values[:named])
         if named == len(values):  # as most are

@@ -18,6 +18,7 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -173,7 +174,6 @@ class Task(Generic[P, R]):
         self.kind: Kind = _kind(fn, options)
         """How the worker runs it."""
         self._clients: list[Client] = []
-        self._signature: Signature | None = None
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
@@ -212,26 +212,16 @@ class Task(Generic[P, R]):
         if client not in self._clients:
             self._clients.append(client)
 
-    def decode_args(self, args: str | bytes) -> tuple[list[Any], dict[str, Any]]:
-        """Stored arguments as positional and keyword arguments of the function, typed."""
-        return self._the_signature().unpack(args)
+    @cached_property
+    def signature(self) -> Signature:
+        """What it takes and returns. Raises `InvalidInput` when its annotations cannot be used.
 
-    def check(self) -> None:
-        """Raise `InvalidInput` when the function's annotations cannot be used."""
-        self._the_signature()
-
-    @property
-    def wants_running(self) -> bool:
-        """Does the function take the running job as its first parameter?"""
-        return self._the_signature().wants_running
-
-    @property
-    def result_type(self) -> object:
-        """The annotated type of the result, or `object`."""
-        return self._the_signature().result_type
+        Read late: annotations may name what is defined further down.
+        """
+        return Signature(self.name, self.fn)
 
     def _call(self, args: Any, kwargs: Any, chosen: CallOptions) -> Call[R]:
-        job = _new_job(self, self._the_signature().pack(args, kwargs), chosen)
+        job = _new_job(self, self.signature.pack(args, kwargs), chosen)
         return Call(self, job)
 
     def _client(self) -> Client:
@@ -242,11 +232,6 @@ class Task(Generic[P, R]):
                 "app.enqueue_many([task.call(...)])"
             )
         return self._clients[0]
-
-    def _the_signature(self) -> Signature:
-        if self._signature is None:  # late: annotations may name what is defined further down
-            self._signature = Signature(self.name, self.fn)
-        return self._signature
 
 
 def _kind(fn: Callable[..., Any], options: TaskOptions) -> Kind:

@@ -159,7 +159,7 @@ def test_a_name_can_be_positional_only_and_a_keyword_at_once(local: Tenure) -> N
     def both(a: int, /, **more: int) -> None: ...
 
     args = local.get(both.enqueue(1, a=2, more=3).id).args
-    assert both.decode_args(args) == ([1], {"a": 2, "more": 3})
+    assert both.signature.unpack(args) == ([1], {"a": 2, "more": 3})
 
 
 def test_what_is_left_out_takes_the_default_of_the_code_that_runs_it(local: Tenure) -> None:
@@ -170,7 +170,7 @@ def test_what_is_left_out_takes_the_default_of_the_code_that_runs_it(local: Tenu
 
     stored = local.get(defaults.enqueue().id).args
     assert stored == "{}"
-    args, kwargs = defaults.decode_args(stored)
+    args, kwargs = defaults.signature.unpack(stored)
     assert (args, kwargs) == ([1], {"names": [], "at": None})
     assert kwargs["names"] is shared  # the very object, as in a plain call
 

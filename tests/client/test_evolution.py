@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from tenure import Handle, State, Tenure
-from tests.support.working import until, working
+from tenure.testing import drain
 
 
 def enqueue_with_old_code(app: Tenure) -> Handle[None]:
@@ -27,9 +27,8 @@ def test_a_parameter_that_was_added_with_a_default(app: Tenure) -> None:
     def send(to: str, subject: str = "hello", *, urgent: bool = False) -> list[object]:
         return [to, subject, urgent]
 
-    with working(app):
-        result = app.handle(send, handle.id).wait(timeout_seconds=30)
-    assert result == ["ada", "hello", False]
+    drain(app)
+    assert app.handle(send, handle.id).wait(timeout_seconds=0) == ["ada", "hello", False]
 
 
 @dataclass
@@ -50,14 +49,14 @@ def test_a_field_that_was_added_with_a_default(app: Tenure) -> None:
     def post(letter: Letter) -> str:
         return letter.stamp
 
-    with working(app):
-        assert app.handle(post, handle.id).wait(timeout_seconds=30) == "second class"
+    drain(app)
+    assert app.handle(post, handle.id).wait(timeout_seconds=0) == "second class"
 
 
 @pytest.mark.parametrize("change", ["added without a default", "removed", "of another type"])
 def test_what_does_not_fit_goes_back_for_a_while_uncharged(app: Tenure, change: str) -> None:
     """A deploy may be rolling: a worker with the other code may take it."""
-    handle = enqueue_with_old_code(app)
+    enqueue_with_old_code(app)
     ran: list[bool] = []
 
     if change == "removed":
@@ -78,10 +77,9 @@ def test_what_does_not_fit_goes_back_for_a_while_uncharged(app: Tenure, change: 
         def added(to: str, subject: str) -> None:  # noqa: ARG001
             ran.append(True)
 
-    with working(app):
-        until(lambda: app.get(handle.id).state is State.SCHEDULED)
-    job = app.get(handle.id)
-    assert (job.reason, job.attempts) == ("arguments do not fit this code", 0)
+    [job] = drain(app, raise_errors=False)
+    assert (job.state, job.attempts) == (State.SCHEDULED, 0)
+    assert job.reason == "arguments do not fit this code"
     assert ran == []
     assert json.loads(job.args) == {"to": "ada"}
 
@@ -92,8 +90,6 @@ def test_a_task_that_was_renamed_waits_visibly_for_code_that_knows_it(app: Tenur
     @app.task(name="send_mail")
     def send_mail(to: str) -> None: ...
 
-    with working(app):
-        until(lambda: app.get(handle.id).state is State.SCHEDULED)
-    job = app.get(handle.id)
-    assert (job.reason, job.attempts) == ("no handler", 0)
+    [job] = drain(app, raise_errors=False)
+    assert (job.state, job.reason, job.attempts) == (State.SCHEDULED, "no handler", 0)
     assert "(no handler)" in app.why(handle.id)

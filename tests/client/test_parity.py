@@ -16,15 +16,15 @@ from tenure.tasks import TunedTask
 COLOURLESS = {
     "Tenure": {
         "add", "around", "async_store", "close_loop", "find", "handle", "in_use_by_worker",
-        "include", "is_local", "listen", "on_start", "on_stop", "run_worker", "store", "task",
-        "url", "whole_async_store", "whole_store",
+        "include", "is_local", "listen", "on_start", "on_stop", "on_trial", "run_worker", "store",
+        "task", "url", "use_url", "whole_async_store", "whole_store",
     },
     "Handle": {"created", "id", "same_args"},
     "Running": {
         "attempt", "cancelled", "check", "created_at", "id", "lost", "max_attempts", "metadata",
         "progress", "queue", "task", "tenant", "token",
     },
-    "Task": {"bind", "call", "check", "decode_args", "options", "result_type", "wants_running"},
+    "Task": {"bind", "call", "options", "signature"},
     "TunedTask": {"call"},
 }  # fmt: skip
 KINDS: tuple[type, ...] = (Tenure, Handle, Running, Task, TunedTask)
@@ -73,6 +73,7 @@ def test_options_of_operations_are_given_by_name(name: str) -> None:
 ID, LATER = object(), datetime.now(UTC) + timedelta(days=1)
 STEPS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("migrate", (), {}),
+    ("about", (), {}),
     ("get", (ID,), {}),
     ("progress", (ID,), {}),
     ("hold", (ID,), {"reason": "wait"}),

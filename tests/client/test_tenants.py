@@ -10,6 +10,7 @@ import pytest
 
 from tenure import Handle, State, Tenure, current
 from tenure.errors import ConfigError, JobNotFound, TenantMismatch
+from tenure.testing import drain
 from tests.support.working import working
 
 
@@ -86,10 +87,9 @@ def test_children_inherit_tenant_and_trace(app: Tenure) -> None:
         children["async"] = await child.enqueue_async()
 
     metadata = {"trace": {"id": "4bf9"}, "user": "ada"}
-    with working(app):
-        for parent in (in_a_thread, in_a_coroutine):
-            tuned = parent.options(tenant="acme", metadata=metadata)
-            tuned.enqueue().wait(timeout_seconds=30)
+    for parent in (in_a_thread, in_a_coroutine):
+        parent.options(tenant="acme", metadata=metadata).enqueue()
+    drain(app)
 
     def told(name: str) -> tuple[str, Any]:
         job = app.get(children[name].id)
@@ -112,8 +112,8 @@ def test_children_of_a_global_job_are_global_unless_they_say_so(app: Tenure) -> 
         children.append(child.enqueue())
         children.append(child.options(tenant="umbrella").enqueue())
 
-    with working(app):
-        parent.enqueue().wait(timeout_seconds=30)
+    parent.enqueue()
+    drain(app)
     assert [app.get(handle.id).tenant for handle in children] == ["", "umbrella"]
     assert [app.get(handle.id).metadata for handle in children] == [None, None]
 

@@ -9,7 +9,17 @@ How a snippet is marked, in the line that opens its fence:
     ```text output             what the snippet above prints, to the letter
 
 A snippet that begins with a comment such as `# shop.py` is a file of that name, which the snippets
-below it on the page find in their folder. There is no mark for a snippet that does not run.
+below it on the page find in their folder. There is no mark for Python that does not run.
+
+A page with commands that run is a *story*: its snippets run one after the other, in one folder.
+
+    ```sh run                  runs as printed; what it exports counts for the rest of the page
+    ```sh run postgres         the same; from here on DATABASE_URL names an empty database
+    ```sh worker               works beside the rest of the page, or until the next such worker
+    ```sh                      is for another machine: only its `tenure` commands are checked
+
+In the output of a story runs of blanks count as one, `…` stands for anything within a line, and a
+line of `…` alone for any lines.
 """
 
 from __future__ import annotations
@@ -23,7 +33,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-_FENCE = re.compile(r"^```(.*)$")
+_FENCE = re.compile(r"^ *```(.*)$")
 _HEADING = re.compile(r"^(#+) (.+)$")
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 _CODE = re.compile(r"`([^`\n]+)`")
@@ -41,7 +51,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Snippet:
-    """One Python snippet, and what it prints if the page says so."""
+    """One snippet that runs, and what it prints if the page says so."""
 
     page: str
     line: int
@@ -64,6 +74,17 @@ class Snippet:
     def beside(self) -> str | None:
         """The file of the worker that it needs."""
         return self.marks[2] if self.marks[1:2] == ("beside",) else None
+
+    def prints(self, printed: str) -> bool:
+        """Is this what the page of a story shows?"""
+        if self.output is None:
+            return True
+        shown = "".join(
+            r"(?:.*\n)*" if line.strip() == "…" else f"{_pattern(line)}\n"
+            for line in self.output.splitlines()
+        )
+        told = "".join(f"{' '.join(line.split())}\n" for line in printed.splitlines())
+        return re.fullmatch(shown, told) is not None
 
 
 @dataclass(frozen=True)
@@ -119,9 +140,20 @@ class Page:
     @cached_property
     def snippets(self) -> list[Snippet]:
         """Its Python snippets, each with the output that follows it."""
+        return [each for each in self.steps if each.marks[:1] == ("python",)]
+
+    @property
+    def is_story(self) -> bool:
+        """Does it show commands that run?"""
+        return len(self.steps) > len(self.snippets)
+
+    @cached_property
+    def steps(self) -> list[Snippet]:
+        """All that runs: Python snippets and commands, each with the output that follows it."""
         found = []
         for block, after in zip_longest(self.blocks, self.blocks[1:]):
-            if block.marks[:1] == ("python",):
+            is_command = block.marks[:1] == ("sh",) and block.marks != ("sh",)
+            if block.marks[:1] == ("python",) or is_command:
                 is_output = after is not None and after.marks == ("text", "output")
                 output = after.text if after is not None and is_output else None
                 found.append(Snippet(self.name, block.line, block.marks, block.text, output))
@@ -203,6 +235,11 @@ class Page:
 
 def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def _pattern(line: str) -> str:
+    """A line of output, in which … stands for anything."""
+    return re.escape(" ".join(line.split())).replace("…", ".*")
 
 
 def _anchor(title: str) -> str:

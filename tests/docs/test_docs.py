@@ -14,13 +14,16 @@ import pytest
 from tenure.lifecycle import TRANSITIONS
 from tests.docs.pages import PAGES, ROOT, Page, Snippet, page
 
-ALL = [snippet for each in PAGES for snippet in each.snippets]
+STORIES = [each for each in PAGES if each.is_story]
+ALL = [snippet for each in PAGES if not each.is_story for snippet in each.snippets]
 SNIPPETS = [snippet for snippet in ALL if snippet.marks != ("python", "worker")]
 SNIPPET_SECONDS = 60.0
 RECORDS = [each for each in PAGES if re.match(r"docs/adr/\d{4}-", each.name)]
 
 # Where a file may be named from, besides the root and the page's own folder.
-HOMES = ("src/tenure", "src/tenure/store", "src/tenure/worker", "src/tenure/store/sql/sqlite")
+HOMES = (
+    "src/tenure", "src/tenure/store", "src/tenure/worker", "src/tenure/store/sql/sqlite", "docs",
+)  # fmt: skip
 FILE = re.compile(r"[\w./-]+\.(py|sql|md|toml|txt|sh)\Z")
 FOLDER = re.compile(r"[\w.-]+/([\w.-]+/)*\Z")
 VERB = re.compile(r"\bmake ([a-z]+)\b")
@@ -75,17 +78,25 @@ def test_every_mark_of_a_snippet_is_known_and_every_worker_has_work() -> None:
     assert workers == {(each.page, each.beside) for each in ALL if each.beside}
 
 
+def test_every_mark_of_a_story_is_known_and_every_worker_has_work() -> None:
+    known = {("python",), ("sh", "run"), ("sh", "run", "postgres"), ("sh", "worker")}
+    for each in STORIES:
+        steps = [step.marks for step in each.steps]
+        assert set(steps) <= known, each.name
+        assert steps[-1] != ("sh", "worker"), each.name
+
+
 def test_the_readme_begins_with_a_snippet_on_sqlite_and_has_one_on_postgres() -> None:
-    first, *others = page("README.md").snippets
+    first, *others = page("README.md").steps
     assert first.marks == ("python",)
     assert "sqlite:///" in first.code
-    assert ("python", "postgres") in [each.marks for each in others]
+    assert any("postgres" in each.marks for each in others)
 
 
 @pytest.mark.parametrize("each", PAGES, ids=lambda each: each.name)
 def test_every_output_follows_a_snippet(each: Page) -> None:
     shown = [block for block in each.blocks if block.marks == ("text", "output")]
-    assert len(shown) == sum(snippet.output is not None for snippet in each.snippets)
+    assert len(shown) == sum(snippet.output is not None for snippet in each.steps)
 
 
 @pytest.mark.parametrize("each", PAGES, ids=lambda each: each.name)
@@ -119,7 +130,7 @@ def test_readme_and_guarantees_make_the_same_promise_to_the_letter() -> None:
     assert promise[0].startswith(
         "> At-least-once execution, fenced. Exactly-once for effects that "
     )
-    assert promise == page("docs/guarantees.md").quote
+    assert promise == page("docs/explanation/guarantees.md").quote
 
 
 def test_every_page_can_be_found_from_the_readme() -> None:
@@ -153,12 +164,19 @@ def test_every_module_is_on_the_map() -> None:
     """Those of the store are listed by `Where each operation is` and checked there by eye."""
     package = ROOT / "src/tenure"
     modules = [*package.glob("*.py"), *package.glob("worker/*.py")]
-    named = " ".join(page("docs/architecture.md").codes)
+    named = " ".join(page("docs/explanation/architecture.md").codes)
     missing = [
         each.name for each in modules
         if each.stem != "__init__" and f"{each.relative_to(package)}" not in named
     ]  # fmt: skip
     assert not missing
+
+
+def test_every_folder_of_tests_is_on_the_map() -> None:
+    named = set(page("docs/explanation/architecture.md").section("Where the tests are").names)
+    for path in (ROOT / "tests").iterdir():
+        if path.is_dir() and list(path.glob("test_*.py")):
+            assert any(f"tests/{path.name}/" in row for row in named), path.name
 
 
 def test_decisions_are_numbered_without_gaps() -> None:
@@ -167,7 +185,9 @@ def test_decisions_are_numbered_without_gaps() -> None:
 
 def test_the_diagram_draws_only_transitions_that_exist() -> None:
     [diagram] = [
-        block for block in page("docs/architecture.md").blocks if block.marks == ("mermaid",)
+        block
+        for block in page("docs/explanation/architecture.md").blocks
+        if block.marks == ("mermaid",)
     ]
     arrows = re.findall(r"^ +(\S+) --> (\S+): (.+)$", diagram.text, re.MULTILINE)
     assert len(arrows) == diagram.text.count("-->")

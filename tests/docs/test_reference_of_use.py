@@ -1,4 +1,4 @@
-"""The reference names what users touch: options, settings, operations, hooks, events, log lines."""
+"""The reference names what users touch: options, settings, commands, members, hooks, log lines."""
 
 from __future__ import annotations
 
@@ -6,119 +6,135 @@ import ast
 import inspect
 import re
 import signal
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from types import FunctionType
 
+import click
 import msgspec
 import pytest
 
-from tenure import Handle, JobEvent, Running, Task, Tenure, Worker, control
+import tenure
+from scripts.make_reference import HIDDEN, public_members
+from tenure import JobEvent, Tenure, control, testing
+from tenure.cli import endings
+from tenure.cli.main import cli
 from tenure.job import FINAL_STATES
 from tenure.lifecycle import Outcome, after_settlement
 from tenure.tasks import CallOptions, TaskOptions, TaskSet, TunedTask
 from tenure.worker import telling
 from tenure.worker.attempt import Attempt
-from tenure.worker.settings import WorkerSettings, _cpus
+from tenure.worker.settings import WorkerSettings
 from tenure.worker.worker import STOP_SIGNALS
-from tests.docs.pages import ROOT, page
+from tests.docs.pages import ROOT, Page, page
 from tests.docs.test_reference import STANDING, held
 
-REFERENCE = page("docs/reference.md")
+API = page("docs/reference/api.md")
+CLI = page("docs/reference/cli.md")
+LOG = page("docs/reference/log-lines.md")
+SETTINGS = page("docs/reference/settings.md")
 SOURCES = sorted((ROOT / "src/tenure").rglob("*.py"))
 
-# Public because other modules of the package need them, and of no use to users.
-INTERNAL = {
-    Tenure: {"close_loop", "in_use_by_worker", "is_local", "whole_store", "whole_async_store"},
-    Task: {"bind", "check", "decode_args", "result_type", "wants_running"},
-}
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 
 
-def names(title: str) -> list[str]:
-    return REFERENCE.section(title).names
+def headings(of: Page) -> list[str]:
+    return [section.title for section in of.sections]
 
 
-def members(kind: type[Any]) -> set[str]:
-    """The public members of a class of ours and of its bases of ours."""
-    found = {
-        name for base in kind.__mro__ if base.__module__.startswith("tenure") for name in vars(base)
-        if not name.startswith("_")
+def test_every_public_name_has_its_heading() -> None:
+    shown = headings(API)
+    for name in [*tenure.__all__, *testing.__all__]:
+        assert shown.count(name) == 1, name
+    for name in tenure.__all__:
+        assert f"<!-- made: api tenure.{name} -->" in API.section(name).text
+
+
+@pytest.mark.parametrize("name", tenure.__all__)
+def test_every_member_has_its_heading(name: str) -> None:
+    """Those for async code stand with their twins."""
+    kind = getattr(tenure, name)
+    if not isinstance(kind, type) or issubclass(kind, msgspec.Struct | Enum):
+        return
+    members = {
+        each for each in public_members(kind) - HIDDEN.get(name, set())
+        if isinstance(inspect.getattr_static(kind, each), property | FunctionType)
     }  # fmt: skip
-    return found - INTERNAL.get(kind, set())
+    alone = {each for each in members if each.removesuffix("_async") not in members - {each}}
+    shown = [title for title in headings(API) if title.startswith(f"{name}.")]
+    assert sorted(shown) == sorted(f"{name}.{each}" for each in alone)
+    text = (ROOT / API.name).read_text("utf-8")
+    for twin in members - alone:
+        assert f"\nawait {twin}(" in text
 
 
-def test_every_member_of_the_application_has_its_row_and_its_colours() -> None:
-    rows = REFERENCE.section("Application").rows
-    shown = {row[0].strip("`"): row[1] if row[1] == "both" else "" for row in rows}
-    public = members(Tenure)
-    twins = {name.removesuffix("_async") for name in public if name.endswith("_async")}
-    assert twins <= public
-    assert shown == {
-        name: "both" if name in twins else "" for name in public if not name.endswith("_async")
-    }
+def test_what_is_hidden_is_there_to_be_hidden() -> None:
+    for name, hidden in HIDDEN.items():
+        assert hidden <= public_members(getattr(tenure, name))
 
 
 def test_the_application_takes_the_arguments_shown() -> None:
-    text = REFERENCE.section("Application").text
+    text = API.section("Tenure").text
     parameters = inspect.signature(Tenure).parameters.values()
     assert f"`Tenure({', '.join(f'{p.name}={p.default!r}' for p in parameters)})`" in text
 
 
-def test_every_option_of_a_task_has_its_row_with_its_default() -> None:
-    shown = {row[0].strip("`"): row[1] for row in REFERENCE.section("Task options").rows}
-    assert shown == {name: as_shown(TaskOptions, name) for name in fields(TaskOptions)}
+def test_every_command_has_its_heading() -> None:
+    """Click's own list is the measure, not the one of the page's maker."""
+    paths = ["tenure"]
+    groups: list[tuple[str, click.Group]] = [("tenure", cli)]
+    for path, group in groups:
+        for name in group.list_commands(click.Context(group)):
+            command = group.get_command(click.Context(group), name)
+            paths.append(f"{path} {name}")
+            if isinstance(command, click.Group):
+                groups.append((f"{path} {name}", command))
+    assert sorted(title for title in headings(CLI) if title.startswith("tenure")) == sorted(paths)
+
+
+def test_every_exit_code_has_its_row() -> None:
+    codes = {value for name, value in vars(endings).items() if name.isupper()}
+    assert {int(row[0]) for row in CLI.section("Exit codes").rows} == {0, *codes}
+
+
+@pytest.mark.parametrize(
+    ("title", "maker", "heading", "struct"),
+    [
+        ("Task options", "task", "task({}=)", TaskOptions),
+        ("Call options", "call", "options({}=)", CallOptions),
+        ("Worker settings", "worker", "{}", WorkerSettings),
+    ],
+)
+def test_every_setting_has_its_heading(
+    title: str, maker: str, heading: str, struct: type[msgspec.Struct]
+) -> None:
+    """In the order of the code, with type and default made from it, and a sentence by hand."""
+    sections = SETTINGS.under(title)
+    assert [section.title for section in sections] == list(map(heading.format, fields(struct)))
+    for section, name in zip(sections, fields(struct), strict=True):
+        assert f"<!-- made: {maker} {name} -->" in section.text
+        assert section.text.rpartition("<!-- end -->")[2].strip().endswith("."), section.title
+
+
+def test_a_task_takes_the_options_shown() -> None:
     named = inspect.signature(TaskSet.task).parameters.values()
-    assert {each.name for each in named if each.kind is each.KEYWORD_ONLY} == {*shown, "name"}
+    keywords = {each.name for each in named if each.kind is each.KEYWORD_ONLY}
+    assert keywords == {*fields(TaskOptions), "name"}
 
 
-def test_every_option_of_a_call_has_its_row() -> None:
-    assert names("Call options") == fields(CallOptions)
-
-
-def test_every_setting_of_a_worker_has_its_row_with_its_default() -> None:
-    shown = {row[0].strip("`"): row[1] for row in REFERENCE.section("Worker settings").rows}
-    assert shown == {name: as_shown(WorkerSettings, name) for name in fields(WorkerSettings)}
+def test_headings_of_settings_and_errors_can_be_linked_to() -> None:
+    """No two of one page have the same anchor."""
+    for each in sorted((ROOT / "docs/reference").glob("*.md")):
+        titles = headings(Page(each))
+        assert len(titles) == len(Page(each).anchors), each.name
 
 
 def fields(struct: type[msgspec.Struct]) -> list[str]:
     return list(struct.__struct_fields__)
 
 
-def as_shown(struct: type[msgspec.Struct], name: str) -> str:
-    """The default of a field, as the reference writes it."""
-    default = getattr(struct(), name)
-    number = struct.__struct_fields__.index(name) - len(fields(struct))
-    factory = struct.__struct_defaults__[number]
-    if getattr(factory, "factory", None) is _cpus:
-        return "the number of CPUs"
-    if default is None:
-        return "none"
-    if isinstance(default, tuple):
-        inside = ", ".join(kind.__name__ for kind in default)
-        return f"`({inside},)`" if inside else "`()`"
-    if isinstance(default, float):
-        return f"`{default:g}`"
-    return f"`{default!r}`".replace("'", '"')
-
-
-@pytest.mark.parametrize(
-    ("title", "kind", "more"),
-    [
-        ("Task", Task, {"name", "fn", "kind"}),
-        ("Handle", Handle, set()),
-        ("Running", Running, {"worker"}),
-        ("Worker", Worker, set()),
-    ],
-    ids=["Task", "Handle", "Running", "Worker"],
-)
-def test_every_member_has_its_row(title: str, kind: type[Any], more: set[str]) -> None:
-    section = REFERENCE.section(title)
-    assert sorted(section.names) == sorted(members(kind) | more)
-    assert all(row[1].endswith(".") for row in section.rows)
-
-
 def test_a_task_with_options_has_the_three_that_the_reference_promises() -> None:
-    assert members(TunedTask) == {"call", "enqueue", "enqueue_async"}
+    assert public_members(TunedTask) == {"call", "enqueue", "enqueue_async"}
 
 
 def test_every_answer_of_a_handler_has_its_row_and_is_charged_as_shown() -> None:
@@ -131,18 +147,18 @@ def test_every_answer_of_a_handler_has_its_row_and_is_charged_as_shown() -> None
         charged[type(answer).__name__] = (
             "yes" if after_settlement(STANDING, settlement).charged else "no"
         )
-    rows = REFERENCE.section("Answers of a handler").rows
+    rows = API.section("Answers of a handler").rows
     assert {row[0].strip("`"): row[2] for row in rows} == charged
 
 
 def test_every_signal_has_its_row() -> None:
-    shown = set(re.findall(r"`(SIG\w+)`", REFERENCE.section("Signals").text))
+    shown = set(re.findall(r"`(SIG\w+)`", API.section("Signals").text))
     assert shown == {each.name for each in STOP_SIGNALS} | {signal.SIGUSR1.name}
 
 
 def test_every_hook_has_its_row() -> None:
     registering = {name for name, each in vars(Tenure).items() if _takes(each, "hook")}
-    assert set(names("Hooks")) == registering
+    assert set(API.section("Hooks").names) == registering
 
 
 def _takes(function: object, parameter: str) -> bool:
@@ -155,10 +171,10 @@ def test_every_event_of_a_job_has_its_row_and_every_field_is_named() -> None:
         if isinstance(call.args[0], ast.Constant)
     }  # fmt: skip
     kinds = told | set(telling._REQUEUED.values()) | set(map(str, FINAL_STATES))
-    section = REFERENCE.section("Job events")
-    assert set(section.names) == kinds
+    shown = API.section("JobEvent").names
+    assert shown == [*fields(JobEvent), *(name for name in shown if name in kinds)]
+    assert kinds <= set(shown)
     assert set(telling._REQUEUED) <= set(Outcome)
-    assert all(f"`{field}`" in section.text for field in fields(JobEvent))
 
 
 def test_every_line_of_the_log_has_its_row_with_its_level() -> None:
@@ -166,7 +182,7 @@ def test_every_line_of_the_log_has_its_row_with_its_level() -> None:
     for name, call in calls_of(*LEVELS):
         if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == "log":
             written.add(("error" if name == "exception" else name, _text(call.args[0])))
-    shown = {(row[0], row[1].strip("`")) for row in REFERENCE.section("Log lines").rows}
+    shown = {(row[0], row[1].strip("`")) for row in LOG.section("Log lines").rows}
     assert shown == written
 
 
@@ -175,7 +191,7 @@ def test_every_logger_is_named() -> None:
         each for path in SOURCES
         for each in re.findall(r'getLogger\("(.+?)"\)', path.read_text("utf-8"))
     }  # fmt: skip
-    text = REFERENCE.section("Log lines").text
+    text = LOG.section("Log lines").text
     assert set(re.findall(r"`(tenure\.\w+)`", text)) == used
 
 

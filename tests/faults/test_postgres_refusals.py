@@ -157,7 +157,9 @@ def test_migrating_without_the_privilege_says_what_is_missing(
 
 def grants() -> str:
     """The documented grants for the running role, without its creation."""
-    blocks = re.findall(r"```sql\n(.*?)```", (DOCS / "least-privilege.md").read_text(), re.DOTALL)
+    blocks = re.findall(
+        r"```sql\n(.*?)```", (DOCS / "how-to" / "least-privilege.md").read_text(), re.DOTALL
+    )
     [block] = [text for text in blocks if "create role tenure_run" in text]
     return str(block).replace("create role tenure_run login;", "")
 

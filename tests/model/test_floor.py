@@ -150,7 +150,7 @@ class WithoutReset(Floors):
 def forget(floors: Floors) -> None:
     """A reconnect. The lanes are met again at once."""
     floors.reset()
-    floors.note_taken(LANES)
+    floors.note_taken(LANES, len(LANES))
 
 
 def revive(kind: Kind, known: Knowledge) -> Floors:

@@ -1,7 +1,7 @@
 """What is promised, in short, and what of it concerns parts that are not built yet.
 
 `ties` reads from the tests of this folder which statement, rule or defect each of them is tied to.
-docs/properties.md shows the same to people.
+docs/explanation/properties.md shows the same to people.
 """
 
 from __future__ import annotations

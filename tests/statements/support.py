@@ -1,8 +1,9 @@
 """What the tests of the promised properties share: numbering, plain SQL, and ordered races.
 
-`statement`, `rule` and `defect` tie a test to the table in docs/properties.md. `Database` looks at
-the tables from outside the engine. `Held` is one of the engine's own transactions, kept open just
-before its COMMIT, so that a race is a fixed order of events instead of luck.
+`statement`, `rule` and `defect` tie a test to the table in docs/explanation/properties.md.
+`Database` looks at the tables from outside the engine. `Held` is one of the engine's own
+transactions, kept open just before its COMMIT, so that a race is a fixed order of events instead of
+luck.
 """
 
 from __future__ import annotations

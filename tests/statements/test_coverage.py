@@ -20,7 +20,7 @@ from tests.statements.coverage import (
 from tests.statements.rules import RULES
 
 ROOT = Path(__file__).resolve().parents[2]
-PROPERTIES = ROOT / "docs" / "properties.md"
+PROPERTIES = ROOT / "docs" / "explanation" / "properties.md"
 
 
 def test_each_statement_is_tested_or_waits_for_a_part_that_is_not_built() -> None:

@@ -14,7 +14,6 @@ from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
 import apsw
-import psycopg
 
 from tenure.store.statements import qualify
 
@@ -43,6 +42,8 @@ class Plain:
         self.is_postgres = parts.scheme.startswith("postgres")
         self._connection: Any
         if self.is_postgres:
+            import psycopg  # the demo looks at SQLite through this, where psycopg may be missing
+
             self._connection = psycopg.connect(url, autocommit=True)
         elif parse_qs(parts.query).get("driver") == ["sqlite3"]:
             self._connection = sqlite3.connect(

@@ -1,6 +1,7 @@
 """A job can wait for others."""
 
 from tenure import State, Tenure
+from tenure.testing import drain
 from tests.support.working import working
 
 
@@ -31,5 +32,5 @@ def test_a_parent_that_fails_takes_its_children_along(app: Tenure) -> None:
     def serve() -> None: ...
 
     pie = serve.options(parents=[bake.enqueue()]).enqueue()
-    with working(app):
-        assert app.wait(pie.id, timeout_seconds=30).state is State.SKIPPED
+    drain(app, raise_errors=False)  # a test may run its jobs itself
+    assert app.get(pie.id).state is State.SKIPPED

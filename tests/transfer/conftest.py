@@ -18,6 +18,14 @@ CROSSING = [("sqlite", "postgres"), ("postgres", "sqlite")]
 DIRECTIONS = [*CROSSING, ("sqlite", "sqlite"), ("postgres", "postgres")]
 
 
+def _name(pair: Urls) -> str:
+    return f"{pair[0]}-to-{pair[1]}"
+
+
+across = pytest.mark.parametrize("urls", CROSSING, ids=_name, indirect=True)
+"""For what takes long: each engine once as a source, and once as a target."""
+
+
 @pytest.fixture
 def new_url(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[NewUrl]:
     """The address of a fresh, migrated store; as many as a test wants."""
@@ -40,7 +48,7 @@ def new_url(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[NewUrl]:
             request.getfixturevalue("pg_server").drop_database(url)
 
 
-@pytest.fixture(params=DIRECTIONS, ids=lambda pair: f"{pair[0]}-to-{pair[1]}")
+@pytest.fixture(params=DIRECTIONS, ids=_name)
 def urls(request: pytest.FixtureRequest, new_url: NewUrl) -> Urls:
     """A source and a target."""
     source, target = request.param

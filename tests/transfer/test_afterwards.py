@@ -8,7 +8,7 @@ from tenure import State, Tenure, Unique, Until
 from tenure.store import open_store, transfer
 from tests.support.audit import audit
 from tests.support.working import until, working
-from tests.transfer.conftest import Urls
+from tests.transfer.conftest import Urls, across
 
 
 def application(url: str, seen: list[int]) -> Tenure:
@@ -29,6 +29,7 @@ def application(url: str, seen: list[int]) -> Tenure:
     return app
 
 
+@across
 @pytest.mark.slow
 def test_a_worker_drains_the_target_and_unique_keys_hold(urls: Urls) -> None:
     seen: list[int] = []

@@ -14,7 +14,7 @@ from tests.processes.crew import Crew, Member
 from tests.support.audit import audit
 from tests.support.stores import Clock
 from tests.transfer import worlds
-from tests.transfer.conftest import Urls
+from tests.transfer.conftest import Urls, across
 from tests.transfer.looks import counters, handed_out, rows, told
 from tests.transfer.mover import move as mover_role
 
@@ -53,6 +53,7 @@ def move(crew: Crew, urls: Urls, point: str = "nowhere") -> Member:
     return mover
 
 
+@across
 @pytest.mark.slow
 def test_a_copy_that_is_killed_again_and_again_is_finished_by_the_last_one(
     crew: Crew, urls: Urls, stores: tuple[Store, Store], clock: Clock
@@ -77,6 +78,7 @@ def test_a_copy_that_is_killed_again_and_again_is_finished_by_the_last_one(
     assert handed_out(source, clock) == handed_out(target, clock)
 
 
+@across
 @pytest.mark.slow
 def test_a_copy_that_is_killed_before_it_has_compared_has_only_that_left_to_do(
     crew: Crew, urls: Urls, stores: tuple[Store, Store], clock: Clock

@@ -50,6 +50,31 @@ def test_a_worker_that_is_alive_is_named(stores: Pair, clock: Clock, side: int) 
     transfer.copy(source, target, int, now=clock.advance(2))  # dead
 
 
+def test_a_worker_that_begins_meanwhile_is_named_though_it_has_done_nothing_yet(
+    stores: Pair, clock: Clock
+) -> None:
+    """It would run the job when that is due, and a worker of the target would run it as well."""
+    source, target = stores
+    add(source, clock.now, delay_seconds=60)
+    info = WorkerInfo(name="early-1", host="host-7", pid=4711)
+    with pytest.raises(StillInUse, match=r"early-1 .* works on the source; stop it"):
+        transfer.copy(source, target, lambda _: source.announce(info, now=clock.now), now=clock.now)
+    source.retire("early-1", now=clock.now)
+    assert transfer.copy(source, target, int, now=clock.now) == transfer.Copied(1, 0)
+
+
+def test_a_worker_with_rare_heartbeats_is_alive_for_the_length_of_its_leases(
+    stores: Pair, clock: Clock
+) -> None:
+    source, target = stores
+    info = WorkerInfo(name="calm", host="h", pid=1, settings={"lease_seconds": 600.0})
+    source.announce(info, now=clock.now)
+    source.announce(WorkerInfo(name="dead", host="h", pid=2), now=clock.now)
+    with pytest.raises(StillInUse, match=r"worker calm .* One that was killed counts for 600 s"):
+        transfer.copy(source, target, int, now=clock.advance(599))
+    transfer.copy(source, target, int, now=clock.advance(2))
+
+
 def test_a_worker_that_signed_off_is_no_obstacle(stores: Pair, clock: Clock) -> None:
     source, target = stores
     source.announce(WorkerInfo(name="done", host="h", pid=1), now=clock.now)

@@ -70,12 +70,20 @@ def test_queues_that_make_no_sense(queues: Any, kind: type[Exception]) -> None:
         Worker(app, queues)
 
 
-@pytest.mark.parametrize("name", [f for f in WorkerSettings.__struct_fields__ if f != "queues"])
+@pytest.mark.parametrize(
+    "name", [f for f in WorkerSettings.__struct_fields__ if f not in {"queues", "health_file"}]
+)
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), "10", None, True, [1], 10**20])
 def test_numbers_that_make_no_sense(name: str, value: object) -> None:
     settings: dict[str, Any] = {name: value}
     with pytest.raises(InvalidInput, match=name):
         Worker(app, **settings)
+
+
+@pytest.mark.parametrize("file", [-1, 1.5, True, ["health"], b"health"])
+def test_health_files_that_make_no_sense(file: Any) -> None:
+    with pytest.raises(ConfigError, match="health_file"):
+        Worker(app, health_file=file)
 
 
 @pytest.mark.parametrize("processes", [0, -1, 1.5, True, "2", None, 10**6])

@@ -1,12 +1,24 @@
-"""Where settings come from: option > TENURE_* > pyproject.toml [tool.tenure] > default."""
+"""Where settings come from: option > TENURE_* > pyproject.toml [tool.tenure] > default.
+
+[tool.tenure]
+url = "sqlite:///jobs.db"       a relative file lies beside pyproject.toml
+app = "shop.jobs:app"
+
+[tool.tenure.worker]            options of `tenure worker`, as they are written there
+processes = 2
+"""
 
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import click
+
 from tenure.errors import ConfigError
 
 FILE = "pyproject.toml"
+TEXTS = ("url", "tenant", "app")
+_LOCAL = "sqlite:///"
 
 
 def read_project(start: Path) -> dict[str, Any]:
@@ -14,7 +26,10 @@ def read_project(start: Path) -> dict[str, Any]:
     for folder in (start, *start.parents):
         file = folder / FILE
         if file.is_file():
-            return _read(file)
+            settings = _read(file)
+            if folder != start and "url" in settings:
+                settings["url"] = _beside(folder, settings["url"])
+            return settings
     return {}
 
 
@@ -25,15 +40,55 @@ def _read(file: Path) -> dict[str, Any]:
         raise ConfigError(f"{file} cannot be read: {error}") from error
     if not isinstance(settings, dict):
         raise ConfigError(f"[tool.tenure] in {file} must be a table")
+    for name in TEXTS:
+        if not isinstance(settings.get(name, ""), str):
+            raise ConfigError(f"{name} under [tool.tenure] in {file} must be a text")
     return settings
 
 
-def defaults_for_click(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings as click's defaults: [tool.tenure.worker] is for `tenure worker`, and so on."""
-    return {name.replace("_", "-"): _option_names(value) for name, value in settings.items()}
+def _beside(folder: Path, url: str) -> str:
+    """A relative SQLite file is meant as seen from pyproject.toml, not from a folder below."""
+    file = url.removeprefix(_LOCAL)
+    is_relative = url.startswith(_LOCAL) and not file.startswith("/")
+    return f"{_LOCAL}{folder}/{file}" if is_relative else url
 
 
-def _option_names(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name.replace("-", "_"): item for name, item in value.items()}
-    return value
+def check_names(settings: dict[str, Any], commands: list[str]) -> None:
+    """Refuse what nobody would read: a misspelt name."""
+    known = [*TEXTS, *commands]
+    for name in settings:
+        if name not in known:
+            raise ConfigError(
+                f"[tool.tenure] in {FILE} has {name!r}, which nobody reads; known are "
+                f"{', '.join(known)}"
+            )
+
+
+def defaults_of(command: click.Command, table: Any, path: str) -> dict[str, Any]:
+    """The table of one command as click's defaults. Names are those of its options."""
+    if not isinstance(table, dict):
+        raise ConfigError(f"[{path}] in {FILE} must be a table of options")
+    names = _names(command)
+    subcommands = command.commands if isinstance(command, click.Group) else {}
+    defaults: dict[str, Any] = {}
+    for given, value in table.items():
+        name = given.replace("_", "-")
+        if name in subcommands:
+            defaults[name] = defaults_of(subcommands[name], value, f"{path}.{name}")
+        elif name in names:
+            defaults[names[name]] = value
+        else:
+            known = ", ".join([*names, *subcommands])
+            raise ConfigError(f"[{path}] in {FILE} has no option {given!r}; known are {known}")
+    return defaults
+
+
+def _names(command: click.Command) -> dict[str, str]:
+    """How each option is written, and how click calls it."""
+    return {
+        word.removeprefix("--"): param.name
+        for param in command.params
+        if isinstance(param, click.Option) and param.name
+        for word in param.opts
+        if word.startswith("--")
+    }

@@ -2,12 +2,10 @@
 
 import click
 
-from tenure.cli.desk import Desk, json_option, refuse_missing_file, with_desk, yes_option
+from tenure.cli.desk import Desk, confirm, json_option, refuse_missing_file, with_desk, yes_option
+from tenure.cli.endings import Interrupted
+from tenure.cli.passwords import remember, where
 from tenure.cli.show import is_terminal, write_json
-from tenure.errors import InvalidInput
-from tenure.store import open_store, transfer
-from tenure.store.migrate import VERSION
-from tenure.store.statements import migration_script
 
 
 @click.group()
@@ -16,22 +14,32 @@ def db() -> None:
 
 
 @db.command("init")
+@json_option
 @with_desk
-def init(desk: Desk) -> None:
+def init(desk: Desk, as_json: bool) -> None:
     """Create the schema; for SQLite, the file, too."""
-    _migrate(desk)
+    _migrate(desk, as_json=as_json)
 
 
 @db.command("migrate")
+@json_option
 @with_desk
-def migrate(desk: Desk) -> None:
+def migrate(desk: Desk, as_json: bool) -> None:
     """Bring the schema up to date. Safe to run from many processes at once."""
-    _migrate(desk)
+    refuse_missing_file(desk.checked_url())
+    _migrate(desk, as_json=as_json)
 
 
-def _migrate(desk: Desk) -> None:
-    with open_store(desk.checked_url()) as store:
-        click.echo(f"the schema is at version {store.migrate()}")
+def _migrate(desk: Desk, *, as_json: bool) -> None:
+    from tenure.store import open_store
+
+    url = desk.checked_url()
+    with open_store(url, give_up_seconds=desk.give_up_seconds) as store:
+        version = store.migrate()
+    if as_json:
+        write_json({"database": where(url), "schema_version": version})
+    else:
+        click.echo(f"{where(url)}: the schema is at version {version}")
 
 
 @db.command("status")
@@ -39,22 +47,34 @@ def _migrate(desk: Desk) -> None:
 @with_desk
 def status(desk: Desk, as_json: bool) -> None:
     """Show the database and the version of its schema."""
-    about = desk.client.store.about()
+    from tenure.store.migrate import VERSION
+
+    about, database = desk.client.about(), where(desk.checked_url())
     if as_json:
-        write_json(about)
+        write_json({
+            "database": database, "engine": about.engine, "engine_version": about.engine_version,
+            "schema_version": about.schema_version, "min_code": about.min_code,
+            "code_version": VERSION, "now": about.now,
+        })  # fmt: skip
         return
-    click.echo(f"{about.engine} {about.engine_version}")
-    click.echo(f"schema version {about.schema_version}; this code writes {VERSION}")
+    click.echo(f"database  {database}")
+    click.echo(f"engine    {about.engine} {about.engine_version}")
+    click.echo(f"schema    version {about.schema_version}; this code writes {VERSION}")
 
 
 @db.command("sql")
 @click.option("--engine", type=click.Choice(["postgres", "sqlite"]), default="postgres",
               show_default=True)  # fmt: skip
-@click.option("--schema", default="tenure", show_default=True)
-def sql(engine: str, schema: str) -> None:
+@click.option("--schema", default="tenure", show_default=True, help="On PostgreSQL.")
+@json_option
+def sql(engine: str, schema: str, as_json: bool) -> None:
     """Print the statements of all migrations, for those who run them by hand."""
-    for step in range(1, VERSION + 1):
-        click.echo(migration_script("postgres" if engine == "postgres" else "sqlite", step, schema))
+    from tenure.store.migrate import VERSION
+    from tenure.store.statements import migration_script
+
+    for version in range(1, VERSION + 1):
+        script = migration_script("postgres" if engine == "postgres" else "sqlite", version, schema)
+        write_json({"version": version, "sql": script}) if as_json else click.echo(script)
 
 
 @click.command()
@@ -62,23 +82,32 @@ def sql(engine: str, schema: str) -> None:
 @click.option("--to", "target", required=True, help="Where they go: a new database.")
 @yes_option
 @json_option
-def copy(source: str, target: str, yes: bool, as_json: bool) -> None:
+@with_desk
+def copy(desk: Desk, *, source: str, target: str, yes: bool, as_json: bool) -> None:
     """Copy all live and finished jobs to another database, while nothing runs.
 
     Stop workers and clients first. An interrupted copy is finished by running it again. Nothing is
     overwritten, and at the end both databases are compared.
     """
+    from tenure.store import open_store, transfer
+
+    remember(source)
+    remember(target)
     refuse_missing_file(source)
-    with open_store(source) as old, open_store(target) as new:
-        new.migrate()
+    limit = desk.give_up_seconds
+    with (
+        open_store(source, give_up_seconds=limit) as old,
+        open_store(target, give_up_seconds=limit) as new,
+    ):
         total = transfer.count(old)
-        if not yes:
-            if not is_terminal():
-                raise InvalidInput(f"copy {total} jobs? Say --yes to do it without being asked")
-            click.confirm(f"Copy {total} jobs?", abort=True)
-        hidden = as_json or not is_terminal()
-        with click.progressbar(length=total, label="copy", hidden=hidden) as progress:
-            copied = transfer.copy(old, new, progress.update)
+        confirm(f"copy {total} jobs?", yes=yes)
+        try:
+            hidden = as_json or not is_terminal()
+            with click.progressbar(length=total, label="copy", hidden=hidden) as progress:
+                new.migrate()
+                copied = transfer.copy(old, new, progress.update)
+        except KeyboardInterrupt:
+            raise Interrupted("interrupted; the same command again finishes the copy") from None
     write_json(copied) if as_json else click.echo(
-        f"copied {copied.live} live and {copied.finished} finished jobs; counts agree"
+        f"copied {copied.live} live and {copied.finished} finished jobs; both databases agree"
     )

@@ -1,15 +1,20 @@
 """What every command shares: the client, and some options."""
 
+import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import unquote
 
 import click
 
-from tenure.client import Client
-from tenure.errors import ConfigError, StoreUnavailable
+from tenure.cli.endings import NotConfirmed
+from tenure.cli.passwords import remember
+from tenure.errors import ConfigError, InvalidInput, StoreUnavailable
+
+if TYPE_CHECKING:
+    from tenure.client import Client
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -18,19 +23,31 @@ R = TypeVar("R")
 class Desk:
     """The database that a command works on, opened when it is first needed."""
 
-    def __init__(self, url: str | None, tenant: str | None, settings: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        url: str | None,
+        tenant: str | None,
+        settings: dict[str, Any],
+        *,
+        give_up_seconds: float,
+    ) -> None:
         self.url = url
         self.tenant = tenant
+        self.give_up_seconds = give_up_seconds
         self.settings = settings
         self._client: Client | None = None
+        if url:
+            remember(url)
 
     @property
-    def client(self) -> Client:
+    def client(self) -> "Client":
         """The client; closed when the command ends."""
+        from tenure.client import Client
+
         if self._client is None:
             url = self.checked_url()
             refuse_missing_file(url)
-            self._client = Client(url, tenant=self.tenant)
+            self._client = Client(url, tenant=self.tenant, give_up_seconds=self.give_up_seconds)
         return self._client
 
     def checked_url(self) -> str:
@@ -52,6 +69,8 @@ def refuse_missing_file(url: str) -> None:
     """To look at jobs must not create an empty file beside the one that was meant."""
     if url.startswith("sqlite:///"):
         file = Path(unquote(url.removeprefix("sqlite:///").partition("?")[0]))
+        if not file.parent.is_dir():
+            raise StoreUnavailable(f"there is no folder {file.parent}; create it first")
         if not file.exists():
             raise StoreUnavailable(f"there is no file {file}; `tenure db init` creates it")
 
@@ -68,6 +87,29 @@ def with_desk(command: Callable[Concatenate[Desk, P], R]) -> Callable[P, R]:
             desk.close()
 
     return call
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask whoever sits at the terminal. Without a terminal --yes must be said."""
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise InvalidInput(f"{question} Say --yes to do it without being asked")
+    click.echo(f"{question[0].upper()}{question[1:]} [y/N]: ", nl=False, err=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise NotConfirmed("nothing was changed")
+
+
+class Number(click.FloatRange):
+    """A number within its range; what is not a number is refused."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number: float = super().convert(value, param, ctx)
+        if number != number:  # noqa: PLR0124 - NaN, which is in every range
+            self.fail("nan is not a number", param, ctx)
+        return number
 
 
 json_option = click.option(

@@ -1,5 +1,9 @@
-"""How a command ends: every error is one line and an exit code, and the codes are stable."""
+"""How a command ends: every error is one line on stderr and an exit code, and the codes are stable.
 
+With --json the line is an object: {"error": "...", "kind": "JobNotFound", "exit_code": 3}.
+"""
+
+import json
 import os
 import signal
 import sys
@@ -9,9 +13,9 @@ from typing import NoReturn
 
 import click
 
+from tenure.cli.passwords import without_passwords
 from tenure.errors import (
     InvalidInput,
-    JobFailed,
     JobNotFound,
     SchemaError,
     StoreError,
@@ -19,6 +23,27 @@ from tenure.errors import (
 )
 
 FAILED, USAGE, NOT_FOUND, UNREACHABLE, SCHEMA, INTERRUPTED = 1, 2, 3, 4, 5, 130
+PIPE_CLOSED, TERMINATED = 141, 143
+
+_json_asked = False
+
+
+class TaskNotFound(TenureError):
+    """The application has no task of this name."""
+
+
+class NotConfirmed(TenureError):
+    """Somebody was asked and did not say yes. Nothing was changed."""
+
+
+class Interrupted(TenureError):
+    """Ctrl-C, with a word on how to go on."""
+
+
+def answer_in_json() -> None:
+    """From now on errors are written as JSON, too."""
+    global _json_asked  # noqa: PLW0603
+    _json_asked = True
 
 
 @contextmanager
@@ -33,40 +58,61 @@ def ending() -> Iterator[None]:
         click.echo(error.ctx.get_help())
         sys.exit(USAGE)
     except click.UsageError as error:
-        error.show()
-        sys.exit(USAGE)
+        _end(USAGE, "UsageError", _with_pointer(error))
     except click.ClickException as error:
-        _say(error.format_message())
-        sys.exit(error.exit_code)
+        _end(error.exit_code, type(error).__name__, error.format_message())
     except (click.Abort, KeyboardInterrupt):
-        _say("interrupted")
-        sys.exit(INTERRUPTED)
+        _end(INTERRUPTED, "Interrupted", "interrupted")
     except BrokenPipeError:
         _leave_quietly()
     except TenureError as error:
-        _say(" ".join(str(error).split()))
-        sys.exit(code_of(error))
+        _end(code_of(error), type(error).__name__, str(error))
+    except OSError as error:
+        what = f"{error.filename}: " if error.filename else ""
+        _end(FAILED, type(error).__name__, f"{what}{error.strerror or error}")
 
 
 def code_of(error: TenureError) -> int:
     """The exit code of an error."""
     match error:
-        case JobNotFound():
+        case JobNotFound() | TaskNotFound():
             return NOT_FOUND
         case SchemaError():
             return SCHEMA
         case StoreError():
             return UNREACHABLE
-        case JobFailed():
-            return FAILED
         case InvalidInput():
             return USAGE
+        case Interrupted():
+            return INTERRUPTED
         case _:
             return FAILED
 
 
-def _say(message: str) -> None:
-    click.echo(f"tenure: {message}", err=True)
+def one_line(error: object) -> str:
+    """The text of an error on one line, without passwords."""
+    return without_passwords(" ".join(str(error).split()))
+
+
+def _with_pointer(error: click.UsageError) -> str:
+    command = "tenure" if error.ctx is None else error.ctx.command_path
+    message = error.format_message().rstrip(".")
+    pointer = " See" if message.endswith("?") else "; see"
+    return f"{message}{pointer} `{command} --help`"
+
+
+def _end(code: int, kind: str, message: str) -> NoReturn:
+    message = one_line(message)
+    if _json_asked or "--json" in sys.argv[1:]:
+        line = {"error": message, "kind": kind, "exit_code": code}
+        text = json.dumps(line, ensure_ascii=False)
+    else:
+        text = f"tenure: {message}"
+    if code == INTERRUPTED and sys.stderr.isatty():
+        text = f"\n{text}"  # after the ^C that the terminal shows
+    with suppress(OSError):
+        click.echo(text, err=True)
+    sys.exit(code)
 
 
 def _leave_quietly() -> NoReturn:

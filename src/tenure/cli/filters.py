@@ -8,12 +8,15 @@ Keys: state, queue, task.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from tenure.client import Client
 from tenure.errors import InvalidInput
-from tenure.job import Job, State
+from tenure.job import Job, State, check_name
+
+if TYPE_CHECKING:
+    from tenure.client import Client
 
 PAGE = 500
 KEYS = ("state", "queue", "task")
@@ -27,7 +30,7 @@ class Filter(msgspec.Struct, frozen=True):
     queues: frozenset[str] = frozenset()
     tasks: frozenset[str] = frozenset()
 
-    def find(self, client: Client, within: frozenset[State] | None = None) -> Iterator[Job]:
+    def find(self, client: "Client", within: frozenset[State] | None = None) -> Iterator[Job]:
         """The jobs, newest first. Looks at states outside `within` only for jobs named by id."""
         if self.ids:
             for id in self.ids:
@@ -75,7 +78,12 @@ def parse(words: Sequence[str], *, need: bool = False) -> Filter:
         if not equals or key not in KEYS or not values:
             known = ", ".join(f"{key}=..." for key in KEYS)
             raise InvalidInput(f"{word!r} is not a filter; write ids, `all`, or {known}")
-        given[key] = given.get(key, frozenset()) | frozenset(values.split(","))
+        if key in given:
+            raise InvalidInput(f"{key}= is there twice; write {key}=a,b for jobs of either")
+        given[key] = frozenset(values.split(","))
+    for key in ("queue", "task"):
+        for name in given.get(key, ()):
+            check_name(key, name)
     return Filter(
         states=_states(given["state"]) if "state" in given else None,
         queues=given.get("queue", frozenset()),

@@ -1,29 +1,35 @@
 """`tenure health` for probes, `tenure doctor` for people."""
 
 import platform
+import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
 import click
+import msgspec
 
 from tenure import __version__
-from tenure.cli.desk import Desk, json_option, with_desk
-from tenure.cli.endings import FAILED
+from tenure.cli.desk import Desk, Number, json_option, refuse_missing_file, with_desk
+from tenure.cli.endings import FAILED, one_line
+from tenure.cli.passwords import where
 from tenure.cli.show import write_json
-from tenure.errors import TenureError
-from tenure.store import About, Store, open_store
-from tenure.store.migrate import VERSION
+from tenure.errors import SchemaError, TenureError
+
+if TYPE_CHECKING:
+    from tenure.store import About, Store
 
 CLOCK_SECONDS = 2.0
-BELL_SECONDS = 3.0
+BELL_SECONDS = 10.0
 
 
 @click.command()
 @click.option("--file", "file", help="Look at the age of a worker's --health-file instead.")
-@click.option("--max-age-seconds", default=30.0, show_default=True,
+@click.option("--max-age-seconds", default=30.0, show_default=True, type=Number(0),
               help="A health file or a head of line older than this is unhealthy.")  # fmt: skip
 @click.option("--workers", "least", default=0, show_default=True, help="So many must be alive.")
 @json_option
@@ -60,47 +66,114 @@ def _stuck(desk: Desk, max_age_seconds: float, least: int) -> str | None:
     return None
 
 
+class Check(msgspec.Struct, frozen=True):
+    """One thing that was looked at."""
+
+    check: str
+    ok: bool
+    text: str
+
+
 @click.command()
 @json_option
 @with_desk
 def doctor(desk: Desk, *, as_json: bool) -> None:
-    """Check engine, connection, schema and clock; exit 1 when something is wrong."""
-    checks: list[tuple[str, bool, str]] = [
-        ("tenure", True, f"{__version__} on Python {platform.python_version()}")
-    ]
-    try:
-        with open_store(desk.checked_url()) as store:
-            about = store.about()
-            checks += _checks(store, about)
-    except TenureError as error:
-        checks.append(("database", False, " ".join(str(error).split())))
-    for name, good, text in checks:
+    """Check engine, connection, schema, clock and wake-ups; exit 1 when something is wrong."""
+    all_good = True
+    for check in _checks(desk.checked_url(), desk.give_up_seconds):
+        all_good &= check.ok
         if as_json:
-            write_json({"check": name, "ok": good, "text": text})
+            write_json(check)
         else:
-            mark = click.style("ok  ", fg="green") if good else click.style("FAIL", fg="red")
-            click.echo(f"{mark}  {name:10} {text}")
-    if not all(good for _, good, _ in checks):
+            mark = click.style("ok  ", fg="green") if check.ok else click.style("FAIL", fg="red")
+            click.echo(f"{mark}  {check.check:10} {check.text}")
+    if not all_good:
         raise click.exceptions.Exit(FAILED)
 
 
-def _checks(store: Store, about: About) -> list[tuple[str, bool, str]]:
-    skew = abs((datetime.now(UTC) - about.now).total_seconds())
-    wakes = _rings(store.bell)
-    return [
-        ("engine", True, f"{about.engine} {about.engine_version}"),
-        ("schema", about.schema_version == VERSION,
-         f"version {about.schema_version}; this code writes {VERSION}"),
-        ("clock", skew < CLOCK_SECONDS, f"{skew:.1f} s between the database's clock and this one"),
-        ("wake-ups", wakes, "arrive" if wakes else "do not arrive; workers find jobs by polling"),
-    ]  # fmt: skip
+def _checks(url: str, give_up_seconds: float) -> Iterator[Check]:
+    from tenure.store import open_store
 
-
-def _rings(new_bell: Callable[[Callable[[], None]], object]) -> bool:
-    rung = threading.Event()
-    bell = new_bell(rung.set)
-    bell.start()  # type: ignore[attr-defined]
+    yield Check("tenure", True, f"{__version__} on Python {platform.python_version()}")
     try:
-        return rung.wait(BELL_SECONDS)
+        refuse_missing_file(url)
+        with open_store(url, give_up_seconds=give_up_seconds) as store:
+            yield from _checks_of(store, url)
+    except SchemaError as error:
+        yield Check("database", True, where(url))
+        yield Check("schema", False, one_line(error))
+    except TenureError as error:
+        yield Check("database", False, one_line(error))
+
+
+def _checks_of(store: "Store", url: str) -> Iterator[Check]:
+    before = datetime.now(UTC)
+    about = store.about()
+    after = datetime.now(UTC)  # a slow answer is not a wrong clock
+    yield Check("database", True, where(url))
+    yield _engine(about)
+    if url.startswith("sqlite:"):
+        yield _file_system(url)
+    yield _schema(about)
+    skew = max(0.0, (before - about.now).total_seconds(), (about.now - after).total_seconds())
+    text = f"{skew:.1f} s between the database's clock and this one"
+    yield Check("clock", skew < CLOCK_SECONDS, text)
+    yield _wake_ups(store)
+    alive = sum(worker.alive for worker in store.workers())
+    yield Check("workers", True, f"{alive} alive")
+
+
+def _engine(about: "About") -> Check:
+    """The verdict on SQLite is about the bug that can lose committed writes."""
+    from tenure.store.sqlite_driver import is_affected
+
+    text = f"{about.engine} {about.engine_version}"
+    if about.engine != "SQLite":
+        return Check("engine", True, text)
+    if is_affected(about.engine_version):
+        return Check("engine", False, f"{text} can lose committed writes (the WAL-reset bug)")
+    return Check("engine", True, f"{text}, without the WAL-reset bug")
+
+
+def _file_system(url: str) -> Check:
+    from tenure.store.sqlite_driver import NETWORK_FILE_SYSTEMS, file_system_of
+
+    kind = file_system_of(unquote(urlsplit(url).path).removeprefix("/"))
+    if kind in NETWORK_FILE_SYSTEMS:
+        return Check("disk", False, f"{kind} is a network file system; use a local disk")
+    return Check("disk", True, f"{kind or 'unknown'}; not a known network file system")
+
+
+def _schema(about: "About") -> Check:
+    from tenure.store.migrate import VERSION
+
+    text = f"version {about.schema_version}; this code writes {VERSION}"
+    return Check("schema", about.schema_version == VERSION, text)
+
+
+def _wake_ups(store: "Store") -> Check:
+    """Listen, have something to tell, and wait for it."""
+    from tenure.store.bell import SilentBell
+
+    rung = threading.Event()
+    bell = store.bell(rung.set)
+    if isinstance(bell, SilentBell):
+        return Check("wake-ups", True, "off, as the URL says; workers find jobs by polling")
+    bell.start()
+    try:
+        arrive = rung.wait(BELL_SECONDS)  # it rings once when it begins to hear
+        if arrive and store.about().engine != "SQLite":
+            rung.clear()
+            _tell(store)
+            arrive = rung.wait(BELL_SECONDS)
     finally:
-        bell.stop()  # type: ignore[attr-defined]
+        bell.stop()
+    return Check("wake-ups", arrive,
+                 "arrive" if arrive else "do not arrive; workers find jobs by polling")  # fmt: skip
+
+
+def _tell(store: "Store") -> None:
+    """A queue that nobody uses goes on: that is told to all who listen, and leaves nothing."""
+    queue = f"tenure-doctor-{secrets.token_hex(8)}"
+    store.pause(queue, reason="tenure doctor")
+    store.resume(queue)

@@ -2,56 +2,102 @@
 
 import json
 from collections import Counter
+from datetime import datetime
+from difflib import get_close_matches
 from itertools import islice
+from typing import Any
 
 import click
+import msgspec
 
 from tenure.cli.desk import Desk, json_option, with_desk
+from tenure.cli.endings import Interrupted, TaskNotFound
 from tenure.cli.filters import parse
-from tenure.cli.show import ago, clean, table, when, write_json, write_table
+from tenure.cli.show import ago, clean, columns, short_error, when, write_json, write_table
 from tenure.codec import encode
-from tenure.errors import InvalidInput, JobFailed
-from tenure.job import Job, NewJob, State, Unique
+from tenure.errors import InvalidInput, JobFailed, PayloadInvalid
+from tenure.job import Job, Json, NewJob, State, Unique
 
 ERRORS_LOOKED_AT = 10_000
+WIDE = 70
+"""A terminal with fewer columns has no room for dates."""
 
 
 @click.command()
 @click.argument("task")
 @click.option("--args", "args", default="{}", help="Arguments by name, as a JSON object.")
-@click.option("--queue", default="default", show_default=True)
-@click.option("--priority", default=0, show_default=True, help="Lower goes first, -100 to 100.")
+@click.option("--app", envvar="TENURE_APP", help="MODULE:NAME of the application that has TASK.")
+@click.option("--unchecked", is_flag=True, help="Do not look at the application.")
+@click.option("--queue", help="[default: the task's, or default]")
+@click.option("--priority", type=int, help="Lower goes first, -100 to 100.  [default: 0]")
 @click.option("--delay-seconds", type=float, help="Not before so many seconds from now.")
 @click.option("--key", help="At most one live job per task and key.")
-@click.option("--max-attempts", default=5, show_default=True)
+@click.option("--max-attempts", type=int, help="[default: the task's, or 5]")
 @click.option("--timeout-seconds", type=float, help="Stop an attempt that runs longer.")
 @click.option("--wait", is_flag=True, help="Wait for its end; exit 1 unless it succeeds.")
 @json_option
 @with_desk
-def enqueue(desk: Desk, *, task: str, args: str, wait: bool, as_json: bool, key: str | None,
-            queue: str, priority: int, delay_seconds: float | None, max_attempts: int,
-            timeout_seconds: float | None) -> None:  # fmt: skip
+def enqueue(desk: Desk, /, *, task: str, args: str, app: str | None, unchecked: bool, wait: bool,
+            as_json: bool, **options: object) -> None:  # fmt: skip
     """Put one job of TASK in line.
 
-    The task's code is not needed here, so its arguments are checked by the worker.
+    With --app, TENURE_APP or `app` in pyproject.toml the task and its arguments are checked here,
+    and the task's own options count. Else they are checked by the worker.
     """
-    job = NewJob(
-        task=task, args=encode(_object(args), what="--args"), queue=queue, priority=priority,
-        delay_seconds=delay_seconds, unique=None if key is None else Unique(key=key),
-        max_attempts=max_attempts, timeout_seconds=timeout_seconds,
-    )  # fmt: skip
+    encoded = encode(_object(args), what="--args")
+    given = {name: value for name, value in options.items() if value is not None}
+    path = None if unchecked else app or desk.settings.get("app")
+    job = (
+        _new_job(task, encoded, given)
+        if path is None
+        else _checked(desk, path, task, encoded, given)
+    )
     [enqueued] = desk.client.store.enqueue([job])
-    if not wait:
-        if as_json:
-            write_json(enqueued)
-        else:
-            click.echo(f"job {enqueued.id}" if enqueued.created else f"job {enqueued.id} (existed)")
-        return
-    finished = desk.client.wait(enqueued.id)
-    write_json(finished) if as_json else click.echo(finished.result or finished.state)
+    if wait:
+        _wait(desk, enqueued.id, as_json=as_json)
+    elif as_json:
+        write_json(enqueued)
+    else:
+        click.echo(f"job {enqueued.id}" if enqueued.created else f"job {enqueued.id} (existed)")
+
+
+def _new_job(task: str, args: Json, given: dict[str, Any]) -> NewJob:
+    key = given.pop("key", None)
+    return NewJob(task=task, args=args, unique=None if key is None else Unique(key=key), **given)
+
+
+def _checked(desk: Desk, path: str, name: str, args: Json, given: dict[str, Any]) -> NewJob:
+    """The job as the application would make it. Its database is used unless another is named."""
+    from tenure.cli.apps import load_app
+
+    app = load_app(path)
+    task = app.find(name)
+    if task is None:
+        near = get_close_matches(name, [each.name for each in app], n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(t.name for t in app)}"
+        raise TaskNotFound(f"{path} has no task {name!r}; {hint}")
+    try:
+        words, named = task.signature.unpack(args)
+    except PayloadInvalid as error:
+        why = str(error).removeprefix("stored JSON does not fit Arguments: ")
+        raise InvalidInput(f"--args does not fit {name}: {why}") from error
+    job = task.options(**given).call(*words, **named).job
+    desk.url = desk.url or app.url
+    return msgspec.structs.replace(job, args=args)  # defaults stay the worker's
+
+
+def _wait(desk: Desk, id: int, *, as_json: bool) -> None:
+    try:
+        finished = desk.client.wait(id)
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted; job {id} goes on, see `tenure get {id}`") from None
+    if as_json:
+        write_json(finished)
+    elif finished.state is State.SUCCEEDED:
+        click.echo(clean(finished.result or "null"))
     if finished.state is not State.SUCCEEDED:
         raise JobFailed(
-            f"job {finished.id} is {finished.state}: {_short_error(finished)}",
+            f"job {finished.id} is {finished.state}: {short_error(finished)}",
             state=finished.state, error=finished.error,
         )  # fmt: skip
 
@@ -70,7 +116,8 @@ def _object(text: str) -> dict[str, object]:
 
 @click.command()
 @click.argument("filter", nargs=-1)
-@click.option("--limit", default=50, show_default=True, help="At most so many; 0 means all.")
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(min=0),
+              help="At most so many; 0 means all.")  # fmt: skip
 @json_option
 @with_desk
 def ls(desk: Desk, *, filter: tuple[str, ...], limit: int, as_json: bool) -> None:
@@ -89,7 +136,8 @@ def ls(desk: Desk, *, filter: tuple[str, ...], limit: int, as_json: bool) -> Non
 
 def _row(job: Job) -> tuple[object, ...]:
     charged = f"{min(job.attempts + (not job.state.final), job.max_attempts)}/{job.max_attempts}"
-    return job.id, job.state, job.queue, job.task, charged, ago(job.created_at), job.reason
+    reason = short_error(job) if job.state is State.FAILED else job.reason
+    return job.id, job.state, job.queue, job.task, charged, ago(job.created_at), reason
 
 
 @click.command()
@@ -109,9 +157,8 @@ def get(desk: Desk, *, id: int, as_json: bool) -> None:
         if name == "error":
             _write_error(str(value))
         else:
-            click.echo(
-                f"{name:18} {when(value) if hasattr(value, 'astimezone') else clean(str(value))}"
-            )
+            text = when(value) if isinstance(value, datetime) else clean(str(value))
+            click.echo(f"{name:18} {text}")
 
 
 def _write_error(error: str) -> None:
@@ -143,7 +190,11 @@ def timeline(desk: Desk, *, id: int, as_json: bool) -> None:
         for event in story:
             write_json(event)
         return
-    rows = ((event.at, event.kind, event.token, event.worker, event.detail) for event in story)
+    short = (columns() or WIDE) < WIDE
+    rows = (
+        (when(event.at, short=short), event.kind, event.token, event.worker, event.detail)
+        for event in story
+    )
     write_table(("at", "event", "token", "worker", "detail"), rows)
 
 
@@ -158,26 +209,17 @@ def errors(desk: Desk, *, filter: tuple[str, ...], as_json: bool) -> None:
     latest: dict[tuple[str, str], Job] = {}
     failed = chosen.find(desk.client, frozenset({State.FAILED}))
     for job in islice(failed, ERRORS_LOOKED_AT):
-        group = (job.task, _short_error(job))
+        group = (job.task, short_error(job))
         groups[group] += 1
         latest.setdefault(group, job)
-    rows = [
-        {"jobs": count, "task": task, "error": error, "latest": latest[task, error].id,
-         "age": ago(latest[task, error].finished_at)}
-        for (task, error), count in groups.most_common()
-    ]  # fmt: skip
+    if groups.total() == ERRORS_LOOKED_AT:
+        click.echo(f"only the latest {ERRORS_LOOKED_AT} were looked at; use a filter", err=True)
+    found = [(count, *group, latest[group]) for group, count in groups.most_common()]
     if as_json:
-        for row in rows:
-            write_json(row)
+        for count, task, error, job in found:
+            write_json({"jobs": count, "task": task, "error": error, "latest": job.id,
+                        "latest_at": job.finished_at})  # fmt: skip
         return
     head = ("jobs", "task", "latest", "age", "error")
-    lines = table(head, ([row[name] for name in head] for row in rows))
-    click.echo("\n".join(lines) if rows else "no failed jobs")
-
-
-def _short_error(job: Job) -> str:
-    if job.error is None:
-        return job.reason or "?"
-    told = json.loads(job.error)
-    message = told.get("message", "").splitlines()
-    return f"{told.get('type', '?')}: {message[0] if message else ''}".rstrip(": ")
+    rows = ((count, task, job.id, ago(job.finished_at), error) for count, task, error, job in found)
+    write_table(head, rows, empty="no failed jobs")

@@ -3,13 +3,14 @@
 import os
 import sys
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 import click
 
 from tenure import __version__
-from tenure.cli.config import defaults_for_click, read_project
+from tenure.cli.config import check_names, defaults_of, read_project
 from tenure.errors import ConfigError
 
 COMMANDS = {
@@ -55,12 +56,24 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            ctx.fail(f"no command {args[0]!r}; the commands are {', '.join(COMMANDS)}")
-        return super().resolve_command(ctx, args)
+            ctx.fail(f"no command {args[0]!r}{_did_you_mean(args[0])}")
+        name, command, rest = super().resolve_command(ctx, args)
+        settings = ctx.obj if isinstance(ctx.obj, dict) else {}
+        if name is not None and command is not None and name in settings:
+            table = defaults_of(command, settings[name], f"tool.tenure.{name}")
+            ctx.default_map = {name: table}
+        return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+def _did_you_mean(word: str) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, COMMANDS, n=1, cutoff=0.5)
+    return f". Did you mean {near[0]!r}?" if near else ""
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -68,39 +81,61 @@ class LazyGroup(click.Group):
     "--url", envvar="TENURE_URL", help="The database: sqlite:///jobs.db or postgresql://..."
 )
 @click.option("--tenant", envvar="TENURE_TENANT", help="Act for this tenant only.")
+@click.option("--give-up-seconds", default=5.0, show_default=True, type=click.FloatRange(0, 3600),
+              help="How long to try to reach the database.")  # fmt: skip
 @click.version_option(__version__, prog_name="tenure")
 @click.pass_context
-def cli(ctx: click.Context, url: str | None, tenant: str | None) -> None:
+def cli(ctx: click.Context, url: str | None, tenant: str | None, give_up_seconds: float) -> None:
     """Durable jobs on SQLite and PostgreSQL.
 
     The database is --url, else TENURE_URL, else `url` under [tool.tenure] in pyproject.toml.
-    Exit codes: 0 done, 1 a job failed or something is wrong, 2 usage, 3 not found, 4 the database
-    cannot be reached, 5 its schema does not fit, 130 interrupted.
+    Options have variables, too, such as TENURE_LS_LIMIT, and defaults in the same file, such as
+    `processes = 2` under [tool.tenure.worker].
+
+    Errors are one line on stderr, with --json an object with error, kind and exit_code. Exit
+    codes: 0 done, 1 a job failed or something is wrong, 2 usage, 3 not found, 4 the database
+    cannot be used, 5 its schema does not fit, 130 interrupted.
     """
     from tenure.cli.desk import Desk
 
     settings = ctx.obj or {}
-    ctx.obj = Desk(url or settings.get("url"), tenant or settings.get("tenant"), settings)
+    ctx.obj = Desk(
+        url or settings.get("url"), tenant or settings.get("tenant"), settings,
+        give_up_seconds=give_up_seconds,
+    )  # fmt: skip
 
 
 def main() -> None:
     """The entry point. Errors become one line and an exit code."""
     from tenure.cli.endings import ending
 
-    sys.path.insert(0, str(Path.cwd()))
     with ending():
-        settings = _settings()
-        cli.main(
-            prog_name="tenure", standalone_mode=False, obj=settings,
-            default_map=defaults_for_click(settings), auto_envvar_prefix="TENURE",
-        )  # fmt: skip
+        _write_anything()
+        folder = Path.cwd()
+        sys.path.insert(0, str(folder))
+        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+        if os.environ.get("_TENURE_COMPLETE"):
+            cli.main(prog_name="tenure")
+        # Not by cli.main, which has its own idea of how interrupts and closed pipes end.
+        with cli.make_context(
+            "tenure", sys.argv[1:], obj=_settings(folder), auto_envvar_prefix="TENURE",
+            color=False if plain else None,
+        ) as context:  # fmt: skip
+            cli.invoke(context)
 
 
-def _settings() -> dict[str, Any]:
-    if os.environ.get("_TENURE_COMPLETE"):
-        return {}
+def _write_anything() -> None:
+    """A terminal that cannot show a character shows another one; that is no error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _settings(folder: Path) -> dict[str, Any]:
     try:
-        return read_project(Path.cwd())
+        settings = read_project(folder)
+        check_names(settings, list(COMMANDS))
+        return settings
     except ConfigError:
         if {"--help", "-h", "--version"} & set(sys.argv[1:]):
             return {}

@@ -1,21 +1,37 @@
 """Commands that change jobs: one, or all that a filter chooses."""
 
+from collections import Counter
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from tenure.cli.desk import Desk, json_option, with_desk, yes_option
-from tenure.cli.filters import Filter, parse
+from tenure.cli.desk import Desk, Number, confirm, json_option, with_desk, yes_option
+from tenure.cli.endings import FAILED, one_line
+from tenure.cli.filters import parse
 from tenure.cli.show import is_terminal, write_json
-from tenure.client import Client
 from tenure.errors import InvalidInput, JobNotFound, KeyTaken
-from tenure.job import FINAL_STATES, LIVE_STATES, State
+from tenure.job import FINAL_STATES, LIVE_STATES, LONG_AGO, Job, State, check_time
+
+if TYPE_CHECKING:
+    from tenure.client import Client
 
 ASK_FROM = 2
 """A change of so many jobs or more is confirmed first."""
 
+MAX_DAYS = 36_500
+
 filter_argument = click.argument("filter", nargs=-1)
+
+
+class Verb(NamedTuple):
+    """What is done to jobs, in words."""
+
+    now: str
+    past: str
+    unless: str
+    """Why a job may be left as it is."""
 
 
 @click.command()
@@ -25,7 +41,9 @@ filter_argument = click.argument("filter", nargs=-1)
 @with_desk
 def replay(desk: Desk, *, filter: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Run finished jobs again, such as `tenure replay state=failed task=app.send`."""
-    _each(desk, filter, "replay", Client.replay, FINAL_STATES, yes=yes, as_json=as_json)
+    verb = Verb("replay", "replayed", "live already")
+    _each(desk, filter, verb, lambda client, job: client.replay(job.id), FINAL_STATES, yes=yes,
+          as_json=as_json)  # fmt: skip
 
 
 @click.command()
@@ -37,11 +55,12 @@ def replay(desk: Desk, *, filter: tuple[str, ...], yes: bool, as_json: bool) -> 
 def cancel(desk: Desk, *, filter: tuple[str, ...], reason: str, yes: bool, as_json: bool) -> None:
     """Cancel jobs. Running ones are asked to stop."""
 
-    def one(client: Client, id: int) -> bool:
-        client.cancel(id, reason=reason)
-        return True
+    def one(client: "Client", job: Job) -> bool:
+        client.cancel(job.id, reason=reason)
+        return not job.state.final
 
-    _each(desk, filter, "cancel", one, LIVE_STATES, yes=yes, as_json=as_json)
+    verb = Verb("cancel", "cancelled", "finished already")
+    _each(desk, filter, verb, one, LIVE_STATES, yes=yes, as_json=as_json)
 
 
 @click.command()
@@ -53,10 +72,18 @@ def cancel(desk: Desk, *, filter: tuple[str, ...], reason: str, yes: bool, as_js
 def hold(desk: Desk, *, filter: tuple[str, ...], reason: str, yes: bool, as_json: bool) -> None:
     """Keep jobs from being claimed until `unhold`."""
 
-    def one(client: Client, id: int) -> bool:
-        return client.hold(id, reason=reason)
+    def one(client: "Client", job: Job) -> bool:
+        return client.hold(job.id, reason=reason)
 
-    _each(desk, filter, "hold", one, LIVE_STATES, yes=yes, as_json=as_json)
+    _each(
+        desk,
+        filter,
+        Verb("hold", "held", "held already"),
+        one,
+        LIVE_STATES,
+        yes=yes,
+        as_json=as_json,
+    )
 
 
 @click.command()
@@ -66,7 +93,9 @@ def hold(desk: Desk, *, filter: tuple[str, ...], reason: str, yes: bool, as_json
 @with_desk
 def unhold(desk: Desk, *, filter: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Let held jobs go on."""
-    _each(desk, filter, "unhold", Client.unhold, LIVE_STATES, yes=yes, as_json=as_json)
+    verb = Verb("unhold", "unheld", "not held")
+    _each(desk, filter, verb, lambda client, job: client.unhold(job.id), LIVE_STATES, yes=yes,
+          as_json=as_json)  # fmt: skip
 
 
 @click.command()
@@ -81,19 +110,27 @@ def move(desk: Desk, *, filter: tuple[str, ...], queue: str | None, priority: in
          due_at: str | None, yes: bool, as_json: bool) -> None:  # fmt: skip
     """Change the queue, priority or due time of jobs that do not run."""
     due = None if due_at is None else _time(due_at)
+    if queue is None and priority is None and due is None:
+        raise InvalidInput("where to? Say --queue, --priority or --due-at")
 
-    def one(client: Client, id: int) -> bool:
-        return client.move(id, queue=queue, priority=priority, due_at=due)
+    def one(client: "Client", job: Job) -> bool:
+        return client.move(job.id, queue=queue, priority=priority, due_at=due)
 
     movable = LIVE_STATES - {State.RUNNING}
-    _each(desk, filter, "move", one, movable, yes=yes, as_json=as_json)
+    _each(desk, filter, Verb("move", "moved", "running"), one, movable, yes=yes, as_json=as_json)
 
 
 def _time(text: str) -> datetime:
     try:
-        return datetime.fromisoformat(text)
+        at = datetime.fromisoformat(text)
     except ValueError as error:
-        raise InvalidInput(f"--due-at is not a time: {error}") from error
+        raise InvalidInput(
+            f"--due-at is not a time: {error}; write it as in 2030-01-31T08:00+01:00"
+        ) from error
+    if at.tzinfo is None:
+        raise InvalidInput("--due-at needs its offset from UTC, as in 2030-01-31T08:00+01:00")
+    check_time("--due-at", at)
+    return at
 
 
 @click.command()
@@ -104,18 +141,22 @@ def _time(text: str) -> datetime:
 def rm(desk: Desk, *, filter: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Remove finished jobs and their stories for good."""
 
-    def one(client: Client, id: int) -> bool:
-        client.delete(id)
+    def one(client: "Client", job: Job) -> bool:
+        client.delete(job.id)
         return True
 
-    _each(desk, filter, "remove", one, FINAL_STATES, yes=yes, as_json=as_json, destroys=True)
+    verb = Verb("remove", "removed", "live")
+    _each(desk, filter, verb, one, FINAL_STATES, yes=yes, as_json=as_json, ask_from=1)
+
+
+days = Number(0, MAX_DAYS)
 
 
 @click.command()
-@click.option(
-    "--succeeded-days", default=7.0, show_default=True, help="Keep succeeded jobs so long."
-)
-@click.option("--other-days", default=30.0, show_default=True, help="Keep the others so long.")
+@click.option("--succeeded-days", default=7.0, show_default=True, type=days,
+              help="Keep succeeded jobs so long.")  # fmt: skip
+@click.option("--other-days", default=30.0, show_default=True, type=days,
+              help="Keep the others so long.")  # fmt: skip
 @yes_option
 @json_option
 @with_desk
@@ -123,51 +164,77 @@ def prune(
     desk: Desk, *, succeeded_days: float, other_days: float, yes: bool, as_json: bool
 ) -> None:
     """Remove finished jobs that are older than the retention."""
-    _confirm(
-        f"Remove succeeded jobs older than {succeeded_days:g} days and others older than "
-        f"{other_days:g} days?", yes,
-    )  # fmt: skip
-    removed = desk.client.prune(
-        succeeded_seconds=succeeded_days * 86_400, other_seconds=other_days * 86_400
+    client = desk.client
+    now = client.about().now
+    cuts = (now - timedelta(days=succeeded_days), now - timedelta(days=other_days))
+    due = _finished_before(client, *cuts)
+    if due:
+        confirm(
+            f"remove {_jobs(due)}, succeeded more than {succeeded_days:g} days ago or ended "
+            f"otherwise more than {other_days:g} days ago?", yes=yes,
+        )  # fmt: skip
+    client.prune(succeeded_seconds=succeeded_days * 86_400, other_seconds=other_days * 86_400)
+    removed = due - _finished_before(client, *cuts)
+    write_json({"removed": removed}) if as_json else click.echo(f"removed {_jobs(removed)}")
+
+
+def _finished_before(client: "Client", succeeded: datetime, other: datetime) -> int:
+    """How many jobs a prune would remove. PostgreSQL drops whole days and does not count them."""
+    return sum(
+        count.jobs
+        for cut, wanted in ((succeeded, True), (other, False))
+        for count in client.count_finished(LONG_AGO, max(cut, LONG_AGO))
+        if (count.state is State.SUCCEEDED) is wanted
     )
-    write_json({"removed": removed}) if as_json else click.echo(f"removed {removed} jobs")
 
 
 def _each(
-    desk: Desk, words: tuple[str, ...], verb: str, change: Callable[[Client, int], bool],
-    states: frozenset[State], *, yes: bool, as_json: bool, destroys: bool = False,
+    desk: Desk, words: tuple[str, ...], verb: Verb, change: Callable[["Client", Job], bool],
+    states: frozenset[State], *, yes: bool, as_json: bool, ask_from: int = ASK_FROM,
 ) -> None:  # fmt: skip
     """Change every job that is meant; says what became of each, or how many."""
     client, chosen = desk.client, parse(words, need=True)
-    ids = [job.id for job in chosen.find(client, states)]
-    if len(ids) >= (1 if destroys else ASK_FROM):
-        _confirm(f"{verb.capitalize()} {len(ids)} jobs?", yes)
+    jobs = list(chosen.find(client, states))
+    if len(jobs) >= ask_from:
+        confirm(f"{verb.now} {_jobs(len(jobs))} ({_by_state(jobs)})?", yes=yes)
+    is_single = len(chosen.ids) == 1
     changed, problems = 0, {}
-    with click.progressbar(ids, label=verb, hidden=as_json or not is_terminal()) as progress:
-        for id in progress:
+    hidden = as_json or not is_terminal() or is_single
+    with click.progressbar(jobs, label=verb.now, hidden=hidden) as progress:
+        for job in progress:
             try:
-                done = change(client, id)
+                done = change(client, job)
             except (InvalidInput, JobNotFound, KeyTaken) as error:
-                if _is_single(chosen):
+                if is_single:
                     raise
-                problems[id] = str(error)
+                problems[job.id] = one_line(error)
                 continue
             changed += done
             if as_json:
-                write_json({"id": id, "changed": done})
+                write_json({"id": job.id, "changed": done})
     for id, problem in problems.items():
-        write_json({"id": id, "error": problem}) if as_json else click.echo(f"{id}: {problem}")
+        write_json({"id": id, "changed": False, "error": problem}) if as_json else click.echo(
+            f"{id}: {problem}"
+        )
     if not as_json:
-        click.echo(f"{verb}: {changed} of {len(ids)} jobs")
+        click.echo(_summary(verb, changed, len(jobs) - changed - len(problems), len(problems)))
+    if problems:
+        raise click.exceptions.Exit(FAILED)
 
 
-def _is_single(chosen: Filter) -> bool:
-    return len(chosen.ids) == 1
+def _summary(verb: Verb, changed: int, same: int, failed: int) -> str:
+    if not changed + same + failed:
+        return f"no jobs to {verb.now}"
+    parts = [f"{verb.past} {_jobs(changed)}"]
+    parts += [f"{same} {'was' if same == 1 else 'were'} {verb.unless}"] if same else []
+    parts += [f"{failed} refused"] if failed else []
+    return "; ".join(parts)
 
 
-def _confirm(question: str, yes: bool) -> None:
-    if yes:
-        return
-    if not is_terminal():
-        raise InvalidInput(f"{question} Say --yes to do it without being asked")
-    click.confirm(question, abort=True)
+def _jobs(count: int) -> str:
+    return f"{count} job{'' if count == 1 else 's'}"
+
+
+def _by_state(jobs: list[Job]) -> str:
+    counts = Counter(job.state for job in jobs)
+    return ", ".join(f"{count} {state}" for state, count in counts.most_common())

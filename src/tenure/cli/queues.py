@@ -2,13 +2,16 @@
 
 from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 import click
 
-from tenure.cli.desk import Desk, json_option, with_desk
+from tenure.cli.desk import Desk, Number, json_option, with_desk
 from tenure.cli.show import ago, span, write_json, write_table
-from tenure.client import Client
-from tenure.job import State
+from tenure.job import LONG_AGO, State
+
+if TYPE_CHECKING:
+    from tenure.client import Client
 
 LIVE = (State.WAITING, State.SCHEDULED, State.QUEUED, State.RUNNING)
 
@@ -32,8 +35,7 @@ def _list_queues(desk: Desk, *, as_json: bool) -> None:
     head = ("queue", "waiting", "scheduled", "queued", "running", "age", "paused")
     shown = (
         [row["queue"], row["waiting"], row["scheduled"], row["queued"], row["running"],
-         age(row["oldest_seconds"]),
-         row["paused"] or "-"]
+         age(row["oldest_seconds"]), row["paused"]]
         for row in rows
     )  # fmt: skip
     write_table(head, shown, empty="no queues with live jobs")
@@ -44,7 +46,7 @@ def age(seconds: object) -> str:
     return span(seconds) if isinstance(seconds, float) else "-"
 
 
-def queue_rows(client: Client) -> list[dict[str, object]]:
+def queue_rows(client: "Client") -> list[dict[str, object]]:
     """What is in each queue, how old its head is, and whether it is paused."""
     counts: defaultdict[str, Counter[State]] = defaultdict(Counter)
     for count in client.count_live():
@@ -61,20 +63,28 @@ def queue_rows(client: Client) -> list[dict[str, object]]:
 @queues.command()
 @click.argument("name")
 @click.option("--reason", help="Why; shown to whoever asks.")
+@json_option
 @with_desk
-def pause(desk: Desk, *, name: str, reason: str | None) -> None:
+def pause(desk: Desk, *, name: str, reason: str | None, as_json: bool) -> None:
     """Stop claims from a queue. Running jobs finish."""
     desk.client.pause(name, reason=reason)
-    click.echo(f"queue {name} is paused")
+    if as_json:
+        write_json({"queue": name, "paused": True, "reason": reason})
+    else:
+        click.echo(f"queue {name} is paused")
 
 
 @queues.command()
 @click.argument("name")
+@json_option
 @with_desk
-def resume(desk: Desk, *, name: str) -> None:
+def resume(desk: Desk, *, name: str, as_json: bool) -> None:
     """Let a paused queue be claimed from again."""
     was = desk.client.resume(name)
-    click.echo(f"queue {name} goes on" if was else f"queue {name} was not paused")
+    if as_json:
+        write_json({"queue": name, "paused": False, "changed": was})
+    else:
+        click.echo(f"queue {name} goes on" if was else f"queue {name} was not paused")
 
 
 @click.command()
@@ -98,19 +108,22 @@ def workers(desk: Desk, *, everyone: bool, as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--hours", default=24.0, show_default=True, help="Finished jobs of the last hours.")
+@click.option("--hours", default=24.0, show_default=True, type=Number(0, 876_000),
+              help="Finished jobs of the last hours.")  # fmt: skip
 @json_option
 @with_desk
 def stats(desk: Desk, *, hours: float, as_json: bool) -> None:
     """Count jobs by queue, task and state: the live ones, and those finished lately."""
     now = datetime.now(UTC)
-    since = now - timedelta(hours=hours)
+    since = max(LONG_AGO, now - timedelta(hours=hours))
     client = desk.client
     counts = [*client.count_live(), *client.count_finished(since, now + timedelta(minutes=1))]
     if as_json:
         for count in counts:
             write_json(count)
         return
-    counts.sort(key=lambda c: (c.queue, c.task, c.state))
-    rows = ([c.queue, c.task, c.state, c.jobs] for c in counts)
-    write_table(("queue", "task", "state", "jobs"), rows, empty="no jobs")
+    counts.sort(key=lambda c: (c.tenant, c.queue, c.task, c.state))
+    tenants = ("tenant",) if any(count.tenant for count in counts) else ()
+    head = (*tenants, "queue", "task", "state", "jobs")
+    rows = ([getattr(count, name) for name in head] for count in counts)
+    write_table(head, rows, empty="no jobs")

@@ -1,7 +1,13 @@
-"""How things are written: tables for people, JSON for programs, local times with their offset."""
+"""How things are written: tables for people, JSON for programs, local times with their offset.
+
+A table fits its terminal: spare columns go first, then long texts are cut. Without a terminal it
+is as wide as its texts are.
+"""
 
 import json
+import shutil
 import sys
+import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
@@ -17,7 +23,14 @@ COLOURS = {
     State.CANCELLED: "yellow",
     State.SKIPPED: "yellow",
 }
-WIDEST = 60
+RIGHT = {"id", "attempt", "jobs", "slots", "pid", "age", "waiting", "scheduled", "queued",
+         "running", "in hand", "stuck", "seen", "started", "latest", "token"}  # fmt: skip
+"""Numbers. They are never cut."""
+SPARE = ("host", "started", "pid", "token", "attempt", "waiting", "scheduled", "queues", "tenant",
+         "queue", "worker", "stuck")  # fmt: skip
+"""What a narrow terminal does without, first to last."""
+NARROWEST = 9
+GAP = "  "
 
 Row = Sequence[object]
 
@@ -40,30 +53,61 @@ def as_builtins(record: object) -> object:
 def write_table(head: Sequence[str], rows: Iterable[Row], *, empty: str = "nothing") -> None:
     """Aligned columns; a sentence when there are no rows."""
     lines = table(head, rows)
-    for line in lines:
-        click.echo(line)
     if len(lines) == 1:
         click.echo(empty)
+        return
+    for line in lines:
+        click.echo(line)
+
+
+def columns() -> int | None:
+    """How many columns the terminal has; None without one."""
+    return shutil.get_terminal_size().columns if is_terminal() else None
 
 
 def table(head: Sequence[str], rows: Iterable[Row]) -> list[str]:
     """The lines of a table. Only text without control characters reaches a terminal."""
     cells = [[_cell(value) for value in row] for row in rows]
-    widths = [max([len(name), *(len(row[n]) for row in cells)]) for n, name in enumerate(head)]
-    lines = [click.style(_line(head, widths, head), bold=True)]
-    return lines + [_line(row, widths, head) for row in cells]
+    widths = [max([wide(name), *(wide(row[n]) for row in cells)]) for n, name in enumerate(head)]
+    most = columns()
+    kept = list(range(len(head))) if most is None else _kept(head, widths, most)
+    if most is not None:
+        _narrow(head, widths, kept, most)
+    lines = [click.style(_line(head, head, widths, kept), bold=True)]
+    return lines + [_line(row, head, widths, kept) for row in cells]
 
 
-def _line(cells: Sequence[str], widths: Sequence[int], head: Sequence[str]) -> str:
+def _kept(head: Sequence[str], widths: Sequence[int], most: int) -> list[int]:
+    """The columns that a terminal has room for, with long texts cut to the least."""
+    kept = list(range(len(head)))
+    for name in SPARE:
+        least = sum(widths[n] if head[n] in RIGHT else min(widths[n], NARROWEST) for n in kept)
+        if least + len(GAP) * (len(kept) - 1) <= most or len(kept) == 1:
+            break
+        kept = [n for n in kept if head[n] != name or n == 0]
+    return kept
+
+
+def _narrow(head: Sequence[str], widths: list[int], kept: Sequence[int], most: int) -> None:
+    """Take from the widest text until the line fits, or until all are as narrow as can be."""
+    room = most - len(GAP) * (len(kept) - 1)
+    while sum(widths[n] for n in kept) > room:
+        texts = [n for n in kept if head[n] not in RIGHT and widths[n] > NARROWEST]
+        if not texts:
+            return
+        widths[max(texts, key=lambda n: widths[n])] -= 1
+
+
+def _line(
+    cells: Sequence[str], head: Sequence[str], widths: Sequence[int], kept: Sequence[int]
+) -> str:
     parts = []
-    for cell, width, name in zip(cells, widths, head, strict=True):
-        padded = cell.rjust(width) if name in RIGHT else cell.ljust(width)
-        parts.append(_coloured(cell, padded) if name == "state" else padded)
-    return "  ".join(parts).rstrip()
-
-
-RIGHT = {"id", "attempt", "jobs", "slots", "pid", "age", "waiting", "scheduled", "queued",
-         "running", "in hand", "stuck", "rate/s", "failed", "succeeded"}  # fmt: skip
+    for n in kept:
+        cell = cut(cells[n], widths[n])
+        space = " " * (widths[n] - wide(cell))
+        padded = space + cell if head[n] in RIGHT else cell + space
+        parts.append(_coloured(cell, padded) if head[n] == "state" else padded)
+    return GAP.join(parts).rstrip()
 
 
 def _coloured(cell: str, padded: str) -> str:
@@ -74,18 +118,42 @@ def _coloured(cell: str, padded: str) -> str:
 def _cell(value: object) -> str:
     if value is None:
         return "-"
-    text = when(value) if isinstance(value, datetime) else str(value)
-    text = clean(text)
-    return text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
+    return clean(when(value) if isinstance(value, datetime) else str(value))
 
 
 def clean(text: str) -> str:
     """One line without control characters: what a job holds cannot move the cursor."""
-    return "".join(c if c.isprintable() else " " for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
-def when(at: datetime) -> str:
-    """A time as people here read it: local, with its offset."""
+def wide(text: str) -> int:
+    """How many columns a text takes; letters of East Asia take two, accents none."""
+    return len(text) if text.isascii() else sum(map(_columns_of, text))
+
+
+def _columns_of(letter: str) -> int:
+    if unicodedata.combining(letter):
+        return 0
+    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+
+
+def cut(text: str, width: int) -> str:
+    """The text, or its beginning and an ellipsis, in so many columns."""
+    if wide(text) <= width:
+        return text
+    taken, room = "", width - 1
+    for letter in text:
+        room -= _columns_of(letter)
+        if room < 0:
+            break
+        taken += letter
+    return taken + "…"
+
+
+def when(at: datetime, *, short: bool = False) -> str:
+    """A time as people here read it: local, with its offset; short, the time of the day."""
+    if short:
+        return f"{at.astimezone():%H:%M:%S}"
     return at.astimezone().isoformat(sep=" ", timespec="seconds")
 
 
@@ -98,11 +166,20 @@ def ago(at: datetime | None) -> str:
 
 def span(seconds: float) -> str:
     """A length of time, in short: 3s, 5m, 2h, 4d."""
-    sign, seconds = ("-" if seconds < 0 else ""), abs(seconds)
+    sign, seconds = ("-" if seconds <= -0.5 else ""), abs(seconds)
     for limit, unit, size in ((90, "s", 1), (5400, "m", 60), (129_600, "h", 3600)):
         if seconds < limit:
             return f"{sign}{seconds / size:.0f}{unit}"
     return f"{sign}{seconds / 86_400:.0f}d"
+
+
+def short_error(job: Job) -> str:
+    """What went wrong, on one line: the error's type and the first line of its message."""
+    if job.error is None:
+        return job.reason or "?"
+    told = json.loads(job.error)
+    message = told.get("message", "").splitlines()
+    return f"{told.get('type', '?')}: {message[0] if message else ''}".rstrip(": ")
 
 
 def is_terminal() -> bool:

@@ -1,89 +1,113 @@
 """`tenure top`: jobs, rates and workers, live."""
 
+import os
 import time
-from collections import deque
+from collections import Counter, deque
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
-from tenure.cli.desk import Desk, json_option, with_desk
+from tenure.cli.desk import Desk, Number, json_option, with_desk
+from tenure.cli.passwords import where
 from tenure.cli.queues import age, queue_rows
 from tenure.cli.screen import full_screen, sparkline
-from tenure.cli.show import ago, clean, is_terminal, table, write_json
-from tenure.client import Client
-from tenure.job import State
+from tenure.cli.show import ago, as_builtins, clean, is_terminal, short_error, table, write_json
+from tenure.job import Job, State, WorkerSeen
+
+if TYPE_CHECKING:
+    from tenure.client import Client
 
 RATE_POINTS = 60
 RATE_SECONDS = 10.0
+FAILURES = 5
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What one look has found."""
+
+    at: datetime
+    per_second: float
+    finished: dict[str, int]
+    """By state, in the last ten seconds."""
+    queues: list[dict[str, object]]
+    workers: list[WorkerSeen]
+    failures: list[Job]
 
 
 @click.command()
-@click.option("--interval", default=1.0, show_default=True, help="Seconds between two looks.")
-@click.option("--once", is_flag=True, help="Look once and end; the default without a terminal.")
+@click.option("--interval", default=1.0, show_default=True, type=Number(0.1, 3600),
+              help="Seconds between two looks.")  # fmt: skip
+@click.option("--once", is_flag=True, help="Look once and end; so does --json, and all output that "
+                                           "is not a terminal.")  # fmt: skip
 @json_option
 @with_desk
 def top(desk: Desk, *, interval: float, once: bool, as_json: bool) -> None:
-    """Watch queues, rates, workers and the latest failures. Ctrl-C ends it."""
-    view = View(desk.client)
+    """Watch queues, rates, workers and the latest failures. Ctrl-C ends it, with exit code 0."""
+    view = View(desk.client, desk.checked_url())
     if as_json:
-        write_json(view.look())
+        seen = view.look()
+        failures = [as_builtins(job) for job in seen.failures]
+        write_json({**msgspec.structs.asdict(seen), "failures": failures})
         return
-    if once or not is_terminal():
+    if once or not is_terminal() or os.environ.get("TERM") == "dumb":
         click.echo("\n".join(view.lines()))
         return
-    with full_screen() as screen:
-        try:
-            while True:
-                screen.paint(view.lines())
-                time.sleep(max(0.1, interval))
-        except KeyboardInterrupt:
-            return
+    with suppress(KeyboardInterrupt), full_screen() as screen:
+        while True:
+            screen.paint(view.lines())
+            time.sleep(interval)
 
 
 class View:
     """What there is to see, with the rates of the last minute."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: "Client", url: str) -> None:
         self._client = client
+        self._where = clean(where(url))
         self._rates: deque[float] = deque(maxlen=RATE_POINTS)
 
-    def look(self) -> dict[str, object]:
+    def look(self) -> Seen:
         """One look at everything."""
-        now = datetime.now(UTC)
-        finished = self._client.count_finished(now - timedelta(seconds=RATE_SECONDS), now)
-        done: dict[str, int] = {}
-        for count in finished:
-            done[count.state] = done.get(count.state, 0) + count.jobs
-        return {
-            "at": now,
-            "per_second": round(sum(done.values()) / RATE_SECONDS, 1),
-            "finished": done,
-            "queues": queue_rows(self._client),
-            "workers": [worker for worker in self._client.workers() if worker.alive],
-        }
+        client, now = self._client, datetime.now(UTC)
+        finished: Counter[str] = Counter()
+        for count in client.count_finished(now - timedelta(seconds=RATE_SECONDS), now):
+            finished[count.state] += count.jobs
+        return Seen(
+            at=now,
+            per_second=round(finished.total() / RATE_SECONDS, 1),
+            finished=dict(finished),
+            queues=queue_rows(client),
+            workers=[] if client.tenant else [w for w in client.workers() if w.alive],
+            failures=list(client.list_jobs(states={State.FAILED}, limit=FAILURES).jobs),
+        )
 
     def lines(self) -> list[str]:
         """The look as lines of text."""
         seen = self.look()
-        self._rates.append(float(str(seen["per_second"])))
-        queues: list[dict[str, object]] = seen["queues"]  # type: ignore[assignment]
-        workers = [w for w in self._client.workers() if w.alive]
-        failed = self._client.list_jobs(states={State.FAILED}, limit=5).jobs
-        where = clean(self._client.url.split("@")[-1])
-        rate = f"{seen['per_second']} jobs/s finished  {sparkline(self._rates, RATE_POINTS)}"
-        out = [f"tenure  {where}   {rate}", ""]
-        head = ("queue", "waiting", "scheduled", "queued", "running", "age", "paused")
-        out += table(head, ([row["queue"], row["waiting"], row["scheduled"], row["queued"],
-                             row["running"], age(row["oldest_seconds"]), row["paused"]]
-                            for row in queues))  # fmt: skip
-        out += ["", f"{len(workers)} workers alive"]
-        if workers:
+        self._rates.append(seen.per_second)
+        rate = f"{seen.per_second} jobs/s finished  {sparkline(self._rates, RATE_POINTS)}"
+        out = [f"tenure  {self._where}", rate.rstrip(), "", *_queues(seen), ""]
+        count = len(seen.workers)
+        out.append(f"{count or 'no'} worker{'' if count == 1 else 's'} alive")
+        if seen.workers:
             out += table(("worker", "queues", "in hand", "stuck", "seen"), (
                 [w.name, ",".join(w.queues), w.counts.get("in hand", 0), w.counts.get("stuck", 0),
-                 ago(w.seen_at)] for w in workers))  # fmt: skip
-        if failed:
+                 ago(w.seen_at)] for w in seen.workers))  # fmt: skip
+        if seen.failures:
             out += ["", "latest failures"]
-            out += table(("id", "task", "age", "reason"), (
-                [job.id, job.task, ago(job.finished_at), job.reason] for job in failed)
-            )  # fmt: skip
+            rows = ([job.id, job.task, ago(job.finished_at), short_error(job)]
+                    for job in seen.failures)  # fmt: skip
+            out += table(("id", "task", "age", "error"), rows)
         return out
+
+
+def _queues(seen: Seen) -> list[str]:
+    if not seen.queues:
+        return ["no live jobs"]
+    head = ("queue", "waiting", "scheduled", "queued", "running", "age", "paused")
+    return table(head, (
+        [row["queue"], row["waiting"], row["scheduled"], row["queued"], row["running"],
+         age(row["oldest_seconds"]), row["paused"]] for row in seen.queues))  # fmt: skip

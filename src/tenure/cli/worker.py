@@ -3,13 +3,17 @@
 import json
 import logging
 import sys
-from importlib import import_module
+from contextlib import suppress
 
 import click
 
+from tenure.cli.apps import load_app
 from tenure.cli.desk import Desk, with_desk
+from tenure.cli.endings import answer_in_json
+from tenure.cli.passwords import remember, without_passwords
 from tenure.client import Client
-from tenure.errors import ConfigError
+from tenure.errors import ConfigError, StoreUnavailable
+from tenure.store import open_store
 from tenure.worker.settings import Settings
 from tenure.worker.worker import Worker
 
@@ -35,43 +39,35 @@ from tenure.worker.worker import Worker
 )
 @click.option("--log-format", default="text", show_default=True,
               type=click.Choice(["text", "json"]))  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="The same as --log-format json.")
 @with_desk
 def worker(desk: Desk, /, *, app: str | None, queues: tuple[str, ...], processes: int,
-           log_level: str, log_format: str, **given: object) -> None:  # fmt: skip
+           log_level: str, log_format: str, as_json: bool, **given: object) -> None:  # fmt: skip
     """Run the jobs of APP, written MODULE:NAME, until SIGTERM or Ctrl-C.
 
-    The working directory is on the import path.
+    MODULE alone will do when it holds one application. The working directory is on the import path.
+    A SQLite file is created if it is missing. The log goes to stderr.
+
+    The first signal drains: running jobs may finish for --drain-seconds, and the worker exits with
+    0. The second one ends it at once, with 130 after Ctrl-C and 143 after SIGTERM.
     """
-    configure_logging(log_level.upper(), as_json=log_format == "json")
+    as_json = as_json or log_format == "json"
+    if as_json:
+        answer_in_json()
+    configure_logging(log_level.upper(), as_json=as_json)
     application = load_app(app or desk.settings.get("app"))
     if desk.url:
         application.use_url(desk.url)
+    remember(application.url)
+    _refuse_wrong_schema(application.url, desk.give_up_seconds)
     settings: Settings = {k: v for k, v in given.items() if v is not None}  # type: ignore[assignment]
     Worker(application, _queues(queues, application), processes=processes, **settings).run()
 
 
-def load_app(path: str | None) -> Client:
-    """Import MODULE:NAME. Mistakes become errors that name the fix."""
-    module_name, _, name = (path or "").partition(":")
-    if not module_name or not name:
-        raise ConfigError(
-            "which application? Write MODULE:NAME, such as `tenure worker shop.jobs:app`, set "
-            "TENURE_APP, or write app = ... under [tool.tenure] in pyproject.toml"
-        )
-    try:
-        module = import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module_name + ".").startswith(error.name + "."):
-            raise
-        raise ConfigError(
-            f"there is no module {module_name}; run this in the folder that holds it"
-        ) from error
-    app = getattr(module, name, None)
-    if not isinstance(app, Client):
-        apps = [key for key, value in vars(module).items() if isinstance(value, Client)]
-        hint = f"; it has {', '.join(apps)}" if apps else ""
-        raise ConfigError(f"{module_name} has no application called {name}{hint}")
-    return app
+def _refuse_wrong_schema(url: str, give_up_seconds: float) -> None:
+    """Say so now, in one line. For a database that is away the worker waits."""
+    with suppress(StoreUnavailable), open_store(url, give_up_seconds=give_up_seconds) as store:
+        store.about()
 
 
 def _queues(words: tuple[str, ...], app: Client) -> dict[str, int]:
@@ -80,10 +76,17 @@ def _queues(words: tuple[str, ...], app: Client) -> dict[str, int]:
     queues = {}
     for word in ",".join(words).split(","):
         name, equals, slots = word.partition("=")
-        if equals and not slots.isdigit():
+        if equals and not (slots.isascii() and slots.isdigit()):
             raise ConfigError(f"{word!r}: slots are a whole number, as in gpu=1")
         queues[name] = int(slots) if equals else 0
     return queues
+
+
+class TextLines(logging.Formatter):
+    """Lines for people, without passwords."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return without_passwords(super().format(record))
 
 
 class JsonLines(logging.Formatter):
@@ -92,17 +95,17 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line = {
             "at": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"), "level": record.levelname,
-            "logger": record.name, "message": record.getMessage(),
+            "logger": record.name, "message": without_passwords(record.getMessage()),
             **getattr(record, "tenure", {}),
         }  # fmt: skip
         if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+            line["error"] = without_passwords(self.formatException(record.exc_info))
+        return json.dumps(line, ensure_ascii=False, default=str)
 
 
 def configure_logging(level: str, *, as_json: bool) -> None:
     """Log to stderr."""
     handler = logging.StreamHandler(sys.stderr)
-    text = logging.Formatter("%(asctime)s %(levelname)-8s %(message)s")
+    text = TextLines("%(asctime)s %(levelname)-8s %(message)s")
     handler.setFormatter(JsonLines() if as_json else text)
     logging.basicConfig(level=level, handlers=[handler], force=True)

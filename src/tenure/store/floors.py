@@ -68,10 +68,10 @@ class Floors:
         """The place below which this lane holds nothing."""
         return self._floors.get((queue, priority), 0)
 
-    def note_taken(self, lanes: Iterable[Lane]) -> None:
+    def note_taken(self, lanes: Iterable[Lane], tickets: int) -> None:
         """Learn which lanes exist, and how much was consumed."""
+        self._taken += tickets
         for lane in lanes:
-            self._taken += 1
             if lane not in self._floors:
                 self._floors[lane] = 0
 

@@ -14,6 +14,8 @@ VERSION = 1
 MIN_CODE = {1: 1}
 """Per schema version: the oldest code version that may use it."""
 
+FIX = "run `tenure db migrate` or call app.migrate()"
+
 VERSION_TABLE = (
     "(one integer primary key check (one = 1), version integer not null, min_code integer not null)"
 )
@@ -22,14 +24,14 @@ VERSION_TABLE = (
 def check_version(version: int | None, min_code: int | None) -> None:
     """Refuse a schema that this code cannot use."""
     if version is None or min_code is None:
-        raise SchemaMissing("this database has no Tenure schema yet; call app.migrate()")
+        raise SchemaMissing(f"this database has no Tenure schema yet; {FIX}")
     if min_code > VERSION:
         raise SchemaTooNew(
             f"the schema is at version {version} and needs Tenure with schema {min_code} or newer; "
             f"this is {VERSION}. Upgrade the tenure package"
         )
     if version < VERSION:
-        raise SchemaTooOld(f"the schema is at version {version}, not {VERSION}; call app.migrate()")
+        raise SchemaTooOld(f"the schema is at version {version}, not {VERSION}; {FIX}")
 
 
 def migrate_sqlite(connection: Connection) -> int:

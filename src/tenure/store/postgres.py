@@ -148,14 +148,16 @@ class PostgresTx(Tx):
             [{"n": n, "name": name, "most": most} for n, (name, most) in enumerate(queues.items())]
         )
         rows = await self.fetch("take_tickets", queues=wanted, ranges=self._floors.ranges(queues))
-        self._floors.note_taken((row[0], row[1]) for row in rows)
+        self._floors.note_taken({(row[0], row[1]) for row in rows}, len(rows))
         return rows
 
     async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> list[Row]:
         groups = [
-            {"lease": lease, "jobs": [_success(job) for job in jobs]}
+            {"lease": lease, "jobs": [
+                job[:3] if job[3] is None else (*job[:3], raw(job[3])) for job in jobs
+            ]}
             for lease, jobs in by_lease.items()
-        ]
+        ]  # fmt: skip
         return await self.fetch("succeed", rows=to_json(groups), worker=worker)
 
     async def end_jobs(self, rows: str) -> list[Row]:
@@ -164,11 +166,6 @@ class PostgresTx(Tx):
     async def write_rows(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
         [sql] = self._sql[statement]
         await self._wire.copy(sql, "".join([line(row) for row in rows]))
-
-
-def _success(job: Done) -> tuple[object, ...]:
-    id, token, duration, result = job
-    return (id, token, duration) if result is None else (id, token, duration, raw(result))
 
 
 class BorrowedTx(PostgresTx):
@@ -562,7 +559,7 @@ def _translate(error: psycopg.Error) -> StoreError | InvalidInput:
         case "53100":
             return StoreFull(f"the database server's disk is full ({text}); nothing was written")
         case "42P01" | "3F000" | "42883":
-            return SchemaMissing(f"the Tenure schema is not complete ({text}); call app.migrate()")
+            return SchemaMissing(f"the Tenure schema is not complete ({text}); {migrate.FIX}")
         case state if state[:2] in ("22", "23"):
             return ValueRefused(f"the database refused a value: {text}")
         case "":

@@ -10,7 +10,7 @@ target gives out later is higher. What a copy carries: see cargo.py.
 """
 
 from collections.abc import Callable, Coroutine, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
@@ -58,9 +58,9 @@ def copy(
     """Copy everything, and answer when source and target have been seen to hold the same.
 
     `progress` is called after each chunk with the number of its jobs. Raises `StillInUse` when a
-    worker is alive or a job is running; jobs of dead workers are taken back first. Raises
-    `CopyConflict` when the target holds anything that the source does not, or when the two differ
-    in the end. To run it again is always safe.
+    worker is alive, at the end also when it began meanwhile on the source, or a job is running;
+    jobs of dead workers are taken back first. Raises `CopyConflict` when the target holds anything
+    that the source does not, or when the two differ in the end. To run it again is always safe.
     """
     _refuse_same(source, target)
     sides = {"source": source, "target": target}
@@ -80,7 +80,10 @@ def copy(
                 target.run(_raise_counters, counters)
                 progress(len(chunk))
     target.run(_raise_counters, counters)
-    return source.run(_side_by_side, target, _verify)
+    copied = source.run(_side_by_side, target, _verify)
+    # One that began meanwhile and found nothing ready yet would run what the target runs, too.
+    _refuse_workers("source", source, now)
+    return copied
 
 
 def _refuse_same(source: Store, target: Store) -> None:
@@ -106,11 +109,15 @@ def _refuse_newer(name: str, store: Store) -> None:
 
 
 def _refuse_workers(name: str, store: Store, now: datetime | None) -> None:
-    for worker in store.workers(alive_seconds=ALIVE_SECONDS, limit=1, now=now):
-        if worker.alive:
+    """Who announced itself within the length of its leases may be alive: heartbeats are shorter."""
+    here = store.about(now=now).now
+    for worker in store.workers(alive_seconds=ALIVE_SECONDS, now=now):
+        lease_seconds = worker.settings.get("lease_seconds")
+        limit = max(ALIVE_SECONDS, lease_seconds if isinstance(lease_seconds, float | int) else 0.0)
+        if worker.alive or here - worker.seen_at < timedelta(seconds=limit):
             raise StillInUse(
                 f"worker {worker.name} (process {worker.pid} on {worker.host}) works on the "
-                f"{name}; stop it. One that was killed counts for {ALIVE_SECONDS:g} s more"
+                f"{name}; stop it. One that was killed counts for {limit:g} s more"
             )
 
 

@@ -4,12 +4,15 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any, ParamSpec, TypeVar
 
 from tenure.client import Client
+from tenure.errors import InvalidInput
 from tenure.job import check_seconds, check_time
 from tenure.store import AsyncStore, Bell, Store
 from tenure.store.api import WRITING_THREADS, Call
+from tenure.store.enqueue import enqueue
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -18,47 +21,89 @@ START = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 
 
 class Clock:
-    """A time that moves when it is told to."""
+    """A time that moves when it is told to, and never back."""
 
     def __init__(self, now: datetime = START) -> None:
         check_time("now", now)
-        self.now = now
+        self._now = now
 
-    def advance(self, seconds: float) -> None:
-        """Let time pass."""
+    def __repr__(self) -> str:
+        return f"<Clock {self._now.isoformat()}>"
+
+    @property
+    def now(self) -> datetime:
+        """What time it is."""
+        return self._now
+
+    def advance(self, seconds: float) -> datetime:
+        """Let time pass. Answers what time it is then."""
         check_seconds("seconds", seconds)
-        self.now += timedelta(seconds=seconds)
+        self._now += timedelta(seconds=seconds)
+        return self._now
+
+    def advance_to(self, at: datetime) -> datetime:
+        """Let time pass until then."""
+        check_time("at", at)
+        if at < self._now:
+            raise InvalidInput(f"it is {self._now.isoformat()}; time does not go back to {at}")
+        self._now = at
+        return at
 
 
-class FrozenStore(Store):
+class Trial:
+    """How an application lives while it is tested: its stores are told the time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    def watch(self, store: Store) -> Store:
+        return TrialStore(store, self)
+
+    def watch_async(self, store: AsyncStore) -> AsyncStore:
+        return TrialAsyncStore(store, self)
+
+    def after_enqueue(self) -> None:
+        """New jobs stand in line; nothing happens, unless they run inline."""
+
+    async def after_enqueue_async(self) -> None:
+        """The same on an event loop."""
+
+
+class TrialStore(Store):
     """A store that is told the time."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, trial: Trial) -> None:
         self._store = store
-        self._clock = clock
+        self._trial = trial
 
     def run(self, call: Call[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._store.run(call, *args, **_told(call, kwargs, self._clock))
+        answer = self._store.run(call, *args, **_told(call, kwargs, self._trial.clock))
+        if _puts_in_line(call, kwargs):
+            self._trial.after_enqueue()
+        return answer
 
     def in_threads(self, *, most: int = WRITING_THREADS, lent: bool = False) -> AsyncStore:
-        return FrozenAsyncStore(self._store.in_threads(most=most, lent=lent), self._clock)
+        return TrialAsyncStore(self._store.in_threads(most=most, lent=lent), self._trial)
 
     def bell(self, ring: Callable[[], None]) -> Bell:
         return self._store.bell(ring)
 
     def for_tenant(self, tenant: str) -> Store:
-        return FrozenStore(self._store.for_tenant(tenant), self._clock)
+        return TrialStore(self._store.for_tenant(tenant), self._trial)
 
 
-class FrozenAsyncStore(AsyncStore):
+class TrialAsyncStore(AsyncStore):
     """The same for the other colour."""
 
-    def __init__(self, store: AsyncStore, clock: Clock) -> None:
+    def __init__(self, store: AsyncStore, trial: Trial) -> None:
         self._store = store
-        self._clock = clock
+        self._trial = trial
 
     async def run(self, call: Call[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return await self._store.run(call, *args, **_told(call, kwargs, self._clock))
+        answer = await self._store.run(call, *args, **_told(call, kwargs, self._trial.clock))
+        if _puts_in_line(call, kwargs):
+            await self._trial.after_enqueue_async()
+        return answer
 
     async def close(self) -> None:
         await self._store.close()
@@ -67,33 +112,33 @@ class FrozenAsyncStore(AsyncStore):
         return self._store.bell(ring)
 
     def for_tenant(self, tenant: str) -> AsyncStore:
-        return FrozenAsyncStore(self._store.for_tenant(tenant), self._clock)
+        return TrialAsyncStore(self._store.for_tenant(tenant), self._trial)
 
 
 def _told(call: Callable[..., Any], kwargs: Any, clock: Clock) -> Any:
     """The arguments of an operation with the time, where it takes one and none was given."""
-    if "now" in inspect.signature(call).parameters and kwargs.get("now") is None:
-        kwargs["now"] = clock.now
+    if _takes_time(call) and kwargs.get("now") is None:
+        return {**kwargs, "now": clock.now}
     return kwargs
+
+
+@cache
+def _takes_time(call: Callable[..., Any]) -> bool:
+    return "now" in inspect.signature(call).parameters
+
+
+def _puts_in_line(call: Callable[..., Any], kwargs: Any) -> bool:
+    """In a transaction of the caller nothing stands in line before that commits."""
+    return call is enqueue and kwargs.get("on") is None
 
 
 @contextmanager
 def frozen(app: Client, *, url: str | None = None, clock: Clock | None = None) -> Iterator[Clock]:
     """Let an application live by a clock that stands still, and, with `url`, on another database.
 
-    At the end the application is closed, and is as it was before.
+    At the end the application is closed, and is as it was before. A `Worker` lives by the true
+    time, whatever the clock says: use `drain`.
     """
     clock = clock or Clock()
-    with app.on_trial(_Freezer(clock), url):
+    with app.on_trial(Trial(clock), url):
         yield clock
-
-
-class _Freezer:
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-
-    def watch(self, store: Store) -> Store:
-        return FrozenStore(store, self._clock)
-
-    def watch_async(self, store: AsyncStore) -> AsyncStore:
-        return FrozenAsyncStore(store, self._clock)

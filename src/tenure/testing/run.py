@@ -1,161 +1,451 @@
-"""Jobs run here and now, one after the other, in the thread or on the loop of the caller."""
+"""Jobs run here and now, one after the other. To run them is to be a worker for a moment.
+
+    claim -> the handler, where the caller is -> settle -> look at what became of it
+
+`drain` runs functions in the caller's thread and coroutines on an event loop of its own. On a loop,
+`drain_async` runs coroutines right there and functions in a thread, where they may block. There
+are no child processes, heartbeats or timeouts.
+"""
 
 import asyncio
 import inspect
 import time
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from contextvars import copy_context
+from datetime import datetime
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
-import msgspec
-
+from tenure import lifecycle
 from tenure.client import Client
-from tenure.codec import decode
-from tenure.errors import InvalidInput
-from tenure.job import LIVE_STATES, Claimed, Job, State
-from tenure.lifecycle import Settlement
+from tenure.codec import encode_error
+from tenure.control import Control
+from tenure.errors import InvalidInput, JobFailed, ValueRefused
+from tenure.job import MIN_PRIORITY, Claimed, Job, State
+from tenure.lifecycle import Outcome, Settlement
 from tenure.running import Flag, running_as
-from tenure.tasks import Task
+from tenure.store import Store
+from tenure.store.session import drive
+from tenure.testing.clock import Trial
+from tenure.why import told
 from tenure.worker.attempt import Attempt, undecodable, unknown_task
+from tenure.worker.context import RunningHere
 from tenure.worker.executors import Undecodable, prepare
+from tenure.worker.holding import Holding
+from tenure.worker.settler import REFUSED
+from tenure.worker.telling import Teller
+from tenure.worker.world import World
 
 R = TypeVar("R")
+Ended = tuple[object, BaseException | None]
+"""What a handler returned, or what it raised."""
+
 WORKER = "testing"
 MAX_JOBS = 10_000
+PAGE = 500
 
 
-class Enqueued(msgspec.Struct, frozen=True):
-    """A job that stands in line, its arguments decoded."""
+def drain(
+    app: Client,
+    *queues: str,
+    raise_errors: bool = True,
+    with_scheduled: bool = False,
+    most: int = MAX_JOBS,
+) -> list[Job]:
+    """Run everything that is ready, also what that enqueues, until nothing is.
 
-    id: int
-    task: str
-    args: object
-    queue: str
-    priority: int
-    tenant: str
-    state: State
-    job: Job
-
-
-def enqueued(app: Client, task: Task[..., Any] | str | None = None) -> list[Enqueued]:
-    """The live jobs, oldest first; of one task, when it is named."""
-    name = task.name if isinstance(task, Task) else task
-    found: list[Job] = []
-    before: int | None = None
-    while True:
-        page = app.list_jobs(states=LIVE_STATES, task=name, limit=500, before=before)
-        found += page.jobs
-        before = page.next
-        if before is None:
-            break
-    return [
-        Enqueued(j.id, j.task, decode(j.args), j.queue, j.priority, j.tenant, j.state, j)
-        for j in reversed(found)
-    ]
-
-
-def drain(app: Client, *queues: str, most: int = MAX_JOBS) -> list[Job]:
-    """Run everything that is ready, also what that enqueues, until nothing is. In one thread.
-
-    Without names, all queues with live jobs. A job that is due later is not run: advance the clock.
-    Answers the jobs that ended, in order. A job that is retried is run again when it is due.
+    Without names, in all queues. Answers each job as it was after its run, in order. What a handler
+    raises is recorded with its job, and then raised here, unless `raise_errors` is off; `Retry` and
+    its like are not errors. A job that is due later is not run: advance the clock, or have
+    `with_scheduled` do so, as far as it takes until nothing is scheduled any more.
     """
-    return _finish(_drain(app, queues, most))
+    __tracebackhide__ = True
+    with _Here(app) as side:
+        return drive(
+            _drain(
+                app, side, queues,
+                raise_errors=raise_errors, with_scheduled=with_scheduled, most=most,
+            )
+        )  # fmt: skip
 
 
-async def drain_async(app: Client, *queues: str, most: int = MAX_JOBS) -> list[Job]:
+async def drain_async(
+    app: Client,
+    *queues: str,
+    raise_errors: bool = True,
+    with_scheduled: bool = False,
+    most: int = MAX_JOBS,
+) -> list[Job]:
     """`drain` for tests that run on an event loop."""
-    return await _drain(app, queues, most)
+    __tracebackhide__ = True
+    return await _drain(
+        app, _OnLoop(), queues,
+        raise_errors=raise_errors, with_scheduled=with_scheduled, most=most,
+    )  # fmt: skip
 
 
-def run_job(app: Client, id: int) -> Job:
+def run_job(app: Client, id: int, *, raise_errors: bool = True) -> Job:
     """Run one job that is ready, before all others. Answers what became of it."""
-    return _finish(_run_one(app, id))
+    __tracebackhide__ = True
+    with _Here(app) as side:
+        return drive(_run_job(app, side, id, raise_errors))
 
 
-async def run_job_async(app: Client, id: int) -> Job:
+async def run_job_async(app: Client, id: int, *, raise_errors: bool = True) -> Job:
     """`run_job` for tests that run on an event loop."""
-    return await _run_one(app, id)
+    __tracebackhide__ = True
+    return await _run_job(app, _OnLoop(), id, raise_errors)
 
 
-def _finish(work: Coroutine[Any, Any, R]) -> R:
+class _Side(ABC):
+    """Where handlers run. Each gets a context of its own, as in a worker."""
+
+    @abstractmethod
+    async def call(self, handler: Callable[[], object]) -> Ended:
+        """Run a function."""
+
+    @abstractmethod
+    async def wait(self, handler: Callable[[], Coroutine[Any, Any, object]]) -> Ended:
+        """Run a coroutine."""
+
+
+class _Here(_Side):
+    """In the caller's thread, which runs no event loop: so may functions, and async code gets one.
+
+    Nothing here suspends, so `drive` runs a whole body.
+    """
+
+    def __init__(self, app: Client) -> None:
+        self._app = app
+        self._runner = asyncio.Runner()
+        self._has_loop = False
+
+    def __enter__(self) -> Self:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self
+        raise InvalidInput(
+            "an event loop runs here: use drain_async, run_job_async or enqueue_async"
+        )
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._has_loop:
+            with self._runner:
+                self._runner.run(self._app.close_loop())
+
+    async def call(self, handler: Callable[[], object]) -> Ended:
+        return copy_context().run(_ended, handler)
+
+    async def wait(self, handler: Callable[[], Coroutine[Any, Any, object]]) -> Ended:
+        self._has_loop = True
+        return self._runner.run(_ended_async(handler), context=copy_context())
+
+
+class _OnLoop(_Side):
+    """On the running event loop; functions, which may block, in a thread."""
+
+    async def call(self, handler: Callable[[], object]) -> Ended:
+        return await asyncio.to_thread(_ended, handler)
+
+    async def wait(self, handler: Callable[[], Coroutine[Any, Any, object]]) -> Ended:
+        # A task of its own: a handler that cancels itself does not cancel the test.
+        task = asyncio.create_task(_ended_async(handler))
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:  # the test is cancelled, and with it the handler
+            task.cancel()
+            await asyncio.wait([task])
+            raise
+        return task.result()
+
+
+def _ended(handler: Callable[[], object]) -> Ended:
     try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    work.close()
-    raise InvalidInput("an event loop is running here; use the function that ends in _async")
+        return handler(), None
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
+        return None, error
 
 
-async def _drain(app: Client, queues: tuple[str, ...], most: int) -> list[Job]:
-    ended: list[Job] = []
-    for _ in range(most):
-        job = _claim(app, queues)
-        if job is None:
-            return ended
-        seen = await _run(app, job)
-        if seen.state.final:
-            ended.append(seen)
-    raise InvalidInput(
-        f"{most} jobs have run and there are more; does one enqueue itself for ever?"
-    )
-
-
-async def _run_one(app: Client, id: int) -> Job:
-    before = app.get(id)
-    if before.state is not State.QUEUED or before.held or before.queue_paused:
-        raise InvalidInput(f"job {id} cannot run now: {app.why(id)}")
-    app.whole_store.move(id, priority=-100)
-    job = _claim(app, (before.queue,))
-    while job is not None and job.id != id:  # others of the highest priority
-        await _run(app, job)
-        job = _claim(app, (before.queue,))
-    assert job is not None
-    return await _run(app, job)
-
-
-def _claim(app: Client, queues: tuple[str, ...]) -> Claimed | None:
-    store = app.whole_store
-    store.promote()
-    names = queues or tuple(sorted({count.queue for count in store.count_live()}))
-    for name in names:
-        for lease in store.claim(WORKER, {name: 1}, lease_seconds=3600):
-            return lease.jobs[0]
-    return None
-
-
-class _Signals:
-    def __init__(self) -> None:
-        self.cancelled = Flag()
-        self.lost = Flag()
-        self.completed = False
-        self.progress: tuple[float | None, str | None] | None = None
-
-
-async def _run(app: Client, job: Claimed) -> Job:
-    signals = _Signals()
-    settlement = await _attempt(app, job, signals)
-    store = app.whole_store
-    if signals.progress is not None:
-        store.report_progress(WORKER, [(job, *signals.progress)])
-    if not signals.completed and settlement is not None:
-        store.settle(WORKER, [settlement], done_leases=[job.lease_id])
-    return app.whole_store.get(job.id)
-
-
-async def _attempt(app: Client, job: Claimed, signals: _Signals) -> Settlement | None:
-    task = app.find(job.task)
-    if task is None:
-        return unknown_task(job)
-    attempt = Attempt(job, task.options_of_task, lambda: 0.5)
-    started = time.monotonic()
+async def _ended_async(handler: Callable[[], Coroutine[Any, Any, object]]) -> Ended:
     try:
-        fn, args, kwargs, running = prepare(task, job, signals, app, WORKER)
-        with running_as(running), app.hooks.around(running):
-            result = fn(*args, **kwargs)
-            if inspect.iscoroutine(result):
-                result = await result
-        return attempt.returned(result, time.monotonic() - started)
-    except Undecodable as bad:
-        return undecodable(job, bad.error)
-    except Exception as error:  # noqa: BLE001 - whatever a handler raises is its failure
-        return attempt.raised(error, time.monotonic() - started)
+        return await handler(), None
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
+        return None, error
+
+
+async def _drain(
+    app: Client,
+    side: _Side,
+    queues: tuple[str, ...],
+    *,
+    raise_errors: bool,
+    with_scheduled: bool,
+    most: int,
+) -> list[Job]:
+    __tracebackhide__ = True
+    seen: list[Job] = []
+    async with _Bench(app, side, raise_errors) as bench:
+        bench.promote()
+        while (job := bench.claim(queues, with_scheduled)) is not None:
+            if len(seen) == most:
+                bench.give_back(job)
+                raise InvalidInput(
+                    f"{most} jobs have run and there are more; does one enqueue itself for ever?"
+                )
+            seen.append(await bench.run(job))
+    return seen
+
+
+async def _run_job(app: Client, side: _Side, id: int, raise_errors: bool) -> Job:
+    __tracebackhide__ = True
+    async with _Bench(app, side, raise_errors) as bench:
+        before = app.get(id)
+        try:
+            return await bench.run(bench.claim_one(before))
+        finally:
+            bench.restore_priority(before)
+
+
+class _Bench:
+    """A worker for a moment: what it claims it runs, and settles."""
+
+    def __init__(self, app: Client, side: _Side, raise_errors: bool) -> None:
+        self._app = app
+        self._side = side
+        self._raise_errors = raise_errors
+        self._store = app.whole_store
+        self._world = _TestWorld(self._store)
+        self._tell = Teller(app.hooks, WORKER, self._world)
+        self._set_up = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._set_up and self._app.hooks.stops:
+            await self._side.wait(self._app.hooks.tear_down)
+
+    def claim(self, queues: tuple[str, ...], with_scheduled: bool) -> Claimed | None:
+        """The next job, if need be the next one in time."""
+        while (job := self._next(queues)) is None:
+            if self.promote():
+                continue
+            due = self._next_due(queues) if with_scheduled else None
+            if due is None:
+                return None
+            _clock_of(self._app).advance_to(due)
+        return job
+
+    def promote(self) -> int:
+        """Put what has come due at the end of its line. Answers how many."""
+        promoted = 0
+        while some := self._store.promote():
+            promoted += some
+        return promoted
+
+    def _next(self, queues: tuple[str, ...]) -> Claimed | None:
+        ready = sorted(self._store.oldest_ready(), key=lambda line: (line.since, line.queue))
+        for line in ready:
+            if not queues or line.queue in queues:
+                for lease in self._store.claim(WORKER, {line.queue: 1}, lease_seconds=3600):
+                    return lease.jobs[0]
+        return None
+
+    def _next_due(self, queues: tuple[str, ...]) -> datetime | None:
+        times: list[datetime] = []
+        before: int | None = None
+        while True:
+            page = self._store.list_jobs(states=[State.SCHEDULED], limit=PAGE, before=before)
+            times += [
+                job.due_at
+                for job in page.jobs
+                if job.due_at is not None and (not queues or job.queue in queues)
+            ]
+            before = page.next
+            if before is None:
+                return min(times, default=None)
+
+    def claim_one(self, job: Job) -> Claimed:
+        """This job, whatever stands before it."""
+        self.promote()
+        id, job = job.id, self._store.get(job.id)
+        if job.state is not State.QUEUED or job.held or job.queue_paused:
+            why = self._app.why(id, now=self._world.now())
+            raise InvalidInput(f"job {id} cannot run now: {why}")
+        line = self._store.list_jobs(states=[State.QUEUED], queue=job.queue, limit=2)
+        if line.next is not None or len(line.jobs) > 1:
+            self._store.move(id, priority=MIN_PRIORITY)
+        others = []
+        try:
+            while True:
+                claimed = self._next((job.queue,))
+                assert claimed is not None, f"job {id} was in line, and is not any more"
+                if claimed.id == id:
+                    return claimed
+                others.append(claimed)  # was first before, too
+        finally:
+            for other in others:
+                self.give_back(other)
+
+    def restore_priority(self, before: Job) -> None:
+        """A job that was moved to the head of its line, and is to run again, has its own place."""
+        now = self._store.get(before.id)
+        if not now.state.final and now.priority != before.priority:
+            self._store.move(before.id, priority=before.priority)
+
+    def give_back(self, job: Claimed) -> None:
+        """Put a job that will not run in line again, uncharged."""
+        self._store.settle(WORKER, [lifecycle.release(job, "not run")], done_leases=[job.lease_id])
+
+    async def run(self, job: Claimed) -> Job:
+        """Run one job, and record how it ended. Raises what its handler raised, if asked to."""
+        __tracebackhide__ = True
+        try:
+            await self._begin()
+            error = await self._run(job)
+        except BaseException:  # Ctrl-C, or a test that was cancelled: nothing ended
+            self.give_back(job)
+            raise
+        seen = self._store.get(job.id)
+        if self._raise_errors:
+            if error is None and seen.state is State.FAILED:
+                error = JobFailed(f"failed{told(seen)}", state=seen.state, error=seen.error)
+            if error is not None:
+                error.add_note(f"in job {job.id} of {job.task}, attempt {job.attempts + 1}")
+                raise error
+        return seen
+
+    async def _begin(self) -> None:
+        if not self._set_up and self._app.hooks.starts:
+            _, error = await self._side.wait(self._app.hooks.set_up)
+            if error is not None:
+                raise error
+        self._set_up = True
+
+    async def _run(self, job: Claimed) -> BaseException | None:
+        """Answers what the handler raised, unless that is one of its answers."""
+        task = self._app.find(job.task)
+        if task is None:
+            self._store.settle(WORKER, [unknown_task(job)], done_leases=[job.lease_id])
+            known = ", ".join(sorted(task.name for task in self._app)) or "none"
+            return InvalidInput(f"the application has no task {job.task}; its tasks are {known}")
+        holding = Holding(job, task, 0.0)
+        holding.cancelled = _Asked(partial(_is_asked_to_stop, self._store, job))
+        self._tell.event("started", job)
+        started = time.monotonic()
+        attempt = Attempt(job, task.options_of_task, self._world.random)
+        try:
+            fn, args, kwargs, running = prepare(task, job, holding, self._app, WORKER)
+        except Undecodable as bad:
+            self._settle(holding, undecodable(job, bad.error))
+            return bad.error
+        handler = partial(fn, *args, **kwargs)
+        result, error = await self._call(handler, running, inspect.iscoroutinefunction(fn))
+        seconds = time.monotonic() - started
+        if error is None:
+            settlement = attempt.returned(result, seconds)
+        else:
+            settlement = attempt.raised(error, seconds)
+        if holding.completed:
+            settlement = self._confirmed(job, settlement, attempt, seconds)
+        self._settle(holding, settlement)
+        return None if isinstance(error, Control) else error
+
+    async def _call(
+        self, handler: Callable[..., Any], running: RunningHere, is_async: bool
+    ) -> Ended:
+        hooks = self._app.hooks
+
+        def call() -> object:
+            with running_as(running), hooks.around(running):
+                return handler()
+
+        async def wait() -> object:
+            with running_as(running), hooks.around(running):
+                return await handler()
+
+        return await (self._side.wait(wait) if is_async else self._side.call(call))
+
+    def _confirmed(
+        self, job: Claimed, settlement: Settlement | None, attempt: Attempt, seconds: float
+    ) -> Settlement | None:
+        """The handler completed its job in a transaction of its own. Did that commit?"""
+        seen = self._store.get(job.id)
+        if seen.state.final and seen.token == job.token and seen.worker == WORKER:
+            self._tell.event("succeeded", job)
+            return None
+        if settlement is not None and settlement.outcome is Outcome.SUCCEED:
+            return attempt.not_committed(seconds)
+        return settlement
+
+    def _settle(self, holding: Holding, settlement: Settlement | None) -> None:
+        job, store = holding.job, self._store
+        bool(holding.cancelled)  # while it can still be seen
+        if holding.progress is not None:
+            store.report_progress(WORKER, [(job, *holding.progress)])
+        if settlement is None:
+            store.settle(WORKER, [], done_leases=[job.lease_id])
+            return
+        [answer] = store.settle(WORKER, [settlement], done_leases=[job.lease_id])
+        self._tell.settled(holding, settlement, answer)
+        if answer.error is not None and settlement.reason != REFUSED:
+            error = encode_error(ValueRefused(answer.error))
+            self._settle(holding, lifecycle.fail(job, error, REFUSED))
+
+
+class _TestWorld(World):
+    """No chance, and the store's time."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def random(self) -> float:
+        return 0.5
+
+    def now(self) -> datetime:
+        return self._store.about().now
+
+
+class _Asked(Flag):
+    """Looks whenever it is looked at: there are no heartbeats that would tell it."""
+
+    def __init__(self, look: Callable[[], bool]) -> None:
+        self._look = look
+
+    def __bool__(self) -> bool:
+        if not self._set and self._look():
+            self.set()
+        return self._set
+
+    def wait(self, timeout_seconds: float | None = None) -> bool:  # noqa: ARG002
+        return bool(self)  # nobody else does anything meanwhile
+
+
+def _is_asked_to_stop(store: Store, job: Claimed) -> bool:
+    seen = store.get(job.id)
+    return seen.cancel_requested and seen.token == job.token
+
+
+def _clock_of(app: Client) -> Any:
+    if not isinstance(app.watcher, Trial):
+        raise InvalidInput(
+            "with_scheduled moves the clock: use it within frozen(app) or inline(app)"
+        )
+    return app.watcher.clock

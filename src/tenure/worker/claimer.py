@@ -59,6 +59,8 @@ class Claimer:
         self._more: set[str] = set()
         """Queues that may have jobs ready: news of them came, or there was no room for all."""
         self._pause, self._next_poll = settings.busy_poll_seconds, 0.0
+        self.resting = False
+        """Does it wait for news? If not, it looks at the room by itself before it does."""
         self._stopping = False
         self._failing = False
         self._touched_at = -TOUCH_SECONDS
@@ -180,9 +182,11 @@ class Claimer:
 
     async def _rest(self, seconds: float) -> None:
         """Wait for news, at most so long."""
+        self.resting = True
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
+        self.resting = False
 
     async def _after(self, error: StoreError) -> None:
         if isinstance(error, SchemaError):

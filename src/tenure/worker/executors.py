@@ -19,8 +19,8 @@ from typing import Any
 from tenure.client import Client
 from tenure.errors import PayloadInvalid
 from tenure.job import Claimed
-from tenure.lifecycle import Settlement
-from tenure.running import running_as
+from tenure.lifecycle import Settlement, succeed
+from tenure.running import reset_current, set_current
 from tenure.tasks import Task
 from tenure.worker.attempt import Attempt, undecodable
 from tenure.worker.context import RunningHere, Signals
@@ -100,6 +100,9 @@ class Executor(ABC):
             log.error("a handler forked and its fork returned; the fork ends here")
             self._world.exit_now(70)
 
+    def _attempted(self, holding: Holding) -> Attempt:
+        return Attempt(holding.job, holding.task.options_of_task, self._world.random)
+
     def _over(self, holding: Holding, settlement: Settlement | None) -> None:
         """The handler has ended: its slot is free."""
         self.in_hand -= 1
@@ -175,7 +178,8 @@ class Coroutines(Executor):
                 turns = 0
             holding = self._line.popleft()
             settlement = await self._attempt(holding, runner)
-            self.leave_if_forked()
+            if _forks != self._forks:
+                self.leave_if_forked()
             self._over(holding, settlement)
             if runner.cancelling() or self._is_stained():
                 return
@@ -193,27 +197,31 @@ class Coroutines(Executor):
 
     async def _attempt(self, holding: Holding, runner: "asyncio.Task[None]") -> Settlement | None:
         now, job = self._world.monotonic, holding.job
-        attempt = Attempt(job, holding.task.options_of_task, self._world.random)
         if holding.stop is not None:
-            return attempt.stopped(holding.stop, 0.0)
+            return self._attempted(holding).stopped(holding.stop, 0.0)
         started = now()
         try:
             fn, args, kwargs, running = prepare(holding.task, job, holding, self._app, self._worker)
             holding.stop_now = runner.cancel
             holding.started_at = started
-            with running_as(running):
+            before = set_current(running)
+            try:
                 if self._app.hooks.arounds:
                     with self._app.hooks.around(running):
                         result = await fn(*args, **kwargs)
                 else:
                     result = await fn(*args, **kwargs)
-            return attempt.returned(result, now() - started)
+            finally:
+                reset_current(before)
+            if result is None:
+                return succeed(job, None, now() - started)
+            return self._attempted(holding).returned(result, now() - started)
         except Undecodable as bad:
             return undecodable(job, bad.error)
         except BaseException as error:  # whatever a handler raises is its failure
             if self._closed and isinstance(error, asyncio.CancelledError):
                 raise  # the worker itself is being torn down
-            return attempt.raised(error, now() - started, holding.asked_to())
+            return self._attempted(holding).raised(error, now() - started, holding.asked_to())
         finally:
             holding.stop_now = None
 
@@ -308,23 +316,24 @@ class Threads(InThreads):
 
     def _attempt(self, holding: Holding, number: int) -> Settlement | None:  # noqa: ARG002
         now, job = self._world.monotonic, holding.job
-        attempt = Attempt(job, holding.task.options_of_task, self._world.random)
         if holding.stop is not None:
-            return attempt.stopped(holding.stop, 0.0)
+            return self._attempted(holding).stopped(holding.stop, 0.0)
         started = holding.started_at = now()
         try:
             fn, args, kwargs, running = prepare(holding.task, job, holding, self._app, self._worker)
-            with running_as(running):
-                if self._app.hooks.arounds:
-                    with self._app.hooks.around(running):
-                        result = fn(*args, **kwargs)
-                else:
+            set_current(running)  # in a context of its own: there is nothing to reset
+            if self._app.hooks.arounds:
+                with self._app.hooks.around(running):
                     result = fn(*args, **kwargs)
-            return attempt.returned(result, now() - started)
+            else:
+                result = fn(*args, **kwargs)
+            if result is None:
+                return succeed(job, None, now() - started)
+            return self._attempted(holding).returned(result, now() - started)
         except Undecodable as bad:
             return undecodable(job, bad.error)
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
-            return attempt.raised(error, now() - started, holding.asked_to())
+            return self._attempted(holding).raised(error, now() - started, holding.asked_to())
 
 
 class Undecodable(Exception):
@@ -339,10 +348,11 @@ def prepare(
 ) -> tuple[Callable[..., Any], list[Any], dict[str, Any], RunningHere]:
     """The handler, its arguments, decoded where it runs, and the running job."""
     try:
-        args, kwargs = task.decode_args(job.args)
+        signature = task.signature
+        args, kwargs = signature.unpack(job.args)
     except PayloadInvalid as error:
         raise Undecodable(error) from None
     running = RunningHere(job, signals, app, worker)
-    if task.wants_running:
+    if signature.wants_running:
         args.insert(0, running)
     return task.fn, args, kwargs, running

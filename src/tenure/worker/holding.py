@@ -104,13 +104,16 @@ class Held:
         jobs = {holding.job.id: holding for holding in holdings}
         self.leases[lease.id] = HeldLease(lease.id, lease_seconds, safe_until, jobs)
 
-    def settled(self, holding: Holding) -> None:
-        """The end of this attempt has been answered."""
-        lease = self.leases.get(holding.job.lease_id)
-        if lease is not None:
-            lease.holdings.pop(holding.job.id, None)
-            if not lease.holdings:
-                del self.leases[lease.id]
+    def settled(self, holdings: Iterable[Holding]) -> None:
+        """The ends of these attempts have been answered."""
+        leases = self.leases
+        for holding in holdings:
+            job = holding.job
+            lease = leases.get(job.lease_id)
+            if lease is not None:
+                lease.holdings.pop(job.id, None)
+                if not lease.holdings:
+                    del leases[lease.id]
 
     def has(self, holding: Holding) -> bool:
         """Is this job still ours, as far as we know?"""

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from os import PathLike
 from typing import TypedDict
 
 import msgspec
@@ -37,7 +38,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     kill_seconds: float = 5.0
     """How long a handler that was told to stop may take before it is killed, or counts as stuck."""
 
-    health_file: str | None = None
+    health_file: str | PathLike[str] | None = None
     """A file to touch while claims make progress, for probes."""
 
     def __post_init__(self) -> None:
@@ -65,6 +66,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             check_seconds(f"the lease of queue {queue}", seconds, least=0.001)
             if queue not in self.queues:
                 raise ConfigError(f"queue_lease_seconds names {queue}, which is not in queues")
+        if self.health_file is not None and not isinstance(self.health_file, str | PathLike):
+            raise ConfigError(f"health_file is the path of a file, not {self.health_file!r:.60}")
         shortest = min([self.lease_seconds, *self.queue_lease_seconds.values()])
         if not 2 * self.heartbeat_seconds < shortest:
             raise ConfigError(
@@ -93,7 +96,7 @@ class Settings(TypedDict, total=False):
     idle_poll_seconds: float
     drain_seconds: float
     kill_seconds: float
-    health_file: str | None
+    health_file: str | PathLike[str] | None
 
 
 def settings_of(queues: Mapping[str, int] | None, given: Settings) -> WorkerSettings:

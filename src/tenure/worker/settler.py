@@ -7,16 +7,17 @@ step aside, so that they hold up no other. One that the store refuses ends as fa
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Iterator
 from contextlib import suppress
 
 from tenure import lifecycle
 from tenure.codec import encode_error
 from tenure.errors import StoreBusy, StoreError, ValueRefused
-from tenure.lifecycle import Settlement
-from tenure.store import Answer, AsyncStore
+from tenure.lifecycle import Outcome, Settlement
+from tenure.store import LANDED, Answer, AsyncStore
 from tenure.worker.holding import Held, Holding
+from tenure.worker.telling import Teller
 from tenure.worker.world import World
 
 MAX_BATCH = 1000
@@ -26,7 +27,6 @@ LOCKED_SECONDS = 0.5
 REFUSED = "the store refused how it ended"
 
 Ended = tuple[Holding, Settlement | None]
-Told = Callable[[Holding, Settlement, Answer], None]
 
 log = logging.getLogger("tenure.worker")
 
@@ -35,13 +35,13 @@ class Settler:
     """Writes what became of attempts. Lives on the event loop."""
 
     def __init__(
-        self, store: AsyncStore, worker: str, held: Held, world: World, told: Told
+        self, store: AsyncStore, worker: str, held: Held, world: World, tell: Teller
     ) -> None:
         self._store = store
         self._worker = worker
         self._held = held
         self._world = world
-        self._told = told
+        self._tell = tell
         self._line: deque[Ended] = deque()
         self._locked: deque[Ended] = deque()
         self._wake = asyncio.Event()
@@ -101,11 +101,18 @@ class Settler:
         if self._pause > FIRST_PAUSE_SECONDS:
             log.info("settling for %s goes on", self._worker)
             self._pause = FIRST_PAUSE_SECONDS
+        loud = self._tell.hears_successes()
+        quiet: list[Holding] = []
         for holding, settlement in batch:
             if settlement is None:
-                self._held.settled(holding)
+                quiet.append(holding)
+                continue
+            answer = next(answers)
+            if loud or answer is not LANDED or settlement.outcome is not Outcome.SUCCEED:
+                self._note(holding, settlement, answer)
             else:
-                self._note(holding, settlement, answers[settlement.id, settlement.token])
+                quiet.append(holding)
+        self._held.settled(quiet)
 
     async def _after(self, error: StoreError) -> None:
         if self._pause == FIRST_PAUSE_SECONDS:  # said once: an outage must not fill the disk
@@ -113,38 +120,34 @@ class Settler:
         self._pause = min(LAST_PAUSE_SECONDS, self._pause * 2)
         await asyncio.sleep(self._pause * (0.5 + self._world.random()))
 
-    async def _settle(self, batch: list[Ended], patient: bool) -> dict[tuple[int, int], Answer]:
+    async def _settle(self, batch: list[Ended], patient: bool) -> Iterator[Answer]:
+        """Answers for those that have a settlement, in order."""
         settlements = [settlement for _, settlement in batch if settlement is not None]
         done = self._finished_leases(batch)
         if not settlements and not done:
-            return {}
-        answers = await self._store.settle(
-            self._worker, settlements, done_leases=done, patient=patient
+            return iter(())
+        return iter(
+            await self._store.settle(self._worker, settlements, done_leases=done, patient=patient)
         )
-        return {(s.id, s.token): answer for s, answer in zip(settlements, answers, strict=True)}
 
     def _finished_leases(self, batch: list[Ended]) -> list[int]:
         """Leases on which nothing is left after this batch. The store checks that, too."""
-        leaving: dict[int, set[int]] = {}
-        for holding, _ in batch:
-            leaving.setdefault(holding.job.lease_id, set()).add(holding.job.id)
+        leaving = Counter([holding.job.lease_id for holding, _ in batch])
         leases = self._held.leases
         return [
-            id
-            for id, jobs in leaving.items()
-            if id in leases and leases[id].holdings.keys() <= jobs
+            id for id, jobs in leaving.items() if id in leases and len(leases[id].holdings) <= jobs
         ]
 
     def _note(self, holding: Holding, settlement: Settlement, answer: Answer) -> None:
         if answer.busy:
             self._locked.append((holding, settlement))
             return
-        self._told(holding, settlement, answer)
+        self._tell.settled(holding, settlement, answer)
         if answer.error is not None and settlement.reason != REFUSED:
             error = encode_error(ValueRefused(answer.error))
             self.add(holding, lifecycle.fail(holding.job, error, REFUSED))
             return
-        self._held.settled(holding)
+        self._held.settled([holding])
 
 
 def _take(line: deque[Ended]) -> list[Ended]:

@@ -132,9 +132,7 @@ class Shift:
 
     def _build(self, stores: Stores) -> None:
         self._store = stores.settling
-        self._settler = Settler(
-            stores.settling, self.name, self.held, self.world, self._tell.settled
-        )
+        self._settler = Settler(stores.settling, self.name, self.held, self.world, self._tell)
         self._executors = self._make_executors()
         self._claimer = Claimer(
             stores.claiming, self.name, self.app, self.settings, self.world,
@@ -303,11 +301,13 @@ class Shift:
         if holding.stop is not None:
             self._asked.discard(holding)
             self._stuck.discard(holding)
-        self._suspects.ended(holding)
+        if holding is self._suspects.tried:
+            self._suspects.ended(holding)
         following = self._slots.ended(holding)
         if following is not None:
             self._start([following])
-        self._claimer.slot_came_free()
+        if self._claimer.resting:
+            self._claimer.slot_came_free()
 
     def _confirm_soon(self, holding: Holding, settlement: Settlement | None) -> None:
         task = self._loop.create_task(self._confirm(holding, settlement))

@@ -86,21 +86,22 @@ class Suspects:
     """
 
     def __init__(self) -> None:
-        self._tried: Holding | None = None
+        self.tried: Holding | None = None
+        """The one that is in hand now."""
 
     def may_run(self, holding: Holding) -> bool:
         """May this job, which came alone on its lease as suspects do, run here and now?"""
         if holding.job.crashes < SUSPECT_CRASHES or holding.task.kind == "process":
             return True
-        if self._tried is not None:
+        if self.tried is not None:
             return False
-        self._tried = holding
+        self.tried = holding
         return True
 
     def ended(self, holding: Holding) -> None:
         """This attempt is over, or was given up."""
-        if holding is self._tried:
-            self._tried = None
+        if holding is self.tried:
+            self.tried = None
 
 
 class Pace:

@@ -47,6 +47,10 @@ class Teller:
             )
         )  # fmt: skip
 
+    def hears_successes(self) -> bool:
+        """Does anybody want to hear of what went well? The hot path asks once for many jobs."""
+        return bool(self._hooks.listeners) or log.isEnabledFor(logging.DEBUG)
+
     def settled(self, holding: Holding, settlement: Settlement, answer: Answer) -> None:
         """The store has answered for this attempt."""
         job = holding.job
@@ -56,9 +60,6 @@ class Teller:
             self.say(logging.WARNING, job, f"{settlement.outcome} was refused: {why}")
             self.event("stale", job, settlement)
             return
-        succeeded = settlement.outcome is Outcome.SUCCEED
-        if succeeded and not self._hooks.listeners and not log.isEnabledFor(logging.DEBUG):
-            return  # the hot path
         standing = Standing(job.attempts, job.max_attempts, bool(holding.cancelled))
         move = after_settlement(standing, settlement)
         kind = str(move.to) if move.to.final else _REQUEUED[settlement.outcome]

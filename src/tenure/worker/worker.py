@@ -152,7 +152,7 @@ class Worker:
                 "a worker serves all tenants; give it an application without tenant=..."
             )
         for task in self.app:
-            task.check()
+            _ = task.signature  # refuses annotations that cannot be used
         isolated = [task for task in self.app if task.kind == "process"]
         if isolated:
             locate(self.app)  # refuse now, not when the first job comes

@@ -1,0 +1,63 @@
+"""The application that a command names: MODULE:NAME, or MODULE when it holds only one."""
+
+import sys
+import traceback
+from importlib import import_module
+from types import ModuleType
+
+from tenure.client import Client
+from tenure.errors import ConfigError
+
+
+def load_app(path: str | None) -> Client:
+    """Import the application. Mistakes become errors that name the fix."""
+    module_name, _, name = (path or "").partition(":")
+    if not module_name:
+        raise ConfigError(
+            "which application? Write MODULE:NAME, such as `tenure worker shop.jobs:app`, set "
+            "TENURE_APP, or write app = ... under [tool.tenure] in pyproject.toml"
+        )
+    module = _import(module_name)
+    apps = {key: value for key, value in vars(module).items() if isinstance(value, Client)}
+    if name in apps:
+        return apps[name]
+    several = len({id(app) for app in apps.values()}) > 1
+    if apps and not name and not several:
+        return next(iter(apps.values()))
+    if not apps:
+        raise ConfigError(f"{module_name} has no application; write app = Tenure(...) in it")
+    choices = " or ".join(f"{module_name}:{key}" for key in apps)
+    if not name:
+        raise ConfigError(f"{module_name} has several applications; write {choices}")
+    raise ConfigError(f"{module_name} has no application called {name}; write {choices}")
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and f"{name}.".startswith(f"{error.name}."):
+            raise ConfigError(
+                f"there is no module {error.name}; run this in the folder that holds it, or set "
+                "PYTHONPATH"
+            ) from error
+        raise _broken(name, error) from error
+    except (Exception, SystemExit) as error:  # a stranger's module may raise anything
+        raise _broken(name, error) from error
+
+
+def _broken(name: str, error: BaseException) -> ConfigError:
+    return ConfigError(f"{name} cannot be imported: {type(error).__name__}: {error}{_place(error)}")
+
+
+def _place(error: BaseException) -> str:
+    """Where the user's own code was when it happened; a SyntaxError says so itself."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename != __file__
+        and not frame.filename.startswith((f"{sys.base_prefix}/lib", "<frozen"))
+    ]
+    if isinstance(error, SyntaxError) or not frames:
+        return ""
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})"

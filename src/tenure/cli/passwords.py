@@ -1,0 +1,45 @@
+"""Passwords in URLs: kept out of everything that is written."""
+
+import re
+from urllib.parse import unquote
+
+SECRET_OPTIONS = frozenset({"password", "sslpassword"})
+HIDDEN = "***"
+
+_passwords: set[str] = set()
+
+
+def remember(url: str) -> None:
+    """Note the passwords of a URL, so that no message shows them.
+
+    One that is also the name of the user or of the database is no secret, and would make messages
+    about these unreadable.
+    """
+    names = set(re.split(r"[:/@?]+", where(url)))
+    for password in _passwords_of(url):
+        _passwords.update({password, unquote(password)} - names)
+
+
+def _passwords_of(url: str) -> list[str]:
+    address, _, query = url.partition("?")
+    login = address.partition("://")[2].rpartition("@")[0]
+    pairs = [pair.partition("=") for pair in query.split("&")]
+    found = [value for name, _, value in pairs if unquote(name) in SECRET_OPTIONS]
+    return [password for password in [login.partition(":")[2], *found] if password]
+
+
+def without_passwords(text: str) -> str:
+    """The text with every password that is known replaced."""
+    for password in sorted(_passwords, key=len, reverse=True):
+        text = text.replace(password, HIDDEN)
+    return text
+
+
+def where(url: str) -> str:
+    """A URL to show: without its password."""
+    address, mark, query = url.partition("?")
+    scheme, colon, rest = address.partition("://")
+    login, at, host = rest.rpartition("@")
+    pairs = query.split("&")
+    kept = "&".join(p for p in pairs if unquote(p.partition("=")[0]) not in SECRET_OPTIONS)
+    return f"{scheme}{colon}{login.partition(':')[0]}{at}{host}{mark if kept else ''}{kept}"

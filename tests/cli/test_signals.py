@@ -1,0 +1,159 @@
+"""Ctrl-C, SIGTERM and closed pipes: the right end, and the terminal as it was."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+
+import pytest
+
+from tenure.codec import encode
+from tenure.job import NewJob, State
+from tenure.store import open_store
+from tests.cli.terminal import CTRL_C, PATIENCE_SECONDS, Terminal, start
+from tests.cli.world import World
+from tests.support.plain import Plain
+from tests.worker.support import eventually
+
+pytestmark = pytest.mark.slow  # processes, one per command
+
+
+def add_long(world: World, seconds: float) -> int:
+    """A job that takes a while."""
+    with open_store(world.url) as store:
+        job = NewJob(task="shop.long", args=encode({"seconds": seconds}), queue="long")
+        [enqueued] = store.enqueue([job])
+    return enqueued.id
+
+
+@pytest.mark.parametrize("end", ["ctrl-c", "sigterm"])
+def test_a_worker_drains(world: World, end: str) -> None:
+    """The first signal lets the running job finish, and the worker exits with 0."""
+    id = add_long(world, 1.0)
+    words = ("worker", "shop:app", "-q", "long")
+    with Terminal(*words, url=world.url, folder=world.folder) as terminal:
+        terminal.wait_for("the long job has begun")
+        if end == "ctrl-c":
+            terminal.type(CTRL_C)
+        else:
+            terminal.send(signal.SIGTERM)
+        assert terminal.end() == 0, terminal.text
+    assert world.state(id) is State.SUCCEEDED
+    assert "Traceback" not in terminal.text
+
+
+def test_a_second_ctrl_c_ends_a_worker_at_once(world: World) -> None:
+    id = add_long(world, 600.0)
+    words = ("worker", "shop:app", "-q", "long", "--drain-seconds", "600")
+    with Terminal(*words, url=world.url, folder=world.folder) as terminal:
+        terminal.wait_for("the long job has begun")
+        terminal.type(CTRL_C)
+        terminal.wait_for("is draining")
+        terminal.type(CTRL_C)
+        assert terminal.end() == 130, terminal.text
+    assert "Traceback" not in terminal.text
+    assert world.state(id) is State.RUNNING  # until its lease ends
+
+
+def test_sigterm_gives_the_terminal_back(world: World) -> None:
+    words = ("top", "--interval", "0.1")
+    with Terminal(*words, url=world.url, folder=world.folder) as terminal:
+        terminal.wait_for("latest failures")
+        terminal.send(signal.SIGTERM)
+        assert terminal.end() == 143
+    assert terminal.text.rstrip().endswith("\x1b[?25h\x1b[?1049l")
+
+
+def test_top_gives_the_terminal_back_when_the_database_is_lost(world: World) -> None:
+    words = ("top", "--interval", "0.1")
+    with Terminal(*words, url=world.url, folder=world.folder) as terminal:
+        terminal.wait_for("latest failures")
+        with Plain(world.url) as plain:
+            plain.rows("drop table tenure.history")
+        code = terminal.end()
+    after = terminal.text.rpartition("\x1b[?25h\x1b[?1049l")[2].strip()
+    assert code == 4, terminal.text
+    assert after.startswith("tenure: ")
+    assert "\n" not in after
+
+
+def test_ctrl_c_while_waiting_for_a_job(world: World) -> None:
+    words = ("enqueue", "shop.greet", "--args", '{"name": "x"}', "--wait")
+    with Terminal(*words, url=world.url, folder=world.folder) as terminal:
+        eventually(lambda: newest(world) not in world.ids)
+        terminal.type(CTRL_C)
+        assert terminal.end() == 130
+    id = newest(world)
+    assert f"tenure: interrupted; job {id} goes on, see `tenure get {id}`" in terminal.text
+    assert world.state(id) is State.QUEUED
+
+
+def newest(world: World) -> int:
+    """The id of the latest job."""
+    with open_store(world.url) as store:
+        return store.list_jobs(limit=1).jobs[0].id
+
+
+def test_ctrl_c_in_a_copy(world: World) -> None:
+    """It says how to go on, and to go on works."""
+    target = f"sqlite:///{world.folder}/target.db"
+    with open_store(target):
+        pass
+    words = ("--give-up-seconds", "600", "copy", "--from", world.url, "--to", target)
+    with Plain(target) as other, Terminal(*words, folder=world.folder) as terminal:
+        terminal.wait_for("[y/N]")
+        other.rows("begin immediate")  # the copy cannot get far
+        terminal.type("y\n")
+        terminal.wait_for("0%")
+        assert terminal.interrupt() == 130, terminal.text
+    assert "tenure: interrupted; the same command again finishes the copy" in terminal.text
+    assert "Traceback" not in terminal.text
+    with Terminal(*words, "--yes", folder=world.folder) as again:
+        assert again.end() == 0, again.text
+    assert "copied 4 live and 4 finished jobs" in again.text
+    assert "100%" in again.text
+
+
+def test_ctrl_c_in_a_question(world: World) -> None:
+    with Terminal("rm", "all", url=world.url, folder=world.folder) as terminal:
+        terminal.wait_for("Remove 4 jobs (2 failed, 1 cancelled, 1 succeeded)? [y/N]")
+        assert terminal.interrupt() == 130
+    assert terminal.text.endswith("\ntenure: interrupted\n")
+    assert world.state(world.failed) is State.FAILED
+
+
+@pytest.mark.parametrize("words", [("ls", "--limit", "0"), ("ls", "--limit", "0", "--json")])
+def test_a_reader_that_leaves(words: tuple[str, ...], world: World) -> None:
+    """As in `tenure ls | head -1`: no message, no traceback."""
+    with open_store(world.url) as store:
+        store.enqueue([NewJob(task="a.b")] * 2000)
+    process = start(*words, url=world.url, folder=world.folder)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+        assert process.wait(PATIENCE_SECONDS) == 141
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def test_a_shell_sees_nothing_of_a_closed_pipe(world: World) -> None:
+    with open_store(world.url) as store:
+        store.enqueue([NewJob(task="a.b")] * 2000)
+    process = start("ls", "--limit", "0", url=world.url, folder=world.folder)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    head = subprocess.run(
+        ["head", "-1"], stdin=process.stdout, capture_output=True, text=True,
+        timeout=PATIENCE_SECONDS,
+    )  # fmt: skip
+    process.stdout.close()
+    assert head.stdout.split()[:2] == ["id", "state"]
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    process.wait(PATIENCE_SECONDS)
