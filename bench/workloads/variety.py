@@ -45,14 +45,15 @@ def _drains(lab: Lab, store: Kind) -> Iterator[Result]:
     if not wanted:
         return
     jobs = lab.few(JOBS)
-    sides = {each: partial(_drain, lab, store, each, jobs) for each in (PLAIN, *wanted)}
+    sides = {each: partial(drain_variety, lab, store, each, jobs) for each in (PLAIN, *wanted)}
     rounds = take_turns(lab, sides)
     for each in wanted:
         name = f"workloads.{store}.{each}"
         yield compare_sides(name, rounds, each, PLAIN, unit="jobs/s", against="plain jobs")
 
 
-def _drain(lab: Lab, store: Kind, what: str, jobs: int) -> float:
+def drain_variety(lab: Lab, store: Kind, what: str, jobs: int) -> float:
+    """Jobs per second of one worker on a fresh database."""
     queues = QUEUES if what == "queues100" else DEFAULT
     retried = len(range(0, jobs, RETRY_EVERY)) if what == "retries" else 0
     with fresh_place(lab, store) as place, crew(place, queues=queues) as team:
