@@ -56,20 +56,27 @@ class Crew:
             self.wait_until_settled(self._place.fill(plain(jobs, queue=self._queues[-1])))
         self.done += jobs
 
-    def drain(self, jobs: Sequence[NewJob], *, events: int = 0, settle_down: bool = True) -> float:
+    def drain(self, jobs: Sequence[NewJob], *, events: int = 0) -> float:
         """Run all of these, and audit. Answers jobs per second."""
-        for queue in self._queues:
-            self._place.store.pause(queue)
-        last = self._place.fill(jobs)
-        if settle_down:
-            self._place.count.settle_down()
+        last = self.line_up(jobs)
+        self._place.count.settle_down()
         start = time.perf_counter()
-        self._resume()
-        self.wait_until_settled(last)
+        self.run(last)
         seconds = time.perf_counter() - start
-        self.done += len(jobs)
         self._place.check_finished(self.done, events=events)
         return len(jobs) / seconds
+
+    def line_up(self, jobs: Sequence[NewJob]) -> int:
+        """Enqueue all of these, and let none start yet. Answers the last id."""
+        for queue in self._queues:
+            self._place.store.pause(queue)
+        self.done += len(jobs)
+        return self._place.fill(jobs)
+
+    def run(self, last: int) -> None:
+        """Let go, and wait until nothing is left."""
+        self._resume()
+        self.wait_until_settled(last)
 
     def mib(self) -> float:
         """Resident memory of all workers with their children."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+import msgspec
 import psycopg
 
 from bench.harness import Result, check
@@ -46,7 +47,8 @@ def run(lab: Lab) -> Iterator[Result]:
     if any(lab.wants(name) for name in COUNTS):
         rounds = [_written(lab, jobs) for _ in range(lab.rounds)]
         for name, (figure, limit) in zip(COUNTS, LIMITS.items(), strict=True):
-            yield against_limit(name, [each[figure] for each in rounds], limit, unit="per job")
+            result = against_limit(name, [each[figure] for each in rounds], limit, unit="per job")
+            yield msgspec.structs.replace(result, detail={"rounds": rounds})
     for store, name in zip(KINDS, MEMORY, strict=True):
         if lab.wants(name):
             seen = [_memory(lab, store, jobs) for _ in range(lab.rounds)]
@@ -60,12 +62,17 @@ def _written(lab: Lab, jobs: int) -> dict[str, float]:
     with fresh_place(lab, "postgres") as place:
         before, checkpoint = _counters(place), place.number(_CHECKPOINT)
         with place.quietly(), crew(place) as team:
-            team.drain(list(plain(jobs)), settle_down=False)
+            idle = place.number(_COUNTERS["wal_bytes"])
+            last = team.line_up(list(plain(jobs)))
+            enqueued = place.number(_COUNTERS["wal_bytes"])
+            team.run(last)
             all_jobs = team.done
+        place.check_finished(all_jobs)
         _wait_for_reports(place)
         after = _counters(place)
         check(place.number(_CHECKPOINT) == checkpoint, "a checkpoint fell into the count")
-    return {name: (after[name] - before[name]) / all_jobs for name in before}
+    per_job = {name: (after[name] - before[name]) / all_jobs for name in before}
+    return per_job | {"enqueue_wal_bytes": (enqueued - idle) / jobs}
 
 
 def _counters(place: Place) -> dict[str, int]:
