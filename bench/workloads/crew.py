@@ -24,6 +24,7 @@ from tenure.job import NewJob
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 300.0
 LOOK_SECONDS = 0.002
+WARM_UP = 500
 DEFAULT = ("default",)
 
 
@@ -130,7 +131,7 @@ def crew(
     workers: int = 1,
     queues: Sequence[str] = DEFAULT,
     notes: Path = Path("/dev/null"),
-    warm_up: int = 500,
+    warm_up: int = WARM_UP,
 ) -> Iterator[Crew]:
     """Workers, warmed up."""
     one = Crew(place, kind, workers=workers, queues=queues, notes=notes)

@@ -13,7 +13,7 @@ from bench import work
 from bench.harness import Result
 from bench.lab import Lab
 from bench.workloads import handlers
-from bench.workloads.crew import crew
+from bench.workloads.crew import WARM_UP, crew
 from bench.workloads.place import KINDS, Kind, fresh_place, plain
 from bench.workloads.turns import compare_sides, take_turns
 
@@ -52,7 +52,8 @@ def _results(lab: Lab, store: Kind, kind: handlers.Kind, names: list[str]) -> It
 
 def drain(lab: Lab, store: Kind, kind: handlers.Kind, *, workers: int, jobs: int) -> float:
     """Jobs per second of so many worker processes on a fresh database."""
-    with fresh_place(lab, store) as place, crew(place, kind, workers=workers) as team:
+    few = min(WARM_UP, jobs)
+    with fresh_place(lab, store) as place, crew(place, kind, workers=workers, warm_up=few) as team:
         return team.drain(list(plain(jobs)))
 
 

@@ -47,7 +47,13 @@ def run(lab: Lab) -> Iterator[Result]:
     if any(lab.wants(name) for name in COUNTS):
         rounds = [_written(lab, jobs) for _ in range(lab.rounds)]
         for name, (figure, limit) in zip(COUNTS, LIMITS.items(), strict=True):
-            result = against_limit(name, [each[figure] for each in rounds], limit, unit="per job")
+            result = against_limit(
+                name,
+                [each[figure] for each in rounds],
+                limit,
+                unit="per job",
+                against="a ticket and a live row" if figure == "dead_rows" else "limit",
+            )
             yield msgspec.structs.replace(result, detail={"rounds": rounds})
     for store, name in zip(KINDS, MEMORY, strict=True):
         if lab.wants(name):

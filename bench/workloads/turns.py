@@ -45,14 +45,16 @@ def part(rounds: Sequence[Mapping[str, T]], of: Callable[[T], float]) -> list[Va
     return [{side: of(seen) for side, seen in values.items()} for values in rounds]
 
 
-def against_limit(name: str, values: Sequence[float], limit: float, *, unit: str) -> Result:
+def against_limit(
+    name: str, values: Sequence[float], limit: float, *, unit: str, against: str = "limit"
+) -> Result:
     """A count against a limit: the ratio should be at most 1."""
     result = summarise(
         name,
         values=values,
         ratios=[value / limit for value in values],
         unit=unit,
-        against=f"limit: {limit:g}",
+        against=f"{against}: {limit:g}",
     )
     exact = round(statistics.median(values), 4)
     return msgspec.structs.replace(
