@@ -17,7 +17,11 @@ import msgspec
 ROUNDS = 3
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class BenchmarkFailed(RuntimeError):
+    """A run did something else than its name says; it has no figure."""
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One figure. `spread` is the lowest and the highest ratio over the rounds."""
 
     name: str
@@ -26,6 +30,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     ratio: float
     against: str
     spread: tuple[float, float]
+    detail: dict[str, object] | None = None
+    """What else was seen: the other side's figures, each round, the settings."""
 
 
 class Side(Protocol):
@@ -111,4 +117,4 @@ def summarise(
 def check(is_true: bool, otherwise: str) -> None:
     """A benchmark that did something else than it says must not report a figure."""
     if not is_true:
-        raise RuntimeError(f"the benchmark audited itself and failed: {otherwise}")
+        raise BenchmarkFailed(f"the benchmark audited itself and failed: {otherwise}")

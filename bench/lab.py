@@ -8,22 +8,42 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from bench.harness import ROUNDS
 from tenure.store import Store, open_store
 from tests.support.postgres import Server
 
+LEAST_JOBS = 40
+
 
 class Lab:
-    """The place of one run. `quick` asks for smaller sizes."""
+    """The place of one run. `quick` asks for smaller sizes.
 
-    def __init__(self, *, quick: bool) -> None:
+    `asked` are the names that were asked for, and `peers` compete where they name none.
+    `failures` says which figures are missing, and why.
+    """
+
+    def __init__(
+        self,
+        *,
+        quick: bool,
+        asked: Sequence[str] = ("all",),
+        peers: Sequence[str] = (),
+        rounds: int = ROUNDS,
+        scale: float = 1.0,
+    ) -> None:
         self.quick = quick
+        self.asked = asked
+        self.peers = peers
+        self.rounds = rounds
+        self.failures: list[str] = []
+        self._scale = scale / 4 if quick else scale
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -40,6 +60,17 @@ class Lab:
     def size(self, full: int, quick: int) -> int:
         """The number of jobs to use."""
         return quick if self.quick else full
+
+    def few(self, jobs: int) -> int:
+        """So many jobs, at the scale of this run."""
+        return max(LEAST_JOBS, int(jobs * self._scale))
+
+    def wants(self, name: str, *, peer: str | None = None) -> bool:
+        """Is this figure asked for? One that is named in full always is."""
+        if name in self.asked:
+            return True
+        is_below = any(asked == "all" or name.startswith(f"{asked}.") for asked in self.asked)
+        return is_below and (peer is None or peer in self.peers)
 
     @cached_property
     def server(self) -> Server:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -16,6 +16,18 @@ from bench.engine import (
 )
 from bench.harness import Result
 from bench.lab import Lab
+from bench.peers import (
+    enqueue,
+    postgres_drain,
+    sqlite_concurrent_enqueue,
+    sqlite_drain,
+)
+from bench.peers import (
+    postgres_held_snapshot as peers_held_snapshot,
+)
+from bench.peers import (
+    postgres_pickup as peers_pickup,
+)
 from bench.worker import (
     idle_cpu,
     postgres_pickup,
@@ -23,19 +35,34 @@ from bench.worker import (
     sqlite_pickup,
     sqlite_throughput,
 )
+from bench.workloads import (
+    backlog,
+    drain,
+    footprint,
+    held_snapshot,
+    promote,
+    scaling,
+    scheduled,
+    variety,
+)
+from bench.workloads import (
+    enqueue as enqueue_loads,
+)
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Some figures that are measured together."""
+    """Some figures that are measured together. `all` leaves out those `on_request`."""
 
     names: tuple[str, ...]
     summary: str
     run: Callable[[Lab], Iterator[Result]]
+    on_request: bool = False
 
 
-def _benchmark(module: ModuleType) -> Benchmark:
-    return Benchmark(module.NAMES, str(module.__doc__).splitlines()[0], module.run)
+def _benchmark(module: ModuleType, *, on_request: bool = False) -> Benchmark:
+    summary = str(module.__doc__).splitlines()[0]
+    return Benchmark(module.NAMES, summary, module.run, on_request)
 
 
 BENCHMARKS = tuple(
@@ -53,14 +80,37 @@ BENCHMARKS = tuple(
         sqlite_pickup,
         idle_cpu,
     )
+) + tuple(
+    _benchmark(module, on_request=True)
+    for module in (
+        postgres_drain,
+        sqlite_drain,
+        enqueue,
+        sqlite_concurrent_enqueue,
+        peers_pickup,
+        peers_held_snapshot,
+        enqueue_loads,
+        drain,
+        variety,
+        scaling,
+        backlog,
+        promote,
+        scheduled,
+        held_snapshot,
+        footprint,
+    )
 )
 
 
-def chosen(name: str) -> list[Benchmark]:
-    """The benchmarks of this name or below it: `engine`, `engine.sqlite`, or a full name."""
+def chosen(names: Sequence[str]) -> list[Benchmark]:
+    """The benchmarks of these names or below them: `engine`, `engine.sqlite`, or a full name."""
     return [
         benchmark
         for benchmark in BENCHMARKS
-        if name == "all"
-        or any(each == name or each.startswith(f"{name}.") for each in benchmark.names)
+        if ("all" in names and not benchmark.on_request)
+        or any(
+            each == name or each.startswith(f"{name}.")
+            for name in names
+            for each in benchmark.names
+        )
     ]

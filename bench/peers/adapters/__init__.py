@@ -1,0 +1,1 @@
+"""One file per competitor: nothing but its public API."""
