@@ -78,21 +78,23 @@ def _calls(python: float, c: float, library: float, batch: float) -> dict[str, B
     }
 
 
+# How many jobs share a transaction depends on how fast the disk is beside the processor. What goes
+# by transactions may therefore be many times more, up to what is promised: one for twenty jobs.
 _DRAIN_SQLITE = {
-    "statements": Budget(1.03, allowance=0.1),
-    "commits": Budget(0.003, allowance=4.0, ceiling=0.05),
+    "statements": Budget(1.03, allowance=0.5),
+    "commits": Budget(0.002, allowance=24.0, ceiling=0.05),
     "rows": Budget(5.1),
     "pages": Budget(5.5, allowance=0.1),
-    "pages written": Budget(0.13, allowance=0.5),
-    "steps": Budget(198.0),
-    "syncs": Budget(0.003, allowance=4.0, ceiling=0.05),
+    "pages written": Budget(0.12, allowance=2.0),
+    "steps": Budget(197.5),
+    "syncs": Budget(0.002, allowance=24.0, ceiling=0.05),
 }
 _DRAIN_POSTGRES = {
-    "statements": Budget(0.011, allowance=4.0, ceiling=0.15),
-    "commits": Budget(0.002, allowance=4.0, ceiling=0.05),
+    "statements": Budget(0.01, allowance=24.0),
+    "commits": Budget(0.002, allowance=24.0, ceiling=0.05),
     "rows": Budget(3.0),
-    "pages": Budget(20.5, allowance=0.1),
-    "WAL bytes": Budget(525.0),
+    "pages": Budget(20.6, allowance=0.1),
+    "WAL bytes": Budget(528.0, allowance=0.08),
 }
 
 BUDGETS: Table = {
@@ -109,7 +111,7 @@ BUDGETS: Table = {
     "postgres.settle": _postgres(4, 1, 1001, 7018, 215_500),
     "postgres.claim_nothing": _postgres(3, 1, 0, 11.9, 0),
     "postgres.heartbeat": _postgres(4, 1, 1, 13.9, 976),
-    # One job of many that a worker drains. How many share a commit is a matter of chance.
+    # One job of many that a worker drains.
     "sqlite.drain.async": _DRAIN_SQLITE,
     "sqlite.drain.thread": _DRAIN_SQLITE,
     "postgres.drain.async": _DRAIN_POSTGRES,

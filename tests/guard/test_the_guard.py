@@ -50,6 +50,7 @@ def costs_more(what: str, where: str = "") -> str:
     return rf"costs more ([\w ]+ and )?{what}( and [\w ]+)? than(?s:.*){where}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "complaint"),
     [
@@ -130,6 +131,7 @@ def test_an_index_more(place: Place) -> None:
         check(f"{place.name}.enqueue_bulk", test_database_work.enqueue_bulk(store, meter))
 
 
+@pytest.mark.slow
 def test_a_claim_that_reads_all_that_waits(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     look_again(monkeypatch, "take_tickets", "count_live", per_job=False)
     small = test_growth.measure(place, waiting=2_000)

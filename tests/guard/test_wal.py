@@ -50,6 +50,7 @@ def do_not_log_history(url: str) -> None:
             connection.execute(statement)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("history", [True, False], ids=["with_history", "without_history"])
 def test_a_job_writes_no_more_wal_than_it_may(
     quiet_server: Server, quiet_template: str, history: bool
