@@ -25,11 +25,13 @@ class Budget:
     measured: float
     allowance: float = 0.05
     ceiling: float = math.inf
+    slack: float = 0.0
+    """What may come on top by chance, however small the count is."""
 
     @property
     def limit(self) -> float:
         """The most that passes."""
-        return min(self.measured * (1 + self.allowance), self.ceiling)
+        return min(self.measured * (1 + self.allowance) + self.slack, self.ceiling)
 
 
 Table = Mapping[str, Mapping[str, Budget]]
@@ -64,7 +66,7 @@ def _postgres(
         "commits": exactly(commits),
         "rows": exactly(rows),
         "pages": Budget(pages),
-        "WAL bytes": Budget(wal + 50),
+        "WAL bytes": Budget(wal, slack=50),
     }
 
 
@@ -74,7 +76,7 @@ def _calls(python: float, c: float, library: float, batch: float) -> dict[str, B
         "python calls": exactly(python),
         "C calls": Budget(c),
         "library calls": Budget(library, allowance=0.25),
-        "batch calls": Budget(batch, allowance=0.0),
+        "batch calls": Budget(batch, allowance=4.0),
     }
 
 
@@ -120,14 +122,14 @@ BUDGETS: Table = {
     "postgres.life": {"WAL bytes": Budget(888.5, allowance=0.01, ceiling=900)},
     "postgres.life_without_history": {"WAL bytes": Budget(563.2, allowance=0.02, ceiling=600)},
     # One job: calls of our functions, of C functions, of libraries; and its share of a batch.
-    "sqlite.worker_calls.async": _calls(19, 27, 0, 4),
-    "sqlite.worker_calls.thread": _calls(21, 30, 0, 4),
-    "postgres.worker_calls.async": _calls(18, 27, 0, 4),
-    "postgres.worker_calls.thread": _calls(20, 30, 0, 4),
-    "sqlite.enqueue_calls.bulk": _calls(22, 17, 24, 0.2),
-    "sqlite.enqueue_calls.one": _calls(89, 57, 27, 0.2),
-    "postgres.enqueue_calls.bulk": _calls(25, 20, 24, 0.2),
-    "postgres.enqueue_calls.one": _calls(78, 43, 187, 3),
+    "sqlite.worker_calls.async": _calls(19, 27, 0, 0.7),
+    "sqlite.worker_calls.thread": _calls(21, 30, 0, 0.5),
+    "postgres.worker_calls.async": _calls(18, 27, 0, 1.05),
+    "postgres.worker_calls.thread": _calls(20, 30, 0, 0.7),
+    "sqlite.enqueue_calls.bulk": _calls(22, 17, 24, 0.07),
+    "sqlite.enqueue_calls.one": _calls(89, 57, 27, 0.07),
+    "postgres.enqueue_calls.bulk": _calls(25, 20, 24, 0.07),
+    "postgres.enqueue_calls.one": _calls(69, 37, 182, 0.35),
 }
 
 
@@ -167,7 +169,7 @@ def _is_over(value: float, budget: Budget) -> bool:
 
 def _line(name: str, value: float, budget: Budget) -> str:
     verdict = "  TOO MUCH" if _is_over(value, budget) else ""
-    if value < 0.9 * budget.measured:
+    if value < 0.9 * budget.measured and budget.allowance < 1:
         verdict = "  (cheaper than the table says: lower it)"
     return (
         f"  {name:14} {value:12.4f}  budget {budget.measured:g}, limit {budget.limit:.4f}{verdict}"
