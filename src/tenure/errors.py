@@ -105,6 +105,10 @@ class CopyConflict(TenureError):
     """Source and target of a copy differ where they must not. Nothing was overwritten."""
 
 
+class MeasurementFailed(TenureError):
+    """A benchmark did something else than it says, so there are no figures."""
+
+
 class WaitTimeout(TenureError, TimeoutError):
     """The job was not finished when the waiting time was over. The job goes on."""
 

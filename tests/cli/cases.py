@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from tenure.benchmark.figures import UNITS
 from tenure.job import State
 from tenure.store import open_store
 from tenure.store.migrate import VERSION
 from tests.cli.terminal import CTRL_C, PATIENCE_SECONDS, Terminal, run, start
-from tests.cli.world import ERROR, World, announce
+from tests.cli.world import ERROR, World, announce, places
 from tests.worker.support import eventually
 
 Act = Callable[[World], None]
@@ -345,6 +346,31 @@ def _diagnosis(lines: list[Any], world: World) -> None:
     assert checks["workers"]["text"] == "0 alive"
 
 
+ALWAYS_MEASURED = ["enqueue.bulk", "enqueue.one", "drain.async", "drain.thread", "pickup.p50",
+                   "pickup.p99", "limit.commits"]  # fmt: skip
+
+
+def _measured(lines: list[Any], world: World) -> None:
+    by_name = {line["name"]: line for line in lines}
+    assert set(by_name) >= set(ALWAYS_MEASURED)
+    assert {"wal", "limit.round_trip"} & set(by_name) == (
+        set() if world.url.startswith("sqlite:") else {"wal", "limit.round_trip"}
+    )
+    for line in lines:
+        assert list(line) == ["name", "value", "unit", "low", "high"]
+        assert line["unit"] == UNITS[line["name"]]
+        assert 0 <= line["low"] <= line["value"] <= line["high"]
+    _nothing_is_left_of_bench(world)
+
+
+def _nothing_is_left_of_bench(world: World) -> None:
+    """And the user's own jobs are as they were."""
+    with open_store(world.url) as store:
+        assert {job.id for job in store.list_jobs().jobs} == world.ids
+    assert world.state(world.queued) is State.QUEUED
+    assert places(world) == []
+
+
 CASES: dict[str, Case] = {
     "worker": Case(_work_in_terminal, _work_as_json),
     "enqueue": Case(
@@ -454,6 +480,13 @@ CASES: dict[str, Case] = {
         shows("health", "--workers", "1", "--max-age-seconds", "600", before=announce,
               texts=["healthy"]),
         tells("health", "--max-age-seconds", "600", look=_healthy),
+    ),
+    "bench": Case(
+        shows("bench", "--jobs", "2", "--rounds", "1", "--process-handlers", answer="y\n",
+              texts=["Put load on ", " to measure it?", "100%", "median", "async handlers",
+                     "child processes", "limit: commits of one row"],
+              after=_nothing_is_left_of_bench),
+        tells("bench", "--jobs", "2", "--rounds", "2", "--yes", look=_measured),
     ),
     "doctor": Case(
         shows("doctor", texts=["ok", "engine", "wake-ups", "arrive"]),

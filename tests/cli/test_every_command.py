@@ -12,7 +12,7 @@ from tests.cli.cases import CASES
 from tests.cli.world import World
 
 ON_POSTGRES = ("db init", "db status", "db migrate", "db sql", "doctor", "ls", "enqueue", "worker",
-               "top", "health", "prune", "errors")  # fmt: skip
+               "top", "health", "prune", "errors", "bench")  # fmt: skip
 
 
 def commands(group: click.Group = cli, path: str = "") -> Iterator[tuple[str, click.Command]]:

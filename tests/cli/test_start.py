@@ -41,6 +41,6 @@ def test_help_loads_little(word: str, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("command", ["ls", "rm", "stats", "top", "db", "doctor"])
+@pytest.mark.parametrize("command", ["ls", "rm", "stats", "top", "db", "doctor", "bench"])
 def test_help_of_a_command_loads_no_database(command: str, tmp_path: Path) -> None:
     assert not LESS_HEAVY & loaded(command, "--help", folder=tmp_path)

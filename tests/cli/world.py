@@ -13,6 +13,8 @@ from tenure import lifecycle
 from tenure.codec import encode
 from tenure.job import Claimed, Job, NewJob, State, WorkerInfo
 from tenure.store import Store, open_store
+from tenure.store.scratch import NAME
+from tests.support.plain import Plain
 
 SHOP = """
 import time
@@ -117,6 +119,16 @@ def _enqueue(store: Store, *jobs: NewJob) -> list[int]:
 def _claim(store: Store) -> list[Claimed]:
     leases = [*store.claim("w-1", {"default": 10}), *store.claim("w-1", {"mail": 10})]
     return [claimed for lease in leases for claimed in lease.jobs]
+
+
+def places(world: World) -> list[str]:
+    """The places of `tenure bench` that there are now: schemas or folders."""
+    if world.url.startswith("sqlite:"):
+        return [path.name for path in world.folder.iterdir() if path.name.startswith(NAME)]
+    with Plain(world.url) as plain:
+        return [name for (name,) in plain.rows(
+            "select nspname from pg_namespace where starts_with(nspname, ?)", NAME
+        )]  # fmt: skip
 
 
 def announce(world: World) -> None:

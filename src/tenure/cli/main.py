@@ -35,6 +35,7 @@ COMMANDS = {
     "copy": ("tenure.cli.database:copy", "Copy all jobs from one database to another."),
     "prune": ("tenure.cli.operate:prune", "Remove old finished jobs."),
     "health": ("tenure.cli.health:health", "Exit 0 when jobs make progress, else 1."),
+    "bench": ("tenure.cli.bench:bench", "Measure how fast jobs are on this database."),
     "doctor": ("tenure.cli.health:doctor", "Check engine, connection, schema and clock."),
 }
 

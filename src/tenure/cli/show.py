@@ -24,7 +24,8 @@ COLOURS = {
     State.SKIPPED: "yellow",
 }
 RIGHT = {"id", "attempt", "jobs", "slots", "pid", "age", "waiting", "scheduled", "queued",
-         "running", "in hand", "stuck", "seen", "started", "latest", "token"}  # fmt: skip
+         "running", "in hand", "stuck", "seen", "started", "latest", "token", "median", "lowest",
+         "highest"}  # fmt: skip
 """Numbers. They are never cut."""
 SPARE = ("host", "started", "pid", "token", "attempt", "waiting", "scheduled", "queues", "tenant",
          "queue", "worker", "stuck")  # fmt: skip

@@ -331,33 +331,40 @@ def _session(
         raise ConfigError(f"the URL cannot be read: {error}") from error
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if parts.scheme == "sqlite":
-        if parts.fragment:
-            raise ConfigError("the URL has a #; write %23 where the file's name has one")
-        return _sqlite(parts.netloc, unquote(parts.path), options, give_up_seconds)
+        return _sqlite(sqlite_path(url), options, give_up_seconds)
     ours = {name: value for name, value in options.items() if name in _POSTGRES_OPTIONS}
-    return _postgres(_without(url, ours), ours, colour, connections, give_up_seconds)
+    return _postgres(without(url, ours), ours, colour, connections, give_up_seconds)
 
 
-def _without(url: str, names: Container[str]) -> str:
+def sqlite_path(url: str) -> str:
+    """The file that the URL of a SQLite store names."""
+    parts = urlsplit(url)
+    host, path = parts.netloc, unquote(parts.path)
+    if parts.fragment:
+        raise ConfigError("the URL has a #; write %23 where the file's name has one")
+    if host:
+        raise ConfigError(
+            f"sqlite://{host}{path} names a host; write sqlite:///{host}{path} for a file in the "
+            "working directory"
+        )
+    return path.removeprefix("/")
+
+
+def without(url: str, names: Container[str]) -> str:
     """The URL without our own options, every other character as the user wrote it."""
     address, _, query = url.partition("?")
     kept = [pair for pair in query.split("&") if unquote(pair.split("=")[0]) not in names]
     return f"{address}?{'&'.join(kept)}"
 
 
-def _sqlite(host: str, path: str, options: dict[str, str], give_up_seconds: float) -> Session:
+def _sqlite(path: str, options: dict[str, str], give_up_seconds: float) -> Session:
     from tenure.store.sqlite import SQLite
 
-    if host:
-        raise ConfigError(
-            f"sqlite://{host}{path} names a host; write sqlite:///{host}{path} for a file in the "
-            "working directory"
-        )
     _refuse_unknown(options, _SQLITE_OPTIONS)
     driver = _one_of("driver", options.get("driver", "apsw"), ("apsw", "sqlite3"))
     synchronous = _one_of("synchronous", options.get("synchronous", "FULL"), ("FULL", "NORMAL"))
     return SQLite(
-        path.removeprefix("/"),
+        path,
         driver_name="sqlite3" if driver == "sqlite3" else "apsw",
         synchronous=synchronous,
         give_up_seconds=give_up_seconds,

@@ -111,12 +111,15 @@ copy tenure.job (
 from stdin;
 
 -- name: write_ready
+-- copy: the tickets of jobs in line.
 copy tenure.ready (job_id, queue, priority, place, token, suspect) from stdin;
 
 -- name: write_due
+-- copy: the tickets of scheduled jobs.
 copy tenure.due (job_id, due_at, token) from stdin;
 
 -- name: write_history
+-- copy: finished jobs.
 copy tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds,
     unique_seconds, state, priority, attempts, max_attempts, crashes, features, tenant, queue, task,
@@ -128,9 +131,11 @@ from stdin;
 copy tenure.event (job_id, at, token, kind, worker, call, detail) from stdin;
 
 -- name: write_note
+-- copy: progress and checkpoints.
 copy tenure.note (job_id, token, fraction, message, reported_at, checkpoint, saved_at) from stdin;
 
 -- name: write_parent
+-- copy: who waits for whom.
 copy tenure.parent (job_id, parent_id, parent_state) from stdin;
 
 -- name: next_unique_key
@@ -145,6 +150,7 @@ from json_to_recordset(:rows::json) as b (tenant text, scope text, key text),
               where u.tenant = b.tenant and u.scope = b.scope and u.key = b.key offset 0) as k;
 
 -- name: write_unique_key
+-- copy: keys that are held.
 copy tenure.unique_key (tenant, scope, key, job_id, until, fingerprint, expires_at) from stdin;
 
 -- name: next_queue
@@ -156,4 +162,5 @@ from json_to_recordset(:rows::json) as b (name text),
      lateral (select * from tenure.queue where name = b.name offset 0) as q;
 
 -- name: write_queue
+-- copy: paused queues.
 copy tenure.queue (name, paused_at, reason) from stdin;

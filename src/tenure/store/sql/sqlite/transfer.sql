@@ -96,12 +96,15 @@ insert into tenure.job (
 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: write_ready
+-- copy: the tickets of jobs in line.
 insert into tenure.ready (job_id, queue, priority, place, token, suspect) values (?, ?, ?, ?, ?, ?);
 
 -- name: write_due
+-- copy: the tickets of scheduled jobs.
 insert into tenure.due (job_id, due_at, token) values (?, ?, ?);
 
 -- name: write_history
+-- copy: finished jobs.
 insert into tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds,
     unique_seconds, state, priority, attempts, max_attempts, crashes, features, tenant, queue, task,
@@ -113,10 +116,12 @@ values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 
 insert into tenure.event (job_id, at, token, kind, worker, call, detail) values (?, ?, ?, ?, ?, ?, ?);
 
 -- name: write_note
+-- copy: progress and checkpoints.
 insert into tenure.note (job_id, token, fraction, message, reported_at, checkpoint, saved_at)
 values (?, ?, ?, ?, ?, ?, ?);
 
 -- name: write_parent
+-- copy: who waits for whom.
 insert into tenure.parent (job_id, parent_id, parent_state) values (?, ?, ?);
 
 -- name: next_unique_key
@@ -131,6 +136,7 @@ from json_each(:rows) as b
         and k.scope = b.value ->> 'scope' and k.key = b.value ->> 'key';
 
 -- name: write_unique_key
+-- copy: keys that are held.
 insert into tenure.unique_key (tenant, scope, key, job_id, until, fingerprint, expires_at)
 values (?, ?, ?, ?, ?, ?, ?);
 
@@ -142,4 +148,5 @@ select q.name, q.paused_at, q.reason
 from json_each(:rows) as b cross join tenure.queue as q on q.name = b.value ->> 'name';
 
 -- name: write_queue
+-- copy: paused queues.
 insert into tenure.queue (name, paused_at, reason) values (?, ?, ?);

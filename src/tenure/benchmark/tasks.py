@@ -1,0 +1,50 @@
+"""The application that is measured. Its handlers do nothing; its database is TENURE_URL.
+
+Each kind of handler has a queue of its own. From a queue with several kinds a worker claims no more
+than the kind with the fewest slots has room for: that would be measured instead.
+"""
+
+import time
+from typing import Any, Final
+
+from tenure.app import Tenure
+from tenure.tasks import Kind, Task
+
+app = Tenure()
+
+ARGS: Final[dict[str, Any]] = {
+    "user_id": 1234567,
+    "template": "welcome",
+    "locale": "en_GB",
+    "to": "someone.or.other@example.com",
+}
+"""About 100 bytes."""
+
+
+@app.task(name="bench.async", queue="async")
+async def on_loop(user_id: int, template: str, locale: str, to: str) -> None:
+    """A coroutine."""
+
+
+@app.task(name="bench.thread", queue="thread")
+def in_thread(user_id: int, template: str, locale: str, to: str) -> None:
+    """A function in a thread."""
+
+
+@app.task(name="bench.process", queue="process", isolation="process")
+def in_process(user_id: int, template: str, locale: str, to: str) -> None:
+    """A function in a child process."""
+
+
+@app.task(name="bench.clock", queue="async")
+async def clock() -> float:
+    """When it started, by the clock that all processes of a machine share."""
+    return time.monotonic()
+
+
+TASKS: Final[dict[Kind, Task[..., None]]] = {
+    "async": on_loop,
+    "thread": in_thread,
+    "process": in_process,
+}
+"""By kind, which is also the name of its queue."""
