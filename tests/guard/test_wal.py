@@ -12,16 +12,17 @@ import pytest
 
 from tenure.store import open_store
 from tests.guard import scenes
-from tests.guard.budgets import check
+from tests.guard.budgets import TooExpensive, check
 from tests.guard.counts import Counts
 from tests.guard.places import PostgresPlace
 from tests.support.postgres import Server
 
 JOBS = 8_000
-LEAVES = """
+HISTORY_IS_NOT_LOGGED = """
 select format('alter table %s set unlogged', relid)
 from pg_partition_tree('tenure.history') where isleaf
 """
+ONE_INDEX_MORE = "select 'create index extra on tenure.job (task)'"
 
 
 def lives(url: str, jobs: int) -> None:
@@ -34,27 +35,40 @@ def lives(url: str, jobs: int) -> None:
         connection.execute("vacuum")
 
 
-def measure(place: PostgresPlace, *, history: bool) -> Counts:
+def measure(place: PostgresPlace, *, change: str = "") -> Counts:
+    """Per job. `change` is a query that answers the statements of a change of the schema."""
     with place.database() as url, place.meter(url) as meter:
-        if not history:
-            do_not_log_history(url)
+        if change:
+            alter(url, change)
         lives(url, JOBS)
         counts = meter.count(lambda: lives(url, JOBS))
         scenes.audit(url, 2 * JOBS)
     return Counts({"WAL bytes": counts.values["WAL bytes"]}, counts.parts).per(JOBS)
 
 
-def do_not_log_history(url: str) -> None:
+def alter(url: str, change: str) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
-        for (statement,) in connection.execute(LEAVES).fetchall():
+        for (statement,) in connection.execute(change).fetchall():
             connection.execute(statement)
 
 
+@pytest.fixture
+def place(quiet_server: Server, quiet_template: str) -> PostgresPlace:
+    """PostgreSQL alone."""
+    return PostgresPlace(quiet_server, quiet_template)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("history", [True, False], ids=["with_history", "without_history"])
-def test_a_job_writes_no_more_wal_than_it_may(
-    quiet_server: Server, quiet_template: str, history: bool
-) -> None:
-    place = PostgresPlace(quiet_server, quiet_template)
-    scene = "postgres.life" if history else "postgres.life_without_history"
-    check(scene, measure(place, history=history))
+def test_a_job_writes_no_more_wal_than_it_may(place: PostgresPlace) -> None:
+    check("postgres.life", measure(place))
+
+
+@pytest.mark.slow
+def test_a_job_writes_no_more_wal_than_it_may_apart_from_history(place: PostgresPlace) -> None:
+    check("postgres.life_without_history", measure(place, change=HISTORY_IS_NOT_LOGGED))
+
+
+@pytest.mark.slow
+def test_the_guard_notices_an_index_more(place: PostgresPlace) -> None:
+    with pytest.raises(TooExpensive, match="costs more WAL bytes than"):
+        check("postgres.life", measure(place, change=ONE_INDEX_MORE))
