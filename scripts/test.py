@@ -52,6 +52,7 @@ NAMED = (
     Part("processes", ("tests/processes",)),
     Part("faults", ("tests/faults",)),
     Part("plans", ("tests/plans",)),
+    Part("guard", ("tests/guard",)),
     Part("docs", ("tests/docs",)),
     Part("cli", ("tests/cli",)),
     Part(

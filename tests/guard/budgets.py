@@ -1,0 +1,177 @@
+"""What work may cost, in one table: counts, never seconds.
+
+`measured` is what it costs now; `allowance` is how much more is not worth a question. Where a count
+is exact the allowance is zero: a change that calls one function more per job, or sends one
+statement more, has to change this table, where a reader sees it. `ceiling` is a promise, whatever
+is measured. After an improvement, lower the number.
+
+`python -m pytest tests/guard -s` prints what is measured beside the limits. Measured on Python 3.11
+and PostgreSQL 15; the allowances leave room for other versions where those count differently.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tests.guard.counts import Counts
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What one count may be."""
+
+    measured: float
+    allowance: float = 0.05
+    ceiling: float = math.inf
+    slack: float = 0.0
+    """What may come on top by chance, however small the count is."""
+
+    @property
+    def limit(self) -> float:
+        """The most that passes."""
+        return min(self.measured * (1 + self.allowance) + self.slack, self.ceiling)
+
+
+Table = Mapping[str, Mapping[str, Budget]]
+
+
+def exactly(measured: float) -> Budget:
+    """A count that does not depend on chance."""
+    return Budget(measured, allowance=0.0)
+
+
+def _sqlite(
+    statements: float, commits: float, rows: float, pages: float, written: float, steps: float
+) -> dict[str, Budget]:
+    """One operation on SQLite: it waits for the disk once for each commit that writes."""
+    return {
+        "statements": exactly(statements),
+        "commits": exactly(commits),
+        "rows": exactly(rows),
+        "pages": Budget(pages),
+        "pages written": Budget(written, allowance=0.1),
+        "steps": Budget(steps),
+        "syncs": exactly(1 if written else 0),
+    }
+
+
+def _postgres(
+    statements: float, commits: float, rows: float, pages: float, wal: float
+) -> dict[str, Budget]:
+    """One operation on PostgreSQL. (The server adds a record to its log now and then.)"""
+    return {
+        "statements": exactly(statements),
+        "commits": exactly(commits),
+        "rows": exactly(rows),
+        "pages": Budget(pages),
+        "WAL bytes": Budget(wal, slack=50),
+    }
+
+
+def _calls(python: float, c: float, library: float, batch: float) -> dict[str, Budget]:
+    """Calls per job. Those of libraries change with their versions, those of batches by chance."""
+    return {
+        "python calls": exactly(python),
+        "C calls": Budget(c),
+        "library calls": Budget(library, allowance=0.25),
+        "batch calls": Budget(batch, allowance=4.0),
+    }
+
+
+# How many jobs share a transaction depends on how fast the disk is beside the processor. What goes
+# by transactions may therefore be many times more, up to what is promised: one for twenty jobs.
+_DRAIN_SQLITE = {
+    "statements": Budget(1.03, allowance=0.5),
+    "commits": Budget(0.002, allowance=24.0, ceiling=0.05),
+    "rows": Budget(5.1),
+    "pages": Budget(5.5, allowance=0.1),
+    "pages written": Budget(0.12, allowance=2.0),
+    "steps": Budget(197.5),
+    "syncs": Budget(0.002, allowance=24.0, ceiling=0.05),
+}
+_DRAIN_POSTGRES = {
+    "statements": Budget(0.01, allowance=24.0),
+    "commits": Budget(0.002, allowance=24.0, ceiling=0.05),
+    "rows": Budget(3.0),
+    "pages": Budget(20.6, allowance=0.1),
+    "WAL bytes": Budget(528.0, allowance=0.08),
+}
+
+BUDGETS: Table = {
+    # One operation: statements, commits, rows, pages, ...
+    "sqlite.enqueue_bulk": _sqlite(1006, 1, 2002, 2242, 50.5, 135_115),
+    "sqlite.enqueue_one": _sqlite(7, 1, 4, 11.8, 3.11, 250),
+    "sqlite.claim": _sqlite(6, 1, 501, 65.6, 11.1, 33_638),
+    "sqlite.settle": _sqlite(509, 1, 2001, 2577, 56.8, 65_153),
+    "sqlite.claim_nothing": _sqlite(4, 1, 0, 4, 0, 43),
+    "sqlite.heartbeat": _sqlite(4, 1, 1, 10, 2.38, 113),
+    "postgres.enqueue_bulk": _postgres(8, 2, 2000, 4124, 366_900),
+    # Whom to tell is looked up by the clock: a page more or less.
+    "postgres.enqueue_one": _postgres(3.05, 1.02, 2, 8.7, 510),
+    "postgres.claim": _postgres(5, 1, 501, 3542, 59_100),
+    "postgres.settle": _postgres(4, 1, 1001, 6988, 221_200),
+    "postgres.claim_nothing": _postgres(3, 1, 0, 11.9, 0),
+    "postgres.heartbeat": _postgres(4, 1, 1, 13.9, 981),
+    # One job of many that a worker drains.
+    "sqlite.drain.async": _DRAIN_SQLITE,
+    "sqlite.drain.thread": _DRAIN_SQLITE,
+    "postgres.drain.async": _DRAIN_POSTGRES,
+    "postgres.drain.thread": _DRAIN_POSTGRES,
+    # One job from enqueue to history, vacuum included; and without what history writes.
+    "postgres.life": {"WAL bytes": Budget(888.5, allowance=0.01, ceiling=900)},
+    "postgres.life_without_history": {"WAL bytes": Budget(563.2, allowance=0.02, ceiling=600)},
+    # One job: calls of our functions, of C functions, of libraries; and its share of a batch.
+    "sqlite.worker_calls.async": _calls(19, 27, 0, 0.7),
+    "sqlite.worker_calls.thread": _calls(21, 30, 0, 0.5),
+    "postgres.worker_calls.async": _calls(18, 27, 0, 1.05),
+    "postgres.worker_calls.thread": _calls(20, 30, 0, 0.7),
+    "sqlite.enqueue_calls.bulk": _calls(22, 17, 24, 0.07),
+    "sqlite.enqueue_calls.one": _calls(89, 57, 27, 0.07),
+    "postgres.enqueue_calls.bulk": _calls(25, 20, 24, 0.07),
+    "postgres.enqueue_calls.one": _calls(69, 37, 182, 0.35),
+}
+
+
+class TooExpensive(AssertionError):
+    """Work costs more than its budget."""
+
+
+def check(scene: str, counts: Counts) -> None:
+    """Raise unless every count of the scene is within its budget, and none is without one."""
+    table = BUDGETS[scene]
+    assert set(counts.values) == set(table), f"{scene}: counts and budgets have other names"
+    lines = [_line(name, counts.values[name], budget) for name, budget in table.items()]
+    print(f"{scene}:", *lines, sep="\n")
+    over = [name for name, budget in table.items() if _is_over(counts.values[name], budget)]
+    if over:
+        raise TooExpensive(
+            f"{scene} costs more {' and '.join(over)} than tests/guard/budgets.py allows:\n"
+            + "\n".join(lines)
+            + f"\nwhere it goes:\n{counts.most_of()}"
+        )
+
+
+def check_cheapest(scene: str, measure: Callable[[], Counts], *, tries: int = 3) -> None:
+    """The same for work of which chance makes more and never less: one of three tries must do."""
+    for left in reversed(range(tries)):
+        try:
+            check(scene, measure())
+            return
+        except TooExpensive:
+            if not left:
+                raise
+
+
+def _is_over(value: float, budget: Budget) -> bool:
+    return value > budget.limit + 1e-9
+
+
+def _line(name: str, value: float, budget: Budget) -> str:
+    verdict = "  TOO MUCH" if _is_over(value, budget) else ""
+    if value < 0.9 * budget.measured and budget.allowance < 1:
+        verdict = "  (cheaper than the table says: lower it)"
+    return (
+        f"  {name:14} {value:12.4f}  budget {budget.measured:g}, limit {budget.limit:.4f}{verdict}"
+    )
