@@ -34,18 +34,19 @@ async def enqueue(
     if scope.tenant is None and _JOBS.issuperset(map(type, jobs)):
         jobs = list(jobs)
     else:
-        jobs = [_stamp(job, scope.tenant) for job in jobs]
+        jobs = [stamp(job, scope.tenant) for job in jobs]
     if not jobs:
         return []
     if on is not None:
-        return await _enqueue(await scope.borrow(on), jobs, None, now)
+        return await enqueue_in(await scope.borrow(on), jobs, None, now)
     ids = await scope.session.reserve_ids(len(jobs))
-    return await scope.transact(lambda tx: _enqueue(tx, jobs, ids, now))
+    return await scope.transact(lambda tx: enqueue_in(tx, jobs, ids, now))
 
 
-async def _enqueue(
+async def enqueue_in(
     tx: Tx, jobs: list[NewJob], ids: list[int] | None, now: datetime | None
 ) -> list[Enqueued]:
+    """The same as a part of a transaction, under ids that were drawn or reserved before, if any."""
     tx.at(now)
     if ids is None:
         ids = await tx.draw_ids(len(jobs))
@@ -66,7 +67,8 @@ async def _enqueue(
     return [answers.get(id) or Enqueued(id) for id in ids]
 
 
-def _stamp(job: NewJob, tenant: str | None) -> NewJob:
+def stamp(job: NewJob, tenant: str | None) -> NewJob:
+    """The job with the tenant of the store; one of another tenant is refused."""
     if not isinstance(job, NewJob):
         raise InvalidInput(f"enqueue takes NewJob records, not {type(job).__name__}")
     if tenant is None or job.tenant == tenant:
