@@ -29,6 +29,7 @@ from tenure.errors import (
 from tenure.hooks import Hooks
 from tenure.job import Enqueued, Job, State, WorkerSeen, check_seconds
 from tenure.running import current
+from tenure.schedules import Schedules
 from tenure.store import AsyncStore, Store, inspect, open_async_store, open_store, operate, presence
 from tenure.store.enqueue import enqueue
 from tenure.store.session import Scope, drive
@@ -315,11 +316,15 @@ class Client(TaskSet):
         return Handle(self, task, Enqueued(id))
 
     def include(self, tasks: TaskSet) -> None:
-        """Take in tasks that were declared without an application."""
+        """Take in tasks and schedules that were declared without an application."""
         if not isinstance(tasks, TaskSet):
             raise InvalidInput(f"include takes a TaskSet, not {tasks!r:.60}")
-        for task in tasks:
-            self.add(task)
+        self.take_in(tasks)
+
+    @property
+    def schedules(self) -> Schedules:
+        """Schedules: those of the code, and those that are added while it runs."""
+        return Schedules(self)
 
     def add(self, task: Task[..., Any]) -> None:
         super().add(task)

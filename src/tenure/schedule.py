@@ -16,7 +16,6 @@ Intervals count from 1970-01-01 00:00 UTC, so every 3600 s is on the hour for ev
 
 import hashlib
 from collections.abc import Iterator
-from copy import copy
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Literal, get_args
@@ -230,8 +229,8 @@ class _Expression(msgspec.Struct, frozen=True):
 
     def first_from(self, wall: datetime, *, also: bool) -> datetime | None:
         """The first time it names after a time on the wall, or also at it."""
-        sim = copy(self.sim)
-        sim.dt = wall.replace(microsecond=0)
+        sim = CronSim.__new__(CronSim)  # as `copy` does, in a tenth of the time
+        sim.__dict__ = self.sim.__dict__ | {"dt": wall.replace(microsecond=0)}
         if also and not wall.microsecond:
             sim.dt -= timedelta(seconds=1)
         return next(sim, None)
@@ -324,17 +323,16 @@ def _first_by_the_clock(expression: _Expression, zone: ZoneInfo, at: datetime) -
 def _even(
     zone: ZoneInfo, start: datetime, end: datetime
 ) -> Iterator[tuple[datetime, datetime, timedelta]]:
-    """The stretch in parts in which the clock was not changed."""
-    begin, at = start, start
+    """The stretch in parts of a few hours in which the clock is not changed."""
+    begin = start
     offset = _offset(zone, start)
-    while at < end:
-        ahead = min(end, at + _STEP)
-        if (later := _offset(zone, ahead)) != offset:
-            change = _change(zone, at, ahead)
-            yield begin, change, offset
-            begin, offset = change, later
-        at = ahead
-    yield begin, end, offset
+    while begin < end:
+        ahead = min(end, begin + _STEP)
+        later = _offset(zone, ahead)
+        if later != offset:
+            ahead = _change(zone, begin, ahead)
+        yield begin, ahead, offset
+        begin, offset = ahead, later
 
 
 def _change(zone: ZoneInfo, before: datetime, after: datetime) -> datetime:

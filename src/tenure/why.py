@@ -6,6 +6,7 @@ from datetime import datetime
 from tenure.codec import decode
 from tenure.errors import PayloadInvalid
 from tenure.job import Job, State, WorkerSeen
+from tenure.schedule import fired_by
 
 _UNITS = (("days", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0))
 
@@ -14,6 +15,13 @@ def explain(
     job: Job, now: datetime, *, workers: Iterable[WorkerSeen] | None, paused: str | None
 ) -> str:
     """One sentence. `workers` is None for whom they are not to be seen; `paused` is why."""
+    by = fired_by(job.metadata)
+    return _explain(job, now, workers, paused) + ("" if by is None else f"; enqueued by {by}")
+
+
+def _explain(
+    job: Job, now: datetime, workers: Iterable[WorkerSeen] | None, paused: str | None
+) -> str:
     match job.state:
         case State.WAITING:
             what = "parent" if job.unfinished_parents == 1 else "parents"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from itertools import pairwise
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -71,7 +72,8 @@ MOMENTS = [(zone, day) for zone, days in CHANGES.items() for day in days]
 EXPRESSIONS = (
     "30 2 * * *", "30 1 * * *", "0 * * * *", "30 * * * *", "*/15 * * * *", "*/15 2 * * *",
     "*/20 1 * * *", "0 0 * * *", "59 23 * * *", "0,30 0-3 * * *", "15 */2 * * *", "0 3 * * 1-5",
-    "5 4 1 * *", "* * * * *", "10-50/20 1,2,3 * * *", "0 0 31 12 *", "45 23 29,30 * 5", "0 12 * 1,7 0",
+    "5 4 1 * *", "*/3 0-3 * * *", "10-50/20 1,2,3 * * *", "0 0 31 12 *",
+    "45 23 29,30 * 5", "0 12 * 1,7 0",
 )  # fmt: skip
 
 
@@ -127,7 +129,7 @@ def searched(cron: str, zone: str, start: datetime, minutes: int) -> list[dateti
     fixed = not any(text.startswith("*") for text in cron.split()[:2])
     found = []
     shown = walls(zone, start, minutes)
-    for (_, before, _), (moment, wall, fold) in zip(shown, shown[1:], strict=False):
+    for (_, before, _), (moment, wall, fold) in pairwise(shown):
         if not fixed:
             ticks_now = names(cron, wall)
         else:
@@ -149,7 +151,7 @@ def compare(cron: str, zone: str, start: datetime, days: int) -> None:
 @pytest.mark.parametrize(("zone", "day"), MOMENTS)
 def test_around_a_change_of_the_clock(zone: str, day: str) -> None:  # F1, F2, F3
     for cron in EXPRESSIONS:
-        compare(cron, zone, at(day) - 2 * DAY, 5)
+        compare(cron, zone, at(day) - DAY, 3)
 
 
 def numbers(low: int, high: int) -> st.SearchStrategy[str]:
@@ -174,7 +176,7 @@ expressions = st.tuples(
 
 
 @settings(
-    max_examples=150,
+    max_examples=100,
     phases=[Phase.explicit, Phase.generate],  # to shrink would take minutes
     suppress_health_check=list(HealthCheck),
 )
@@ -185,7 +187,7 @@ def test_any_expression_around_any_change(cron: str, moment: tuple[str, str]) ->
         check_timing(Timing(cron=cron, tz=zone))
     except InvalidCron:
         assume(False)
-    compare(cron, zone, at(day) - 2 * DAY, 4)
+    compare(cron, zone, at(day) - DAY, 3)
 
 
 @pytest.mark.parametrize(("zone", "day"), MOMENTS)
@@ -281,9 +283,12 @@ def test_fractions_of_a_second() -> None:
 @pytest.mark.parametrize(
     "cron",
     [
-        "0 0 30 2 *", "0 0 31 4,6,9,11 *", "*/0 * * * *", "60 * * * *", "* 24 * * *", "", "   ", "* * * *",
-        "* * * * * * *", "@reboot", "@never", "a b c d e", "5L/2 * * * *", "* * * * 5L/2", "* * * * 1#9",
-        "1-0 * * * *", "-1 * * * *", "* " * 5000, "0" * 10_000, "² * * * *", "\x00 * * * *", "L * * * *",
+        "0 0 30 2 *", "0 0 31 4,6,9,11 *", "*/0 * * * *", "60 * * * *", "* 24 * * *", "",
+        "   ", "* * * *",
+        "* * * * * * *", "@reboot", "@never", "a b c d e", "5L/2 * * * *", "* * * * 5L/2",
+        "* * * * 1#9",
+        "1-0 * * * *", "-1 * * * *", "* " * 5000, "0" * 10_000, "² * * * *", "\x00 * * * *",
+        "L * * * *",
     ],
 )  # fmt: skip
 def test_impossible_and_hostile_expressions_are_refused(cron: str) -> None:  # F11
@@ -382,7 +387,8 @@ def test_jitter_is_within_its_bound_and_the_same_for_a_tick() -> None:
     some = upcoming(timing, NOON, 200)
     delays = [(due_at(timing, "a", tick) - tick).total_seconds() for tick in some]
     assert all(0 <= delay < 30 for delay in delays)
-    assert min(delays) < 3 < 27 < max(delays)
+    assert min(delays) < 3
+    assert max(delays) > 27
     assert delays == [(due_at(timing, "a", tick) - tick).total_seconds() for tick in some]
     assert due_at(timing, "b", some[0]) != due_at(timing, "a", some[0])
     assert due_at(Timing(cron="* * * * *"), "a", some[0]) == some[0]

@@ -84,8 +84,8 @@ class _Template(msgspec.Struct, frozen=True, omit_defaults=True):
     max_attempts: int = 5
     timeout_seconds: float | None = None
     unique: Unique | None = None
-    retry: msgspec.Raw | None = None
-    metadata: msgspec.Raw | None = None
+    retry: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    metadata: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 class Stored(NamedTuple):
@@ -224,12 +224,10 @@ def info_of(stored: Stored) -> ScheduleInfo:
 
 def dump(job: NewJob) -> str:
     """What is stored of a job."""
-    raw = msgspec.Raw
     return to_json(
         _Template(
-            job.task, raw(job.args), job.queue, job.priority, job.max_attempts,
-            job.timeout_seconds, job.unique, None if job.retry is None else raw(job.retry),
-            None if job.metadata is None else raw(job.metadata),
+            job.task, msgspec.Raw(job.args), job.queue, job.priority, job.max_attempts,
+            job.timeout_seconds, job.unique, _raw(job.retry), _raw(job.metadata),
         )
     )  # fmt: skip
 
@@ -237,13 +235,18 @@ def dump(job: NewJob) -> str:
 def job_of(tenant: str, text: str, by: FiredBy, due: datetime | None) -> NewJob:
     """The job of one tick. Its metadata says which one."""
     t = _template_reader.decode(text)
-    given = {} if t.metadata is None else _metadata_reader.decode(t.metadata)
+    given = _metadata_reader.decode(t.metadata) if isinstance(t.metadata, msgspec.Raw) else {}
     return NewJob(
         task=t.task, args=Json(bytes(t.args)), queue=t.queue, priority=t.priority, due_at=due,
         tenant=tenant, unique=t.unique, max_attempts=t.max_attempts,
-        timeout_seconds=t.timeout_seconds, retry=None if t.retry is None else Json(bytes(t.retry)),
+        timeout_seconds=t.timeout_seconds,
+        retry=Json(bytes(t.retry)) if isinstance(t.retry, msgspec.Raw) else None,
         metadata=_with_origin(given, by),
     )  # fmt: skip
+
+
+def _raw(data: Json | None) -> msgspec.Raw | msgspec.UnsetType:
+    return msgspec.UNSET if data is None else msgspec.Raw(data)
 
 
 def _with_origin(given: dict[str, msgspec.Raw], by: FiredBy) -> Json:

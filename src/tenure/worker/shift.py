@@ -1,7 +1,7 @@
 """One worker process at work: from the first claim to the last settlement.
 
     claimer -> slots -> executors (coroutines, threads, children) -> settler -> history
-    heartbeat thread: renews the leases all the while        services: promote, sweep, prune
+    heartbeat thread: renews the leases all the while        services: promote, sweep, prune, fire
 
 Shutdown stops claiming, gives back what has not started, lets the rest finish within a limit,
 releases what is left, uncharged, and flushes.
@@ -34,6 +34,7 @@ from tenure.worker.settler import Settler
 from tenure.worker.slots import Pace, Slots, Suspects
 from tenure.worker.stores import Stores
 from tenure.worker.telling import Teller
+from tenure.worker.ticker import Ticker
 from tenure.worker.world import World
 
 TICK_SECONDS = 0.02
@@ -154,11 +155,15 @@ class Shift:
 
     def _start_background(self, stores: Stores, heartbeat: Heartbeat) -> Tasks:
         services = Services(stores.claiming, self.settings, self.world, self._claimer.ring)
+        ticker = Ticker(
+            stores.claiming, self.app, self.settings, self.world, ring=self._claimer.ring
+        )
         return [
             asyncio.create_task(self._settler.run(), name="tenure-settler"),
             asyncio.create_task(self._keep_time(heartbeat), name="tenure-timekeeper"),
             asyncio.create_task(services.promote(), name="tenure-promote"),
             asyncio.create_task(services.sweep(), name="tenure-sweep"),
+            asyncio.create_task(ticker.run(), name="tenure-ticker"),
         ]
 
     async def _work(self, background: Tasks) -> None:
