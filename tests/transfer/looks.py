@@ -31,6 +31,7 @@ def told(store: Store, now: datetime) -> dict[str, object]:
         "live": store.count_live(now=now),
         "finished": store.count_finished(LONG_AGO, FAR_FUTURE, now=now),
         "paused": store.paused_queues(now=now),
+        "schedules": store.list_schedules(now=now),
         "oldest": [(each.queue, each.since) for each in store.oldest_ready(now=now)],
     }
 
