@@ -31,6 +31,7 @@ QUIET: dict[str, Any] = {
     "heartbeat_seconds": 1000.0,
     "promote_seconds": 1000.0,
     "sweep_seconds": 1000.0,
+    "schedule_seconds": 1000.0,
     "drain_seconds": PATIENCE_SECONDS,
 }
 """Nothing of the worker happens by the clock; two runs of other lengths differ by their jobs."""

@@ -21,6 +21,7 @@ from tenure.job import NewJob, State, check_int, check_reason
 from tenure.schedule import FiredBy, Timing, check_timing, first_after
 from tenure.store.enqueue import stamp
 from tenure.store.entries import (
+    Name,
     NewSchedule,
     Run,
     ScheduleInfo,
@@ -204,9 +205,8 @@ async def schedule_runs(
     ]  # fmt: skip
 
 
-@transaction(Mode.WRITE)
 async def declare_schedules(
-    tx: Tx,
+    scope: Scope,
     schedules: Sequence[NewSchedule],
     *,
     tasks: Sequence[str] = (),
@@ -217,20 +217,39 @@ async def declare_schedules(
     A declaration counts the first time that it is seen. `tasks` are those the code has: of a
     schedule of these that was declared once and is not now, the answer tells.
     """
-    for_all_tenants("declare_schedules", tx.tenant)
+    for_all_tenants("declare_schedules", scope.tenant)
+    found: dict[str, str] = {}
+    if schedules:
+        found = await scope.transact(partial(_declare_all, schedules=schedules, now=now))
+    declared = {schedule.key for schedule in schedules}
+    left_over = await scope.transact(partial(_left_over, declared, frozenset(tasks)), Mode.READ)
+    return Declared(
+        added=_those(found, "added"), changed=_those(found, "changed"),
+        differs=_those(found, "differs"), left_over=left_over,
+    )  # fmt: skip
+
+
+def _those(found: Mapping[str, str], what: str) -> tuple[str, ...]:
+    return tuple(name for name, said in found.items() if said == what)
+
+
+async def _declare_all(
+    tx: Tx, schedules: Sequence[NewSchedule], now: datetime | None
+) -> dict[str, str]:
     tx.at(now)
     clock = await read_clock(tx)
-    found: dict[str, list[str]] = {"added": [], "changed": [], "kept": [], "differs": []}
-    for schedule in sorted(schedules, key=lambda each: each.key):
-        found[await _declare(tx, checked(schedule), clock)].append(schedule.name)
-    declared = {schedule.key for schedule in schedules}
-    left_over = [] if not tasks else [
-        info.name for info in await _all(tx)
+    in_order = sorted(map(checked, schedules), key=lambda schedule: schedule.key)
+    return {schedule.name: await _declare(tx, schedule, clock) for schedule in in_order}
+
+
+async def _left_over(declared: set[Name], tasks: frozenset[str], tx: Tx) -> tuple[str, ...]:
+    rows = await tx.fetch(
+        "list_schedules", tenant=None, after_tenant="", after_name="", most=MAX_LIST
+    )
+    infos = [info_of(stored_of(tx, row)) for row in rows]
+    return tuple(
+        info.name for info in infos
         if info.declared and info.task in tasks and (info.tenant, info.name) not in declared
-    ]  # fmt: skip
-    return Declared(
-        added=tuple(found["added"]), changed=tuple(found["changed"]),
-        differs=tuple(found["differs"]), left_over=tuple(left_over),
     )  # fmt: skip
 
 
@@ -255,13 +274,6 @@ async def _declare(
 
 def _is_like(stored: Stored, schedule: NewSchedule) -> bool:
     return (stored.timing, stored.job) == (schedule.timing, dump(schedule.job))
-
-
-async def _all(tx: Tx) -> list[ScheduleInfo]:
-    rows = await tx.fetch(
-        "list_schedules", tenant=None, after_tenant="", after_name="", most=MAX_LIST
-    )
-    return [info_of(stored_of(tx, row)) for row in rows]
 
 
 def _edited(timing: Timing, changes: Mapping[str, object]) -> Timing:
