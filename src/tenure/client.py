@@ -319,7 +319,7 @@ class Client(TaskSet):
         """Take in tasks and schedules that were declared without an application."""
         if not isinstance(tasks, TaskSet):
             raise InvalidInput(f"include takes a TaskSet, not {tasks!r:.60}")
-        self.take_in(tasks)
+        self._take_in(tasks)
 
     @property
     def schedules(self) -> Schedules:

@@ -396,8 +396,7 @@ class TaskSet:
             for name, (timing, what) in self._declared.items()
         ]
 
-    def take_in(self, other: "TaskSet") -> None:
-        """Take in the tasks and the schedules of another set."""
+    def _take_in(self, other: "TaskSet") -> None:
         for task in other:
             self.add(task)
         for name, declared in other._declared.items():

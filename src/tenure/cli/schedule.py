@@ -13,7 +13,7 @@ from tenure.cli.show import clean, when, write_json, write_table
 from tenure.errors import InvalidInput, TenureError
 from tenure.job import check_int
 from tenure.schedule import CatchUp, Timing, check_timing, words
-from tenure.store import NewSchedule, Run, ScheduleInfo
+from tenure.store import NewSchedule, ScheduleInfo, ScheduleRun
 from tenure.store.schedules import add_schedule, edit_schedule
 
 C = TypeVar("C", bound=Callable[..., Any])
@@ -256,7 +256,7 @@ def _missed(timing: Timing) -> str:
     return {"skip": "skipped", "latest": "the latest one"}[timing.catch_up]
 
 
-def _outcome(run: Run) -> str:
+def _outcome(run: ScheduleRun) -> str:
     how = "triggered, " if run.triggered else ""
     if run.job_id is None:
         return "skipped: the last job was not finished"

@@ -13,7 +13,7 @@ api.py          `Store` and `AsyncStore`, what callers hold in their hands
 
 from tenure.store.api import AsyncStore, Store, open_async_store, open_store
 from tenure.store.bell import Bell
-from tenure.store.entries import NewSchedule, Run, ScheduleInfo
+from tenure.store.entries import NewSchedule, ScheduleInfo, ScheduleRun
 from tenure.store.fire import Fired
 from tenure.store.inspect import About, Count, OldestReady, Page, PausedQueue
 from tenure.store.schedules import Declared
@@ -34,8 +34,8 @@ __all__ = [
     "OldestReady",
     "Page",
     "PausedQueue",
-    "Run",
     "ScheduleInfo",
+    "ScheduleRun",
     "Store",
     "Swept",
     "open_async_store",

@@ -61,7 +61,7 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
         return upcoming(self.timing, self.next_at - timedelta(microseconds=1), count)
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class ScheduleRun(msgspec.Struct, frozen=True, kw_only=True):
     """A tick that was dealt with. Without a job it was skipped: the one before was still at work.
 
     `state` is None when there is no job, or when it has been removed since.

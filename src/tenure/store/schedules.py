@@ -23,8 +23,8 @@ from tenure.store.enqueue import stamp
 from tenure.store.entries import (
     Name,
     NewSchedule,
-    Run,
     ScheduleInfo,
+    ScheduleRun,
     Stored,
     check_job,
     checked,
@@ -192,14 +192,14 @@ async def list_schedules(
 @transaction(Mode.READ)
 async def schedule_runs(
     tx: Tx, name: str, *, limit: int = 10, now: datetime | None = None
-) -> list[Run]:
+) -> list[ScheduleRun]:
     """What became of its latest ticks, newest first."""
     check_int("limit", limit, 1, MAX_LIST)
     tx.at(now)
     stored = await get_stored(tx, name)
     rows = await tx.fetch("list_ticks", tenant=stored.tenant, name=stored.name, most=limit)
     return [
-        Run(tick_at=tx.when(tick), fired_at=tx.when(fired), triggered=bool(triggered),
+        ScheduleRun(tick_at=tx.when(tick), fired_at=tx.when(fired), triggered=bool(triggered),
             job_id=job_id, state=None if state is None else State(state))
         for tick, fired, triggered, job_id, state in rows
     ]  # fmt: skip
