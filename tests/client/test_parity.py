@@ -17,7 +17,8 @@ COLOURLESS = {
     "Tenure": {
         "add", "around", "async_store", "close_loop", "declared_schedules", "find", "handle",
         "in_use_by_worker", "include", "is_local", "listen", "on_start", "on_stop", "on_trial",
-        "run_worker", "schedule", "schedules", "store", "task", "url", "use_url", "whole_async_store", "whole_store",
+        "run_worker", "schedule", "schedules", "store", "task", "url", "use_url",
+        "whole_async_store", "whole_store",
     },
     "Handle": {"created", "id", "same_args"},
     "Running": {
