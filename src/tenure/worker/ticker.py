@@ -82,6 +82,6 @@ class Ticker:
             )  # fmt: skip
         for name in said.left_over:
             log.warning(
-                "schedule %s is not declared by this code any more, and goes on until it is removed",
-                name,
+                "schedule %s is not declared by this code any more, and goes on until it is "
+                "removed", name,
             )  # fmt: skip
