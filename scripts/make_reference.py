@@ -33,10 +33,9 @@ PART = re.compile(r"(<!-- made: (\w+) ?([\w. -]*) -->\n).*?(<!-- end -->)", re.D
 
 HIDDEN = {
     "Tenure": {
-        "close_loop", "declared_schedules", "in_use_by_worker", "is_local", "on_trial",
+        "close_loop", "in_use_by_worker", "is_local", "on_trial",
         "whole_async_store", "whole_store",
     },
-    "TaskSet": {"declared_schedules"},
     "Task": {"bind", "signature", "stored_retry"},
 }  # fmt: skip
 """Public because other modules of the package need them, and of no use to users."""

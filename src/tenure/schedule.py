@@ -212,10 +212,13 @@ def _latest(timing: Timing, since: datetime, until: datetime, count: int) -> lis
         back *= 2
 
 
-def due_at(timing: Timing, name: str, tick: datetime) -> datetime:
-    """When the job of a tick is due: after the tick by a part of the jitter that never changes."""
+def due_at(timing: Timing, name: str, tick: datetime) -> datetime | None:
+    """When the job of a tick is due: after the tick by a part of the jitter that never changes.
+
+    None: at once, because there is no jitter.
+    """
     if not timing.jitter_seconds:
-        return tick
+        return None
     told = hashlib.sha256(f"{name}/{tick.isoformat()}".encode()).digest()
     part = int.from_bytes(told[:6]) / 2**48
     return tick + timedelta(seconds=part * timing.jitter_seconds)

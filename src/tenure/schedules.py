@@ -57,13 +57,13 @@ class Schedules:
         self._app = app
 
     def add(
-        self, name: str, call: Call[Any] | Task[[], Any], **timing: Unpack[TimingOptions]
+        self, name: str, call: Call[Any] | Task[..., Any], **timing: Unpack[TimingOptions]
     ) -> ScheduleInfo:
         """Add a schedule; it ticks from now on. Raises `ScheduleExists` when the name is taken."""
         return self._app.store.run(schedules.add_schedule, _new(name, call, timing))
 
     async def add_async(
-        self, name: str, call: Call[Any] | Task[[], Any], **timing: Unpack[TimingOptions]
+        self, name: str, call: Call[Any] | Task[..., Any], **timing: Unpack[TimingOptions]
     ) -> ScheduleInfo:
         """Add a schedule; it ticks from now on. Raises `ScheduleExists` when the name is taken."""
         return await self._app.async_store.run(schedules.add_schedule, _new(name, call, timing))
@@ -71,7 +71,7 @@ class Schedules:
     def edit(
         self,
         name: str,
-        call: Call[Any] | Task[[], Any] | None = None,
+        call: Call[Any] | Task[..., Any] | None = None,
         **timing: Unpack[TimingOptions],
     ) -> ScheduleInfo:
         """Change what is given. Ticks that have passed stay passed."""
@@ -81,7 +81,7 @@ class Schedules:
     async def edit_async(
         self,
         name: str,
-        call: Call[Any] | Task[[], Any] | None = None,
+        call: Call[Any] | Task[..., Any] | None = None,
         **timing: Unpack[TimingOptions],
     ) -> ScheduleInfo:
         """Change what is given. Ticks that have passed stay passed."""
@@ -105,5 +105,5 @@ class Schedules:
     list_async = _awaiting(schedules.list_schedules)
 
 
-def _new(name: str, call: Call[Any] | Task[[], Any], timing: TimingOptions) -> NewSchedule:
+def _new(name: str, call: Call[Any] | Task[..., Any], timing: TimingOptions) -> NewSchedule:
     return NewSchedule(name=name, timing=timing_of(timing), job=job_of(call))

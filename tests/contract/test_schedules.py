@@ -265,6 +265,18 @@ def test_one_that_cannot_tick_here_holds_up_no_other(
     assert store.get_schedule("bad00").timing.tz == "Mars/Base", "the name of the zone is kept"
 
 
+@pytest.mark.parametrize("column", ["timing", "job"])
+def test_one_that_another_version_has_written_holds_up_no_other(
+    store: Store, plain: Plain, clock: Clock, column: str
+) -> None:
+    store.add_schedule(new("bad"), now=clock.now)
+    plain.rows(f"update tenure.schedule set {column} = ?", '{"later": 5}')
+    store.add_schedule(new("good"), now=clock.now)
+    fired = store.fire(now=clock.advance(60))
+    assert len(fired.jobs) == 1
+    assert set(fired.refused) == {"bad"}
+
+
 # --- what people do ------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from tenure.errors import TenureError
 from tenure.job import LONG_AGO, NewJob
-from tenure.schedule import FiredBy, Timing, due, due_at, first_after
+from tenure.schedule import FiredBy, due, due_at, first_after
 from tenure.store.enqueue import enqueue_in
 from tenure.store.entries import Name, job_of, named, read_timing
 from tenure.store.session import Mode, Row, Scope, Tx, for_all_tenants, to_json
@@ -83,6 +83,8 @@ class _Page(NamedTuple):
 
 
 class Tick(NamedTuple):
+    """A row to write. Without a job it is skipped."""
+
     key: Name
     at: datetime
     job_id: int | None
@@ -114,12 +116,11 @@ async def _fire_page(tx: Tx, statement: str, after: _Place, now: datetime | None
 
 
 class _Ticking(NamedTuple):
-    """A schedule that is due: its ticks to fire, and when it is due again."""
+    """A schedule that is due: the jobs of its ticks, and when it is due again."""
 
     key: Name
-    timing: Timing
-    job: str
-    ticks: list[datetime]
+    jobs: dict[datetime, NewJob]
+    alone: bool
     done_until: datetime
     next_at: datetime | None
 
@@ -128,35 +129,30 @@ def _ticking(tx: Tx, row: Row) -> _Ticking:
     tenant, name, done_until, timing_text, job, clock = row[:6]
     timing, until = read_timing(timing_text), tx.when(clock)
     since = min(tx.when(done_until), until)  # later than now: the clock was set back
-    return _Ticking(
-        (tenant, name), timing, job, due(timing, since, until), until, first_after(timing, until)
-    )
+    jobs = {
+        tick: job_of(tenant, job, FiredBy(name, tick), due_at(timing, name, tick))
+        for tick in due(timing, since, until)
+    }
+    alone = timing.overlap == "skip"
+    return _Ticking((tenant, name), jobs, alone, until, first_after(timing, until))
 
 
 async def _fire(tx: Tx, ticking: list[_Ticking], now: datetime | None) -> list[int]:
     """Write the ticks, and enqueue the jobs of those that nobody has written before."""
-    busy = await _busy(tx, [each.key for each in ticking if each.timing.overlap == "skip"])
-    wanted = sum(len(each.ticks) for each in ticking if each.key not in busy)
+    busy = await _busy(tx, [each.key for each in ticking if each.alone])
+    wanted = sum(len(each.jobs) for each in ticking if each.key not in busy)
     ids = iter(await tx.draw_ids(wanted) if wanted else [])
-    jobs: dict[Tick, NewJob | None] = {}
-    for each in ticking:
-        for at in each.ticks:
-            if each.key in busy:
-                jobs[Tick(each.key, at, None)] = None
-            else:
-                jobs[Tick(each.key, at, next(ids))] = _job_at(each, at)
+    jobs = {
+        Tick(each.key, at, None if each.key in busy else next(ids)): job
+        for each in ticking
+        for at, job in each.jobs.items()
+    }
     new = await add_ticks(tx, list(jobs))
-    fired = {tick: job for tick, job in jobs.items() if job is not None and tick in new}
+    fired = {tick: job for tick, job in jobs.items() if tick.job_id is not None and tick in new}
     made = await enqueue_ticks(tx, fired, now)
     last = {tick.key: (tick.at, job_id) for tick, job_id in zip(fired, made, strict=True)}
     await _advance(tx, ticking, last)
     return made
-
-
-def _job_at(each: _Ticking, at: datetime) -> NewJob:
-    tenant, name = each.key
-    due = due_at(each.timing, name, at) if each.timing.jitter_seconds else None
-    return job_of(tenant, each.job, FiredBy(name, at), due)
 
 
 async def _busy(tx: Tx, keys: list[Name]) -> set[Name]:
