@@ -166,6 +166,16 @@ def test_a_clock_that_was_a_year_ahead_stops_nothing_for_a_year(store: Store, cl
     ]
 
 
+def test_when_to_look_is_a_hint_and_when_it_ticks_is_worked_out_anew(
+    store: Store, plain: Plain, clock: Clock
+) -> None:
+    """New rules of a zone move a tick that was stored under the old ones."""  # F12
+    store.add_schedule(new(timing=Timing(cron="0 13 * * *")), now=clock.now)
+    plain.rows("update tenure.schedule set next_at = done_until")
+    assert store.fire(now=clock.advance(60)).jobs == ()
+    assert store.get_schedule("s").next_at == at("2026-03-01T13:00")
+
+
 def test_a_paused_schedule_stays_paused_when_the_clock_is_set_back(
     store: Store, clock: Clock
 ) -> None:
