@@ -21,7 +21,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import islice
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
 import apsw
 
@@ -35,6 +35,7 @@ from tenure.store.boot import EPOCH, MICROSECOND, Clock, boot_id
 from tenure.store.rows import features_of, is_plain
 from tenure.store.session import (
     Done,
+    Joint,
     Mode,
     Operation,
     R,
@@ -47,7 +48,7 @@ from tenure.store.session import (
 )
 from tenure.store.sqlite_driver import Connection, Driver
 from tenure.store.statements import statements
-from tenure.store.turns import Call, Group, Turn
+from tenure.store.turns import Call, Group, Outcome, Turn, in_runs
 
 SCHEMA = "tenure"
 RETRY_SECONDS = 0.001
@@ -261,23 +262,33 @@ class SQLite(Session):
         process = self._process()
         if mode is Mode.READ:
             return self._alone(process.read_lock, lambda: self._read(process, op))
-        call = Call(op)
+        [(answer, error)] = self._transact(process, Call([op]))
+        if error is not None:
+            raise error
+        return cast(R, answer)
+
+    def transact_each(self, ops: Sequence[Operation[Any]]) -> list[Outcome]:
+        """Write all of these in one transaction. Each has an outcome of its own."""
+        return self._transact(self._process(), Call(ops))
+
+    def _transact(self, process: _Process, call: Call) -> list[Outcome]:
+        led = True
         try:
             try:
                 process.waiting.append(call)
-                self._wait_or_lead(process, call)
+                led = self._wait_or_lead(process, call)
             finally:
                 call.gone = True
                 try:  # noqa: SIM105 - an interrupt in `suppress` would leave it in the line
                     process.waiting.remove(call)
                 except ValueError:
                     pass  # interrupted before it stood there
-                self._leave(process, call)
+                if led:
+                    self._leave(process, call)
         except StoreBusy:  # unless a leader had it in hand
             if not call.answered() and not call.running():
                 raise
-        answer: R = call.result()
-        return answer
+        return call.results()
 
     async def reserve_ids(self, count: int) -> list[int] | None:  # noqa: ARG002
         return None
@@ -393,19 +404,23 @@ class SQLite(Session):
     def _alone(self, turn: Turn, body: Callable[[], R]) -> R:
         return turn.run(body, self._give_up_seconds, self.path)
 
-    def _wait_or_lead(self, process: _Process, call: Call) -> None:
-        """Come back with an answer: from whoever has the lock, or by taking it when it is free."""
+    def _wait_or_lead(self, process: _Process, call: Call) -> bool:
+        """Come back with an answer: from whoever has the lock, or by taking it when it is free.
+
+        Answers whether it took it.
+        """
         deadline = time.monotonic() + self._give_up_seconds
         while not process.lock.run_if_free(lambda: self._lead(process, call), self.path):
             left = deadline - time.monotonic()
             call.wait(max(0.0, min(left, BELL_SECONDS)))
             if call.answered():
-                return
+                return False
             if left <= 0:
                 raise StoreBusy(
                     f"another thread of this process has worked on {self.path}, or waited for "
                     f"another process, for {self._give_up_seconds:g} s; look for what holds it up"
                 )
+        return True
 
     def _lead(self, process: _Process, call: Call) -> None:
         """Commit what waits until our own call has its answer."""
@@ -439,28 +454,43 @@ class SQLite(Session):
                 call.ring()
 
     def _run_all(self, connection: Connection, calls: list[Call], own: Call, waited: float) -> None:
-        if calls == [own]:
-            own.answer = self._run(connection, own.op, waited)
+        if calls == [own] and len(own.ops) == 1:
+            own.outcomes.append((self._run(connection, own.ops[0], waited), None))
             return
-        for call in calls:
-            connection.execute("savepoint call")
-            call.error = self._try(connection, call, waited)
-            if call.error is not None and call is not own:
-                # An error that does not come back was raised by a signal handler of this thread.
-                first, call.error = call.error, self._try(connection, call, waited)
-                if call.error is None and not isinstance(first, StoreError):
-                    raise first
-            connection.execute("release call")
+        for run in in_runs(calls):
+            if len(run) == 1:
+                [(call, op)] = run
+                outcomes = [self._try(connection, op, waited)]
+                surprise = None if call is own else outcomes[0][1]
+            else:
+                outcomes, surprise = self._run_together(connection, [op for _, op in run], waited)
+            if surprise is not None:  # whose is it?
+                outcomes = [self._try(connection, op, waited) for _, op in run]
+                if not any(error for _, error in outcomes) and not isinstance(surprise, StoreError):
+                    # It does not come back: a signal handler of this thread has raised it.
+                    raise surprise
+            for (call, _), outcome in zip(run, outcomes, strict=True):
+                call.outcomes.append(outcome)
 
-    def _try(self, connection: Connection, call: Call, waited: float) -> Exception | None:
+    def _run_together(
+        self, connection: Connection, ops: list[Operation[Any]], waited: float
+    ) -> tuple[list[Outcome], Exception | None]:
+        joint = cast(list[Joint[Any]], ops)
+        answers, error = self._try(connection, lambda tx: joint[0].together(tx, joint), waited)
+        return [(answer, None) for answer in answers or ()], error
+
+    def _try(self, connection: Connection, op: Operation[Any], waited: float) -> Outcome:
+        connection.execute("savepoint call")
+        outcome: Outcome
         try:
-            call.answer = self._run(connection, call.op, waited)
+            outcome = self._run(connection, op, waited), None
         except Exception as error:
             if not driver.in_transaction(connection):
                 raise
             connection.execute("rollback to call")
-            return error
-        return None
+            outcome = None, error
+        connection.execute("release call")
+        return outcome
 
     def _run(self, connection: Connection, op: Operation[R], waited: float) -> R:
         tx = SQLiteTx(connection, self.path, self._clock)
