@@ -305,6 +305,15 @@ class Client(TaskSet):
         enqueued = await self.async_store.run(enqueue, [c.job for c in calls], on=on)
         return self._handles(calls, enqueued)
 
+    def _enqueue(self, call: Call[R], on: object | None) -> Handle[R]:
+        """For a task: one call that it has just made."""
+        [enqueued] = self.store.run(enqueue, [call.job], on=on)
+        return Handle(self, call.task, enqueued)
+
+    async def _enqueue_async(self, call: Call[R], on: object | None) -> Handle[R]:
+        [enqueued] = await self.async_store.run(enqueue, [call.job], on=on)
+        return Handle(self, call.task, enqueued)
+
     def _handles(self, calls: list[Call[R]], enqueued: list[Enqueued]) -> list[Handle[R]]:
         return [
             Handle(self, call.task, answer) for call, answer in zip(calls, enqueued, strict=True)

@@ -184,9 +184,7 @@ class AsyncStore:
         if pool is None or on is not None:  # the caller's thread owns `on`
             return await call(self._scope, *args, **kwargs)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            pool, lambda: drive(call(self._scope, *args, **kwargs))
-        )
+        return await loop.run_in_executor(pool, lambda: drive(call(self._scope, *args, **kwargs)))
 
     enqueue = _awaiting(enqueue)
     claim = _awaiting(claim)

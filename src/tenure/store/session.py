@@ -181,7 +181,7 @@ class Scope:
         return await self.session.transact(lambda tx: op(self.enter(tx)), mode)
 
     async def transact_joint(self, op: Joint[R]) -> R:
-        """Run `op` in a transaction, in one go with others where the store can. It knows no tenant."""
+        """Run `op` in a transaction, with those of others where that is faster."""
         return await self.session.transact(op)
 
     async def borrow(self, connection: object) -> Tx:

@@ -19,7 +19,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from itertools import islice
+from functools import cache
+from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, cast
 
@@ -53,6 +54,7 @@ from tenure.store.turns import Call, Group, Outcome, Turn, in_runs
 SCHEMA = "tenure"
 RETRY_SECONDS = 0.001
 GROUP_LIMIT = 256
+ROWS_AT_ONCE = 32
 BELL_SECONDS = 0.05
 """How long a caller in the line sleeps at most: nobody rings when a leader is interrupted."""
 
@@ -106,7 +108,7 @@ class SQLiteTx(Tx):
                  job.queue, job.task, job.args.decode(), _text(job.retry), _text(job.metadata),
                  "parents" if job.parents else None, *key)
             )  # fmt: skip
-        await self._each("insert_job", rows)
+        self._insert("insert_job", rows)
         await self.fetch("insert_tickets", first=jobs[0][0], last=jobs[-1][0])
 
     def _due(self, job: NewJob, now: int) -> int | None:
@@ -169,6 +171,25 @@ class SQLiteTx(Tx):
         if moved:
             await self.fetch("drop_live", ids=to_json([row[0] for row in moved]))
 
+    def _insert(self, statement: str, rows: list[tuple[object, ...]]) -> None:
+        """Run an insert of one row for all of these, several at a time.
+
+        The library lets other threads go on while it runs a statement, and has to wait for them
+        afterwards: with one row at a time, that was most of what 64 threads did.
+        """
+        [sql] = self._sql[statement]
+        try:
+            whole = len(rows) - len(rows) % ROWS_AT_ONCE
+            if whole:
+                several = _for_rows(sql, ROWS_AT_ONCE)
+                for start in range(0, whole, ROWS_AT_ONCE):
+                    part = rows[start : start + ROWS_AT_ONCE]
+                    self._connection.execute(several, tuple(chain.from_iterable(part)))
+            if whole < len(rows):
+                self._connection.executemany(sql, rows[whole:])
+        except DriverError as error:
+            raise driver.translate(error, self._path) from error
+
     async def _each(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
         """Run a statement once per row of values."""
         [sql] = self._sql[statement]
@@ -182,6 +203,13 @@ class SQLiteTx(Tx):
 
     def when(self, value: Any) -> datetime:
         return EPOCH + timedelta(microseconds=value)
+
+
+@cache
+def _for_rows(sql: str, count: int) -> str:
+    """An insert of one row, for several."""
+    head, word, row = sql.rpartition("values ")
+    return head + word + ", ".join([row.rstrip(";")] * count)
 
 
 _line_order = itemgetter(1, 2)  # of a ticket: priority, place
