@@ -54,6 +54,7 @@ from tenure.store.session import (
     Row,
     Session,
     Tx,
+    Wanted,
     given_time,
     to_json,
 )
@@ -141,22 +142,28 @@ class PostgresTx(Tx):
         at: datetime = value
         return at.astimezone(UTC)  # the session's time zone is the user's business
 
-    async def take_tickets(self, queues: Mapping[str, int]) -> list[Row]:
+    async def take_tickets(self, wanted: Wanted) -> list[Row]:
         await self._floors.advance(self)
-        wanted = to_json(
-            [{"n": n, "name": name, "most": most} for n, (name, most) in enumerate(queues.items())]
-        )
-        rows = await self.fetch("take_tickets", queues=wanted, ranges=self._floors.ranges(queues))
+        queues = [
+            {"n": n, "name": name, "most": most}
+            for n, (name, most) in enumerate(wanted.queues.items())
+        ]
+        rows = await self.fetch(
+            "take_tickets", queues=to_json(queues), ranges=self._floors.ranges(wanted.queues),
+            worker=wanted.worker, call=self.call, lease_seconds=wanted.lease_seconds,
+            ahead=wanted.ahead,
+        )  # fmt: skip
         self._floors.note_taken({(row[0], row[1]) for row in rows}, len(rows))
         return rows
 
     async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> list[Row]:
-        groups = [
-            {"lease": lease, "jobs": [
-                job[:3] if job[3] is None else (*job[:3], raw(job[3])) for job in jobs
-            ]}
-            for lease, jobs in by_lease.items()
-        ]  # fmt: skip
+        groups = []
+        for lease, jobs in by_lease.items():
+            ids, tokens, durations, results = zip(*jobs, strict=True)
+            group = {"lease": lease, "ids": ids, "tokens": tokens, "durations": durations}
+            if any(results):
+                group["results"] = [raw(result) for result in results]
+            groups.append(group)
         return await self.fetch("succeed", rows=to_json(groups), worker=worker)
 
     async def end_jobs(self, rows: str) -> list[Row]:
@@ -282,9 +289,11 @@ class Postgres(Session):
     async def _attempt(self, op: Operation[R], mode: Mode, deadline: float, call: "_Call") -> R:
         wire = await self._acquire(deadline)
         try:
-            await wire.script(self._begin(mode))
             tx = PostgresTx(wire, self._sql, self.floors, prepare=not self._pooler)
             tx.call, tx.repeat, tx.collided = call.name, call.repeat, call.collided
+            if mode is Mode.LONE and not (self._pooler or self._commits_late):
+                return await self._alone(op, tx, call)
+            await wire.script(self._begin(mode))
             tx.news = None if call.silent or mode is Mode.READ else self._notifier.news()
             answer = await op(tx)
             call.repeat = mode is not Mode.READ  # from here on it may have landed
@@ -298,6 +307,14 @@ class Postgres(Session):
             raise
         finally:
             await self._release(wire)
+
+    async def _alone(self, op: Operation[R], tx: PostgresTx, call: "_Call") -> R:
+        """Each statement commits itself, which saves the round trips of BEGIN and COMMIT."""
+        try:
+            return await op(tx)
+        except psycopg.Error as error:
+            call.repeat = call.repeat or _is_unanswered(error)
+            raise
 
     async def _commit(self, wire: Wire, news: News | None, call: "_Call") -> None:
         """COMMIT and, in the same round trip, wake whoever waits for what it brings."""
@@ -317,7 +334,7 @@ class Postgres(Session):
             parts = ["begin isolation level repeatable read read only"]
         if mode is Mode.BEAT:
             parts.append("set local synchronous_commit = off")
-        elif mode is Mode.WRITE and self._commits_late:  # the user's default is not our promise
+        elif mode is not Mode.READ and self._commits_late:  # the user's default is not our promise
             parts.append("set local synchronous_commit = on")
         if self._pooler:
             settings = (_PLANNER if mode is not Mode.READ else {}) | self._limits
@@ -526,7 +543,13 @@ def _is_outage(error: psycopg.Error) -> bool:
         return isinstance(error, psycopg.OperationalError) and not any(
             text in str(error) for text in _WRONG
         )
-    return state[:2] == "08" or state[:4] == "57P0" or state in ("25006", "53300", "25P03")
+    return _is_unanswered(error) or state in ("25006", "53300", "25P03")
+
+
+def _is_unanswered(error: psycopg.Error) -> bool:
+    """Did the server not say what became of the statement?"""
+    state = error.sqlstate
+    return state is None or state[:2] == "08" or state[:4] == "57P0"
 
 
 def _tries(error: psycopg.Error) -> int:
