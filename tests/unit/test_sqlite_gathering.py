@@ -299,6 +299,25 @@ def test_an_interrupt_of_the_event_loop_loses_no_answer_and_writes_nothing_twice
     assert rows(url) == dict(zip([*ids, later.id], ["a", "b", "c", "later"], strict=True))
 
 
+def test_without_a_thread_the_callers_are_told_and_the_next_ones_may_have_one(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def submit(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def scenario() -> None:
+        async with open_async_store(url) as store:
+            with monkeypatch.context() as patch:
+                patch.setattr(ThreadPoolExecutor, "submit", submit)
+                calls = [store.enqueue(named(task)) for task in "ab"]
+                refused = await asyncio.gather(*calls, return_exceptions=True)
+                assert [str(error) for error in refused] == ["can't start new thread"] * 2
+            assert len(await store.enqueue(named("c"))) == 1
+
+    asyncio.run(scenario())
+    assert list(rows(url).values()) == ["c"]
+
+
 def test_event_loops_of_several_threads_share_a_store(url: str) -> None:
     loops = 4
     with open_store(url) as store:

@@ -21,6 +21,7 @@ import apsw
 import pytest
 
 from tenure.errors import InvalidInput, JobNotFound, OutcomeUnknown, StoreBusy, StoreUnavailable
+from tenure.job import NewJob
 from tenure.store import Store, open_store, sqlite_driver
 from tenure.store.sqlite import SQLite, SQLiteTx
 from tenure.store.turns import Call, Group
@@ -182,6 +183,28 @@ def test_an_error_raised_by_a_signal_handler_ends_the_leaders_call_and_no_other(
     assert isinstance(struck.error, TimeoutError)
     assert struck.ident == trap.ident
     assert len(store.list_jobs().jobs) == 2
+
+
+def test_an_error_of_a_signal_handler_is_not_lost_beside_one_of_an_operation(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group begins again without the leader, and the orphan's caller is told then."""
+    trap = Trap(monkeypatch, 1, raise_timeout)
+
+    orphan = NewJob(task="orphan", parents=(999_999,))
+    callers = all_at_once(
+        store,
+        [partial(add, store, "a"), partial(store.enqueue, [orphan]), partial(add, store, "b")],
+    )
+
+    leader = next(caller for caller in callers if caller.ident == trap.ident)
+    assert isinstance(leader.error, TimeoutError)
+    others = [type(caller.error) for caller in callers if caller is not leader]
+    kept = ["a", "b"] if leader is callers[1] else ["b"] if leader is callers[0] else ["a"]
+    assert sorted(map(str, others)) == sorted(
+        map(str, [type(None)] * len(kept) + [JobNotFound] * (leader is not callers[1]))
+    )
+    assert stored(store) == kept
 
 
 @pytest.mark.parametrize("apart", [False, True])

@@ -50,7 +50,7 @@ from tenure.store.session import (
 )
 from tenure.store.sqlite_driver import Connection, Driver
 from tenure.store.statements import statements
-from tenure.store.turns import Call, Group, Outcome, Turn, in_runs
+from tenure.store.turns import Call, Group, Outcome, Run, Turn, in_runs
 
 SCHEMA = "tenure"
 RETRY_SECONDS = 0.001
@@ -265,6 +265,12 @@ class _Process:
         self.watcher: Connection | None = None
         self.watched: tuple[int, object] = (-1, None)  # data_version, and the signs seen then
         self.still = False
+
+
+def _raise_if_strange(error: Exception | None, came_back: bool) -> None:
+    """An error that does not come back was raised by a signal handler of this thread."""
+    if error is not None and not came_back and not isinstance(error, StoreError):
+        raise error
 
 
 def _is_current(connection: Connection) -> bool:
@@ -513,26 +519,33 @@ class SQLite(Session):
             own.outcomes.append((self._run(connection, own.ops[0], waited), None))
             return
         for run in in_runs(calls):
-            if len(run) == 1:
-                [(call, op)] = run
-                outcomes = [self._try(connection, op, waited)]
-                surprise = None if call is own else outcomes[0][1]
-            else:
-                outcomes, surprise = self._run_together(connection, [op for _, op in run], waited)
-            if surprise is not None:  # whose is it?
-                outcomes = [self._try(connection, op, waited) for _, op in run]
-                if not any(error for _, error in outcomes) and not isinstance(surprise, StoreError):
-                    # It does not come back: a signal handler of this thread has raised it.
-                    raise surprise
+            outcomes = self._run_each(connection, run, own, waited)
             for (call, _), outcome in zip(run, outcomes, strict=True):
                 call.outcomes.append(outcome)
 
-    def _run_together(
-        self, connection: Connection, ops: list[Operation[Any]], waited: float
-    ) -> tuple[list[Outcome], Exception | None]:
-        joint = cast(list[Joint[Any]], ops)
-        answers, error = self._try(connection, lambda tx: joint[0].together(tx, joint), waited)
-        return [(answer, None) for answer in answers or ()], error
+    def _run_each(
+        self, connection: Connection, run: Run, own: Call, waited: float
+    ) -> list[Outcome]:
+        """In one go. If that fails, one by one: the error is to reach its own caller alone."""
+        failure: Exception | None = None
+        if len(run) > 1:
+            ops = [cast(Joint[Any], op) for _, op in run]
+            answers, failure = self._try(connection, lambda tx: ops[0].together(tx, ops), waited)
+            if failure is None:
+                return [(answer, None) for answer in answers]
+        outcomes = [self._run_apart(connection, op, waited, own=call is own) for call, op in run]
+        _raise_if_strange(failure, type(failure) in {type(error) for _, error in outcomes})
+        return outcomes
+
+    def _run_apart(
+        self, connection: Connection, op: Operation[Any], waited: float, *, own: bool
+    ) -> Outcome:
+        answer, error = self._try(connection, op, waited)
+        if error is not None and not own:
+            first = error
+            answer, error = self._try(connection, op, waited)
+            _raise_if_strange(first, error is not None)
+        return answer, error
 
     def _try(self, connection: Connection, op: Operation[Any], waited: float) -> Outcome:
         connection.execute("savepoint call")

@@ -121,24 +121,28 @@ class Gathering:
         """Have a thread write all that wait."""
         try:
             pool = self._threads.of("writing")
-            if pool is not None:
-                pool.submit(self._write)
-            else:
-                closed = InvalidInput("this store is closed; open another one")
-                waiting = list(self._waiting)
-                self._waiting.clear()
-                self._answer(waiting, [(None, closed)] * len(waiting))
+            if pool is None:
+                raise InvalidInput("this store is closed; open another one")
+            pool.submit(self._write)
+        except Exception as error:  # noqa: BLE001 - theirs: no thread can be had
+            taken = self._take(len(self._waiting))
+            self._answer(taken, [(None, error)] * len(taken))
         except BaseException:  # interrupted
             self.loop.call_soon(self.send)
             raise
 
-    def _write(self) -> None:
+    def _take(self, most: int) -> "list[_Waiting]":
+        """Whoever takes one out has to answer it."""
         taken: list[_Waiting] = []
         with suppress(IndexError):  # no more of them
-            while len(taken) < GATHERING_LIMIT:
+            while len(taken) < most:
                 future, op = self._waiting.popleft()
                 if not future.done():  # its task was not cancelled
                     taken.append((future, op))
+        return taken
+
+    def _write(self) -> None:
+        taken = self._take(GATHERING_LIMIT)
         outcomes: list[Outcome] = []
         try:
             if taken:

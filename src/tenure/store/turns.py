@@ -84,9 +84,13 @@ def _within_limit(seconds: float) -> float:
     return min(seconds, threading.TIMEOUT_MAX)
 
 
-def in_runs(calls: Iterable["Call"]) -> Iterator[list[tuple["Call", Operation[Any]]]]:
-    """The operations of these calls, in order; those in a run can be done in one go."""
-    run: list[tuple[Call, Operation[Any]]] = []
+Run = list[tuple["Call", Operation[Any]]]
+"""Operations that can be done in one go, each with the call that it belongs to."""
+
+
+def in_runs(calls: Iterable["Call"]) -> Iterator[Run]:
+    """The operations of these calls, in order."""
+    run: Run = []
     goes_with = _alone
     for call in calls:
         for op in call.ops:
