@@ -192,8 +192,8 @@ class SQLiteTx(Tx):
     async def _insert(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
         """Run an insert of one row for all of these, several at a time.
 
-        (A row at a time looks at half as many pages more. 64 jobs then took 6.1 microseconds each
-        in place of 5.0, and 1,000 jobs 3.3 in place of 3.0.)
+        (A row at a time, 1,000 jobs looked at 2,242 pages in place of 1,281. 64 jobs took 6.1
+        microseconds each in place of 5.0, and 960 jobs 3.3 in place of 3.0.)
         """
         [sql] = self._sql[statement]
         try:
