@@ -101,7 +101,7 @@ _DRAIN_POSTGRES = {
 
 BUDGETS: Table = {
     # One operation: statements, commits, rows, pages, ...
-    "sqlite.enqueue_bulk": _sqlite(1006, 1, 2002, 2242, 50.5, 135_115),
+    "sqlite.enqueue_bulk": _sqlite(45, 1, 2002, 1281, 50.5, 131_085),
     "sqlite.enqueue_one": _sqlite(7, 1, 4, 11.8, 3.11, 250),
     "sqlite.claim": _sqlite(6, 1, 501, 65.6, 11.1, 33_638),
     "sqlite.settle": _sqlite(509, 1, 2001, 2577, 56.8, 65_153),
@@ -127,10 +127,10 @@ BUDGETS: Table = {
     "sqlite.worker_calls.thread": _calls(21, 30, 0, 0.5),
     "postgres.worker_calls.async": _calls(18, 27, 0, 1.05),
     "postgres.worker_calls.thread": _calls(20, 30, 0, 0.7),
-    "sqlite.enqueue_calls.bulk": _calls(22, 17, 24, 0.07),
-    "sqlite.enqueue_calls.one": _calls(89, 57, 27, 0.07),
-    "postgres.enqueue_calls.bulk": _calls(25, 20, 24, 0.07),
-    "postgres.enqueue_calls.one": _calls(69, 37, 182, 0.35),
+    "sqlite.enqueue_calls.bulk": _calls(11, 19, 0, 0.07),
+    "sqlite.enqueue_calls.one": _calls(75, 63, 4, 0.07),
+    "postgres.enqueue_calls.bulk": _calls(14, 24, 0, 0.07),
+    "postgres.enqueue_calls.one": _calls(58, 38, 158, 0.35),
 }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from enum import Enum, auto
 from functools import wraps
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -129,6 +129,22 @@ class Collided(Exception):
 Operation = Callable[[Tx], Awaitable[R]]
 
 
+class Joint(Protocol[R]):
+    """An operation that can be done for several callers in one go."""
+
+    def __call__(self, tx: Tx, /) -> Awaitable[R]:
+        """Do it for this caller alone."""
+
+    def goes_with(self, other: object) -> bool:
+        """May the other one be done in one go with this one?"""
+
+    async def together(self, tx: Tx, ops: Sequence[Self]) -> list[R]:
+        """Do all of these, this one among them: one answer each, or an error and nothing done.
+
+        They come out as if done one after the other, in this order.
+        """
+
+
 class Session(ABC):
     """Opens transactions on one database."""
 
@@ -182,6 +198,10 @@ class Scope:
     async def transact(self, op: Operation[R], mode: Mode = Mode.WRITE) -> R:
         """Run `op` in a transaction that knows the tenant."""
         return await self.session.transact(lambda tx: op(self.enter(tx)), mode)
+
+    async def transact_joint(self, op: Joint[R]) -> R:
+        """Run `op` in a transaction, with those of others where that is faster."""
+        return await self.session.transact(op)
 
     async def borrow(self, connection: object) -> Tx:
         """The caller's own open transaction, which knows the tenant."""
