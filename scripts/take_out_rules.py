@@ -96,12 +96,12 @@ PATCHES = (
     Patch(
         "void-tickets", "claim gives up after its first round",
         f"{MARKED}::test_a_claim_that_took_only_void_tickets_goes_on_at_once",
-        (python("store/claim", "if granted or not taken:", "if True:"),),
+        (python("store/claim", "if taken.leases or not taken.tickets:", "if True:"),),
     ),
     Patch(
         "flagged-not-handed-out", "claim hands out every live ticket",
         f"{MARKED}::test_a_job_asked_to_cancel_is_finished_by_the_claim_and_not_handed_out",
-        (python("store/claim", "flagged = [row for row in granted if row[16]]", "flagged = []"),),
+        (python("store/claim", "and not row[_FLAG]]", "]"),),
     ),
     Patch(
         "lease-must-exist", "a success needs no lease",
@@ -211,10 +211,10 @@ PATCHES = (
         "suspects-alone", "suspects share a lease with the others",
         f"{MARKED}::test_a_job_with_a_crash_on_record_is_tried_alone",
         (
-            python("store/claim", "trusted = [row for row in rows if row[10] == 0]",
-                   "trusted = rows"),
-            python("store/claim", "suspects = [[row] for row in rows if row[10] > 0]",
-                   "suspects: list[list[Row]] = []"),
+            sql(POSTGRES, "claim", "take_tickets", "when j.crashes > 0 then j.id", ""),
+            python("store/sqlite", "trusted = [row for row in rows if not row[10] and",
+                   "trusted = [row for row in rows if"),
+            python("store/sqlite", "[[row] for row in rows if row[10] and not row[16]]", "[]"),
         ),
     ),
     Patch(

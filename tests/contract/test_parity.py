@@ -17,6 +17,7 @@ ONLY = {
     "postgres": {"insert_jobs", "copy_jobs", "copy_tickets", "highest_place",
                  "lowest_places", "place_drawers", "notify"},
     "sqlite": {"insert_job", "insert_tickets", "take_suspect", "drop_tickets", "drop_suspect",
+               "insert_lease", "drop_started_keys",
                "held_lease", "open_batch", "add_to_batch", "drop_batch", "any_featured",
                "moved_jobs", "drop_live", "line_signs"},
 }  # fmt: skip

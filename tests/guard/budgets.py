@@ -110,9 +110,9 @@ BUDGETS: Table = {
     "postgres.enqueue_bulk": _postgres(8, 2, 2000, 4124, 366_900),
     # Whom to tell is looked up by the clock: a page more or less.
     "postgres.enqueue_one": _postgres(3.05, 1.02, 2, 8.7, 510),
-    "postgres.claim": _postgres(5, 1, 501, 3542, 59_100),
+    "postgres.claim": _postgres(2, 2.375, 501, 3542, 59_100),
     "postgres.settle": _postgres(4, 1, 1001, 6988, 221_200),
-    "postgres.claim_nothing": _postgres(3, 1, 0, 11.9, 0),
+    "postgres.claim_nothing": _postgres(1, 1, 0, 12.7, 0),
     "postgres.heartbeat": _postgres(4, 1, 1, 13.9, 981),
     # One job of many that a worker drains.
     "sqlite.drain.async": _DRAIN_SQLITE,

@@ -65,6 +65,7 @@ class Link:
         self.said: list[str] = []
         """Every statement in order, for tests that look at what was sent on which connection."""
         self.transaction: list[str] = []
+        self._is_open = False
 
     def run(self) -> None:
         """Pump both ways until either side is gone."""
@@ -135,14 +136,20 @@ class Link:
 
     def _say(self, statement: str) -> None:
         if statement.startswith("begin"):
+            self._is_open = True
+            self.transaction = []
+        elif not self._is_open:
             self.transaction = []
         self.transaction.append(statement)
         self.said.append(statement)
 
     def _ordered_cut(self, message: bytes) -> Cut | None:
-        if message[:1] != b"Q" or not message[5:].rstrip(b"\0").endswith(b"commit"):
-            return None
-        return self._proxy.take_order(self.transaction)
+        """The order for what this message commits. Outside a transaction every SYNC is a COMMIT."""
+        kind, text = message[:1], message[5:].rstrip(b"\0")
+        commits = text.endswith(b"commit") if kind == b"Q" else kind == b"S" and not self._is_open
+        if kind == b"Q" and (commits or text == b"rollback"):
+            self._is_open = False
+        return self._proxy.take_order(self.transaction) if commits else None
 
     def _pump_answers(self) -> None:
         with suppress(OSError):

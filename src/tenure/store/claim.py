@@ -1,26 +1,25 @@
 """claim: tickets are consumed in order, their jobs go on a lease, and a worker holds them."""
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import partial
 from operator import itemgetter
-
-import msgspec
+from typing import NamedTuple
 
 from tenure.errors import InvalidInput
-from tenure.job import Claimed, Feature, Lease, State, check_int, check_name, check_seconds
+from tenure.job import Claimed, Lease, State, check_int, check_name, check_seconds
 from tenure.store.rows import Ending
-from tenure.store.session import Mode, Row, Tx, for_all_tenants, to_json, transaction
+from tenure.store.session import Mode, Row, Scope, Tx, Wanted, for_all_tenants, to_json
 from tenure.store.settle import finish_jobs
 
 MAX_BLOCK = 10_000
 _VOID_ROUNDS = 1000
 _line_order = itemgetter(1, 2)  # of a ticket: priority, place
-_KEY_UNTIL_STARTED = int(Feature.KEY_UNTIL_STARTED)
+_FLAG, _LEASE = 16, 17  # cancellation requested; the lease, None for a void ticket
 
 
-@transaction(Mode.WRITE)
 async def claim(
-    tx: Tx,
+    scope: Scope,
     worker: str,
     queues: Mapping[str, int],
     *,
@@ -35,25 +34,46 @@ async def claim(
     says that it has no free slot yet: should it die, even a job that is alone on its lease is not
     charged, unless it was reported started.
     """
-    for_all_tenants("claim", tx.tenant)
+    for_all_tenants("claim", scope.tenant)
     _check(worker, queues, lease_seconds)
-    tx.at(now)
-    if tx.repeat and (leases := await _claimed_before(tx, worker)):
-        return leases
-    granted: list[Row] = []
+    wanted = Wanted(worker, queues, lease_seconds, ahead)
     for _ in range(_VOID_ROUNDS):
-        taken = sorted(await tx.take_tickets(queues), key=_line_order)
-        granted = [row for row in taken if row[3] is not None]
-        flagged = [row for row in granted if row[16]]
-        if flagged:  # (!) finished as cancelled, not handed out
-            await finish_jobs(tx, [_cancelled(row) for row in flagged])
-            granted = [row for row in granted if not row[16]]
-        if granted or not taken:
-            break  # (!) a claim that consumed only void tickets goes on at once
-    started = [row[3] for row in granted if row[15] & _KEY_UNTIL_STARTED]
-    if started:
-        await tx.fetch("drop_started_keys", ids=to_json(started))
-    return [await _lease(tx, worker, block, lease_seconds, ahead) for block in _blocks(granted)]
+        taken = await scope.transact(partial(_take, wanted=wanted, now=now), Mode.LONE)
+        if taken.flagged:  # (!) finished as cancelled, not handed out
+            await scope.transact(partial(_cancel, worker=worker, rows=taken.flagged, now=now))
+        if taken.leases or not taken.tickets:
+            return taken.leases
+    return []  # (!) a claim that consumed only void tickets goes on at once, but not for ever
+
+
+class _Taken(NamedTuple):
+    """What one round brought: how many tickets, void ones too, and what came of them."""
+
+    tickets: int
+    leases: list[Lease]
+    flagged: list[Row]
+
+
+async def _take(tx: Tx, wanted: Wanted, now: datetime | None) -> _Taken:
+    tx.at(now)
+    rows = await _claimed_before(tx, wanted.worker) if tx.repeat else []
+    rows = sorted(rows or await tx.take_tickets(wanted), key=_line_order)
+    flagged = [row for row in rows if row[_FLAG]]
+    granted = [row for row in rows if row[_LEASE] is not None and not row[_FLAG]]
+    return _Taken(len(rows), _leases(tx, wanted, granted), flagged)
+
+
+async def _claimed_before(tx: Tx, worker: str) -> list[Row]:
+    """The first try may have landed unanswered: its jobs are ours, and nobody else runs them."""
+    return await tx.fetch("claimed_before", worker=worker, call=tx.call)
+
+
+async def _cancel(tx: Tx, worker: str, rows: list[Row], now: datetime | None) -> None:
+    """They stand on a lease of their own: should we die before this, the sweep cancels them."""
+    tx.at(now)
+    await finish_jobs(tx, [_cancelled(row) for row in rows])
+    leases = sorted({row[_LEASE] for row in rows})
+    await tx.fetch("drop_leases", ids=to_json(leases), worker=worker)
 
 
 def _check(worker: str, queues: Mapping[str, int], lease_seconds: float) -> None:
@@ -66,38 +86,18 @@ def _check(worker: str, queues: Mapping[str, int], lease_seconds: float) -> None
         check_int(f"the number of jobs wanted from {name}", most, 1, MAX_BLOCK)
 
 
-def _blocks(rows: list[Row]) -> list[list[Row]]:
-    """Suspects are tried alone: a job with a crash on record gets a lease of its own."""
-    suspects = [[row] for row in rows if row[10] > 0]
-    trusted = [row for row in rows if row[10] == 0] if suspects else rows
-    return [trusted, *suspects] if trusted else suspects
+def _leases(tx: Tx, wanted: Wanted, rows: list[Row]) -> list[Lease]:
+    """The trusted ones first; suspects are tried alone, each on a lease of its own."""
+    leases = [
+        _lease(tx, wanted, [row for row in rows if row[_LEASE] == lease])
+        for lease in {row[_LEASE] for row in rows}
+    ]
+    return sorted(leases, key=lambda lease: (lease.jobs[0].crashes > 0, lease.id))
 
 
-async def _lease(tx: Tx, worker: str, block: list[Row], lease_seconds: float, ahead: bool) -> Lease:
-    pairs = to_json([(row[3], row[4]) for row in block])
-    started = "[]" if ahead and block[0][10] == 0 else None  # a suspect is run at once
-    [(lease_id, claimed_at, expires_at)] = await tx.fetch(
-        "insert_lease", worker=worker, call=tx.call, jobs=pairs, started=started,
-        lease_seconds=lease_seconds,
-    )  # fmt: skip
-    return _granted(tx, worker, (lease_id, claimed_at, expires_at), block)
-
-
-async def _claimed_before(tx: Tx, worker: str) -> list[Lease]:
-    """The first try may have landed unanswered: its jobs are ours, and nobody else runs them."""
-    leases = []
-    for lease_id, claimed_at, expires_at, jobs in await tx.fetch(
-        "leases_of_call", worker=worker, call=tx.call
-    ):
-        pairs = [{"id": id, "token": token} for id, token in msgspec.json.decode(jobs)]
-        block = await tx.fetch("jobs_on_lease", rows=to_json(pairs))
-        leases.append(_granted(tx, worker, (lease_id, claimed_at, expires_at), block))
-    return leases
-
-
-def _granted(tx: Tx, worker: str, lease: Row, block: list[Row]) -> Lease:
-    lease_id, claimed_at, expires_at = lease
-    when = tx.when
+def _lease(tx: Tx, wanted: Wanted, block: list[Row]) -> Lease:
+    *_, lease_id, at = block[0]
+    when, claimed_at = tx.when, tx.when(at)
     times = {at: when(at) for at in {row[11] for row in block}}  # a bulk shares its time
     jobs = tuple(
         Claimed(
@@ -105,9 +105,10 @@ def _granted(tx: Tx, worker: str, lease: Row, block: list[Row]) -> Lease:
             crashes, times[created_at], timeout, retry, metadata, features,
         )
         for queue, priority, _, id, token, task, args, tenant, attempts, max_attempts, crashes,
-            created_at, timeout, retry, metadata, features, _, _ in block
+            created_at, timeout, retry, metadata, features, _, _, _ in block
     )  # fmt: skip
-    return Lease(lease_id, worker, when(claimed_at), when(expires_at), jobs)
+    expires_at = claimed_at + timedelta(seconds=wanted.lease_seconds)
+    return Lease(lease_id, wanted.worker, claimed_at, expires_at, jobs)
 
 
 def _cancelled(row: Row) -> Ending:

@@ -54,6 +54,7 @@ from tenure.store.session import (
     Row,
     Session,
     Tx,
+    Wanted,
     given_time,
     to_json,
 )
@@ -141,12 +142,17 @@ class PostgresTx(Tx):
         at: datetime = value
         return at.astimezone(UTC)  # the session's time zone is the user's business
 
-    async def take_tickets(self, queues: Mapping[str, int]) -> list[Row]:
+    async def take_tickets(self, wanted: Wanted) -> list[Row]:
         await self._floors.advance(self)
-        wanted = to_json(
-            [{"n": n, "name": name, "most": most} for n, (name, most) in enumerate(queues.items())]
-        )
-        rows = await self.fetch("take_tickets", queues=wanted, ranges=self._floors.ranges(queues))
+        queues = [
+            {"n": n, "name": name, "most": most}
+            for n, (name, most) in enumerate(wanted.queues.items())
+        ]
+        rows = await self.fetch(
+            "take_tickets", queues=to_json(queues), ranges=self._floors.ranges(wanted.queues),
+            worker=wanted.worker, call=self.call, lease_seconds=wanted.lease_seconds,
+            ahead=wanted.ahead,
+        )  # fmt: skip
         self._floors.note_taken({(row[0], row[1]) for row in rows}, len(rows))
         return rows
 
@@ -288,17 +294,18 @@ class Postgres(Session):
     async def _attempt(self, op: Operation[R], mode: Mode, deadline: float, call: "_Call") -> R:
         wire = await self._acquire(deadline)
         try:
-            alone = mode is Mode.GLANCE and not self._pooler  # a statement is a transaction
-            if not alone:
-                await wire.script(self._begin(mode))
             tx = PostgresTx(wire, self._sql, self.floors, prepare=not self._pooler)
             tx.call, tx.repeat, tx.collided = call.name, call.repeat, call.collided
+            if mode is Mode.GLANCE and not self._pooler:
+                return await op(tx)
+            if mode is Mode.LONE and not (self._pooler or self._commits_late):
+                return await self._alone(op, tx, call)
+            await wire.script(self._begin(mode))
             reads = mode in (Mode.READ, Mode.GLANCE)
             tx.news = None if call.silent or reads else self._notifier.news()
             answer = await op(tx)
             call.repeat = not reads  # from here on it may have landed
-            if not alone:
-                await self._commit(wire, tx.news, call)
+            await self._commit(wire, tx.news, call)
             return answer
         except BaseException as error:
             if isinstance(error, psycopg.Error) and _is_outage(error):
@@ -308,6 +315,14 @@ class Postgres(Session):
             raise
         finally:
             await self._release(wire)
+
+    async def _alone(self, op: Operation[R], tx: PostgresTx, call: "_Call") -> R:
+        """Each statement commits itself, which saves the round trips of BEGIN and COMMIT."""
+        try:
+            return await op(tx)
+        except psycopg.Error as error:
+            call.repeat = call.repeat or _is_unanswered(error)
+            raise
 
     async def _commit(self, wire: Wire, news: News | None, call: "_Call") -> None:
         """COMMIT and, in the same round trip, wake whoever waits for what it brings."""
@@ -327,7 +342,7 @@ class Postgres(Session):
             parts = ["begin isolation level repeatable read read only"]
         if mode is Mode.BEAT:
             parts.append("set local synchronous_commit = off")
-        elif mode is Mode.WRITE and self._commits_late:  # the user's default is not our promise
+        elif mode is not Mode.READ and self._commits_late:  # the user's default is not our promise
             parts.append("set local synchronous_commit = on")
         if self._pooler:
             settings = (_PLANNER if mode is not Mode.READ else {}) | self._limits
@@ -536,7 +551,13 @@ def _is_outage(error: psycopg.Error) -> bool:
         return isinstance(error, psycopg.OperationalError) and not any(
             text in str(error) for text in _WRONG
         )
-    return state[:2] == "08" or state[:4] == "57P0" or state in ("25006", "53300", "25P03")
+    return _is_unanswered(error) or state in ("25006", "53300", "25P03")
+
+
+def _is_unanswered(error: psycopg.Error) -> bool:
+    """Did the server not say what became of the statement?"""
+    state = error.sqlstate
+    return state is None or state[:2] == "08" or state[:4] == "57P0"
 
 
 def _tries(error: psycopg.Error) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping,
 from datetime import datetime
 from enum import Enum, auto
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
@@ -37,8 +37,22 @@ class Mode(Enum):
     """Reads with a single statement, and costs no more than that."""
     WRITE = auto()
     """Survives power loss once it has answered."""
+    LONE = auto()
+    """The same for an operation of one statement, or of several that may each land alone."""
     BEAT = auto()
     """A heartbeat or a progress report: may be forgotten by a crash of the database."""
+
+
+class Wanted(NamedTuple):
+    """What a worker asks for: so many jobs of each queue, on leases of this length.
+
+    `ahead`: it has no free slot for them yet.
+    """
+
+    worker: str
+    queues: Mapping[str, int]
+    lease_seconds: float
+    ahead: bool
 
 
 class Tx(ABC):
@@ -71,8 +85,13 @@ class Tx(ABC):
         """enqueue: write these jobs under these ids, with their tickets, in order."""
 
     @abstractmethod
-    async def take_tickets(self, queues: Mapping[str, int]) -> list[Row]:
-        """claim: consume tickets, by priority and place within each queue, and find their jobs."""
+    async def take_tickets(self, wanted: Wanted) -> list[Row]:
+        """claim: consume tickets, by priority and place within each queue, find their jobs and put
+        them on leases: a suspect alone, those to be cancelled together, all others together.
+
+        Every ticket comes back; a void one without a job. The last columns are the lease and the
+        time of the claim.
+        """
 
     @abstractmethod
     async def peek(self, queues: Collection[str]) -> Row:

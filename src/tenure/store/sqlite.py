@@ -27,7 +27,7 @@ import apsw
 import msgspec
 
 from tenure.errors import InvalidInput, StoreBusy, StoreError, ValueRefused
-from tenure.job import Json, NewJob, Unique
+from tenure.job import Feature, Json, NewJob, Unique
 from tenure.store import migrate
 from tenure.store import sqlite_driver as driver
 from tenure.store.bell import Bell, Ring
@@ -42,6 +42,7 @@ from tenure.store.session import (
     Row,
     Session,
     Tx,
+    Wanted,
     drive,
     given_time,
     to_json,
@@ -116,10 +117,10 @@ class SQLiteTx(Tx):
             due = now + int(1e6 * job.delay_seconds)
         return due if due is not None and due > now else None
 
-    async def take_tickets(self, queues: Mapping[str, int]) -> list[Row]:
+    async def take_tickets(self, wanted: Wanted) -> list[Row]:
         taken: list[Row] = []
         suspect: list[Row] = []
-        for queue, most in queues.items():
+        for queue, most in wanted.queues.items():
             rows = await self.fetch("take_tickets", queue=queue, most=most)
             if not suspect:  # one per claim, in all queues
                 suspect = await self.fetch("take_suspect", queue=queue)
@@ -132,7 +133,24 @@ class SQLiteTx(Tx):
                 _, priority, place, *_ = trusted[-1]
                 await self.fetch("drop_tickets", queue=queue, priority=priority, place=place)
             taken += rows
-        return taken
+        return await self._put_on_leases(wanted, taken)
+
+    async def _put_on_leases(self, wanted: Wanted, taken: list[Row]) -> list[Row]:
+        live = [row for row in sorted(taken, key=_line_order) if row[3] is not None]
+        rows = [(*row[:17], None, None) for row in taken if row[3] is None]
+        for block in _blocks(live):
+            crashes, flagged = block[0][10], block[0][16]
+            [(lease, claimed_at)] = await self.fetch(
+                "insert_lease", worker=wanted.worker, call=self.call,
+                jobs=to_json([(row[3], row[4]) for row in block]),
+                started="[]" if wanted.ahead and not crashes and not flagged else None,
+                lease_seconds=wanted.lease_seconds,
+            )  # fmt: skip
+            rows += [(*row[:17], lease, claimed_at) for row in block]
+        keyed = [row[3] for row in live if row[15] & _KEY_UNTIL_STARTED]
+        if keyed:
+            await self.fetch("drop_started_keys", ids=to_json(keyed))
+        return rows
 
     async def peek(self, queues: Collection[str]) -> Row:
         [(ready, due_microseconds, expired)] = await self.fetch("peek", queues=to_json([*queues]))
@@ -191,6 +209,15 @@ class SQLiteTx(Tx):
 
 _line_order = itemgetter(1, 2)  # of a ticket: priority, place
 _NO_KEY = (None, None, None, None)
+_KEY_UNTIL_STARTED = int(Feature.KEY_UNTIL_STARTED)
+
+
+def _blocks(rows: list[Row]) -> list[list[Row]]:
+    """What goes on one lease: those to be cancelled, all without a crash on record, each other."""
+    flagged = [row for row in rows if row[16]]
+    trusted = [row for row in rows if not row[10] and not row[16]]
+    suspects = [[row] for row in rows if row[10] and not row[16]]
+    return [block for block in (flagged, trusted, *suspects) if block]
 
 
 def _key(job: NewJob, unique: Unique) -> tuple[str, str, str, float | None]:

@@ -1,5 +1,7 @@
 -- name: take_tickets
--- claim: consume tickets in (priority, place) order, skipping locked ones, and find their jobs.
+-- claim, in one statement: consume tickets in (priority, place) order, skipping locked ones, find
+-- their jobs, put them on leases, and give back the keys that are held *until started*.
+-- Committed synchronously: a claim that a crash could undo would let two workers hold one token.
 -- A ticket whose job is gone, or stands elsewhere or under another token, is void: its job columns
 -- come back null. So a second ticket of a job, however it came to be, is not a second attempt.
 -- `ranges` are the stretches of each queue's line above the floors, in order; a lateral nested
@@ -7,7 +9,8 @@
 -- alone: a pair that is decided by its second column does not end an index scan (PostgreSQL 15), and
 -- the stretch below a lane would walk the index of the lane's dead part.
 -- At most one suspect per claim: were there two, the death of the worker would charge both, and
--- one of them may not have run.
+-- one of them may not have run. A block is what goes on one lease: the suspect alone, the jobs
+-- whose cancellation is requested, all others.
 -- `ctid = any(array(...))`: the plan stays a TID scan whatever the statistics say.
 with served as materialized (
     select q.n, q.name, q.most
@@ -50,43 +53,46 @@ with served as materialized (
         select spot.ctid from spot
         where not spot.suspect or spot.n = (select min(first.n) from spot as first where first.suspect)))
     returning queue, priority, place, job_id, token, suspect
+), found as materialized (
+    select t.queue, t.priority, t.place, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
+           j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry, j.metadata,
+           j.features, j.cancel_requested, j.unique_scope, j.unique_key, j.unique_until,
+           case when j.cancel_requested then -1 when j.crashes > 0 then j.id else 0 end as block
+    from taken t left join lateral (
+        select * from tenure.job
+        where job.id = t.job_id and job.token = t.token and job.place = t.place offset 0) as j on true
+), clock as materialized (
+    select coalesce(:now::timestamptz, clock_timestamp()) as now
+), block as materialized (
+    select b.block, nextval('tenure.lease_id') as lease, b.jobs, clock.now
+    from clock, (
+        select block, string_agg('[' || id || ',' || token || ']', ',' order by priority, place) as jobs
+        from found where id is not null group by block order by block) as b
+), leased as (
+    insert into tenure.lease (id, worker, call, claimed_at, expires_at, jobs, started)
+    select lease, :worker, :call, now, now + :lease_seconds * interval '1 second',
+           ('[' || jobs || ']')::json,
+           case when :ahead and block = 0 then '[]'::json end
+    from block
+), started as (
+    delete from tenure.unique_key k using found f
+    where f.unique_until = 'started' and k.tenant = any (array[f.tenant])
+      and k.scope = f.unique_scope and k.key = f.unique_key and k.job_id = f.id
 )
-select t.queue, t.priority, t.place, j.id, j.token, j.task, j.args::text, j.tenant, j.attempts,
-       j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry::text, j.metadata::text,
-       j.features, j.cancel_requested, t.suspect
-from taken t left join lateral (
-    select * from tenure.job
-    where job.id = t.job_id and job.token = t.token and job.place = t.place offset 0) as j on true;
+select f.queue, f.priority, f.place, f.id, f.token, f.task, f.args::text, f.tenant, f.attempts,
+       f.max_attempts, f.crashes, f.created_at, f.timeout_seconds, f.retry::text, f.metadata::text,
+       f.features, f.cancel_requested, b.lease, b.now
+from found f left join block b on b.block = f.block and f.id is not null;
 
--- name: insert_lease
--- claim: one row per block. Committed synchronously: a claim that a crash could undo would let two
--- workers hold one token.
-insert into tenure.lease (id, worker, call, claimed_at, expires_at, jobs, started)
-select nextval('tenure.lease_id'), :worker, :call, t.now,
-       t.now + :lease_seconds * interval '1 second', :jobs::json, :started::json
-from (select coalesce(:now::timestamptz, clock_timestamp()) as now) as t
-returning id, claimed_at, expires_at;
-
--- name: leases_of_call
--- claim, repeated: the leases that its first try, whose COMMIT got no answer, has left.
-select l.id, l.claimed_at, l.expires_at, l.jobs::text from tenure.lease l
-where l.worker = :worker and l.call = :call order by l.id;
-
--- name: jobs_on_lease
--- claim, repeated: its jobs as take_tickets gave them.
+-- name: claimed_before
+-- claim, repeated: what its first try, whose COMMIT got no answer, has left on leases.
 select j.queue, j.priority, j.place, j.id, j.token, j.task, j.args::text, j.tenant, j.attempts,
        j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry::text, j.metadata::text,
-       j.features, j.cancel_requested, j.crashes > 0
-from json_to_recordset(:rows::json) as b (id bigint, token bigint),
-     lateral (select * from tenure.job where id = b.id and token = b.token offset 0) as j;
-
--- name: drop_started_keys
--- claim: keys held *until started* are given back.
-delete from tenure.unique_key k
-using (select id, tenant, unique_scope, unique_key from tenure.job
-       where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
-         and unique_until = 'started') as j
-where k.tenant = any (array[j.tenant]) and k.scope = j.unique_scope and k.key = j.unique_key and k.job_id = j.id;
+       j.features, j.cancel_requested, l.id, l.claimed_at
+from tenure.lease l, json_array_elements(l.jobs) as pair,
+     lateral (select * from tenure.job
+              where id = (pair ->> 0)::bigint and token = (pair ->> 1)::bigint offset 0) as j
+where l.worker = :worker and l.call = :call;
 
 -- name: highest_place
 -- floor, step 1: the highest place drawn so far.

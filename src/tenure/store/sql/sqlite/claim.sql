@@ -37,13 +37,9 @@ delete from tenure.ready where queue = :queue and priority = :priority and place
 insert into tenure.lease (worker, call, claimed_at, boot, expires_tick, expires_at, jobs, started)
 values (:worker, :call, :now, :boot, :tick + cast(1e6 * :lease_seconds as integer),
         :now + cast(1e6 * :lease_seconds as integer), :jobs, :started)
-returning id, claimed_at, expires_at;
+returning id, claimed_at;
 
--- name: leases_of_call
--- claim, repeated: never here.
-select 1 where false;
-
--- name: jobs_on_lease
+-- name: claimed_before
 -- claim, repeated: never here.
 select 1 where false;
 
