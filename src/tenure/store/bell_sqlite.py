@@ -23,8 +23,8 @@ SOON_SECONDS = (0.001, 0.002, 0.012)
 which many write from being looked at all the time."""
 
 LOOK_SECONDS = 0.004
-"""After that, while awake, unless another write comes first. Later on less often: a commit that takes
-long is seen an eighth of that time late."""
+"""After that, while awake, unless another write comes first. Later on less often: a commit that
+takes long is seen an eighth of that time late."""
 
 AWAKE_SECONDS = 1.0
 ASLEEP_SECONDS = 0.5
