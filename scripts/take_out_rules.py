@@ -331,7 +331,7 @@ PATCHES = (
     Patch(
         "lock-by-id", "successes lock in the order of the batch",
         f"{RACES}::test_settlements_lock_jobs_in_the_order_of_their_ids[succeed]",
-        (sql(POSTGRES, "settle", "succeed", "    order by id\n", ""), AS_IT_CAME),
+        (sql(POSTGRES, "settle", "succeed", "    order by b.id\n", ""), AS_IT_CAME),
         (POSTGRES,),
     ),
     Patch(

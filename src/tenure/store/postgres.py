@@ -163,12 +163,13 @@ class PostgresTx(Tx):
         return {*ready, *self._floors.overdue(queues)}, due_seconds, expired
 
     async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> list[Row]:
-        groups = [
-            {"lease": lease, "jobs": [
-                job[:3] if job[3] is None else (*job[:3], raw(job[3])) for job in jobs
-            ]}
-            for lease, jobs in by_lease.items()
-        ]  # fmt: skip
+        groups = []
+        for lease, jobs in by_lease.items():
+            ids, tokens, durations, results = zip(*jobs, strict=True)
+            group = {"lease": lease, "ids": ids, "tokens": tokens, "durations": durations}
+            if any(results):
+                group["results"] = [raw(result) for result in results]
+            groups.append(group)
         return await self.fetch("succeed", rows=to_json(groups), worker=worker)
 
     async def end_jobs(self, rows: str) -> list[Row]:

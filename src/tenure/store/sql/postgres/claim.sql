@@ -64,16 +64,15 @@ with served as materialized (
 ), clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
 ), block as materialized (
-    select b.block, nextval('tenure.lease_id') as lease, b.jobs, clock.now
-    from clock, (
-        select block, string_agg('[' || id || ',' || token || ']', ',' order by priority, place) as jobs
-        from found where id is not null group by block order by block) as b
+    select b.block, nextval('tenure.lease_id') as lease, clock.now
+    from clock, (select block from found where id is not null group by block order by block) as b
 ), leased as (
     insert into tenure.lease (id, worker, call, claimed_at, expires_at, jobs, started)
-    select lease, :worker, :call, now, now + :lease_seconds * interval '1 second',
-           ('[' || jobs || ']')::json,
-           case when :ahead and block = 0 then '[]'::json end
-    from block
+    select b.lease, :worker, :call, b.now, b.now + :lease_seconds * interval '1 second',
+           (select ('[[' || string_agg(id || ',' || token, '],[') || ']]')::json
+            from found f where f.block = b.block and f.id is not null),
+           case when :ahead and b.block = 0 then '[]'::json end
+    from block b
 ), started as (
     delete from tenure.unique_key k using found f
     where f.unique_until = 'started' and k.tenant = any (array[f.tenant])

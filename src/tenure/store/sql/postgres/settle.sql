@@ -1,17 +1,21 @@
 -- name: succeed
 -- succeed: the happy path, one statement for the whole batch. Guarded by id and token and by the
 -- worker's own lease row: it must exist, whatever its deadline says.
--- Rows come grouped by lease, so that each lease is looked up once; jobs are locked in id order.
+-- Jobs come grouped by lease, so that each lease is looked up once, and in columns: half the cost of
+-- a small array for each (1.3 against 2.5 microseconds). They are locked in id order.
 -- `= any (array[...])` and `offset 0`, here and elsewhere: with a plain join, a plan made while the
 -- tables were empty walks the whole index of `job` for each batch, for ever.
 with batch as materialized (
-    select l.claimed_at, (b ->> 0)::bigint as id, (b ->> 1)::bigint as token,
-           (b ->> 2)::double precision as duration, b -> 3 as result
-    from json_to_recordset(:rows::json) as held (lease bigint, jobs json),
+    select l.claimed_at, b.id, b.token, b.duration,
+           case when json_typeof(b.result) <> 'null' then b.result end as result
+    from json_to_recordset(:rows::json) as held (
+             lease bigint, ids bigint[], tokens bigint[], durations double precision[], results json),
          lateral (select claimed_at from tenure.lease
                   where id = held.lease and worker = :worker offset 0) as l,
-         lateral json_array_elements(held.jobs) as b
-    order by id
+         lateral rows from (
+             unnest(held.ids, held.tokens, held.durations), json_array_elements(held.results)
+         ) as b (id, token, duration, result)
+    order by b.id
 ), gone as (
     delete from tenure.job j using batch b
     where j.id = any (array[b.id]) and j.token = b.token
