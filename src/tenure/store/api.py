@@ -35,7 +35,7 @@ from tenure.store.operate import cancel, delete, hold, move, pause, prune, repla
 from tenure.store.presence import announce, retire, workers
 from tenure.store.session import P, R, Scope, Session, drive, for_all_tenants
 from tenure.store.settle import report_progress, save_checkpoint, settle
-from tenure.store.sweep import extend, promote, sweep
+from tenure.store.sweep import extend, peek, promote, sweep
 from tenure.store.threads import WRITING_THREADS, GatheringScope, Line, Threads, Writer
 
 Call = Callable[Concatenate[Scope, P], Coroutine[Any, Any, R]]
@@ -71,7 +71,7 @@ async def _close(scope: Scope) -> None:
 
 
 _READERS = frozenset(
-    {about, get, list_jobs, timeline, progress, workers,
+    {about, get, list_jobs, timeline, progress, workers, peek,
      count_live, count_finished, oldest_ready, paused_queues}
 )  # fmt: skip
 
@@ -99,6 +99,7 @@ class Store:
     settle = _blocking(settle)
     report_progress = _blocking(report_progress)
     save_checkpoint = _blocking(save_checkpoint)
+    peek = _blocking(peek)
     promote = _blocking(promote)
     sweep = _blocking(sweep)
     cancel = _blocking(cancel)
@@ -192,6 +193,7 @@ class AsyncStore:
     settle = _awaiting(settle)
     report_progress = _awaiting(report_progress)
     save_checkpoint = _awaiting(save_checkpoint)
+    peek = _awaiting(peek)
     promote = _awaiting(promote)
     sweep = _awaiting(sweep)
     cancel = _awaiting(cancel)

@@ -7,7 +7,7 @@ one step. (Driving a coroutine this way costs about 5 microseconds.)
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from datetime import datetime
 from enum import Enum, auto
 from functools import wraps
@@ -33,6 +33,8 @@ class Mode(Enum):
 
     READ = auto()
     """Reads one consistent snapshot where the store can."""
+    GLANCE = auto()
+    """Reads with a single statement, and costs no more than that."""
     WRITE = auto()
     """Survives power loss once it has answered."""
     LONE = auto()
@@ -90,6 +92,10 @@ class Tx(ABC):
         Every ticket comes back; a void one without a job. The last columns are the lease and the
         time of the claim.
         """
+
+    @abstractmethod
+    async def peek(self, queues: Collection[str]) -> Row:
+        """peek: the queues in which tickets stand, the time until the next is due, a dead lease."""
 
     @abstractmethod
     async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> list[Row]:

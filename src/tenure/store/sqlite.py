@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cache
@@ -25,6 +25,7 @@ from operator import itemgetter
 from typing import Any, cast
 
 import apsw
+import msgspec
 
 from tenure.errors import InvalidInput, StoreBusy, StoreError, ValueRefused
 from tenure.job import Feature, Json, NewJob, Unique
@@ -153,6 +154,11 @@ class SQLiteTx(Tx):
         if keyed:
             await self.fetch("drop_started_keys", ids=to_json(keyed))
         return rows
+
+    async def peek(self, queues: Collection[str]) -> Row:
+        [(ready, due_microseconds, expired)] = await self.fetch("peek", queues=to_json([*queues]))
+        due_seconds = None if due_microseconds is None else due_microseconds / 1e6
+        return set(msgspec.json.decode(ready)), due_seconds, bool(expired)
 
     async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> list[Row]:
         """Through a table in memory: half the cost of a JSON batch answered by RETURNING."""
@@ -321,7 +327,7 @@ class SQLite(Session):
 
     async def transact(self, op: Operation[R], mode: Mode = Mode.WRITE) -> R:
         process = self._process()
-        if mode is Mode.READ:
+        if mode in (Mode.READ, Mode.GLANCE):
             return self._alone(process.read_lock, lambda: self._read(process, op))
         [(answer, error)] = self._transact(process, Call([op]))
         if error is not None:
