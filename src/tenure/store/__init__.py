@@ -18,7 +18,7 @@ from tenure.store.fire import Fired
 from tenure.store.inspect import About, Count, OldestReady, Page, PausedQueue
 from tenure.store.schedules import Declared
 from tenure.store.settle import LANDED, STALE, Answer
-from tenure.store.sweep import Swept
+from tenure.store.sweep import Outlook, Swept
 
 __all__ = [
     "LANDED",
@@ -32,6 +32,7 @@ __all__ = [
     "Fired",
     "NewSchedule",
     "OldestReady",
+    "Outlook",
     "Page",
     "PausedQueue",
     "ScheduleInfo",

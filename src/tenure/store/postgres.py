@@ -13,7 +13,7 @@ import random
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -156,6 +156,12 @@ class PostgresTx(Tx):
         self._floors.note_taken({(row[0], row[1]) for row in rows}, len(rows))
         return rows
 
+    async def peek(self, queues: Collection[str]) -> Row:
+        ranges = self._floors.ranges(queues, all_of_it=False)
+        [(ready, due_seconds, expired)] = await self.fetch("peek", ranges=ranges)
+        # What nobody may have seen for a while counts as ready: the claim will look everywhere.
+        return {*ready, *self._floors.overdue(queues)}, due_seconds, expired
+
     async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> list[Row]:
         groups = []
         for lease, jobs in by_lease.items():
@@ -291,12 +297,15 @@ class Postgres(Session):
         try:
             tx = PostgresTx(wire, self._sql, self.floors, prepare=not self._pooler)
             tx.call, tx.repeat, tx.collided = call.name, call.repeat, call.collided
+            if mode is Mode.GLANCE and not self._pooler:
+                return await op(tx)
             if mode is Mode.LONE and not (self._pooler or self._commits_late):
                 return await self._alone(op, tx, call)
             await wire.script(self._begin(mode))
-            tx.news = None if call.silent or mode is Mode.READ else self._notifier.news()
+            reads = mode in (Mode.READ, Mode.GLANCE)
+            tx.news = None if call.silent or reads else self._notifier.news()
             answer = await op(tx)
-            call.repeat = mode is not Mode.READ  # from here on it may have landed
+            call.repeat = not reads  # from here on it may have landed
             await self._commit(wire, tx.news, call)
             return answer
         except BaseException as error:

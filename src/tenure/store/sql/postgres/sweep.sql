@@ -1,3 +1,24 @@
+-- name: peek
+-- peek: is there anything to claim, to promote or to sweep? `ranges` are those of `take_tickets`:
+-- dead tickets below the floors are not walked here either.
+with t as materialized (select coalesce(:now::timestamptz, clock_timestamp()) as now)
+select array(
+           select g.queue
+           from json_to_recordset(:ranges::json) as g (
+                    queue text, low_priority smallint, low_place bigint, below_priority smallint),
+                lateral (
+                    select from tenure.ready r
+                    where r.queue = g.queue
+                      and (r.priority, r.place) >= (g.low_priority, g.low_place)
+                      and r.priority < g.below_priority
+                    order by r.priority, r.place limit 1) as first
+           where not exists (select from tenure.queue p
+                             where p.name = g.queue and p.paused_at is not null offset 0)),
+       (select extract(epoch from d.due_at - t.now)::double precision
+        from tenure.due d where d.due_at > '-infinity' order by d.due_at limit 1),
+       exists (select from tenure.lease l where l.expires_at <= t.now offset 0)
+from t;
+
 -- name: promote
 -- promote: due tickets go to the end of the line; the token stays. Jobs are locked before tickets,
 -- as everywhere; one that is locked by somebody else waits for the next round.

@@ -1,3 +1,13 @@
+-- name: peek
+-- peek: is there anything to claim, to promote or to sweep?
+select (select json_group_array(q.value) from json_each(:queues) as q
+        where exists (select 1 from tenure.ready r where r.queue = q.value)
+          and not exists (select 1 from tenure.queue p where p.name = q.value and p.paused_at is not null)),
+       (select min(due_at) from tenure.due) - :now,
+       exists (select 1 from tenure.lease where boot = :boot and expires_tick <= :tick)
+       or exists (select 1 from tenure.lease where boot < :boot)
+       or exists (select 1 from tenure.lease where boot > :boot);
+
 -- name: promote
 -- promote: due tickets go to the end of the line; the token stays. The job row remembers the new
 -- place, which is how the second statement finds what the first one moved.
