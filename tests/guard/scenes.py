@@ -41,6 +41,7 @@ IDLE: dict[str, Any] = {
     "heartbeat_seconds": 1.0,
     "promote_seconds": 0.025,
     "sweep_seconds": 0.1,
+    "schedule_seconds": 1.0,
     "idle_poll_seconds": 0.1,
 }
 """The defaults, in a world where everything happens at ten times the speed."""

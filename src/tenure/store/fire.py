@@ -44,7 +44,7 @@ async def fire(scope: Scope, *, now: datetime | None = None) -> Fired:
     another worker is firing just now is left to it.
     """
     for_all_tenants("fire", scope.tenant)
-    wait, early = await scope.transact(partial(_look, now=now), Mode.READ)
+    wait, early = await scope.transact(partial(_look, now=now), Mode.GLANCE)
     is_due = wait is not None and wait <= 0
     if not is_due and not early:
         return Fired(wait_seconds=wait)
@@ -59,7 +59,7 @@ async def fire(scope: Scope, *, now: datetime | None = None) -> Fired:
             jobs += page.jobs
             refused |= page.refused
             after = page.next
-    wait, _ = await scope.transact(partial(_look, now=now), Mode.READ)
+    wait, _ = await scope.transact(partial(_look, now=now), Mode.GLANCE)
     if wait is not None and wait <= 0:
         wait = AGAIN_SECONDS
     return Fired(jobs=tuple(jobs), wait_seconds=wait, refused=refused)

@@ -31,7 +31,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_seconds: float = 10.0
     promote_seconds: float = 0.25
     sweep_seconds: float = 1.0
-    schedule_seconds: float = 5.0
+    schedule_seconds: float = 10.0
     """How soon a schedule that was added or changed meanwhile is noticed, or another clock."""
     prune_seconds: float = 3600.0
     busy_poll_seconds: float = 0.005
