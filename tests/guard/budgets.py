@@ -127,9 +127,9 @@ BUDGETS: Table = {
     "sqlite.claim_nothing": _sqlite(4, 1, 0, 4, 0, 43),
     "sqlite.heartbeat": _sqlite(4, 1, 1, 10, 2.38, 113),
     "sqlite.peek": _sqlite(3, 0, 0, 7, 0, 91),
-    "postgres.enqueue_bulk": _postgres(8, 2, 2000, 4124, 366_900),
+    "postgres.enqueue_bulk": _postgres(5.25, 1.25, 2000, 4124, 366_900),
     # Whom to tell is looked up by the clock: a page more or less.
-    "postgres.enqueue_one": _postgres(3.05, 1.02, 2, 8.7, 510),
+    "postgres.enqueue_one": _postgres(3.02, 1.02, 2, 8.7, 510),
     "postgres.claim": _postgres(2, 2.375, 501, 3542, 59_100),
     "postgres.settle": _postgres(4, 1, 1001, 6988, 221_200),
     "postgres.claim_nothing": _postgres(1, 1, 0, 12.7, 0),

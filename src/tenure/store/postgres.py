@@ -67,6 +67,8 @@ COPY_ROWS = 100
 PLACES_PER_DRAW = 1000
 ID_BLOCK = 64
 """More than 32: see `draw_ids`."""
+BULKS_PER_DRAW = 4
+"""Ids for so many bulks like the present one are drawn at once: each draw waits for the disk."""
 
 _PLANNER = {
     "enable_seqscan": "off",
@@ -361,8 +363,10 @@ class Postgres(Session):
             try:
                 ids.append(self._ids.popleft())  # atomic: threads share the block
             except IndexError:
-                draw = partial(PostgresTx.draw_ids, count=max(count - len(ids), ID_BLOCK))
-                self._ids.extend(await self.transact(cast(Operation[list[int]], draw)))
+                missing = count - len(ids)
+                block = ID_BLOCK if missing <= ID_BLOCK else BULKS_PER_DRAW * missing
+                draw = cast(Operation[list[int]], partial(PostgresTx.draw_ids, count=block))
+                self._ids.extend(await self.transact(draw, Mode.LONE))
         return ids
 
     async def borrow(self, connection: object, *, blocking: bool) -> Tx:
