@@ -306,7 +306,8 @@ PATCHES = (
         f"{MARKED}::test_no_part_of_a_unique_key_can_be_null",
         (
             Edit(f"{STORE}/sql/postgres/migrations/0001.sql",
-                 "    tenant text not null,\n    scope text not null,\n    key text not null,\n",
+                 '    tenant text collate "C" not null,\n    scope text collate "C" not null,\n'
+                 '    key text collate "C" not null,\n',
                  "    tenant text,\n    scope text,\n    key text,\n"),
             Edit(f"{STORE}/sql/postgres/migrations/0001.sql",
                  "primary key (tenant, scope, key)", "unique (tenant, scope, key)"),
