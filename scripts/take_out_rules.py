@@ -360,12 +360,6 @@ PATCHES = (
         (POSTGRES,),
     ),
     Patch(
-        "pause-sees-claims", "pause looks for written leases, not for taken tickets",
-        f"{RACES}::test_pause_returns_only_when_no_claim_from_before_is_open",
-        (sql(POSTGRES, "operate", "claims_in_flight", "'tenure.ready'", "'tenure.lease'"),),
-        (POSTGRES,),
-    ),
-    Patch(
         "one-ticket", "any ticket with the job's token is valid",
         "tests/statements/test_defects.py::test_a_second_ticket_is_not_a_second_attempt",
         (
