@@ -212,9 +212,9 @@ PATCHES = (
         f"{MARKED}::test_a_job_with_a_crash_on_record_is_tried_alone",
         (
             sql(POSTGRES, "claim", "take_tickets", "when j.crashes > 0 then j.id", ""),
-            python("store/sqlite", "trusted = [row for row in rows if not row[10] and",
+            python("store/sqlite_tx", "trusted = [row for row in rows if not row[10] and",
                    "trusted = [row for row in rows if"),
-            python("store/sqlite", "[[row] for row in rows if row[10] and not row[16]]", "[]"),
+            python("store/sqlite_tx", "[[row] for row in rows if row[10] and not row[16]]", "[]"),
         ),
     ),
     Patch(
