@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any, Literal, Protocol
 
 from tenure.errors import InvalidInput
-from tenure.store.session import Joint, Operation, R, Scope
+from tenure.store.session import Joint, Mode, Operation, R, Scope
 from tenure.store.turns import Outcome
 
 WRITING_THREADS = 32
@@ -89,7 +89,7 @@ class GatheringScope(Scope):
         super().__init__(scope.session, scope.tenant, suspends=True)
         self._threads = threads
 
-    async def transact_joint(self, op: Joint[R]) -> R:
+    async def transact_joint(self, op: Joint[R], mode: Mode = Mode.WRITE) -> R:  # noqa: ARG002
         answer: R = await self._threads.gathering().add(op)
         return answer
 
