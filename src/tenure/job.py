@@ -75,6 +75,8 @@ class Feature(IntFlag):
     """Its unique key is given back when it is claimed."""
     PARENTS = 16
     """It was enqueued with parents."""
+    GATE = 32
+    """It waits at a gate, and holds a place there while it runs."""
 
 
 class Until(StrEnum):
@@ -128,6 +130,9 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     retry: Json | None = None
     metadata: Json | None = None
     parents: tuple[int, ...] = ()
+    gate: str | None = None
+    gate_key: str | None = None
+    """Its line there, without the tenant. None: the one for all."""
 
     def __post_init__(self) -> None:
         # A million of these are made in a row: usual values pass without a function call.
@@ -151,6 +156,15 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             check_seconds("timeout_seconds", self.timeout_seconds, least=0.001)
         if self.parents != ():
             check_parents(self.parents)
+        if self.gate is not None or self.gate_key is not None:
+            self._check_gate()
+
+    def _check_gate(self) -> None:
+        if self.gate is None:
+            raise InvalidInput("gate_key goes with a gate; give both or none")
+        check_name("gate", self.gate)
+        if self.gate_key is not None:
+            check_text("gate_key", self.gate_key, MAX_KEY_BYTES)
 
     def _check_encoded(self) -> None:
         if self.metadata is not None:
@@ -266,6 +280,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     unique_until: str | None
     result: str | None
     error: str | None
+    gate: str | None = None
+    gate_key: str | None = None
 
 
 class Event(msgspec.Struct, frozen=True):

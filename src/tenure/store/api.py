@@ -22,6 +22,15 @@ from tenure.job import MAX_NAME_LENGTH, check_int, check_seconds, check_text
 from tenure.store.bell import Bell
 from tenure.store.claim import claim
 from tenure.store.enqueue import enqueue
+from tenure.store.gates import (
+    declare_gates,
+    gate_lines,
+    gate_wait,
+    gates,
+    heal_gates,
+    reset_gate,
+    set_gate,
+)
 from tenure.store.inspect import (
     about,
     count_finished,
@@ -74,7 +83,7 @@ async def _close(scope: Scope) -> None:
 
 Line = Literal["writing", "reading"]
 _READERS = frozenset(
-    {about, get, list_jobs, timeline, progress, workers,
+    {about, get, list_jobs, timeline, progress, workers, gates, gate_lines, gate_wait,
      count_live, count_finished, oldest_ready, paused_queues}
 )  # fmt: skip
 
@@ -158,6 +167,13 @@ class Store:
     announce = _blocking(announce)
     retire = _blocking(retire)
     workers = _blocking(workers)
+    declare_gates = _blocking(declare_gates)
+    set_gate = _blocking(set_gate)
+    reset_gate = _blocking(reset_gate)
+    gates = _blocking(gates)
+    gate_lines = _blocking(gate_lines)
+    gate_wait = _blocking(gate_wait)
+    heal_gates = _blocking(heal_gates)
     migrate = _blocking(_migrate)
     close = _blocking(_close)
 
@@ -248,6 +264,13 @@ class AsyncStore:
     announce = _awaiting(announce)
     retire = _awaiting(retire)
     workers = _awaiting(workers)
+    declare_gates = _awaiting(declare_gates)
+    set_gate = _awaiting(set_gate)
+    reset_gate = _awaiting(reset_gate)
+    gates = _awaiting(gates)
+    gate_lines = _awaiting(gate_lines)
+    gate_wait = _awaiting(gate_wait)
+    heal_gates = _awaiting(heal_gates)
     migrate = _awaiting(_migrate)
 
     async def close(self) -> None:

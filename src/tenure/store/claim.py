@@ -1,13 +1,14 @@
 """claim: tickets are consumed in order, their jobs go on a lease, and a worker holds them."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from operator import itemgetter
 from typing import NamedTuple
 
 from tenure.errors import InvalidInput
-from tenure.job import Claimed, Lease, State, check_int, check_name, check_seconds
+from tenure.job import Claimed, Feature, Lease, State, check_int, check_name, check_seconds
+from tenure.store.gates import pass_gates
 from tenure.store.rows import Ending
 from tenure.store.session import Mode, Row, Scope, Tx, Wanted, for_all_tenants, to_json
 from tenure.store.settle import finish_jobs
@@ -15,6 +16,7 @@ from tenure.store.settle import finish_jobs
 MAX_BLOCK = 10_000
 _VOID_ROUNDS = 1000
 _line_order = itemgetter(1, 2)  # of a ticket: priority, place
+_GATE = int(Feature.GATE)
 _FLAG, _LEASE = 16, 17  # cancellation requested; the lease, None for a void ticket
 
 
@@ -25,6 +27,7 @@ async def claim(
     *,
     lease_seconds: float = 30.0,
     ahead: bool = False,
+    most_gated: int = MAX_BLOCK,
     now: datetime | None = None,
 ) -> list[Lease]:
     """Take up to `queues[name]` jobs from each queue, by priority, then in order of their places.
@@ -32,18 +35,78 @@ async def claim(
     Answers the leases under which the worker now holds them. Jobs with a crash on record come on a
     lease of their own each. An empty answer means that nothing was ready. With `ahead` the worker
     says that it has no free slot yet: should it die, even a job that is alone on its lease is not
-    charged, unless it was reported started.
+    charged, unless it was reported started. At most `most_gated` jobs pass a gate: a worker that
+    claims ahead does not take places there for jobs that it cannot start.
     """
     for_all_tenants("claim", scope.tenant)
     _check(worker, queues, lease_seconds)
-    wanted = Wanted(worker, queues, lease_seconds, ahead)
+    check_int("most_gated", most_gated, 0, MAX_BLOCK)
+    wanted = Wanted(worker, queues, lease_seconds, ahead, most_gated)
+    turns = scope.session.turns
+    if turns.isdisjoint(queues):
+        leases = await _from_line(scope, wanted, now)
+        if turns.isdisjoint(queues):  # as nearly always
+            return leases
+        return leases + await _at_gates(scope, _rest(wanted, leases), now)
+    return await _past_gates(scope, wanted, now)
+
+
+async def _from_line(scope: Scope, wanted: Wanted, now: datetime | None) -> list[Lease]:
+    """Jobs without a gate. Notes for which queues there are others."""
+    turns = scope.session.turns
     for _ in range(_VOID_ROUNDS):
         taken = await scope.transact(partial(_take, wanted=wanted, now=now), Mode.LONE)
+        turns.difference_update(wanted.queues)
+        turns.update(taken.turns)
         if taken.flagged:  # (!) finished as cancelled, not handed out
-            await scope.transact(partial(_cancel, worker=worker, rows=taken.flagged, now=now))
+            await _cancel_flagged(scope, wanted, taken, now)
         if taken.leases or not taken.tickets:
             return taken.leases
     return []  # (!) a claim that consumed only void tickets goes on at once, but not for ever
+
+
+async def _past_gates(scope: Scope, wanted: Wanted, now: datetime | None) -> list[Lease]:
+    """Of jobs at gates and of others, those that stand further ahead come first."""
+    passed = await _pass(scope, wanted, now, first=True)
+    leases = passed.leases
+    rest = _rest(wanted, leases)
+    if not rest.queues:
+        return leases
+    leases = leases + await _from_line(scope, rest, now)
+    rest = _rest(wanted, leases)
+    late = scope.session.turns.difference(passed.looked_at)
+    rest = rest._replace(queues={q: n for q, n in rest.queues.items() if q in late})
+    return leases + await _at_gates(scope, rest, now)
+
+
+async def _at_gates(scope: Scope, wanted: Wanted, now: datetime | None) -> list[Lease]:
+    """Jobs that wait at gates, from what is left to be had."""
+    if not wanted.queues:
+        return []
+    return (await _pass(scope, wanted, now, first=False)).leases
+
+
+async def _pass(scope: Scope, wanted: Wanted, now: datetime | None, *, first: bool) -> "_Taken":
+    if wanted.most_gated < 1:
+        return _Taken(0, [], [], looked_at=frozenset(wanted.queues))
+    op = partial(_take_gated, wanted=wanted, now=now, first=first)
+    taken = await scope.transact(op, Mode.GATE)
+    if taken.flagged:
+        await _cancel_flagged(scope, wanted, taken, now)
+    return taken
+
+
+def _rest(wanted: Wanted, leases: list[Lease]) -> Wanted:
+    """What is still wanted. A claim takes at most one suspect: after that, nothing more."""
+    left = dict(wanted.queues)
+    gated = wanted.most_gated
+    for lease in leases:
+        for job in lease.jobs:
+            left[job.queue] -= 1
+            gated -= bool(job.features & _GATE)
+    queues = {queue: most for queue, most in left.items() if most > 0}
+    has_suspect = any(lease.jobs[0].crashes for lease in leases)
+    return wanted._replace(queues={} if has_suspect else queues, most_gated=max(0, gated))
 
 
 class _Taken(NamedTuple):
@@ -52,15 +115,42 @@ class _Taken(NamedTuple):
     tickets: int
     leases: list[Lease]
     flagged: list[Row]
+    turns: Collection[str] = ()
+    """Queues at whose gates somebody waits."""
+    looked_at: Collection[str] = ()
+    """Queues at whose gates this round has looked."""
 
 
 async def _take(tx: Tx, wanted: Wanted, now: datetime | None) -> _Taken:
     tx.at(now)
     rows = await _claimed_before(tx, wanted.worker) if tx.repeat else []
-    rows = sorted(rows or await tx.take_tickets(wanted), key=_line_order)
+    rows = rows or await tx.take_tickets(wanted)
+    turns = []
+    while rows and rows[-1][1] is None:
+        turns.append(rows.pop()[0])
+    return _taken(tx, wanted, rows)._replace(turns=turns)
+
+
+async def _take_gated(tx: Tx, wanted: Wanted, now: datetime | None, first: bool) -> _Taken:
+    tx.at(now)
+    rows = await _claimed_before(tx, wanted.worker) if tx.repeat else []
+    looked_at: Collection[str] = wanted.queues
+    if not rows:
+        rows, looked_at = await pass_gates(tx, wanted, first=first)
+    return _taken(tx, wanted, rows)._replace(looked_at=frozenset(looked_at))
+
+
+def _taken(tx: Tx, wanted: Wanted, rows: list[Row]) -> _Taken:
+    rows = sorted(rows, key=_line_order)
     flagged = [row for row in rows if row[_FLAG]]
     granted = [row for row in rows if row[_LEASE] is not None and not row[_FLAG]]
     return _Taken(len(rows), _leases(tx, wanted, granted), flagged)
+
+
+async def _cancel_flagged(
+    scope: Scope, wanted: Wanted, taken: _Taken, now: datetime | None
+) -> None:
+    await scope.transact(partial(_cancel, worker=wanted.worker, rows=taken.flagged, now=now))
 
 
 async def _claimed_before(tx: Tx, worker: str) -> list[Row]:

@@ -11,7 +11,7 @@ _NOTHING_SPECIAL = "\t\\N" * 7 + "\n"
 
 def can_copy(job: NewJob) -> bool:
     """COPY is for jobs that stand in line at once; the others need a due time worked out."""
-    return job.delay_seconds is None and job.due_at is None and not job.parents
+    return job.delay_seconds is None and job.due_at is None and not job.parents and job.gate is None
 
 
 def texts(jobs: Sequence[tuple[int, NewJob]], first_place: int, created_at: str) -> tuple[str, str]:

@@ -81,6 +81,15 @@ def _stamp(job: NewJob, tenant: str | None) -> NewJob:
 async def _insert(tx: Tx, new: Numbered) -> None:
     for part in _chunks(new):
         await tx.insert_jobs(part)
+    special = [(id, job) for id, job in new if job.parents or job.gate is not None]
+    if special:
+        await _insert_special(tx, special)
+
+
+async def _insert_special(tx: Tx, new: Numbered) -> None:
+    gated = [id for id, job in new if job.gate is not None]
+    for part in _chunks(gated):
+        await tx.fetch("stand_at_gates", ids=to_json(part))
     children = {id: job for id, job in new if job.parents}
     if children:
         await _join_parents(tx, children)

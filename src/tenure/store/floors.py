@@ -16,7 +16,7 @@ every few seconds is the safety net.
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -97,7 +97,7 @@ class Floors:
         if era == self._era:
             self._candidate = _Candidate(lanes, drawers)
 
-    def ranges(self, queues: Mapping[str, int]) -> str:
+    def ranges(self, queues: Collection[str]) -> str:
         """The stretches of each line in which tickets may stand, in order, as rows of JSON.
 
         Between two stretches of a queue lies the dead part of one lane. Priorities that were never

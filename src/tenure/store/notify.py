@@ -25,6 +25,9 @@ MAX_REMEMBERED = 1000
 LANES_OF = frozenset({"insert_jobs", "put_in_line", "promote", "replay"})
 """They put tickets in line: the last columns of their rows are queue, priority and place."""
 
+QUEUES_OF = frozenset({"resume_queue", "leave_gates", "turned_queues", "heal_turns"})
+"""They let somebody go on who stands in line already: their rows are queues."""
+
 Lane = tuple[str, int]
 
 log = logging.getLogger("tenure.bell")
@@ -52,7 +55,7 @@ class News:
             for *_, queue, priority, place in rows:
                 if place is not None:
                     self.add(queue, priority, place)
-        elif statement == "resume_queue":
+        elif statement in QUEUES_OF:
             for (queue,) in rows:
                 self._lanes[queue, 0] = None  # whoever stands there already is the reason
 

@@ -13,7 +13,7 @@ import random
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -75,6 +75,7 @@ _PLANNER = {
     "jit": "off",
 }
 _LOCK_SECONDS = 5.0
+_GATE_SECONDS = 5
 _MIGRATION_LOCK = 7_364_881_223
 
 
@@ -155,6 +156,24 @@ class PostgresTx(Tx):
         )  # fmt: skip
         self._floors.note_taken({(row[0], row[1]) for row in rows}, len(rows))
         return rows
+
+    async def open_gates(self, queues: Collection[str]) -> list[Row]:
+        rows = await self.fetch(
+            "open_gates", queues=to_json([{"name": name} for name in queues]),
+            ranges=self._floors.ranges(queues),
+        )  # fmt: skip
+        if rows:
+            self._now = rows[0][-1]
+        return rows
+
+    async def look_at_gates(self, rows: Sequence[Mapping[str, object]], turns: int) -> list[Row]:
+        return await self.fetch("look_at_gates", rows=to_json(rows), turns=turns)
+
+    async def take_gated(self, wanted: Wanted, rows: str) -> list[Row]:
+        return await self.fetch(
+            "take_gated", rows=rows, worker=wanted.worker, call=self.call,
+            lease_seconds=wanted.lease_seconds, ahead=wanted.ahead,
+        )  # fmt: skip
 
     async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> list[Row]:
         groups = []
@@ -250,6 +269,7 @@ class Postgres(Session):
         self._idle: list[Wire] = []
         self._ids: deque[int] = deque()
         self.floors = Floors()
+        self.turns = set()
 
     def _notice_fork(self) -> None:
         if self._pid != os.getpid():
@@ -332,13 +352,15 @@ class Postgres(Session):
         parts = ["begin"]
         if mode is Mode.READ:
             parts = ["begin isolation level repeatable read read only"]
+        if mode is Mode.GATE:  # who is stopped while it has gates locked stops all others there
+            parts.append(f"set local idle_in_transaction_session_timeout = '{_GATE_SECONDS}s'")
         if mode is Mode.BEAT:
             parts.append("set local synchronous_commit = off")
         elif mode is not Mode.READ and self._commits_late:  # the user's default is not our promise
             parts.append("set local synchronous_commit = on")
         if self._pooler:
             settings = (_PLANNER if mode is not Mode.READ else {}) | self._limits
-            parts += [f"set local {name} = '{value}'" for name, value in settings.items()]
+            parts[1:1] = [f"set local {name} = '{value}'" for name, value in settings.items()]
         elif mode is Mode.READ:
             parts += [
                 f"set local {name} = 'on'" for name in ("enable_hashjoin", "enable_mergejoin")

@@ -7,7 +7,7 @@ one step. (Driving a coroutine this way costs about 5 microseconds.)
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from datetime import datetime
 from enum import Enum, auto
 from functools import wraps
@@ -35,6 +35,8 @@ class Mode(Enum):
     """Reads one consistent snapshot where the store can."""
     WRITE = auto()
     """Survives power loss once it has answered."""
+    GATE = auto()
+    """The same for a claim that has gates locked: it does not think for long while it has."""
     LONE = auto()
     """The same for an operation of one statement, or of several that may each land alone."""
     BEAT = auto()
@@ -44,13 +46,14 @@ class Mode(Enum):
 class Wanted(NamedTuple):
     """What a worker asks for: so many jobs of each queue, on leases of this length.
 
-    `ahead`: it has no free slot for them yet.
+    `ahead`: it has no free slot for them yet. `most_gated`: no more than so many that pass a gate.
     """
 
     worker: str
     queues: Mapping[str, int]
     lease_seconds: float
     ahead: bool
+    most_gated: int
 
 
 class Tx(ABC):
@@ -88,8 +91,29 @@ class Tx(ABC):
         them on leases: a suspect alone, those to be cancelled together, all others together.
 
         Every ticket comes back; a void one without a job. The last columns are the lease and the
-        time of the claim.
+        time of the claim. The last rows have a queue and nothing else: somebody waits at its gates.
         """
+
+    @abstractmethod
+    async def open_gates(self, queues: Collection[str]) -> list[Row]:
+        """claim: lock the gates at which somebody waits in these queues, those that are free.
+
+        Rows: queue, gate, the columns of its limits, priority and place of the head of the queue's
+        line of jobs without a gate, the time, which is that of all statements from here on.
+        """
+
+    @abstractmethod
+    async def look_at_gates(self, rows: Sequence[Mapping[str, object]], turns: int) -> list[Row]:
+        """claim: the lines whose turn it is at gates that are locked, up to so many turns of each.
+
+        Rows, one per ticket or one for an empty line: queue, gate, key, how many run, whether some
+        of the same line do, the tokens and how old they are, the turns as JSON, how many tickets
+        were asked for, and the ticket: priority, place, suspect.
+        """
+
+    @abstractmethod
+    async def take_gated(self, wanted: Wanted, rows: str) -> list[Row]:
+        """claim: the same as `take_tickets` for these tickets at gates."""
 
     @abstractmethod
     async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> list[Row]:
@@ -131,6 +155,9 @@ Operation = Callable[[Tx], Awaitable[R]]
 
 class Session(ABC):
     """Opens transactions on one database."""
+
+    turns: set[str]
+    """The queues at whose gates somebody waited when a claim last looked."""
 
     @abstractmethod
     async def transact(self, op: Operation[R], mode: Mode = Mode.WRITE) -> R:

@@ -22,6 +22,7 @@ from tenure.lifecycle import (
     after_parents,
     after_settlement,
 )
+from tenure.store.gates import leave_gates, put_in_line
 from tenure.store.rows import Ending, Happening, Ticket, raw
 from tenure.store.session import Done, Mode, Row, Scope, Tx, for_all_tenants, to_json, transaction
 
@@ -33,6 +34,7 @@ _SETTLED = " ".join([*EVENT_OF.values(), "succeeded", "failed", "cancelled", "sk
 
 # Plain numbers: masking an int with an IntFlag costs a microsecond per job.
 _KEY, _NOTES, _CHILDREN = int(Feature.KEY), int(Feature.NOTES), int(Feature.CHILDREN)
+_GATE = int(Feature.GATE)
 
 
 _by_id = attrgetter("id")
@@ -182,7 +184,7 @@ async def _settle_others(
             events.append(_requeued(tx, settlement, worker, claimed_at))
     landed = await finish_jobs(tx, endings)
     if tickets:
-        await tx.fetch("put_in_line", rows=to_json(tickets))
+        await put_in_line(tx, tickets)
         await add_events(tx, events)
         landed |= {(ticket.id, ticket.token) for ticket in tickets}
     return landed
@@ -220,7 +222,7 @@ async def _finish(tx: Tx, endings: list[Ending]) -> tuple[set[tuple[int, int]], 
 
 
 async def _let_go(tx: Tx, finished: list[tuple[int, int, State]]) -> list[int]:
-    """Give back keys, drop notes, note the end on the edges. Answers the children."""
+    """Give back keys and places at gates, drop notes, tell children. Answers the children."""
     keyed = [id for id, features, _ in finished if features & _KEY]
     if keyed:
         await tx.fetch("release_keys", ids=to_json(keyed))
@@ -230,6 +232,8 @@ async def _let_go(tx: Tx, finished: list[tuple[int, int, State]]) -> list[int]:
     ]  # fmt: skip
     if noted:
         await tx.fetch("drop_notes", ids=to_json(noted))
+    if gated := [id for id, features, _ in finished if features & _GATE]:
+        await leave_gates(tx, gated)
     parents = [
         {"id": id, "state": state} for id, features, state in finished
         if features & _CHILDREN
@@ -271,7 +275,7 @@ async def _free_or_end(tx: Tx, ids: list[int]) -> list[Ending]:
             due = tx.time(tx.when_or_none(due_at))
             tickets.append(Ticket(id, token, due_at=due, reason=move.reason))
     if tickets:
-        await tx.fetch("put_in_line", rows=to_json(tickets))
+        await put_in_line(tx, tickets)
         await add_events(tx, [Happening(t.id, t.token, "freed") for t in tickets])
     return endings
 

@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import islice
@@ -26,12 +26,14 @@ from typing import Any
 import apsw
 
 from tenure.errors import InvalidInput, StoreBusy, StoreError, ValueRefused
+from tenure.gate import line_name
 from tenure.job import Feature, Json, NewJob, Unique
 from tenure.store import migrate
 from tenure.store import sqlite_driver as driver
 from tenure.store.bell import Bell, Ring
 from tenure.store.bell_sqlite import SQLiteBell
 from tenure.store.boot import EPOCH, MICROSECOND, Clock, boot_id
+from tenure.store.gates_sqlite import look_at_gates
 from tenure.store.rows import features_of, is_plain
 from tenure.store.session import (
     Done,
@@ -90,7 +92,7 @@ class SQLiteTx(Tx):
         """Row by row with bound values: three times as fast here as taking a JSON batch apart."""
         now: int = self._now["now"]
         [(last,)] = await self.fetch("draw_places", count=len(jobs))
-        rows = []
+        rows, gated = [], []
         for place, (id, job) in enumerate(jobs, last - len(jobs) + 1):
             if is_plain(job):
                 rows.append(
@@ -100,14 +102,20 @@ class SQLiteTx(Tx):
                 continue
             due = self._due(job, now)
             key = _NO_KEY if job.unique is None else _key(job, job.unique)
+            stands = due is None and not job.parents
+            if job.gate is not None:
+                line = line_name(job.tenant, job.gate_key)
+                gated.append((job.gate, line, place if stands else None, id))
             rows.append(
-                (id, None if due is not None or job.parents else place, now, due,
+                (id, place if stands and job.gate is None else None, now, due,
                  job.timeout_seconds, job.priority, job.max_attempts, features_of(job), job.tenant,
                  job.queue, job.task, job.args.decode(), _text(job.retry), _text(job.metadata),
                  "parents" if job.parents else None, *key)
             )  # fmt: skip
         await self._each("insert_job", rows)
         await self.fetch("insert_tickets", first=jobs[0][0], last=jobs[-1][0])
+        if gated:
+            await self._each("set_gate_of", gated)
 
     def _due(self, job: NewJob, now: int) -> int | None:
         """The due time in microseconds, or None when the job may stand in line at once."""
@@ -118,9 +126,12 @@ class SQLiteTx(Tx):
 
     async def take_tickets(self, wanted: Wanted) -> list[Row]:
         taken: list[Row] = []
+        turns: list[Row] = []
         suspect: list[Row] = []
         for queue, most in wanted.queues.items():
             rows = await self.fetch("take_tickets", queue=queue, most=most)
+            if rows and rows[-1][1] is None:
+                turns.append(rows.pop())
             if not suspect:  # one per claim, in all queues
                 suspect = await self.fetch("take_suspect", queue=queue)
                 rows = sorted(rows + suspect, key=_line_order)[:most]
@@ -132,6 +143,19 @@ class SQLiteTx(Tx):
                 _, priority, place, *_ = trusted[-1]
                 await self.fetch("drop_tickets", queue=queue, priority=priority, place=place)
             taken += rows
+        return await self._put_on_leases(wanted, taken) + turns
+
+    async def open_gates(self, queues: Collection[str]) -> list[Row]:
+        return [row for queue in queues for row in await self.fetch("open_gates", queue=queue)]
+
+    async def look_at_gates(self, rows: Sequence[Mapping[str, object]], turns: int) -> list[Row]:
+        return await look_at_gates(self, rows, turns)
+
+    async def take_gated(self, wanted: Wanted, rows: str) -> list[Row]:
+        taken = await self.fetch("take_gated", rows=rows)
+        await self.fetch("drop_gated", rows=rows)
+        live = [row[3] for row in taken if row[3] is not None]
+        await self.fetch("hold_at_gates", ids=to_json(live))
         return await self._put_on_leases(wanted, taken)
 
     async def _put_on_leases(self, wanted: Wanted, taken: list[Row]) -> list[Row]:
@@ -273,6 +297,7 @@ class SQLite(Session):
         self._file: tuple[int, int] | None = None
         self._processes: list[_Process] = [_Process()]  # of this process and of its ancestors
         self._closed = False
+        self.turns = set()
         _sessions.add(self)
         try:
             with _fork_lock:  # threads that open one file must not take each other for strangers

@@ -9,6 +9,7 @@ import msgspec
 from tenure.errors import StoreBusy
 from tenure.job import Beat, check_int, check_name, check_seconds
 from tenure.lifecycle import Move, Standing, after_crash
+from tenure.store.gates import put_in_line, stand_at_gates
 from tenure.store.rows import Ending, Happening, Ticket
 from tenure.store.session import Mode, Row, Scope, Tx, for_all_tenants, to_json, transaction
 from tenure.store.settle import add_events, finish_jobs
@@ -35,6 +36,7 @@ async def promote(tx: Tx, *, most: int = 1000, now: datetime | None = None) -> i
     check_int("most", most, 1, MAX_PAGE)
     tx.at(now)
     promoted = await tx.fetch("promote", most=most)
+    await stand_at_gates(tx, promoted)
     if not promoted:
         await tx.fetch("drop_void_due", most=most)
     return len(promoted)
@@ -163,7 +165,7 @@ async def _take_back(tx: Tx, lease: Row) -> tuple[int, int]:
         detail = {"claimed_at": tx.when(claimed_at), "charged": charged, "reason": move.reason}
         events.append(Happening(id, token, "crashed", worker, detail))
     if tickets:
-        await tx.fetch("put_in_line", rows=to_json(tickets))
+        await put_in_line(tx, tickets)
     await add_events(tx, events)
     await finish_jobs(tx, endings)
     await _shrink(tx, lease_id, pairs)

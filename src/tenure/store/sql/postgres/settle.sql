@@ -24,10 +24,11 @@ with batch as materialized (
 insert into tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
     state, priority, attempts, max_attempts, crashes, features, tenant, queue, task, args, worker,
-    result, retry, metadata, unique_scope, unique_key, unique_until)
+    result, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key)
 select id, token, created_at, claimed_at, coalesce(:now::timestamptz, clock_timestamp()), duration, timeout_seconds, unique_seconds,
        'succeeded', priority, attempts + 1, max_attempts, crashes, features, tenant, queue, task,
-       args, :worker, result, retry, metadata, unique_scope, unique_key, unique_until
+       args, :worker, result, retry, metadata, unique_scope, unique_key, unique_until, gate,
+       gate_key
 from gone
 returning id, token, features;
 
@@ -51,12 +52,12 @@ with batch as materialized (
 insert into tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
     state, priority, attempts, max_attempts, crashes, features, tenant, queue, task, args, worker,
-    error, reason, retry, metadata, unique_scope, unique_key, unique_until)
+    error, reason, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key)
 select id, token, created_at, (select claimed_at from tenure.lease l where l.id = gone.lease),
        coalesce(:now::timestamptz, clock_timestamp()), duration, timeout_seconds, unique_seconds,
        gone.state::tenure.state, priority, attempts + coalesce(charged, 0), max_attempts,
        crashes + coalesce(crashed, 0), features, tenant, queue, task, args, worker, last_error, why, retry, metadata,
-       unique_scope, unique_key, unique_until
+       unique_scope, unique_key, unique_until, gate, gate_key
 from gone
 returning id, token, features;
 
@@ -74,7 +75,8 @@ order by j.id;
 
 -- name: put_in_line
 -- retry, snooze, release, sweep, unhold, move, free: token + 1 and a new ticket at the end of the
--- line, or none when the job is held. Called only for jobs locked in this transaction.
+-- line, or none when the job is held. Called only for jobs locked in this transaction. Tickets of
+-- gates: see `stand_at_gates`.
 with t as materialized (select coalesce(:now::timestamptz, clock_timestamp()) as now),
 batch as materialized (
     select b.*, nullif(greatest(coalesce(b.due_at, t.now + b.delay * interval '1 second'), t.now), t.now) as due
@@ -91,16 +93,17 @@ batch as materialized (
         priority = coalesce(b.priority, j.priority)
     from batch b, t
     where j.id = any (array[b.id]) and j.token = b.token
-    returning j.id, j.token, j.queue, j.priority, j.place, j.due_at, j.parked, j.crashes
+    returning j.id, j.token, j.queue, j.priority, j.place, j.due_at, j.parked, j.crashes, j.features,
+              j.gate
 ), queued as (
     insert into tenure.ready (place, job_id, token, priority, queue, suspect)
     select place, id, token, priority, queue, crashes > 0
-    from moved where parked is null and due_at is null
+    from moved where parked is null and due_at is null and gate is null
 ), scheduled as (
     insert into tenure.due (due_at, job_id, token)
     select due_at, id, token from moved where parked is null and due_at is not null
 )
-select id, queue, priority, place from moved;
+select id, features, queue, priority, place from moved;
 
 -- name: add_events
 -- every transition: the lines of jobs' stories, in the transaction that makes them true.

@@ -1,0 +1,234 @@
+"""Gates: how many jobs may run at once, how many in a time, and whose turn it is. Pure.
+
+    @app.task(gate=Gate("audio", max_running=1))                      # one at a time, everywhere
+    @app.task(gate=Gate("doc", max_running=1, key=lambda doc_id: doc_id))     # in order, per document
+    @app.task(gate=Gate("api", rate=10, per_seconds=1, burst=20))
+    @app.task(gate=Gate("mail", fair_by="tenant"))                    # tenants take turns
+
+Jobs wait at a gate in lines, one per key, and lines take turns. With `key` each line has limits of
+its own; otherwise all lines share them.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from tenure.errors import InvalidInput, OutOfRange
+from tenure.job import MAX_KEY_BYTES, check_int, check_name, check_seconds, check_text
+
+MAX_RUNNING_LIMIT = 1_000_000
+MAX_RATE = 1e6
+MAX_BURST = 1_000_000
+SEPARATOR = "\x1f"
+"""Between tenant and key. Neither can have it: it is not printable."""
+
+KeyOf = Callable[..., object] | Literal["tenant"]
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a gate allows. None: as much as there is."""
+
+    max_running: int | None = None
+    """So many jobs on leases at once."""
+    rate: float | None = None
+    """So many jobs may start in `per_seconds`."""
+    per_seconds: float = 1.0
+    burst: int | None = None
+    """So many may start at once after a quiet time. None: as many as in `per_seconds`."""
+    keyed: bool = False
+    """Each key has these limits for itself."""
+
+    def __post_init__(self) -> None:
+        if self.max_running is not None:
+            check_int("max_running", self.max_running, 1, MAX_RUNNING_LIMIT)
+        if self.rate is not None:
+            _check_rate(self.rate)
+        check_seconds("per_seconds", self.per_seconds, least=0.001)
+        if self.burst is not None:
+            check_int("burst", self.burst, 1, MAX_BURST)
+            if self.rate is None:
+                raise InvalidInput("burst goes with a rate; for jobs at once give max_running")
+
+    @property
+    def capacity(self) -> float:
+        """How many tokens its bucket holds."""
+        if self.rate is None:
+            return math.inf
+        return float(self.burst or max(1, math.ceil(self.rate)))
+
+    def filled(self, tokens: float | None, age_seconds: float) -> float:
+        """A bucket that had so many tokens so long ago. A clock that went back adds none."""
+        if self.rate is None or tokens is None:
+            return self.capacity
+        return min(self.capacity, tokens + max(0.0, age_seconds) * self.rate / self.per_seconds)
+
+    def seconds_to_token(self, tokens: float) -> float:
+        """How long until the bucket has a whole one."""
+        assert self.rate is not None
+        return max(0.0, (1.0 - tokens) * self.per_seconds / self.rate)
+
+
+def _check_rate(rate: object) -> None:
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= MAX_RATE:
+        raise OutOfRange(f"rate must be above 0 and at most {MAX_RATE:g}, not {rate!r:.60}")
+
+
+class Gate:
+    """What a task says of its gate. `key` and `fair_by` see the arguments of each call.
+
+    `key` and `fair_by` are functions of the task's arguments, or `"tenant"`. What they answer is
+    turned into text. Tasks that name the same gate share it, and so must say the same of it.
+    """
+
+    __slots__ = ("fair_by", "key", "limits", "name")
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        max_running: int | None = None,
+        rate: float | None = None,
+        per_seconds: float = 1.0,
+        burst: int | None = None,
+        key: KeyOf | None = None,
+        fair_by: KeyOf | None = None,
+    ) -> None:
+        check_name("gate", name)
+        for what, given in (("key", key), ("fair_by", fair_by)):
+            if not (given is None or given == "tenant" or callable(given)):
+                raise InvalidInput(
+                    f'{what} is a function of the task\'s arguments, or "tenant", not {given!r:.60}'
+                )
+        if key is not None and fair_by is not None:
+            raise InvalidInput("give key or fair_by, not both: keys take turns anyway")
+        self.name = name
+        self.key, self.fair_by = key, fair_by
+        self.limits = Limits(
+            max_running=max_running, rate=rate, per_seconds=per_seconds, burst=burst,
+            keyed=key is not None,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"<Gate {self.name}>"
+
+    def line_of(self, arguments: dict[str, Any]) -> str | None:
+        """The key of a call, without its tenant; None where all calls stand in one line."""
+        by = self.key if self.key is not None else self.fair_by
+        if by is None:
+            return None
+        return "" if by == "tenant" else _text(by(**arguments))
+
+
+def _text(key: object) -> str:
+    text = key if isinstance(key, str) else str(key)
+    check_text("the key of a gate", text, MAX_KEY_BYTES)
+    return text
+
+
+def line_name(tenant: str, key: str | None) -> str:
+    """A line as it is stored: every key contains the tenant."""
+    return "" if key is None else f"{tenant}{SEPARATOR}{key}"
+
+
+def shown(key: str) -> str:
+    """The same as people read it."""
+    tenant, _, own = key.partition(SEPARATOR)
+    return f"{tenant}/{own}" if tenant and own else tenant or own
+
+
+# --- whose turn it is -------------------------------------------------------------------------------
+
+
+class Waiting(NamedTuple):
+    """A ticket at a gate."""
+
+    priority: int
+    place: int
+    suspect: bool
+
+
+@dataclass(slots=True)
+class Room:
+    """What limits still allow; shared by the lines that share the limits."""
+
+    running: float = math.inf
+    tokens: float = math.inf
+    taken: int = 0
+
+
+@dataclass(slots=True)
+class Line:
+    """The head of one line: its tickets as far as they were read, and the turns that named it."""
+
+    queue: str
+    gate: str
+    key: str
+    limits: Limits
+    room: Room
+    turns: list[tuple[int, int]]
+    tickets: list[Waiting]
+    more: bool
+    """There are more tickets behind these."""
+    holders: bool
+    """Jobs of this line run; the end of each writes a turn."""
+    passed: list[Waiting] = field(default_factory=list)
+
+
+def admit(lines: Sequence[Line], most: dict[str, int], *, at_most: int) -> None:
+    """Let tickets pass, one of each line in turn, as far as there is room. Notes them on the lines.
+
+    `most` of each queue, and `at_most` in all. A lower priority goes first. At most one suspect
+    passes, and nobody overtakes one in its line.
+    """
+    suspects = True
+    heads = [(line.tickets[0].priority, 0, n) for n, line in enumerate(lines) if line.tickets]
+    heapify(heads)
+    while heads and at_most > 0:
+        _, count, n = heappop(heads)
+        line = lines[n]
+        ticket, room = line.tickets[count], line.room
+        if room.running < 1 or room.tokens < 1 or most[line.queue] < 1:
+            continue
+        if ticket.suspect:
+            if not suspects:
+                continue
+            suspects = False
+        room.running, room.tokens, room.taken = room.running - 1, room.tokens - 1, room.taken + 1
+        most[line.queue] -= 1
+        at_most -= 1
+        line.passed.append(ticket)
+        if count + 1 < len(line.tickets):
+            heappush(heads, (line.tickets[count + 1].priority, count + 1, n))
+
+
+class Next(NamedTuple):
+    """What becomes of a line's turns: those in `gone` are used up. `again`: one at the end, which
+    counts after `wait_seconds`, if these are given."""
+
+    gone: list[tuple[int, int]]
+    again: bool = False
+    wait_seconds: float | None = None
+
+
+def next_turn(line: Line, landed: int, *, alone: bool) -> Next:
+    """After `landed` jobs of it have truly passed. `alone`: nobody else waits for a turn.
+
+    A turn is used up when its line is empty, or when the end of a job of the same line will write
+    the next one. In all other cases one stays.
+    """
+    all_landed = landed == len(line.passed)
+    if all_landed and landed == len(line.tickets) and not line.more:
+        return Next(line.turns)
+    runs = line.holders or landed > 0
+    if line.room.running < 1 and line.limits.keyed and runs and all_landed:
+        return Next(line.turns)
+    if line.room.tokens < 1 and line.limits.rate is not None:
+        wait = line.limits.seconds_to_token(line.room.tokens)
+        return Next(line.turns, again=True, wait_seconds=wait)
+    if line.passed and not alone:
+        return Next(line.turns, again=True)
+    return Next(line.turns[1:])

@@ -1,0 +1,369 @@
+"""Gates: who waits, who may pass, and what is allowed. See gate.py for how turns are taken.
+
+A job with a gate has its ticket in `gated`. It passes in a claim, and from then on a row of
+`gate_hold` says that it runs; the end of its attempt, whoever brings it about, removes that row.
+So a limit is held by leases: a worker that died gives its places back with the sweep.
+
+Turns say at which lines to look. No wake-up is lost, because
+- whoever puts a ticket in line writes a turn in the same transaction, and so does whoever frees a
+  place, without looking who waits;
+- only a claim that has the gate locked takes turns away, those that it has seen, and only of a line
+  that it has seen, in a later statement, to be empty, or to be full with a job of this very line
+  running: the end of that job writes the next turn.
+Nobody but claims, and who changes limits, ever waits for a gate.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
+from typing import NamedTuple
+
+import msgspec
+
+from tenure.errors import InvalidInput, JobNotFound
+from tenure.gate import Limits, Line, Next, Room, Waiting, admit, next_turn
+from tenure.job import Feature, check_name
+from tenure.store.rows import Ticket
+from tenure.store.session import (
+    Mode,
+    Row,
+    Tx,
+    Wanted,
+    for_all_tenants,
+    to_json,
+    transaction,
+)
+
+TURNS_AT_ONCE = 500
+MAX_AHEAD = 1000
+MAX_LINES = 20
+_GATE = int(Feature.GATE)
+_NOBODY = (float("inf"), 0.0)
+
+Key = tuple[str, str, str]
+
+
+async def put_in_line(tx: Tx, tickets: list[Ticket]) -> None:
+    """retry, snooze, release, sweep, unhold, move, free: a new ticket, at its gate if it has one.
+
+    What an attempt that has ended by this held there is free.
+    """
+    rows = await tx.fetch("put_in_line", rows=to_json(tickets))
+    gated = [row[0] for row in rows if row[1] & _GATE]
+    if gated:
+        await leave_gates(tx, gated)
+        await tx.fetch("stand_at_gates", ids=to_json(gated))
+
+
+async def stand_at_gates(tx: Tx, rows: list[Row]) -> None:
+    """promote, replay: jobs (id, features, ...) just put in line get their tickets at gates."""
+    gated = [row[0] for row in rows if row[1] & _GATE]
+    if gated:
+        await tx.fetch("stand_at_gates", ids=to_json(gated))
+
+
+async def leave_gates(tx: Tx, ids: list[int]) -> None:
+    """The attempts of these jobs have ended: what they held at gates is free."""
+    await tx.fetch("leave_gates", ids=to_json(ids))
+
+
+class Passed(NamedTuple):
+    """What passed, as rows of `take_tickets`, and the queues whose gates were looked at."""
+
+    rows: list[Row]
+    queues: Collection[str]
+
+
+async def pass_gates(tx: Tx, wanted: Wanted, *, first: bool) -> Passed:
+    """claim: take jobs that wait at gates, as far as these allow it.
+
+    `first`: only from queues where they stand before all jobs without a gate.
+    """
+    opened = await tx.open_gates(wanted.queues)
+    gates = {(row[0], row[1]): Limits(
+        max_running=row[2], rate=row[3], per_seconds=row[4], burst=row[5], keyed=bool(row[6])
+    ) for row in opened}  # fmt: skip
+    if not gates:
+        return Passed([], wanted.queues)
+    lines = await _look(tx, wanted, gates)
+    heads = {row[0]: (row[7], row[8]) for row in opened if row[7] is not None} if first else {}
+    late = {queue for queue, head in heads.items() if head < _best(lines, queue) < _NOBODY}
+    lines = [line for line in lines if line.queue not in late]
+    admit(lines, dict(wanted.queues), at_most=wanted.most_gated)
+    picked = [_named(line, ticket) for line in lines for ticket in line.passed]
+    taken = await tx.take_gated(wanted, to_json(picked)) if picked else []
+    await _go_on(tx, lines, {(row[0], row[2]) for row in taken if row[3] is not None})
+    return Passed(taken, wanted.queues.keys() - late)
+
+
+async def _look(tx: Tx, wanted: Wanted, gates: Mapping[tuple[str, str], Limits]) -> list[Line]:
+    asked = [
+        {"queue": queue, "gate": gate, "keyed": limits.keyed, "max_running": limits.max_running,
+         "most": min(wanted.queues[queue], wanted.most_gated)}
+        for (queue, gate), limits in gates.items()
+    ]  # fmt: skip
+    lines: dict[Key, Line] = {}
+    rooms: dict[tuple[str, str], Room] = {}
+    for (
+        queue,
+        gate,
+        key,
+        running,
+        holders,
+        tokens,
+        age,
+        turns,
+        most,
+        *ticket,
+    ) in await tx.look_at_gates(asked, TURNS_AT_ONCE):
+        line = lines.get((queue, gate, key))
+        if line is None:
+            limits = gates[queue, gate]
+            room = rooms.setdefault(
+                (gate, key if limits.keyed else ""), _room(limits, running, tokens, age)
+            )
+            line = lines[queue, gate, key] = Line(
+                queue, gate, key, limits, room, [(p, n) for p, n in msgspec.json.decode(turns)],
+                [], more=False, holders=bool(holders),
+            )  # fmt: skip
+        if ticket[0] is None:
+            continue
+        asked_for = int(min(most, 1 + max(0.0, _room(line.limits, running, None, 0.0).running)))
+        if len(line.tickets) + 1 < asked_for:
+            line.tickets.append(Waiting(ticket[0], ticket[1], bool(ticket[2])))
+        else:
+            line.more = True
+    return list(lines.values())
+
+
+def _room(limits: Limits, running: int, tokens: float | None, age: float | None) -> Room:
+    room = Room(tokens=limits.filled(tokens, age or 0.0))
+    if limits.max_running is not None:
+        room.running = limits.max_running - running
+    return room
+
+
+def _best(lines: Iterable[Line], queue: str) -> tuple[float, float]:
+    """The lowest priority and place among the tickets of a queue."""
+    heads = [line.tickets[0][:2] for line in lines if line.queue == queue and line.tickets]
+    return min(heads, default=_NOBODY)
+
+
+def _named(line: Line, ticket: Waiting) -> dict[str, object]:
+    return {"queue": line.queue, "gate": line.gate, "key": line.key,
+            "priority": ticket.priority, "place": ticket.place}  # fmt: skip
+
+
+async def _go_on(tx: Tx, lines: list[Line], landed: set[tuple[str, int]]) -> None:
+    """Turns that are used up go, others come; what was used of tokens is written down."""
+    count: dict[tuple[str, str], int] = {}
+    for line in lines:
+        count[line.queue, line.gate] = count.get((line.queue, line.gate), 0) + 1
+    gone: list[dict[str, object]] = []
+    again: list[dict[str, object]] = []
+    for line in lines:
+        passed = sum((line.queue, ticket.place) in landed for ticket in line.passed)
+        step = next_turn(line, passed, alone=count[line.queue, line.gate] == 1)
+        named: dict[str, object] = {"queue": line.queue, "gate": line.gate}
+        gone += [named | {"priority": priority, "n": n} for priority, n in step.gone]
+        if step.again:
+            again.append(named | _at_the_end(line, step, len(again)))
+    if gone or again:
+        await tx.fetch("pass_turns", gone=to_json(gone), again=to_json(again))
+    used = {
+        (line.gate, line.key if line.limits.keyed else ""): line.room
+        for line in lines if line.limits.rate is not None and line.room.taken
+    }  # fmt: skip
+    if used:
+        rows = [{"gate": gate, "key": key, "tokens": r.tokens} for (gate, key), r in used.items()]
+        await tx.fetch("fill_buckets", rows=to_json(rows))
+
+
+def _at_the_end(line: Line, step: Next, i: int) -> dict[str, object]:
+    left = line.tickets[len(line.passed) :]
+    priority = left[0].priority if left else line.turns[0][0]
+    return {"i": i, "priority": priority, "key": line.key, "wait": step.wait_seconds}
+
+
+# --- what is allowed ---------------------------------------------------------------------------
+
+
+class GateSeen(msgspec.Struct, frozen=True):
+    """A gate as anybody may see it."""
+
+    name: str
+    limits: Limits
+    declared: Limits | None
+    """What the code says; None: no code has said anything."""
+    by_hand: bool
+    """Somebody has set the limits: what code says does not count until `reset_gate`."""
+    running: int
+    waiting: int
+    lines: int
+    """How many keys somebody waits with."""
+
+
+class LineSeen(msgspec.Struct, frozen=True):
+    """One line at a gate."""
+
+    queue: str
+    key: str
+    waiting: int
+    running: int
+
+
+class GateWait(msgspec.Struct, frozen=True):
+    """How a job stands at its gate."""
+
+    gate: str
+    running: int
+    limits: Limits
+    before: int
+    """Jobs before it in its line, counted up to 1000."""
+    token_seconds: float
+    """Until the gate lets another one start, as far as its rate goes."""
+
+
+@transaction(Mode.WRITE)
+async def declare_gates(
+    tx: Tx, gates: Mapping[str, Limits], *, now: datetime | None = None
+) -> list[str]:
+    """Say what code says of gates. What was set by hand stays. Answers the gates that changed."""
+    tx.at(now)
+    known = {
+        name: (None if declared is None else _limits(declared), bool(by_hand))
+        for name, declared, by_hand in await tx.fetch("declared_gates", names=to_json([*gates]))
+    }
+    changed = []
+    for name in sorted(gates):
+        check_name("gate", name)
+        limits = gates[name]
+        declared, by_hand = known.get(name, (None, False))
+        if declared == limits:
+            continue
+        [row] = await tx.fetch("lock_gate", name=name) or [(name, *_columns(limits), False, None)]
+        kept = _limits_of(row) if by_hand else limits
+        await _write(tx, name, kept, by_hand=by_hand, declared=limits)
+        changed.append(name)
+    return changed
+
+
+@transaction(Mode.WRITE)
+async def set_gate(tx: Tx, name: str, limits: Limits, *, now: datetime | None = None) -> None:
+    """Change what a gate allows, at once and for all workers, until `reset_gate`.
+
+    What runs already goes on: after a limit was lowered more may run than it says, for a while.
+    """
+    for_all_tenants("set_gate", tx.tenant)
+    tx.at(now)
+    row = await _lock(tx, name)
+    if bool(row[5]) != limits.keyed:
+        limits = msgspec.structs.replace(limits, keyed=bool(row[5]))
+    await _write(tx, name, limits, by_hand=True, declared=row[7] and _limits(row[7]))
+
+
+@transaction(Mode.WRITE)
+async def reset_gate(tx: Tx, name: str, *, now: datetime | None = None) -> bool:
+    """Let count again what code says of a gate. Answers whether anything was set by hand.
+
+    A gate of which no code has said anything, and at which nobody waits, is forgotten.
+    """
+    for_all_tenants("reset_gate", tx.tenant)
+    tx.at(now)
+    row = await _lock(tx, name)
+    if row[7] is None and await tx.fetch("drop_gate", name=name):
+        await tx.fetch("drop_buckets", name=name)
+        return bool(row[6])
+    declared = None if row[7] is None else _limits(row[7])
+    await _write(tx, name, declared or Limits(keyed=bool(row[5])), by_hand=False, declared=declared)
+    return bool(row[6])
+
+
+async def _lock(tx: Tx, name: str) -> Row:
+    check_name("gate", name)
+    rows = await tx.fetch("lock_gate", name=name)
+    if not rows:
+        raise InvalidInput(f"there is no gate {name}; list them, or start a worker that has it")
+    return rows[0]
+
+
+async def _write(
+    tx: Tx, name: str, limits: Limits, *, by_hand: bool, declared: Limits | None
+) -> None:
+    """What was allowed before has made lines wait: everybody gets a turn."""
+    await tx.fetch(
+        "write_gate", name=name, max_running=limits.max_running, rate=limits.rate,
+        per_seconds=limits.per_seconds, burst=limits.burst, keyed=limits.keyed, by_hand=by_hand,
+        declared=None if declared is None else to_json(declared),
+    )  # fmt: skip
+    await tx.fetch("reopen_gate", name=name)
+    await tx.fetch("turned_queues", name=name)
+
+
+def _columns(limits: Limits) -> tuple[object, ...]:
+    return limits.max_running, limits.rate, limits.per_seconds, limits.burst, limits.keyed
+
+
+def _limits_of(row: Row) -> Limits:
+    """Of a row: name, then the columns of its limits."""
+    return Limits(
+        max_running=row[1], rate=row[2], per_seconds=row[3], burst=row[4], keyed=bool(row[5])
+    )
+
+
+def _limits(text: str) -> Limits:
+    return msgspec.json.decode(text, type=Limits)
+
+
+@transaction(Mode.READ)
+async def gates(tx: Tx, *, name: str | None = None, now: datetime | None = None) -> list[GateSeen]:
+    """The gates, or one of them: what each allows, how many run, how many wait."""
+    for_all_tenants("gates", tx.tenant)
+    tx.at(now)
+    return [
+        GateSeen(row[0], _limits_of(row), None if row[7] is None else _limits(row[7]), bool(row[6]),
+                 row[8], row[9], row[10])
+        for row in await tx.fetch("list_gates", name=name)
+    ]  # fmt: skip
+
+
+@transaction(Mode.READ)
+async def gate_lines(tx: Tx, name: str, *, now: datetime | None = None) -> list[LineSeen]:
+    """The longest lines at a gate."""
+    for_all_tenants("gate_lines", tx.tenant)
+    tx.at(now)
+    rows = await tx.fetch("busiest_lines", name=name, most=MAX_LINES)
+    return [LineSeen(*row) for row in rows]
+
+
+@transaction(Mode.READ)
+async def gate_wait(tx: Tx, id: int, *, now: datetime | None = None) -> GateWait | None:
+    """How a job stands at its gate; None when it stands at none."""
+    tx.at(now)
+    rows = await tx.fetch("gate_of_job", id=id)
+    jobs = await tx.fetch("get_job", id=id, tenant=tx.tenant)
+    if not jobs:
+        raise JobNotFound(f"there is no job {id}")
+    if not rows or rows[0][0] is None:
+        return None
+    place, running, tokens, age = rows[0][0], rows[0][6], rows[0][7], rows[0][8]
+    limits = _limits_of(rows[0])
+    queue, priority, gate, key = jobs[0][5], jobs[0][6], jobs[0][31], jobs[0][32]
+    [(before,)] = await tx.fetch(
+        "before_job", queue=queue, gate=gate, key=key, priority=priority, place=place,
+        most=MAX_AHEAD,
+    )  # fmt: skip
+    seconds = 0.0
+    if limits.rate is not None:
+        seconds = limits.seconds_to_token(limits.filled(tokens, age or 0.0))
+    return GateWait(gate, running, limits, before, seconds)
+
+
+@transaction(Mode.WRITE)
+async def heal_gates(tx: Tx, *, now: datetime | None = None) -> int:
+    """Give a turn to every line in which somebody waits without one, and free what nobody holds.
+
+    Nothing of this should ever be needed. Answers how many rows were put right.
+    """
+    for_all_tenants("heal_gates", tx.tenant)
+    tx.at(now)
+    return len(await tx.fetch("heal_holds")) + len(await tx.fetch("heal_turns"))

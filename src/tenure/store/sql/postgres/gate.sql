@@ -1,0 +1,302 @@
+-- Who waits at gates, and who may pass. A job with a gate has its ticket in `gated`.
+
+-- name: stand_at_gates
+-- enqueue, promote, retry, snooze, release, sweep, unhold, move, free, replay: tickets of jobs that
+-- have just been put in line, and a turn for each line. No lock is taken that others wait for.
+with standing as materialized (
+    select j.* from tenure.job j
+    where j.id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
+      and j.gate is not null and j.place is not null and j.parked is null and j.due_at is null
+), lined as (
+    insert into tenure.gated (place, job_id, token, priority, suspect, queue, gate, key)
+    select place, id, token, priority, crashes > 0, queue, gate, gate_key from standing
+)
+insert into tenure.turn (queue, gate, priority, key)
+select queue, gate, min(priority), gate_key from standing
+group by queue, gate, gate_key order by min(place);
+
+-- name: leave_gates
+-- succeed, fail, skip, abort, cancel, retry, snooze, release, sweep: the end of an attempt frees what
+-- it held, and writes a turn, whether or not it sees somebody wait: who comes later finds the line
+-- full until this is committed, and takes his own turn away. Answers the queues in which somebody
+-- waits, for `notify`.
+with gone as (
+    delete from tenure.gate_hold
+    where job_id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
+    returning queue, gate, key
+), freed as materialized (
+    select f.queue, f.gate, f.key, head.priority
+    from (select distinct queue, gate, key from gone) as f left join lateral (
+        select g.priority from tenure.gated g
+        where g.queue = f.queue and g.gate = f.gate and g.key = f.key
+        order by g.priority, g.place limit 1) as head on true
+), passed as (
+    insert into tenure.turn (queue, gate, priority, key)
+    select queue, gate, coalesce(priority, 0), key from freed
+)
+select distinct f.queue from freed f
+where f.priority is not null
+   or exists (select from tenure.turn t where t.queue = f.queue and t.gate = f.gate offset 0);
+
+-- name: open_gates
+-- claim: the gates at which somebody waits in these queues, locked one claim at a time; what
+-- another claim has locked is left for later. The empty insert takes the lock by which `pause` sees
+-- a claim in flight. A gate that nobody has declared has no limits.
+-- Answers, with each, the head of the queue's line of jobs without a gate.
+with locked as (
+    insert into tenure.gated (place, job_id, token, priority, queue, gate, key)
+    select 0, 0, 0, 0, '', '', '' where false
+), clock as materialized (
+    select coalesce(:now::timestamptz, clock_timestamp()) as now
+), served as materialized (
+    select q.name from json_to_recordset(:queues::json) as q (name text)
+    where not exists (select from tenure.queue p
+                      where p.name = q.name and p.paused_at is not null offset 0)
+), busy as materialized (
+    select served.name as queue, g.gate
+    from served, lateral (
+        with recursive hop as (
+            (select t.gate from tenure.turn t
+             where t.queue = served.name order by t.gate limit 1)
+            union all
+            select n.gate from hop, lateral (
+                select t.gate from tenure.turn t
+                where t.queue = served.name and t.gate > hop.gate order by t.gate limit 1) as n
+        )
+        select gate from hop) as g
+), made as (
+    insert into tenure.gate (name)
+    select distinct gate from busy
+    where not exists (select from tenure.gate g where g.name = busy.gate offset 0)
+    on conflict (name) do nothing
+)
+select busy.queue, g.name, g.max_running, g.rate, g.per_seconds, g.burst, g.keyed,
+       head.priority, head.place, clock.now
+from clock, busy, lateral (
+         select * from tenure.gate where name = busy.gate for update skip locked) as g
+     left join lateral (
+         select r.priority, r.place
+         from json_to_recordset(:ranges::json) as s (
+                  queue text, low_priority smallint, low_place bigint, below_priority smallint),
+              lateral (
+                  select ready.priority, ready.place from tenure.ready
+                  where ready.queue = s.queue
+                    and (ready.priority, ready.place) >= (s.low_priority, s.low_place)
+                    and ready.priority < s.below_priority
+                  order by ready.priority, ready.place limit 1) as r
+         where s.queue = busy.queue limit 1) as head on true;
+
+-- name: look_at_gates
+-- claim: in a new statement after the locks are held: the lines whose turn it is, what runs, what the
+-- buckets held, and the heads of the lines, one ticket more than may pass. Where all lines share a
+-- limit that is reached, no turn is looked at.
+with gate as materialized (
+    select b.*, case when not b.keyed then
+               (select count(*) from tenure.gate_hold h where h.gate = b.gate) end as running
+    from json_to_recordset(:rows::json) as b (
+        queue text, gate text, keyed boolean, max_running int, most int)
+), line as materialized (
+    select g.queue, g.gate, g.keyed, g.max_running, g.most, g.running, t.key,
+           json_agg(json_build_array(t.priority, t.n) order by t.priority, t.n) as turns,
+           min(t.priority) as priority, min(t.n) as n
+    from gate g, lateral (
+        select turn.priority, turn.n, turn.key from tenure.turn
+        where turn.queue = g.queue and turn.gate = g.gate
+          and (turn.not_before is null or turn.not_before <= :now::timestamptz)
+        order by turn.priority, turn.n limit :turns) as t
+    where g.max_running is null or g.running is null or g.running < g.max_running
+    group by g.queue, g.gate, g.keyed, g.max_running, g.most, g.running, t.key
+), room as materialized (
+    select l.queue, l.gate, l.key, l.turns, l.priority, l.n, l.keyed,
+           coalesce(l.running, (select count(*) from tenure.gate_hold h
+                                where h.gate = l.gate and h.key = l.key)) as running,
+           1 + ceil(l.most::float8 / count(*) over (partition by l.queue))::int as most, l.max_running
+    from line l
+)
+select r.queue, r.gate, r.key, r.running,
+       exists (select from tenure.gate_hold h
+               where h.gate = r.gate and h.key = r.key and h.queue = r.queue offset 0),
+       k.tokens, extract(epoch from :now::timestamptz - k.filled_at)::double precision,
+       r.turns::text, r.most, t.priority, t.place, t.suspect
+from room r
+     left join lateral (
+         select tokens, filled_at from tenure.bucket
+         where gate = r.gate and key = case when r.keyed then r.key else '' end offset 0) as k on true
+     left join lateral (
+         select g.priority, g.place, g.suspect from tenure.gated g
+         where g.queue = r.queue and g.gate = r.gate and g.key = r.key
+         order by g.priority, g.place
+         limit least(r.most, 1 + greatest(r.max_running - r.running, 0))) as t on true
+order by r.priority, r.n, t.priority, t.place;
+
+-- name: take_gated
+-- claim: these tickets are consumed, their jobs go on leases as in `take_tickets`, and each holds a
+-- place at its gate as long as its attempt lasts.
+with spot as materialized (
+    select g.ctid
+    from json_to_recordset(:rows::json) as b (
+             queue text, gate text, key text, priority smallint, place bigint),
+         lateral (select gated.ctid from tenure.gated
+                  where gated.queue = b.queue and gated.gate = b.gate and gated.key = b.key
+                    and gated.priority = b.priority and gated.place = b.place
+                  for update skip locked) as g
+), taken as (
+    delete from tenure.gated where ctid = any (array(select ctid from spot))
+    returning queue, gate, key, priority, place, job_id, token
+), found as materialized (
+    select t.queue, t.priority, t.place, t.gate, t.key, j.id, j.token, j.task, j.args, j.tenant,
+           j.attempts, j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry,
+           j.metadata, j.features, j.cancel_requested, j.unique_scope, j.unique_key, j.unique_until,
+           case when j.cancel_requested then -1 when j.crashes > 0 then j.id else 0 end as block
+    from taken t left join lateral (
+        select * from tenure.job
+        where job.id = t.job_id and job.token = t.token and job.place = t.place offset 0) as j on true
+), block as materialized (
+    select b.block, nextval('tenure.lease_id') as lease, :now::timestamptz as now
+    from (select block from found where id is not null group by block order by block) as b
+), leased as (
+    insert into tenure.lease (id, worker, call, claimed_at, expires_at, jobs, started)
+    select b.lease, :worker, :call, b.now, b.now + :lease_seconds * interval '1 second',
+           (select ('[[' || string_agg(id || ',' || token, '],[') || ']]')::json
+            from found f where f.block = b.block and f.id is not null),
+           case when :ahead and b.block = 0 then '[]'::json end
+    from block b
+), held as (
+    insert into tenure.gate_hold (job_id, token, gate, key, queue)
+    select id, token, gate, key, queue from found where id is not null
+    on conflict (job_id) do update
+    set token = excluded.token, gate = excluded.gate, key = excluded.key, queue = excluded.queue
+), started as (
+    delete from tenure.unique_key k using found f
+    where f.unique_until = 'started' and k.tenant = any (array[f.tenant])
+      and k.scope = f.unique_scope and k.key = f.unique_key and k.job_id = f.id
+)
+select f.queue, f.priority, f.place, f.id, f.token, f.task, f.args::text, f.tenant, f.attempts,
+       f.max_attempts, f.crashes, f.created_at, f.timeout_seconds, f.retry::text, f.metadata::text,
+       f.features, f.cancel_requested, b.lease, b.now
+from found f left join block b on b.block = f.block and f.id is not null;
+
+-- name: pass_turns
+-- claim: turns that are used up go, and lines that go on waiting stand at the end of the turns.
+with gone as (
+    delete from tenure.turn t
+    using json_to_recordset(:gone::json) as b (queue text, gate text, priority smallint, n bigint)
+    where t.queue = any (array[b.queue]) and t.gate = b.gate and t.priority = b.priority and t.n = b.n
+)
+insert into tenure.turn (queue, gate, priority, key, not_before)
+select b.queue, b.gate, b.priority, b.key, :now::timestamptz + b.wait * interval '1 second'
+from json_to_recordset(:again::json) as b (
+    i int, queue text, gate text, priority smallint, key text, wait double precision)
+order by b.i
+on conflict do nothing;
+
+-- name: fill_buckets
+-- claim: what is left of the tokens.
+insert into tenure.bucket (gate, key, tokens, filled_at)
+select b.gate, b.key, b.tokens, :now::timestamptz
+from json_to_recordset(:rows::json) as b (gate text, key text, tokens double precision)
+on conflict (gate, key) do update set tokens = excluded.tokens, filled_at = excluded.filled_at;
+
+-- name: declared_gates
+select name, declared::text, by_hand from tenure.gate
+where name = any (array(select value #>> '{}' from json_array_elements(:names::json)));
+
+-- name: write_gate
+-- gate: what is allowed from now on. Waits for a claim in flight.
+insert into tenure.gate (name, max_running, rate, per_seconds, burst, keyed, by_hand, declared)
+values (:name, :max_running::int, :rate::double precision, :per_seconds::double precision,
+        :burst::int, :keyed::boolean, :by_hand::boolean, :declared::json)
+on conflict (name) do update
+set max_running = excluded.max_running, rate = excluded.rate, per_seconds = excluded.per_seconds,
+    burst = excluded.burst, keyed = excluded.keyed, by_hand = excluded.by_hand,
+    declared = excluded.declared;
+
+-- name: lock_gate
+select name, max_running, rate, per_seconds, burst, keyed, by_hand, declared::text
+from tenure.gate where name = :name for update;
+
+-- name: reopen_gate
+-- gate: everybody who waits there gets a turn, and nobody waits for a token any more.
+with lines as (
+    select g.queue, g.gate, g.key, min(g.priority) as priority, min(g.place) as place
+    from tenure.gated g where g.gate = :name group by g.queue, g.gate, g.key
+), due as (
+    delete from tenure.turn where gate = :name and not_before is not null
+)
+insert into tenure.turn (queue, gate, priority, key)
+select queue, gate, priority, key from lines order by place;
+
+-- name: turned_queues
+-- gate: where somebody waits, for `notify`.
+select distinct queue from tenure.gated where gate = :name;
+
+-- name: drop_gate
+-- gate: forget one at which nobody waits and nothing runs.
+delete from tenure.gate g
+where g.name = :name
+  and not exists (select from tenure.gated w where w.gate = g.name)
+  and not exists (select from tenure.gate_hold h where h.gate = g.name)
+returning g.name;
+
+-- name: drop_buckets
+-- gate: and the tokens of one that is gone.
+delete from tenure.bucket where gate = :name;
+
+-- name: list_gates
+select g.name, g.max_running, g.rate, g.per_seconds, g.burst, g.keyed, g.by_hand, g.declared::text,
+       coalesce(h.running, 0), coalesce(w.waiting, 0), coalesce(w.lines, 0)
+from tenure.gate g
+     left join (select gate, count(*) as running from tenure.gate_hold group by gate) as h
+         on h.gate = g.name
+     left join (select gate, sum(waiting)::bigint as waiting, count(*) as lines
+                from (select gate, key, count(*) as waiting from tenure.gated group by gate, key) as l
+                group by gate) as w on w.gate = g.name
+where :name::text is null or g.name = :name::text
+order by g.name;
+
+-- name: busiest_lines
+select l.queue, l.key, l.waiting,
+       (select count(*) from tenure.gate_hold h where h.gate = :name and h.key = l.key)
+from (select queue, key, count(*) as waiting from tenure.gated where gate = :name
+      group by queue, key) as l
+order by l.waiting desc, l.key limit :most;
+
+-- name: before_job
+-- Who stands before a job at its gate? Bounded: what is far away need not be counted.
+select count(*) from (
+    select from tenure.gated g
+    where g.queue = :queue and g.gate = :gate and g.key = :key
+      and (g.priority, g.place) < (:priority::smallint, :place::bigint)
+    limit :most) as ahead;
+
+-- name: gate_of_job
+select j.place, g.max_running, g.rate, g.per_seconds, g.burst, coalesce(g.keyed, false),
+       (select count(*) from tenure.gate_hold h
+        where h.gate = j.gate and (not coalesce(g.keyed, false) or h.key = j.gate_key)),
+       k.tokens,
+       extract(epoch from coalesce(:now::timestamptz, clock_timestamp()) - k.filled_at)::double precision
+from tenure.job j
+     left join tenure.gate g on g.name = j.gate
+     left join tenure.bucket k
+         on k.gate = j.gate and k.key = case when g.keyed then j.gate_key else '' end
+where j.id = :id and j.gate is not null;
+
+-- name: heal_holds
+-- sweep: a place at a gate is held by a job under the token of its attempt, and by nobody else.
+-- Answers whose it was; their turns come with `heal_turns`.
+delete from tenure.gate_hold h
+where not exists (select from tenure.job j where j.id = h.job_id and j.token = h.token offset 0)
+returning h.queue;
+
+-- name: heal_turns
+-- sweep: a line in which somebody waits has a turn, or a job that will write one when it ends.
+insert into tenure.turn (queue, gate, priority, key)
+select l.queue, l.gate, head.priority, l.key
+from (select queue, gate, key from tenure.gated
+      except select queue, gate, key from tenure.turn
+      except select queue, gate, key from tenure.gate_hold) as l,
+     lateral (select g.priority, g.place from tenure.gated g
+              where g.queue = l.queue and g.gate = l.gate and g.key = l.key
+              order by g.priority, g.place limit 1) as head
+order by head.place
+returning queue;
