@@ -1,16 +1,17 @@
 """Gates: how many jobs may run at once, how many in a time, and whose turn it is. Pure.
 
-    @app.task(gate=Gate("audio", max_running=1))                      # one at a time, everywhere
-    @app.task(gate=Gate("doc", max_running=1, key=lambda doc_id: doc_id))     # in order, per document
-    @app.task(gate=Gate("api", rate=10, per_seconds=1, burst=20))
-    @app.task(gate=Gate("mail", fair_by="tenant"))                    # tenants take turns
+    Gate("audio", max_running=1)                                # one at a time, everywhere
+    Gate("doc", max_running=1, key=lambda doc_id: doc_id)       # for each document one, in order
+    Gate("api", rate=10, per_seconds=1, burst=20)
+    Gate("mail", fair_by="tenant")                              # tenants take turns
 
 Jobs wait at a gate in lines, one per key, and lines take turns. With `key` each line has limits of
 its own; otherwise all lines share them.
 """
 
+import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Any, Literal, NamedTuple
@@ -18,11 +19,12 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from tenure.errors import InvalidInput, OutOfRange
-from tenure.job import MAX_KEY_BYTES, check_int, check_name, check_seconds, check_text
+from tenure.job import check_int, check_name, check_seconds
 
 MAX_RUNNING_LIMIT = 1_000_000
 MAX_RATE = 1e6
 MAX_BURST = 1_000_000
+MAX_BEFORE = 1000
 SEPARATOR = "\x1f"
 """Between tenant and key. Neither can have it: it is not printable."""
 
@@ -84,7 +86,7 @@ class Gate:
     turned into text. Tasks that name the same gate share it, and so must say the same of it.
     """
 
-    __slots__ = ("fair_by", "key", "limits", "name")
+    __slots__ = ("_wants", "fair_by", "key", "limits", "name")
 
     def __init__(
         self,
@@ -107,6 +109,7 @@ class Gate:
             raise InvalidInput("give key or fair_by, not both: keys take turns anyway")
         self.name = name
         self.key, self.fair_by = key, fair_by
+        self._wants = _parameters(name, key if key is not None else fair_by)
         self.limits = Limits(
             max_running=max_running, rate=rate, per_seconds=per_seconds, burst=burst,
             keyed=key is not None,
@@ -115,18 +118,33 @@ class Gate:
     def __repr__(self) -> str:
         return f"<Gate {self.name}>"
 
-    def line_of(self, arguments: dict[str, Any]) -> str | None:
-        """The key of a call, without its tenant; None where all calls stand in one line."""
+    def line_of(self, arguments: Mapping[str, Any]) -> str | None:
+        """The key of a call, without its tenant; None where all calls stand in one line.
+
+        The function gets those of the arguments that it has parameters for.
+        """
         by = self.key if self.key is not None else self.fair_by
-        if by is None:
-            return None
-        return "" if by == "tenant" else _text(by(**arguments))
+        if by is None or by == "tenant":
+            return None if by is None else ""
+        try:
+            key = by(**{name: arguments[name] for name in self._wants})
+        except KeyError as error:
+            raise InvalidInput(
+                f"the key of gate {self.name} wants {error}, which the call does not have; its "
+                f"arguments are {', '.join(arguments) or 'none'}"
+            ) from None
+        return key if isinstance(key, str) else str(key)
 
 
-def _text(key: object) -> str:
-    text = key if isinstance(key, str) else str(key)
-    check_text("the key of a gate", text, MAX_KEY_BYTES)
-    return text
+def _parameters(gate: str, by: KeyOf | None) -> tuple[str, ...]:
+    if by is None or isinstance(by, str):
+        return ()
+    params = inspect.signature(by).parameters.values()
+    if any(p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in params):
+        raise InvalidInput(
+            f"the key of gate {gate} must name the arguments that it wants: lambda doc_id: doc_id"
+        )
+    return tuple(p.name for p in params)
 
 
 def line_name(tenant: str, key: str | None) -> str:
@@ -140,7 +158,46 @@ def shown(key: str) -> str:
     return f"{tenant}/{own}" if tenant and own else tenant or own
 
 
-# --- whose turn it is -------------------------------------------------------------------------------
+# --- what people see of it -----------------------------------------------------------------------
+
+
+class GateSeen(msgspec.Struct, frozen=True):
+    """A gate as anybody may see it."""
+
+    name: str
+    limits: Limits
+    declared: Limits | None
+    """What the code says; None: no code has said anything."""
+    by_hand: bool
+    """Somebody has set the limits: what code says does not count until `reset_gate`."""
+    running: int
+    waiting: int
+    lines: int
+    """With how many keys somebody waits."""
+
+
+class LineSeen(msgspec.Struct, frozen=True):
+    """One line at a gate."""
+
+    queue: str
+    key: str
+    waiting: int
+    running: int
+
+
+class GateWait(msgspec.Struct, frozen=True):
+    """How a job stands at its gate."""
+
+    gate: str
+    running: int
+    limits: Limits
+    before: int
+    """Jobs before it in its line, counted up to `MAX_BEFORE`."""
+    token_seconds: float
+    """Until the gate lets another one start, as far as its rate goes."""
+
+
+# --- whose turn it is --------------------------------------------------------------------------
 
 
 class Waiting(NamedTuple):
@@ -158,6 +215,8 @@ class Room:
     running: float = math.inf
     tokens: float = math.inf
     taken: int = 0
+    stale: bool = False
+    """Its tokens are from a time to come: the clock was set back."""
 
 
 @dataclass(slots=True)

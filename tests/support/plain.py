@@ -31,6 +31,11 @@ TABLES = (
     "parent",
     "queue",
     "worker",
+    "gate",
+    "gated",
+    "turn",
+    "gate_hold",
+    "bucket",
 )
 
 

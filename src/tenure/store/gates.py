@@ -18,9 +18,22 @@ from datetime import datetime
 from typing import NamedTuple
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from tenure.errors import InvalidInput, JobNotFound
-from tenure.gate import Limits, Line, Next, Room, Waiting, admit, next_turn
+from tenure.gate import (
+    MAX_BEFORE,
+    GateSeen,
+    GateWait,
+    Limits,
+    Line,
+    LineSeen,
+    Next,
+    Room,
+    Waiting,
+    admit,
+    next_turn,
+)
 from tenure.job import Feature, check_name
 from tenure.store.rows import Ticket
 from tenure.store.session import (
@@ -34,7 +47,6 @@ from tenure.store.session import (
 )
 
 TURNS_AT_ONCE = 500
-MAX_AHEAD = 1000
 MAX_LINES = 20
 _GATE = int(Feature.GATE)
 _NOBODY = (float("inf"), 0.0)
@@ -136,7 +148,7 @@ async def _look(tx: Tx, wanted: Wanted, gates: Mapping[tuple[str, str], Limits])
 
 
 def _room(limits: Limits, running: int, tokens: float | None, age: float | None) -> Room:
-    room = Room(tokens=limits.filled(tokens, age or 0.0))
+    room = Room(tokens=limits.filled(tokens, age or 0.0), stale=age is not None and age < 0)
     if limits.max_running is not None:
         room.running = limits.max_running - running
     return room
@@ -167,11 +179,13 @@ async def _go_on(tx: Tx, lines: list[Line], landed: set[tuple[str, int]]) -> Non
         gone += [named | {"priority": priority, "n": n} for priority, n in step.gone]
         if step.again:
             again.append(named | _at_the_end(line, step, len(again)))
-    if gone or again:
-        await tx.fetch("pass_turns", gone=to_json(gone), again=to_json(again))
+    if gone:
+        await tx.fetch("drop_turns", rows=to_json(gone))
+    if again:
+        await tx.fetch("add_turns", rows=to_json(again))
     used = {
         (line.gate, line.key if line.limits.keyed else ""): line.room
-        for line in lines if line.limits.rate is not None and line.room.taken
+        for line in lines if line.limits.rate is not None and (line.room.taken or line.room.stale)
     }  # fmt: skip
     if used:
         rows = [{"gate": gate, "key": key, "tokens": r.tokens} for (gate, key), r in used.items()]
@@ -185,42 +199,6 @@ def _at_the_end(line: Line, step: Next, i: int) -> dict[str, object]:
 
 
 # --- what is allowed ---------------------------------------------------------------------------
-
-
-class GateSeen(msgspec.Struct, frozen=True):
-    """A gate as anybody may see it."""
-
-    name: str
-    limits: Limits
-    declared: Limits | None
-    """What the code says; None: no code has said anything."""
-    by_hand: bool
-    """Somebody has set the limits: what code says does not count until `reset_gate`."""
-    running: int
-    waiting: int
-    lines: int
-    """How many keys somebody waits with."""
-
-
-class LineSeen(msgspec.Struct, frozen=True):
-    """One line at a gate."""
-
-    queue: str
-    key: str
-    waiting: int
-    running: int
-
-
-class GateWait(msgspec.Struct, frozen=True):
-    """How a job stands at its gate."""
-
-    gate: str
-    running: int
-    limits: Limits
-    before: int
-    """Jobs before it in its line, counted up to 1000."""
-    token_seconds: float
-    """Until the gate lets another one start, as far as its rate goes."""
 
 
 @transaction(Mode.WRITE)
@@ -248,17 +226,35 @@ async def declare_gates(
 
 
 @transaction(Mode.WRITE)
-async def set_gate(tx: Tx, name: str, limits: Limits, *, now: datetime | None = None) -> None:
+async def set_gate(
+    tx: Tx,
+    name: str,
+    *,
+    max_running: int | UnsetType | None = UNSET,
+    rate: float | UnsetType | None = UNSET,
+    per_seconds: float | UnsetType = UNSET,
+    burst: int | UnsetType | None = UNSET,
+    now: datetime | None = None,
+) -> None:
     """Change what a gate allows, at once and for all workers, until `reset_gate`.
 
-    What runs already goes on: after a limit was lowered more may run than it says, for a while.
+    What is not given stays as it is; None takes a limit away. What runs already goes on: after a
+    limit was lowered more may run than it says, for a while.
     """
     for_all_tenants("set_gate", tx.tenant)
+    given = {"max_running": max_running, "rate": rate, "per_seconds": per_seconds, "burst": burst}
+    changes: dict[str, object] = {
+        what: value for what, value in given.items() if value is not UNSET
+    }
+    if not changes:
+        raise InvalidInput(f"set_gate needs one of {', '.join(given)}")
+    if rate is None:
+        changes.setdefault("burst", None)
     tx.at(now)
     row = await _lock(tx, name)
-    if bool(row[5]) != limits.keyed:
-        limits = msgspec.structs.replace(limits, keyed=bool(row[5]))
-    await _write(tx, name, limits, by_hand=True, declared=row[7] and _limits(row[7]))
+    limits = msgspec.structs.replace(_limits_of(row), **changes)
+    declared = None if row[7] is None else _limits(row[7])
+    await _write(tx, name, limits, by_hand=True, declared=declared)
 
 
 @transaction(Mode.WRITE)
@@ -338,6 +334,7 @@ async def gate_lines(tx: Tx, name: str, *, now: datetime | None = None) -> list[
 @transaction(Mode.READ)
 async def gate_wait(tx: Tx, id: int, *, now: datetime | None = None) -> GateWait | None:
     """How a job stands at its gate; None when it stands at none."""
+    for_all_tenants("gate_wait", tx.tenant)
     tx.at(now)
     rows = await tx.fetch("gate_of_job", id=id)
     jobs = await tx.fetch("get_job", id=id, tenant=tx.tenant)
@@ -350,7 +347,7 @@ async def gate_wait(tx: Tx, id: int, *, now: datetime | None = None) -> GateWait
     queue, priority, gate, key = jobs[0][5], jobs[0][6], jobs[0][31], jobs[0][32]
     [(before,)] = await tx.fetch(
         "before_job", queue=queue, gate=gate, key=key, priority=priority, place=place,
-        most=MAX_AHEAD,
+        most=MAX_BEFORE,
     )  # fmt: skip
     seconds = 0.0
     if limits.rate is not None:
@@ -362,8 +359,10 @@ async def gate_wait(tx: Tx, id: int, *, now: datetime | None = None) -> GateWait
 async def heal_gates(tx: Tx, *, now: datetime | None = None) -> int:
     """Give a turn to every line in which somebody waits without one, and free what nobody holds.
 
-    Nothing of this should ever be needed. Answers how many rows were put right.
+    Nothing of this should ever be needed. Answers how many rows were put right. Who waits for a
+    token is looked at anew: a clock that was set back has made its time longer.
     """
     for_all_tenants("heal_gates", tx.tenant)
     tx.at(now)
+    await tx.fetch("end_waits")
     return len(await tx.fetch("heal_holds")) + len(await tx.fetch("heal_turns"))

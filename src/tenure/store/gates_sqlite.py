@@ -1,6 +1,5 @@
 """The lines at gates of a SQLite file, one after the other: here a statement is a mere call."""
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +20,8 @@ async def look_at_gates(tx: Tx, rows: Sequence[Gate], turns: int) -> list[Row]:
     per_queue = Counter(gate["queue"] for _, _, gate in lines)
     found: list[Row] = []
     for its_turns, key, gate in lines:
-        most = 1 + math.ceil(gate["most"] / per_queue[gate["queue"]])
+        wanted = gate["most"]
+        most = 1 + min(wanted, 8 + 2 * wanted // per_queue[gate["queue"]])
         found += await _line(tx, gate, key, its_turns, most)
     return found
 

@@ -14,6 +14,7 @@ from tenure.client import Client
 from tenure.errors import SchemaError, StoreError
 from tenure.job import Lease
 from tenure.store import AsyncStore
+from tenure.store.claim import MAX_BLOCK
 from tenure.tasks import Kind
 from tenure.worker.executors import Executor
 from tenure.worker.heartbeat import MARGIN
@@ -159,8 +160,9 @@ class Claimer:
             part = {q: n for q, n in asked.items() if self._settings.lease_of(q) == lease_seconds}
             before = self._world.monotonic()
             leases = await self._store.claim(
-                self._worker, part, lease_seconds=lease_seconds, ahead=self._all_must_wait(part)
-            )
+                self._worker, part, lease_seconds=lease_seconds, ahead=self._all_must_wait(part),
+                most_gated=self._free(),
+            )  # fmt: skip
             self._world.crash_point("after claim")
             self.claims += 1
             safe_until = before + lease_seconds * (1 - MARGIN)
@@ -169,6 +171,11 @@ class Claimer:
                 for job in lease.jobs:
                     got[job.queue] += 1
         return got
+
+    def _free(self) -> int:
+        """How many jobs could start at once. What waits here must not take places at gates."""
+        free = (e.free - self._slots.waiting(kind) for kind, e in self._executors.items())
+        return min(MAX_BLOCK, sum(n for n in free if n > 0))
 
     def _all_must_wait(self, queues: Collection[str]) -> bool:
         """Is there no slot at which a job of these queues could start at once?"""

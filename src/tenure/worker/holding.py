@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from typing import Any
 
-from tenure.job import Claimed, Lease
+from tenure.job import Claimed, Feature, Lease
 from tenure.running import Flag
 from tenure.tasks import Task
+
+_GATE = int(Feature.GATE)
 
 
 class Stop(Enum):
@@ -96,6 +98,8 @@ class Held:
 
     def __init__(self) -> None:
         self.leases: dict[int, HeldLease] = {}
+        self.gated: set[int] = set()
+        """Leases of jobs that have passed a gate: what ends there may let others pass."""
 
     def add(
         self, lease: Lease, holdings: Iterable[Holding], lease_seconds: float, safe_until: float
@@ -103,6 +107,8 @@ class Held:
         """A claim was granted. `safe_until` is counted from before the claim was sent."""
         jobs = {holding.job.id: holding for holding in holdings}
         self.leases[lease.id] = HeldLease(lease.id, lease_seconds, safe_until, jobs)
+        if lease.jobs[0].features & _GATE:  # they do not share leases with others
+            self.gated.add(lease.id)
 
     def settled(self, holdings: Iterable[Holding]) -> None:
         """The ends of these attempts have been answered."""
@@ -114,6 +120,7 @@ class Held:
                 lease.holdings.pop(job.id, None)
                 if not lease.holdings:
                     del leases[lease.id]
+                    self.gated.discard(lease.id)
 
     def has(self, holding: Holding) -> bool:
         """Is this job still ours, as far as we know?"""
@@ -123,6 +130,7 @@ class Held:
     def drop(self, lease_id: int) -> list[Holding]:
         """A lease is gone. Answers the jobs that were still on it."""
         lease = self.leases.pop(lease_id, None)
+        self.gated.discard(lease_id)
         return list(lease.holdings.values()) if lease else []
 
     def all(self) -> list[Holding]:

@@ -10,6 +10,7 @@ from tenure.worker.settings import WorkerSettings
 from tenure.worker.world import World
 
 PROMOTE_PAGE = 1000
+HEAL_SECONDS = 60.0
 log = logging.getLogger("tenure.worker")
 
 
@@ -23,7 +24,7 @@ class Services:
         self._settings = settings
         self._world = world
         self._ring = ring
-        self._pruned_at = world.monotonic()
+        self._pruned_at = self._healed_at = world.monotonic()
 
     async def promote(self) -> None:
         """Put due jobs in line, for ever."""
@@ -51,6 +52,10 @@ class Services:
                     swept.requeued, swept.finished,
                 )  # fmt: skip
                 self._ring()
+        if self._world.monotonic() - self._healed_at >= HEAL_SECONDS:
+            self._healed_at = self._world.monotonic()
+            if healed := await self._store.heal_gates():
+                log.warning("put right what was wrong at gates: %d", healed)
         if self._world.monotonic() - self._pruned_at >= self._settings.prune_seconds:
             self._pruned_at = self._world.monotonic()
             await self._store.prune()

@@ -106,6 +106,7 @@ class Shift:
             stores = await self._open_stores()
             ends.push_async_callback(stores.close)
             self._build(stores)
+            await self._declare_gates()
             await self.app.hooks.set_up()
             ends.push_async_callback(self.app.hooks.tear_down)
             ends.push_async_callback(self._retire, stores)
@@ -132,14 +133,27 @@ class Shift:
                 log.warning("worker %s cannot begin, trying again: %s", self.name, error)
                 await asyncio.sleep(OPEN_PAUSE_SECONDS)
 
+    async def _declare_gates(self) -> None:
+        """What the code says of gates counts from here on, unless somebody has set them by hand."""
+        while self.app.declared_gates and not self._stopping.is_set():
+            try:
+                await self._store.declare_gates(self.app.declared_gates)
+                return
+            except StoreUnavailable as error:
+                log.warning("worker %s cannot begin, trying again: %s", self.name, error)
+                await asyncio.sleep(OPEN_PAUSE_SECONDS)
+
     def _build(self, stores: Stores) -> None:
         self._store = stores.settling
-        self._settler = Settler(stores.settling, self.name, self.held, self.world, self._tell)
         self._executors = self._make_executors()
         self._claimer = Claimer(
             stores.claiming, self.name, self.app, self.settings, self.world,
             executors=self._executors, slots=self._slots, pace=self._pace,
             queue_pace=self._queue_pace, take_on=self._take_on,
+        )  # fmt: skip
+        self._settler = Settler(
+            stores.settling, self.name, self.held, self.world, self._tell,
+            gates_opened=self._claimer.ring,
         )  # fmt: skip
 
     def _start_heartbeat(self, stores: Stores) -> Heartbeat:

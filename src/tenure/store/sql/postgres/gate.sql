@@ -110,7 +110,8 @@ with gate as materialized (
     select l.queue, l.gate, l.key, l.turns, l.priority, l.n, l.keyed,
            coalesce(l.running, (select count(*) from tenure.gate_hold h
                                 where h.gate = l.gate and h.key = l.key)) as running,
-           1 + ceil(l.most::float8 / count(*) over (partition by l.queue))::int as most, l.max_running
+           1 + least(l.most, 8 + 2 * l.most / count(*) over (partition by l.queue))::int as most,
+           l.max_running
     from line l
 )
 select r.queue, r.gate, r.key, r.running,
@@ -126,7 +127,8 @@ from room r
          select g.priority, g.place, g.suspect from tenure.gated g
          where g.queue = r.queue and g.gate = r.gate and g.key = r.key
          order by g.priority, g.place
-         limit least(r.most, 1 + greatest(r.max_running - r.running, 0))) as t on true
+         limit case when r.max_running is null then r.most
+                    else least(r.most, 1 + greatest(r.max_running - r.running, 0)) end) as t on true
 order by r.priority, r.n, t.priority, t.place;
 
 -- name: take_gated
@@ -176,16 +178,18 @@ select f.queue, f.priority, f.place, f.id, f.token, f.task, f.args::text, f.tena
        f.features, f.cancel_requested, b.lease, b.now
 from found f left join block b on b.block = f.block and f.id is not null;
 
--- name: pass_turns
--- claim: turns that are used up go, and lines that go on waiting stand at the end of the turns.
-with gone as (
-    delete from tenure.turn t
-    using json_to_recordset(:gone::json) as b (queue text, gate text, priority smallint, n bigint)
-    where t.queue = any (array[b.queue]) and t.gate = b.gate and t.priority = b.priority and t.n = b.n
-)
+-- name: drop_turns
+-- claim: turns that are used up go.
+delete from tenure.turn t
+using json_to_recordset(:rows::json) as b (queue text, gate text, priority smallint, n bigint)
+where t.queue = any (array[b.queue]) and t.gate = b.gate and t.priority = b.priority and t.n = b.n;
+
+-- name: add_turns
+-- claim: lines that go on waiting, at the end of the turns. One turn of a line at most waits for a
+-- token.
 insert into tenure.turn (queue, gate, priority, key, not_before)
 select b.queue, b.gate, b.priority, b.key, :now::timestamptz + b.wait * interval '1 second'
-from json_to_recordset(:again::json) as b (
+from json_to_recordset(:rows::json) as b (
     i int, queue text, gate text, priority smallint, key text, wait double precision)
 order by b.i
 on conflict do nothing;
@@ -300,3 +304,7 @@ from (select queue, gate, key from tenure.gated
               order by g.priority, g.place limit 1) as head
 order by head.place
 returning queue;
+
+-- name: end_waits
+-- sweep: whoever waits for a token is looked at anew.
+update tenure.turn set not_before = null where not_before is not null;

@@ -7,10 +7,10 @@ insert into tenure.gated (queue, gate, key, priority, place, job_id, token, susp
 select j.queue, j.gate, j.gate_key, j.priority, j.place, j.id, j.token, j.crashes > 0
 from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
 where j.gate is not null and j.place is not null and j.parked is null and j.due_at is null;
-update tenure.counter set place = place + json_array_length(:ids);
+update tenure.counter set turn = turn + json_array_length(:ids);
 insert into tenure.turn (queue, gate, priority, n, key)
 select queue, gate, priority,
-       (select c.place from tenure.counter c) - json_array_length(:ids) + row_number() over (order by place),
+       (select c.turn from tenure.counter c) - json_array_length(:ids) + row_number() over (order by place),
        gate_key
 from (select j.queue, j.gate, j.gate_key, min(j.priority) as priority, min(j.place) as place
       from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
@@ -19,14 +19,14 @@ from (select j.queue, j.gate, j.gate_key, min(j.priority) as priority, min(j.pla
 
 -- name: leave_gates
 -- succeed, fail, skip, abort, cancel, retry, snooze, release, sweep: the end of an attempt frees what
--- it held, and writes a turn.
-update tenure.counter set place = place + json_array_length(:ids);
+-- it held, and writes a turn. The bell listens to places.
+update tenure.counter set turn = turn + json_array_length(:ids), place = place + 1;
 insert into tenure.turn (queue, gate, priority, n, key)
 select f.queue, f.gate,
        coalesce((select g.priority from tenure.gated g
                  where g.queue = f.queue and g.gate = f.gate and g.key = f.key
                  order by g.priority, g.place limit 1), 0),
-       (select c.place from tenure.counter c) - json_array_length(:ids) + row_number() over (), f.key
+       (select c.turn from tenure.counter c) - json_array_length(:ids) + row_number() over (), f.key
 from (select distinct h.queue, h.gate, h.key
       from json_each(:ids) as b cross join tenure.gate_hold as h on h.job_id = b.value) as f;
 delete from tenure.gate_hold where job_id in (select value from json_each(:ids));
@@ -96,19 +96,22 @@ insert or replace into tenure.gate_hold (job_id, token, gate, key, queue)
 select j.id, j.token, j.gate, j.gate_key, j.queue
 from json_each(:ids) as b cross join tenure.job as j on j.id = b.value;
 
--- name: pass_turns
--- claim: turns that are used up go, and lines that go on waiting stand at the end of the turns.
+-- name: drop_turns
+-- claim: turns that are used up go.
 delete from tenure.turn
 where (queue, gate, priority, n) in (
     select b.value ->> 'queue', b.value ->> 'gate', b.value ->> 'priority', b.value ->> 'n'
-    from json_each(:gone) as b);
-update tenure.counter set place = place + json_array_length(:again)
-where json_array_length(:again) > 0;
+    from json_each(:rows) as b);
+
+-- name: add_turns
+-- claim: lines that go on waiting, at the end of the turns. One turn of a line at most waits for a
+-- token.
+update tenure.counter set turn = turn + json_array_length(:rows);
 insert or ignore into tenure.turn (queue, gate, priority, n, key, not_before)
 select b.value ->> 'queue', b.value ->> 'gate', b.value ->> 'priority',
-       (select c.place from tenure.counter c) - json_array_length(:again) + b.key + 1,
+       (select c.turn from tenure.counter c) - json_array_length(:rows) + b.key + 1,
        b.value ->> 'key', :now + cast(1e6 * (b.value ->> 'wait') as integer)
-from json_each(:again) as b;
+from json_each(:rows) as b;
 
 -- name: fill_buckets
 -- claim: what is left of the tokens.
@@ -133,12 +136,12 @@ from tenure.gate where name = :name;
 -- gate: everybody who waits there gets a turn, and nobody waits for a token any more.
 delete from tenure.turn where gate = :name and not_before is not null;
 insert into tenure.turn (queue, gate, priority, n, key)
-select queue, gate, priority, (select c.place from tenure.counter c) + row_number() over (order by place),
+select queue, gate, priority, (select c.turn from tenure.counter c) + row_number() over (order by place),
        key
 from (select queue, gate, key, min(priority) as priority, min(place) as place
       from tenure.gated where gate = :name group by queue, gate, key);
-update tenure.counter as counter
-set place = place + (select count(*) from tenure.turn where gate = :name and n > counter.place);
+update tenure.counter
+set place = place + 1, turn = max(turn, coalesce((select max(n) from tenure.turn where gate = :name), 0));
 
 -- name: turned_queues
 select distinct queue from tenure.gated where gate = :name;
@@ -201,10 +204,15 @@ insert into tenure.turn (queue, gate, priority, n, key)
 select l.queue, l.gate,
        (select min(g.priority) from tenure.gated g
         where g.queue = l.queue and g.gate = l.gate and g.key = l.key),
-       (select c.place from tenure.counter c) + row_number() over (), l.key
+       (select c.turn from tenure.counter c) + row_number() over (), l.key
 from (select queue, gate, key from tenure.gated
       except select queue, gate, key from tenure.turn
       except select queue, gate, key from tenure.gate_hold) as l
 returning queue;
 update tenure.counter
-set place = max(place, coalesce((select max(n) from tenure.turn), 0));
+set place = place + 1, turn = max(turn, coalesce((select max(n) from tenure.turn), 0))
+where exists (select 1 from tenure.turn where n > turn);
+
+-- name: end_waits
+-- sweep: whoever waits for a token is looked at anew.
+update tenure.turn set not_before = null where not_before is not null;

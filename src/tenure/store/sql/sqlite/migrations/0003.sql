@@ -23,7 +23,8 @@ create table tenure.gated (
     primary key (queue, gate, key, priority, place)
 ) strict, without rowid;
 
--- `n` is drawn from the counter of places: so the bell hears of turns as it hears of tickets.
+alter table tenure.counter add column turn integer not null default 0;
+
 create table tenure.turn (
     queue text not null,
     gate text not null,
