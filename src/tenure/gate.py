@@ -25,6 +25,8 @@ MAX_RUNNING_LIMIT = 1_000_000
 MAX_RATE = 1e6
 MAX_BURST = 1_000_000
 MAX_BEFORE = 1000
+SPARE_TURNS = 8
+"""So many turns of one line may stay when one would do: to remove them takes a statement."""
 SEPARATOR = "\x1f"
 """Between tenant and key. Neither can have it: it is not printable."""
 
@@ -290,4 +292,4 @@ def next_turn(line: Line, landed: int, *, alone: bool) -> Next:
         return Next(line.turns, again=True, wait_seconds=wait)
     if line.passed and not alone:
         return Next(line.turns, again=True)
-    return Next(line.turns[1:])
+    return Next(line.turns[1:] if len(line.turns) > SPARE_TURNS else [])

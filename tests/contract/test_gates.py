@@ -300,7 +300,7 @@ def test_tokens_come_back_by_time_and_not_by_the_ends_of_jobs(store: Store, cloc
 
 
 def test_new_jobs_do_not_get_past_a_rate(store: Store, plain: Plain, clock: Clock) -> None:
-    """Nor do they leave more than one turn behind that waits for a token."""
+    """Nor do they leave turns behind, except one that waits for a token."""
     for _ in range(5):
         add(store, clock.now, gate="rate")
         take(store, clock.now)
