@@ -40,6 +40,7 @@ from bench.workloads import (
     drain,
     footprint,
     held_snapshot,
+    history,
     promote,
     scaling,
     scheduled,
@@ -97,6 +98,7 @@ BENCHMARKS = tuple(
         promote,
         scheduled,
         held_snapshot,
+        history,
         footprint,
     )
 )

@@ -21,6 +21,7 @@ from typing import IO
 import msgspec
 import psutil
 
+from bench.cpu import cpu_seconds
 from bench.harness import check
 from bench.lab import Lab
 from bench.peers.adapter import Adapter
@@ -153,7 +154,7 @@ class Trial:
 
     def cpu_seconds(self) -> float:
         """CPU time of the workers so far, with their children."""
-        return sum(t.user + t.system for t in (each.cpu_times() for each in self._processes()))
+        return sum(cpu_seconds(each.pid) for each in self._processes())
 
     def _mib(self) -> float:
         return sum(each.memory_info().rss for each in self._processes()) / 2**20

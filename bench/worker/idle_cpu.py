@@ -9,8 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-import psutil
-
+from bench.cpu import cpu_seconds
 from bench.harness import Result
 from bench.lab import Lab
 from bench.worker.app import LAST
@@ -49,9 +48,7 @@ def _idle_percent(url: str, store: Store, seconds: float) -> float:
         store.enqueue([NewJob(task=LAST, args=encode({}))])
         worker.hear()  # it has started, and run a job
         time.sleep(SETTLE_DOWN_SECONDS)
-        process = psutil.Process(worker.pid)
-        start, before = time.perf_counter(), process.cpu_times()
+        start, before = time.perf_counter(), cpu_seconds(worker.pid)
         time.sleep(seconds)
-        after = process.cpu_times()
-        used = after.user + after.system - before.user - before.system
+        used = cpu_seconds(worker.pid) - before
         return 100 * used / (time.perf_counter() - start)

@@ -1,7 +1,8 @@
 """Jobs that use more than the happy path, against plain ones, through one worker process.
 
 A hundred queues; all 201 priorities; one job in a hundred that fails at first and is retried at
-once; a unique key each. `unique_enqueue` compares the bulk enqueue of jobs with and without keys.
+once; a unique key each; arguments of 1 and of 10 kB instead of 100 bytes. `unique_enqueue` compares
+the bulk enqueue of jobs with and without keys.
 """
 
 from __future__ import annotations
@@ -12,21 +13,23 @@ from functools import partial
 
 from bench.harness import Result
 from bench.lab import Lab
-from bench.work import PAYLOAD, check_rows
+from bench.work import ARGS, PAYLOAD, check_rows
 from bench.workloads.crew import DEFAULT, crew
 from bench.workloads.handlers import FLAKY, NOOP
 from bench.workloads.place import KINDS, Kind, fresh_place, plain
 from bench.workloads.turns import compare_sides, take_turns
 from tenure import Fixed, Unique
+from tenure.codec import encode
 from tenure.job import MAX_PRIORITY, MIN_PRIORITY, NewJob
 from tenure.policy import dump_policy
 
 PLAIN = "plain"
-DRAINS = ("queues100", "priorities", "retries", "unique")
+DRAINS = ("queues100", "priorities", "retries", "unique", "payload1k", "payload10k")
 FIGURES = (*DRAINS, "unique_enqueue")
 NAMES = tuple(f"workloads.{store}.{figure}" for store in KINDS for figure in FIGURES)
 JOBS = 40_000
 RETRY_EVERY = 100
+BYTES = {"payload1k": 1_000, "payload10k": 10_000}
 QUEUES = tuple(f"queue-{number}" for number in range(100))
 AT_ONCE = dump_policy(Fixed(0.0))
 
@@ -71,6 +74,9 @@ def _jobs(what: str, jobs: int) -> Sequence[NewJob]:
             return [_job(task=NOOP if n % RETRY_EVERY else FLAKY) for n in range(jobs)]
         case "unique":
             return [_job(unique=Unique(key=f"order-{n}")) for n in range(jobs)]
+        case "payload1k" | "payload10k":
+            args = encode(ARGS | {"to": "x" * BYTES[what]})
+            return [NewJob(task=NOOP, args=args) for _ in range(jobs)]
         case _:
             return list(plain(jobs))
 

@@ -340,6 +340,15 @@ class Client(TaskSet):
         enqueued = await self.async_store.run(enqueue, [c.job for c in calls], on=on)
         return self._handles(calls, enqueued)
 
+    def _enqueue(self, call: Call[R], on: object | None) -> Handle[R]:
+        """For a task: one call that it has just made."""
+        [enqueued] = self.store.run(enqueue, [call.job], on=on)
+        return Handle(self, call.task, enqueued)
+
+    async def _enqueue_async(self, call: Call[R], on: object | None) -> Handle[R]:
+        [enqueued] = await self.async_store.run(enqueue, [call.job], on=on)
+        return Handle(self, call.task, enqueued)
+
     def _handles(self, calls: list[Call[R]], enqueued: list[Enqueued]) -> list[Handle[R]]:
         return [
             Handle(self, call.task, answer) for call, answer in zip(calls, enqueued, strict=True)
@@ -395,6 +404,8 @@ class Client(TaskSet):
     @property
     def whole_store(self) -> Store:
         """The store of all tenants for callers in threads, opened when first asked for."""
+        if (open_already := self._store) is not None:
+            return open_already
         with self._lock:
             if self._store is None:
                 store = open_store(self.url, give_up_seconds=self._give_up_seconds)
@@ -407,6 +418,8 @@ class Client(TaskSet):
 
         A SQLite file is opened once for both colours; PostgreSQL connections belong to one loop.
         """
+        if (shared := self._shared_async_store) is not None:
+            return shared
         if self.is_local:
             store = self.whole_store
             with self._lock:
@@ -451,7 +464,9 @@ class Client(TaskSet):
 
     def _tenant_at_hand(self) -> str | None:
         job = current()
-        theirs = job.tenant if job is not None else ""
+        if job is None:
+            return self.tenant
+        theirs = job.tenant
         if theirs and self.tenant not in (None, theirs):
             raise TenantMismatch(
                 f"a job of tenant {theirs!r} cannot use an application of tenant {self.tenant!r}"

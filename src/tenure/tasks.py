@@ -162,12 +162,8 @@ class Call(msgspec.Struct, Generic[R_co], frozen=True):
 class Client(Protocol):
     """What a bound task needs of its application."""
 
-    def enqueue_many(
-        self, calls: Iterable[Call[R]], *, on: object | None = None
-    ) -> "list[Handle[R]]": ...
-    async def enqueue_many_async(
-        self, calls: Iterable[Call[R]], *, on: object | None = None
-    ) -> "list[Handle[R]]": ...
+    def _enqueue(self, call: Call[R], on: object | None) -> "Handle[R]": ...
+    async def _enqueue_async(self, call: Call[R], on: object | None) -> "Handle[R]": ...
 
 
 class Task(Generic[P, R]):
@@ -208,11 +204,12 @@ class Task(Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> "Handle[R]":
         """Enqueue one job. Returns its handle."""
-        return self._client().enqueue_many([self.call(*args, **kwargs)])[0]
+        return self._client()._enqueue(self._call(args, kwargs, _NO_OPTIONS), None)
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> "Handle[R]":
         """Enqueue one job from async code. Returns its handle."""
-        return (await self._client().enqueue_many_async([self.call(*args, **kwargs)]))[0]
+        call = self._call(args, kwargs, _NO_OPTIONS)
+        return await self._client()._enqueue_async(call, None)
 
     def bind(self, client: Client) -> None:
         """Let `enqueue` go to this application."""
@@ -272,14 +269,13 @@ class TunedTask(Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> "Handle[R]":
         """Enqueue one job. Returns its handle."""
-        calls = [self._task._call(args, kwargs, self._options)]
-        return self._task._client().enqueue_many(calls, on=self._options.on)[0]
+        call = self._task._call(args, kwargs, self._options)
+        return self._task._client()._enqueue(call, self._options.on)
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> "Handle[R]":
         """Enqueue one job from async code. Returns its handle."""
-        calls = [self._task._call(args, kwargs, self._options)]
-        client = self._task._client()
-        return (await client.enqueue_many_async(calls, on=self._options.on))[0]
+        call = self._task._call(args, kwargs, self._options)
+        return await self._task._client()._enqueue_async(call, self._options.on)
 
 
 class TaskSet:

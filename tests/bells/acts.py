@@ -6,6 +6,7 @@ Every act is about the queue `q`, which stands empty before it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from tenure.codec import encode
@@ -38,6 +39,15 @@ def _enqueue(store: Store, clock: Clock) -> Act:
 
 def _enqueue_later(store: Store, clock: Clock) -> Act:
     return lambda: add(store, clock.now, queue="q", delay_seconds=60)
+
+
+def _enqueue_for_soon(store: Store, clock: Clock) -> Act:
+    return lambda: add(store, clock.now, queue="q", delay_seconds=0.5)
+
+
+def _move_to_soon(store: Store, clock: Clock) -> Act:
+    id = add(store, clock.now, queue="q", delay_seconds=60)
+    return lambda: store.move(id, due_at=clock.now + timedelta(seconds=1), now=clock.now)
 
 
 def _sweep(store: Store, clock: Clock) -> Act:
@@ -143,6 +153,14 @@ RINGING: dict[str, Prepared] = {
     "move": _move,
     "resume": _resume,
     "the last parent succeeds": _free,
+}
+
+# Idle workers look once a second: of what will be due before that they must be told.
+SOON: dict[str, Prepared] = {
+    "enqueue for soon": _enqueue_for_soon,
+    "retry soon": _settling(lambda held: retry(held, ERROR, 0.5)),
+    "snooze for a moment": _settling(lambda held: snooze(held, 0.5)),
+    "move to soon": _move_to_soon,
 }
 
 QUIET: dict[str, Prepared] = {

@@ -14,13 +14,13 @@ from tenure.job import NewJob
 from tenure.store import Store, notify, open_store
 from tenure.store.postgres import _PLANNER, Postgres
 from tenure.store.statements import statements
-from tests.bells.acts import LATER, QUIET, RINGING
+from tests.bells.acts import LATER, QUIET, RINGING, SOON
 from tests.bells.rings import Listener
 from tests.conftest import migrate
 from tests.support.postgres import Server, database_name
 from tests.support.proxy import Proxy
 from tests.support.stores import Clock, open_face
-from tests.support.work import add, add_many, take
+from tests.support.work import add, add_many, job, take
 
 BULK = [NewJob(task="app.work", queue="q")] * 5000
 
@@ -50,13 +50,14 @@ def listener(pg_migrated_url: str) -> Iterator[Listener]:
 def told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test that does things in a row would be calmed down; the tests of calm say so."""
     monkeypatch.setattr(notify, "CALM_SECONDS", 0.0)
+    monkeypatch.setattr(notify, "CALM_DUE_SECONDS", 0.0)
 
 
-@pytest.mark.parametrize("name", RINGING)
-def test_whatever_puts_a_ticket_in_line_notifies_once(
+@pytest.mark.parametrize("name", [*RINGING, *SOON])
+def test_whatever_puts_a_ticket_in_line_now_or_soon_notifies_once(
     pg_store: Store, clock: Clock, listener: Listener, name: str
 ) -> None:
-    act = RINGING[name](pg_store, clock)
+    act = (RINGING | SOON)[name](pg_store, clock)
     listener.heard()
     act()
     assert listener.heard() == ["q"]
@@ -91,6 +92,34 @@ def test_jobs_from_plain_sql_notify(pg_migrated_url: str, listener: Listener) ->
         plain.execute("select tenure.enqueue('app.send', queue => 'q')")
         plain.execute("select tenure.enqueue('app.send', queue => 'r', delay => '1 hour')")
     assert listener.heard() == [], "one stands in line already, and the other one does not"
+
+
+def test_jobs_from_plain_sql_that_are_due_soon_notify(
+    pg_migrated_url: str, listener: Listener
+) -> None:
+    with psycopg.connect(pg_migrated_url, autocommit=True) as plain:
+        plain.execute("select tenure.enqueue('app.send', queue => 'q', delay => '0.5 s')")
+    assert listener.heard() == ["q"]
+
+
+def test_jobs_for_now_and_for_soon_notify_once(
+    pg_store: Store, clock: Clock, listener: Listener
+) -> None:
+    pg_store.enqueue([job(queue="q"), job(queue="q", delay_seconds=0.5)], now=clock.now)
+    pg_store.enqueue([job(queue="r"), job(queue="s", delay_seconds=0.5)], now=clock.now)
+    assert listener.heard() == ["q", ""]
+
+
+def test_of_what_is_due_soon_workers_are_told_now_and_then(
+    pg_store: Store, clock: Clock, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who was told looks often for a while. A job for now is told of all the same."""
+    monkeypatch.setattr(notify, "CALM_DUE_SECONDS", 60.0)
+    for _ in range(3):
+        add(pg_store, clock.now, queue="q", delay_seconds=0.5)
+    assert listener.heard() == ["q"]
+    add(pg_store, clock.now, queue="q")
+    assert listener.heard() == ["q"]
 
 
 def test_the_notification_travels_with_the_commit(

@@ -16,7 +16,7 @@ from tenure.errors import InvalidInput, StoreBusy, StoreUnavailable
 from tenure.store import Store, bell_sqlite, inotify, open_store
 from tenure.store.bell_sqlite import SQLiteBell
 from tenure.store.sqlite import SQLite
-from tests.bells.acts import QUIET, RINGING
+from tests.bells.acts import QUIET, RINGING, SOON
 from tests.bells.rings import Rings, bell_threads, cpu_share, wait_until
 from tests.support.stores import Clock
 from tests.support.work import add, add_many
@@ -85,9 +85,9 @@ def bell(lines: Lines, rings: Rings) -> Iterator[SQLiteBell]:
     started.stop()
 
 
-@pytest.mark.parametrize("name", RINGING)
+@pytest.mark.parametrize("name", [*RINGING, *SOON])
 def test_whatever_puts_a_ticket_in_line_shows(local: Store, clock: Clock, name: str) -> None:
-    act = RINGING[name](local, clock)
+    act = (RINGING | SOON)[name](local, clock)
     before = session_of(local).look()
     act()
     assert session_of(local).look() != before

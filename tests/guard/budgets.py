@@ -99,21 +99,45 @@ _DRAIN_POSTGRES = {
     "WAL bytes": Budget(528.0, allowance=0.08),
 }
 
+# A look a second, and a sign of life every ten. By chance there is one more or less; and on SQLite
+# the bell looks at the file until the disk has it.
+_IDLE_SQLITE = {
+    "statements": Budget(416, allowance=0.5),
+    "commits": Budget(6, slack=2),
+    "rows": Budget(6, slack=2),
+    "pages": Budget(425, allowance=0.3),
+    "pages written": Budget(6, slack=6),
+    "steps": Budget(7421, allowance=0.3),
+    "syncs": Budget(6, slack=2),
+}
+_IDLE_POSTGRES = {
+    "statements": Budget(77, allowance=0.1, slack=6),
+    "commits": Budget(65, allowance=0.1, slack=4),
+    "rows": Budget(6, slack=2),
+    "pages": Budget(437, allowance=0.3),
+    "WAL bytes": Budget(1056, allowance=0.5, slack=500),
+}
+
 BUDGETS: Table = {
     # One operation: statements, commits, rows, pages, ...
-    "sqlite.enqueue_bulk": _sqlite(1006, 1, 2002, 2242, 50.5, 135_115),
+    "sqlite.enqueue_bulk": _sqlite(45, 1, 2002, 1281, 50.5, 131_085),
     "sqlite.enqueue_one": _sqlite(7, 1, 4, 11.8, 3.11, 250),
     "sqlite.claim": _sqlite(6, 1, 501, 65.6, 11.1, 33_638),
     "sqlite.settle": _sqlite(509, 1, 2001, 2577, 56.8, 65_153),
     "sqlite.claim_nothing": _sqlite(4, 1, 0, 4, 0, 43),
     "sqlite.heartbeat": _sqlite(4, 1, 1, 10, 2.38, 113),
-    "postgres.enqueue_bulk": _postgres(8, 2, 2000, 4124, 366_900),
+    "sqlite.peek": _sqlite(3, 0, 0, 7, 0, 91),
+    "postgres.enqueue_bulk": _postgres(5.25, 1.25, 2000, 4124, 366_900),
     # Whom to tell is looked up by the clock: a page more or less.
-    "postgres.enqueue_one": _postgres(3.05, 1.02, 2, 8.7, 510),
+    "postgres.enqueue_one": _postgres(3.02, 1.02, 2, 8.7, 510),
     "postgres.claim": _postgres(2, 2.375, 501, 3542, 59_100),
     "postgres.settle": _postgres(4, 1, 1001, 6988, 221_200),
     "postgres.claim_nothing": _postgres(1, 1, 0, 12.7, 0),
+    "postgres.peek": _postgres(1, 1, 0, 11.3, 0),
     "postgres.heartbeat": _postgres(4, 1, 1, 13.9, 981),
+    # A minute of a worker that has nothing to do.
+    "sqlite.idle_minute": _IDLE_SQLITE,
+    "postgres.idle_minute": _IDLE_POSTGRES,
     # One job of many that a worker drains.
     "sqlite.drain.async": _DRAIN_SQLITE,
     "sqlite.drain.thread": _DRAIN_SQLITE,
@@ -127,10 +151,10 @@ BUDGETS: Table = {
     "sqlite.worker_calls.thread": _calls(21, 30, 0, 0.5),
     "postgres.worker_calls.async": _calls(18, 27, 0, 1.05),
     "postgres.worker_calls.thread": _calls(20, 30, 0, 0.7),
-    "sqlite.enqueue_calls.bulk": _calls(22, 17, 24, 0.07),
-    "sqlite.enqueue_calls.one": _calls(89, 57, 27, 0.07),
-    "postgres.enqueue_calls.bulk": _calls(25, 20, 24, 0.07),
-    "postgres.enqueue_calls.one": _calls(69, 37, 182, 0.35),
+    "sqlite.enqueue_calls.bulk": _calls(11, 19, 0, 0.07),
+    "sqlite.enqueue_calls.one": _calls(75, 63, 4, 0.07),
+    "postgres.enqueue_calls.bulk": _calls(14, 24, 0, 0.07),
+    "postgres.enqueue_calls.one": _calls(58, 38, 158, 0.35),
 }
 
 

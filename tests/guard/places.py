@@ -94,6 +94,11 @@ class Place(ABC):
             columns = ", ".join(name for name in names if name != "id")
             plain.rows(_NUMBERS[self.name] + _COPY.replace("columns", columns), rows)
 
+    def idle(self, minutes: float) -> Counts:
+        """What a worker costs that has nothing to do for so long, from its start to its end."""
+        with self.database() as url, self.meter(url) as counting, Tenure(url) as app:
+            return counting.count(lambda: scenes.idle(app, minutes))
+
     def drain(self, kind: scenes.Kind, jobs: int, *, meter: Metering | None = None) -> Counts:
         """What a worker costs that drains so many jobs, from its start to its end."""
         done: list[int] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, Literal
 from unittest.mock import patch
@@ -34,6 +35,14 @@ QUIET: dict[str, Any] = {
     "drain_seconds": PATIENCE_SECONDS,
 }
 """Nothing of the worker happens by the clock; two runs of other lengths differ by their jobs."""
+IDLE: dict[str, Any] = {
+    "lease_seconds": 3.0,
+    "heartbeat_seconds": 1.0,
+    "promote_seconds": 0.025,
+    "sweep_seconds": 0.1,
+    "idle_poll_seconds": 0.1,
+}
+"""The defaults, in a world where everything happens at ten times the speed."""
 ARGS = {"user_id": 1234567, "template": "welcome", "locale": "en_GB", "to": "some.one@example.com"}
 
 
@@ -101,6 +110,12 @@ def drain(app: Tenure, done: list[int], jobs: int) -> None:
     with named, working(app, world=StillWorld(), **QUIET):
         eventually(lambda: len(done) >= jobs, seconds=PATIENCE_SECONDS)
     assert len(done) == jobs
+
+
+def idle(app: Tenure, minutes: float) -> None:
+    """A real worker has nothing to do for so long."""
+    with working(app, **IDLE):
+        time.sleep(6.0 * minutes)  # that it is idle is what is looked at
 
 
 def audit(url: str, finished: int) -> None:

@@ -58,6 +58,17 @@ def claim_nothing(store: Store, meter: Meter) -> Counts:
     return meter.count(work).per(TIMES)
 
 
+def peek(store: Store, meter: Meter) -> Counts:
+    """With nothing to do."""
+    store.peek([scenes.QUEUE])
+
+    def work() -> None:
+        for _ in range(scenes.TIMES):
+            assert not store.peek([scenes.QUEUE]).ready
+
+    return meter.count(work).per(scenes.TIMES)
+
+
 def heartbeat(store: Store, meter: Meter) -> Counts:
     """For one lease of 500 jobs."""
     scenes.fill(store, scenes.BLOCK)
@@ -70,7 +81,7 @@ def heartbeat(store: Store, meter: Meter) -> Counts:
     return meter.count(work).per(TIMES)
 
 
-STEPS = (enqueue_bulk, enqueue_one, claim, settle, claim_nothing, heartbeat)
+STEPS = (enqueue_bulk, enqueue_one, claim, settle, claim_nothing, peek, heartbeat)
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -86,3 +97,9 @@ def test_a_worker_that_drains_a_queue_costs_what_it_may(place: Place, kind: scen
         f"{place.name}.drain.{kind}",
         lambda: count_growth(lambda jobs: place.drain(kind, jobs), 2_000, 8_000),
     )
+
+
+@pytest.mark.slow
+def test_a_minute_of_an_idle_worker_costs_what_it_may(place: Place) -> None:
+    """Looks, and signs of life."""
+    check_cheapest(f"{place.name}.idle_minute", lambda: place.idle(1.25) - place.idle(0.25))

@@ -15,8 +15,9 @@ from tests.guard.places import Place
 BLOCKS = 4
 FEW_WAITING, MANY_WAITING = 5_000, 100_000
 FINISHED = 50_000
-WORST_RATIO = {"enqueue of 1,000": 1.75, "claim of 500": 1.5, "settle of 500": 1.75}
-"""A tree that is one level higher costs one page more for each row that is looked up in it."""
+WORST_RATIO = {"enqueue of 1,000": 1.9, "claim of 500": 1.5, "settle of 500": 1.75}
+"""A tree that is one level higher costs one page more for each row that is looked up in it. (An
+enqueue on SQLite looks at little else than the tree of tickets: 1,291 pages, and 1,068 more.)"""
 
 Pages = Mapping[str, float]
 

@@ -149,6 +149,6 @@ def test_every_budget_is_measured() -> None:
     stores = ("sqlite", "postgres")
     steps = [step.__name__ for step in test_database_work.STEPS]
     runs = [f"{what}.{kind}" for what in ("drain", "worker_calls") for kind in ("async", "thread")]
-    calls = ["enqueue_calls.bulk", "enqueue_calls.one"]
-    measured = {f"{store}.{scene}" for store in stores for scene in (*steps, *runs, *calls)}
+    others = ["enqueue_calls.bulk", "enqueue_calls.one", "idle_minute"]
+    measured = {f"{store}.{scene}" for store in stores for scene in (*steps, *runs, *others)}
     assert set(BUDGETS) == measured | {"postgres.life", "postgres.life_without_history"}

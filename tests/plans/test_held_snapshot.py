@@ -117,8 +117,10 @@ def test_claims_touch_no_more_pages_after_200000_jobs_than_at_first(
 ) -> None:
     with opened(pg_migrated_url) as (store, counter), obstacle(pg_migrated_url):
         run = drain(store, counter)
-    print(run)
+        look = counter.by_table(lambda: store.peek(["default"]))["ready"]
+    print(run, f"pages of the line per look: {look}", sep="\n")
     assert len(set(run.done)) == len(run.done) == JOBS
+    assert look <= run.line_pages[0]
     assert run.claim_pages[-1] <= WORST_RATIO * run.claim_pages[0]
     assert run.line_pages[-1] <= 1.2 * run.line_pages[0]
     assert run.settle_pages[-1] <= WORST_RATIO * run.settle_pages[0]

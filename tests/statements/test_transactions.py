@@ -43,6 +43,7 @@ from tests.statements.support import (
     statement,
     wait_until,
 )
+from tests.support.callers import line_of
 from tests.support.postgres import Server
 from tests.support.stores import Clock
 
@@ -181,7 +182,7 @@ def test_a_caller_that_is_cancelled_leaves_no_transaction_open_on_sqlite(tmp_pat
         other = apsw.Connection(str(tmp_path / "jobs.db"))
         other.execute("begin immediate")
         adding = asyncio.create_task(store.enqueue(new_jobs(1)))
-        await asyncio.sleep(0)
+        await asyncio.to_thread(wait_until, lambda: line_of(store))  # its thread wants to write
         adding.cancel()
         with pytest.raises(asyncio.CancelledError):
             await adding

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -61,8 +62,8 @@ def line_of(store: Store | AsyncStore) -> Any:
     return process_of(store).waiting
 
 
-def add(store: Store, task: str) -> int:
-    [added] = store.enqueue([NewJob(task=task)])
+def add(store: Store, task: str, now: datetime | None = None) -> int:
+    [added] = store.enqueue([NewJob(task=task)], now=now)
     return added.id
 
 

@@ -10,8 +10,10 @@ import itertools
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +21,7 @@ import apsw
 import pytest
 
 from tenure.errors import InvalidInput, JobNotFound, OutcomeUnknown, StoreBusy, StoreUnavailable
+from tenure.job import NewJob
 from tenure.store import Store, open_store, sqlite_driver
 from tenure.store.sqlite import SQLite, SQLiteTx
 from tenure.store.turns import Call, Group
@@ -84,13 +87,28 @@ def stored(store: Store) -> list[str]:
     return sorted(job.task for job in store.list_jobs(limit=1000).jobs)
 
 
-def in_one_group(store: Store, tasks: list[str]) -> list[Caller]:
-    """Callers that stand in the line together before one of them may lead."""
+def in_one_group(store: Store, tasks: list[str], *, apart: bool = False) -> list[Caller]:
+    """Callers that stand in the line together before one of them may lead.
+
+    Jobs that come at the same time are written in one go; `apart` gives each a time of its own.
+    """
+    now = datetime.now(UTC)
+    times = [now + timedelta(seconds=number) if apart else None for number in range(len(tasks))]
+    return all_at_once(
+        store,
+        [partial(add, store, task, time) for task, time in zip(tasks, times, strict=True)],
+    )
+
+
+def all_at_once(store: Store, calls: Sequence[Callable[[], object]]) -> list[Caller]:
+    """The same for any calls that write, in this order."""
     lock = process_of(store).lock
     assert lock.acquire()
     try:
-        callers = [Caller(lambda task=task: add(store, task)) for task in tasks]  # type: ignore[misc]
-        wait_until(lambda: len(line_of(store)) == len(tasks))
+        callers = []
+        for number, call in enumerate(calls, 1):
+            callers.append(Caller(call))
+            wait_until(lambda: len(line_of(store)) == number)  # noqa: B023
     finally:
         lock.release()
     return [caller.join() for caller in callers]
@@ -131,14 +149,18 @@ def raise_timeout() -> None:
     raise TimeoutError("the alarm rang")
 
 
-@pytest.mark.parametrize("insert", [1, 2, 3])
+@pytest.mark.parametrize(("insert", "apart"), [(1, False), (1, True), (2, True), (3, True)])
 @pytest.mark.parametrize("spring", [raise_interrupt, strike_itself])
 def test_an_interrupt_ends_the_leaders_call_and_no_other(
-    store: Store, monkeypatch: pytest.MonkeyPatch, insert: int, spring: Callable[[], None]
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    insert: int,
+    apart: bool,
+    spring: Callable[[], None],
 ) -> None:
     trap = Trap(monkeypatch, insert, spring)
 
-    callers = in_one_group(store, ["a", "b", "c"])
+    callers = in_one_group(store, ["a", "b", "c"], apart=apart)
 
     [struck] = [caller for caller in callers if caller.error is not None]
     assert isinstance(struck.error, KeyboardInterrupt)
@@ -148,14 +170,14 @@ def test_an_interrupt_ends_the_leaders_call_and_no_other(
     assert len(kept) == 2
 
 
-@pytest.mark.parametrize("insert", [1, 2, 3])
+@pytest.mark.parametrize(("insert", "apart"), [(1, False), (1, True), (2, True), (3, True)])
 def test_an_error_raised_by_a_signal_handler_ends_the_leaders_call_and_no_other(
-    store: Store, monkeypatch: pytest.MonkeyPatch, insert: int
+    store: Store, monkeypatch: pytest.MonkeyPatch, insert: int, apart: bool
 ) -> None:
     """It comes out of the operation that happens to run, which may be a neighbour's."""
     trap = Trap(monkeypatch, insert, raise_timeout)
 
-    callers = in_one_group(store, ["a", "b", "c"])
+    callers = in_one_group(store, ["a", "b", "c"], apart=apart)
 
     [struck] = [caller for caller in callers if caller.error is not None]
     assert isinstance(struck.error, TimeoutError)
@@ -163,19 +185,42 @@ def test_an_error_raised_by_a_signal_handler_ends_the_leaders_call_and_no_other(
     assert len(store.list_jobs().jobs) == 2
 
 
-def test_an_error_of_an_operation_itself_goes_to_its_own_caller(
+def test_an_error_of_a_signal_handler_is_not_lost_beside_one_of_an_operation(
     store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group begins again without the leader, and the orphan's caller is told then."""
+    trap = Trap(monkeypatch, 1, raise_timeout)
+
+    orphan = NewJob(task="orphan", parents=(999_999,))
+    callers = all_at_once(
+        store,
+        [partial(add, store, "a"), partial(store.enqueue, [orphan]), partial(add, store, "b")],
+    )
+
+    leader = next(caller for caller in callers if caller.ident == trap.ident)
+    assert isinstance(leader.error, TimeoutError)
+    others = [type(caller.error) for caller in callers if caller is not leader]
+    kept = ["a", "b"] if leader is callers[1] else ["b"] if leader is callers[0] else ["a"]
+    assert sorted(map(str, others)) == sorted(
+        map(str, [type(None)] * len(kept) + [JobNotFound] * (leader is not callers[1]))
+    )
+    assert stored(store) == kept
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_an_error_of_an_operation_itself_goes_to_its_own_caller(
+    store: Store, monkeypatch: pytest.MonkeyPatch, apart: bool
 ) -> None:
     original = SQLiteTx.insert_jobs
 
     async def insert_jobs(tx: SQLiteTx, jobs: Any) -> None:
-        if jobs[0][1].task == "b":
-            raise LookupError("as always")
         await original(tx, jobs)
+        if any(job.task == "b" for _, job in jobs):
+            raise LookupError("as always")
 
     monkeypatch.setattr(SQLiteTx, "insert_jobs", insert_jobs)
 
-    callers = in_one_group(store, ["a", "b", "c"])
+    callers = in_one_group(store, ["a", "b", "c"], apart=apart)
 
     assert [type(caller.error) for caller in callers] == [type(None), LookupError, type(None)]
     assert stored(store) == ["a", "c"]
@@ -371,7 +416,7 @@ def test_a_caller_whose_leader_is_stuck_in_its_transaction_does_not_know_the_end
     impatient: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()
-    trap = Trap(monkeypatch, 2, lambda: cast(None, go_on.wait(PATIENCE_SECONDS)))
+    trap = Trap(monkeypatch, 1, lambda: cast(None, go_on.wait(PATIENCE_SECONDS)))
     lock = process_of(impatient).lock
     assert lock.acquire()
     callers = [Caller(lambda task=task: add(impatient, task)) for task in "ab"]  # type: ignore[misc]
@@ -489,7 +534,7 @@ def test_a_leader_leaves_alone_the_call_of_a_caller_that_has_gone() -> None:
     async def nothing(tx: Any) -> None:
         pass
 
-    group, call = Group(), Call(nothing)
+    group, call = Group(), Call([nothing])
     assert call.join(group)
     assert call.running()
     group.over = True  # its leader was interrupted

@@ -14,7 +14,7 @@ from tenure.store.api import AsyncStore, Store, open_async_store, open_store
 from tenure.store.bell import Bell
 from tenure.store.inspect import About, Count, OldestReady, Page, PausedQueue
 from tenure.store.settle import LANDED, STALE, Answer
-from tenure.store.sweep import Swept
+from tenure.store.sweep import Outlook, Swept
 
 __all__ = [
     "LANDED",
@@ -25,6 +25,7 @@ __all__ = [
     "Bell",
     "Count",
     "OldestReady",
+    "Outlook",
     "Page",
     "PausedQueue",
     "Store",

@@ -8,13 +8,11 @@ Every method is one of the operations of this package, bound to a session.
 """
 
 import asyncio
-import os
 import re
 from collections.abc import Callable, Container, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, Literal, Self
+from typing import Any, Concatenate, Literal, Self, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tenure.errors import ConfigError, InvalidInput
@@ -46,13 +44,13 @@ from tenure.store.operate import cancel, delete, hold, move, pause, prune, repla
 from tenure.store.presence import announce, retire, workers
 from tenure.store.session import P, R, Scope, Session, drive, for_all_tenants
 from tenure.store.settle import report_progress, save_checkpoint, settle
-from tenure.store.sweep import extend, promote, sweep
+from tenure.store.sweep import extend, peek, promote, sweep
+from tenure.store.threads import WRITING_THREADS, GatheringScope, Line, Threads, Writer
 
 Call = Callable[Concatenate[Scope, P], Coroutine[Any, Any, R]]
 
 CLIENT_CONNECTIONS = 4
 MAX_CONNECTIONS = 1000
-WRITING_THREADS = 32
 
 
 def _blocking(call: Call[P, R]) -> "Callable[Concatenate[Store, P], R]":
@@ -81,51 +79,17 @@ async def _close(scope: Scope) -> None:
     await scope.session.aclose()
 
 
-Line = Literal["writing", "reading"]
 _READERS = frozenset(
-    {about, get, list_jobs, timeline, progress, workers, gates, gate_lines, gate_wait,
+    {about, get, list_jobs, timeline, progress, workers, peek, gates, gate_lines, gate_wait,
      count_live, count_finished, oldest_ready, paused_queues}
 )  # fmt: skip
+
+_GATHERED: frozenset[Callable[..., Any]] = frozenset({enqueue})
+"""Of these only the transaction goes to a thread, with those of other tasks."""
 
 
 def _line_of(call: Callable[..., Any]) -> Line:
     return "reading" if call in _READERS or call is _close else "writing"
-
-
-class _Threads:
-    """Where an async store's SQLite operations run, so that they do not block the event loop.
-
-    Several may write: they wait for each other, and share commits. One reads, as there is one
-    reading connection, and never behind those that write. Threads start on demand; a fork has none,
-    and starts its own.
-    """
-
-    def __init__(self, most: int = WRITING_THREADS) -> None:
-        self._most = most
-        self._ended = False
-        self._begin()
-
-    def _begin(self) -> None:
-        self._pid = os.getpid()
-        self._pools: dict[Line, ThreadPoolExecutor] = {
-            "writing": ThreadPoolExecutor(self._most, thread_name_prefix="tenure-sqlite"),
-            "reading": ThreadPoolExecutor(1, thread_name_prefix="tenure-sqlite-read"),
-        }
-
-    def of(self, line: Line) -> ThreadPoolExecutor | None:
-        """The threads of this process; None after `end`: a closed store says so without one."""
-        if self._ended:
-            return None
-        if self._pid != os.getpid():
-            self._begin()
-        return self._pools[line]
-
-    def end(self) -> None:
-        """End the threads. What still waits for them is answered first."""
-        self._ended = True
-        if self._pid == os.getpid():
-            for pool in self._pools.values():
-                pool.shutdown()
 
 
 class Store:
@@ -144,6 +108,7 @@ class Store:
     settle = _blocking(settle)
     report_progress = _blocking(report_progress)
     save_checkpoint = _blocking(save_checkpoint)
+    peek = _blocking(peek)
     promote = _blocking(promote)
     sweep = _blocking(sweep)
     cancel = _blocking(cancel)
@@ -182,8 +147,9 @@ class Store:
 
         At most so many write at once. To close it closes this store too, unless it is only lent.
         """
-        threads = _Threads(most)
-        return AsyncStore(self._scope.session, self._scope.tenant, threads, lent=lent)
+        session = self._scope.session
+        threads = Threads(cast(Writer, session), most)
+        return AsyncStore(session, self._scope.tenant, threads, lent=lent)
 
     def bell(self, ring: Callable[[], None]) -> Bell:
         """A bell that calls `ring`, from a thread of its own, when there may be new work.
@@ -215,25 +181,27 @@ class AsyncStore:
         self,
         session: Session,
         tenant: str | None = None,
-        threads: _Threads | None = None,
+        threads: Threads | None = None,
         *,
         lent: bool = False,
     ) -> None:
         self._scope = Scope(session, tenant, suspends=True)
         self._threads = threads
+        self._gathering = None if threads is None else GatheringScope(self._scope, threads)
         self._lent = lent
 
     async def run(self, call: Call[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run an operation of this package."""
-        threads = None if self._threads is None else self._threads.of(_line_of(call))
-        if threads is None and self._lent:
+        on = kwargs.get("on")
+        if call in _GATHERED and self._gathering is not None and on is None:
+            return await call(self._gathering, *args, **kwargs)
+        pool = None if self._threads is None else self._threads.of(_line_of(call))
+        if pool is None and self._lent:
             raise InvalidInput("this store is closed; open another one")
-        if threads is None or kwargs.get("on") is not None:  # the caller's thread owns `on`
+        if pool is None or on is not None:  # the caller's thread owns `on`
             return await call(self._scope, *args, **kwargs)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            threads, lambda: drive(call(self._scope, *args, **kwargs))
-        )
+        return await loop.run_in_executor(pool, lambda: drive(call(self._scope, *args, **kwargs)))
 
     enqueue = _awaiting(enqueue)
     claim = _awaiting(claim)
@@ -241,6 +209,7 @@ class AsyncStore:
     settle = _awaiting(settle)
     report_progress = _awaiting(report_progress)
     save_checkpoint = _awaiting(save_checkpoint)
+    peek = _awaiting(peek)
     promote = _awaiting(promote)
     sweep = _awaiting(sweep)
     cancel = _awaiting(cancel)
@@ -320,7 +289,7 @@ def open_async_store(
     """
     session = _session(url, "async", connections, give_up_seconds)
     local = urlsplit(url).scheme == "sqlite"
-    return AsyncStore(session, None, _Threads() if local else None)
+    return AsyncStore(session, None, Threads(cast(Writer, session)) if local else None)
 
 
 def _bell(scope: Scope, ring: Callable[[], None]) -> Bell:

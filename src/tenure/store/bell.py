@@ -39,6 +39,11 @@ class Bell(ABC):
         """True while it hears of new work. False: only polling finds it."""
         return self._hears
 
+    @property
+    def ahead_seconds(self) -> float:
+        """It rings for new jobs that are due within this time, too. 0: they come unannounced."""
+        return 0.0
+
     def start(self) -> None:
         """Begin to listen. Returns at once, whether or not the database is there."""
         if self._thread is not None and self._thread.is_alive():

@@ -21,6 +21,9 @@ PROBE_SECONDS = 10.0
 ANSWER_SECONDS = 5.0
 """A connection whose other end has vanished is noticed after both together, and no later."""
 
+AHEAD_SECONDS = 1.0
+"""The statements notify of what is due within 1.5: who looks this often has time to spare."""
+
 _FINE = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 
 
@@ -34,6 +37,10 @@ class PostgresBell(Bell):
         self._listen = sql.SQL("listen {}").format(sql.Identifier(channel)).as_bytes(None)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def ahead_seconds(self) -> float:
+        return AHEAD_SECONDS if self._hears else 0.0
 
     def _prepare(self) -> None:
         self._loop = asyncio.SelectorEventLoop()

@@ -91,6 +91,9 @@ class BorrowedTx(SQLiteTx):
             raise driver.translate(error, self._path) from error
         return rows
 
+    async def _insert(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
+        await self._each(statement, rows)
+
     async def _each(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
         [sql] = self._sql[statement]
         try:

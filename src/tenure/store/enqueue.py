@@ -1,7 +1,8 @@
 """enqueue: jobs come in, with their tickets, their unique keys and their parents."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from datetime import datetime
+from itertools import islice
 from typing import TypeVar
 
 import msgspec
@@ -40,7 +41,29 @@ async def enqueue(
     if on is not None:
         return await _enqueue(await scope.borrow(on), jobs, None, now)
     ids = await scope.session.reserve_ids(len(jobs))
-    return await scope.transact(lambda tx: _enqueue(tx, jobs, ids, now))
+    return await scope.transact_joint(_Addition(jobs, ids, now))
+
+
+class _Addition:
+    """The jobs of one call. What several callers add at the same time is written as one batch."""
+
+    __slots__ = ("ids", "jobs", "now")
+
+    def __init__(self, jobs: list[NewJob], ids: list[int] | None, now: datetime | None) -> None:
+        self.jobs = jobs
+        self.ids = ids
+        self.now = now
+
+    def __call__(self, tx: Tx, /) -> Awaitable[list[Enqueued]]:
+        return _enqueue(tx, self.jobs, self.ids, self.now)
+
+    def goes_with(self, other: object) -> bool:
+        return type(other) is _Addition and other.now == self.now and self.ids is None
+
+    async def together(self, tx: Tx, ops: "Sequence[_Addition]") -> list[list[Enqueued]]:
+        jobs = [job for op in ops for job in op.jobs]
+        answers = iter(await _enqueue(tx, jobs, None, self.now))
+        return [list(islice(answers, len(op.jobs))) for op in ops]
 
 
 async def _enqueue(

@@ -97,18 +97,27 @@ class Floors:
         if era == self._era:
             self._candidate = _Candidate(lanes, drawers)
 
-    def ranges(self, queues: Collection[str]) -> str:
+    def overdue(self, queues: Collection[str]) -> set[str]:
+        """Of these queues, those whose next claim will look below their floors, too."""
+        low = {queue for (queue, _), floor in list(self._floors.items()) if floor > 0}
+        return {queue for queue in low.intersection(queues) if self._is_full_scan_due(queue)}
+
+    def _is_full_scan_due(self, queue: str) -> bool:
+        last = self._last_full_scan.get(queue, 0.0)
+        return time.monotonic() - last >= self.full_scan_seconds
+
+    def ranges(self, queues: Collection[str], *, all_of_it: bool = True) -> str:
         """The stretches of each line in which tickets may stand, in order, as rows of JSON.
 
         Between two stretches of a queue lies the dead part of one lane. Priorities that were never
-        seen lie inside a stretch, so a new one is found at once.
+        seen lie inside a stretch, so a new one is found at once. With `all_of_it`, this is the scan
+        of everything when it is time for one.
         """
-        now = time.monotonic()
         rows = []
         for queue in queues:
-            full = now - self._last_full_scan.get(queue, 0.0) >= self.full_scan_seconds
+            full = all_of_it and self._is_full_scan_due(queue)
             if full:
-                self._last_full_scan[queue] = now
+                self._last_full_scan[queue] = time.monotonic()
             low = (MIN_PRIORITY - 1, 0)
             floors = () if full else sorted(
                 (priority, floor) for (name, priority), floor in list(self._floors.items())

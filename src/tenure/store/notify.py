@@ -4,6 +4,8 @@ Polling is the truth, a notification is a hint. A commit that notifies takes a l
 database, so there is
 - at most one per transaction, which travels in the same round trip as the COMMIT,
 - at most one per queue every 5 ms from one store: a worker that was woken looks again by then,
+- for tickets that will be due within a moment, which workers do not know of, one every 0.25 s: a
+  worker that was woken looks often until then,
 - none when others stand in line just before ours (see the statement `notify`).
 A notification that the server refuses, because its queue is full, say, costs no commit: the
 operation is run again in silence.
@@ -19,11 +21,13 @@ from psycopg import sql
 from tenure.store.session import Row
 
 CALM_SECONDS = 0.005
+CALM_DUE_SECONDS = 0.25
 SILENCE_SECONDS = 60.0
 MAX_REMEMBERED = 1000
 
 LANES_OF = frozenset({"insert_jobs", "put_in_line", "promote", "replay"})
-"""They put tickets in line: the last columns of their rows are queue, priority and place."""
+"""They put tickets in line: the last columns of their rows are queue, priority and place. The place
+0 is that of a ticket that will be due soon."""
 
 QUEUES_OF = frozenset({"resume_queue", "leave_gates", "turned_queues", "heal_turns"})
 """They let somebody go on who stands in line already: their rows are queues."""
@@ -47,14 +51,17 @@ class News:
         self._notifier = notifier
         self._calm = calm
         self._lanes: dict[Lane, int | None] = {}
+        self._due: set[str] = set()
         self._said: set[str] = set()
 
     def hear(self, statement: str, rows: list[Row]) -> None:
         """Learn from the answer to a statement."""
         if statement in LANES_OF:
             for *_, queue, priority, place in rows:
-                if place is not None:
+                if place:
                     self.add(queue, priority, place)
+                elif place is not None:
+                    self._due.add(queue)
         elif statement in QUEUES_OF:
             for (queue,) in rows:
                 self._lanes[queue, 0] = None  # whoever stands there already is the reason
@@ -69,11 +76,17 @@ class News:
         """The notification that is due, if any. It is news once."""
         lanes = {lane: place for lane, place in self._lanes.items() if lane[0] not in self._said}
         queues = {queue for queue, _ in lanes}
-        self._lanes = {}
-        self._said |= queues
-        if not queues or (self._calm and not self._notifier.is_due(queues)):
+        due = self._due - self._said - queues
+        self._lanes, self._due = {}, set()
+        self._said |= queues | due
+        if self._calm:
+            queues = queues if self._notifier.is_time(queues, CALM_SECONDS) else set()
+            due = due if self._notifier.is_time(due, CALM_DUE_SECONDS) else set()
+        alone = len(lanes) == 1 and not due
+        lane, place = next(iter(lanes.items())) if alone else (("", 0), None)
+        queues |= due
+        if not queues:
             return None
-        lane, place = next(iter(lanes.items())) if len(lanes) == 1 else (("", 0), None)
         payload = next(iter(queues)) if len(queues) == 1 else ""
         params = {"payload": payload, "queue": lane[0], "priority": lane[1], "place": place}
         return Notice(queues, params)
@@ -99,10 +112,10 @@ class Notifier:
         """`notify` as text, to be sent together with the COMMIT."""
         return self._statement % {name: _literal(each) for name, each in notice.params.items()}
 
-    def is_due(self, queues: Set[str]) -> bool:
-        """Has one of these queues not been told of for a while?"""
+    def is_time(self, queues: Set[str], calm_seconds: float) -> bool:
+        """Has one of these queues not been told of for so long?"""
         now = time.monotonic()
-        return any(now - self._told.get(queue, 0.0) >= CALM_SECONDS for queue in queues)
+        return any(now - self._told.get(queue, 0.0) >= calm_seconds for queue in queues)
 
     def note_told(self, notice: Notice) -> None:
         """It was committed."""

@@ -67,6 +67,8 @@ COPY_ROWS = 100
 PLACES_PER_DRAW = 1000
 ID_BLOCK = 64
 """More than 32: see `draw_ids`."""
+BULKS_PER_DRAW = 4
+"""Ids for so many bulks like the present one are drawn at once: each draw waits for the disk."""
 
 _PLANNER = {
     "enable_seqscan": "off",
@@ -160,7 +162,7 @@ class PostgresTx(Tx):
     async def open_gates(self, queues: Collection[str]) -> list[Row]:
         rows = await self.fetch(
             "open_gates", queues=to_json([{"name": name} for name in queues]),
-            ranges=self._floors.ranges(queues),
+            ranges=self._floors.ranges(queues, all_of_it=False),
         )  # fmt: skip
         if rows:
             self._now = rows[0][-1]
@@ -174,6 +176,13 @@ class PostgresTx(Tx):
             "take_gated", rows=rows, worker=wanted.worker, call=self.call,
             lease_seconds=wanted.lease_seconds, ahead=wanted.ahead,
         )  # fmt: skip
+
+    async def peek(self, queues: Collection[str]) -> Row:
+        ranges = self._floors.ranges(queues, all_of_it=False)
+        names = to_json([*queues])
+        [(ready, due_seconds, expired)] = await self.fetch("peek", ranges=ranges, queues=names)
+        # What nobody may have seen for a while counts as ready: the claim will look everywhere.
+        return {*ready, *self._floors.overdue(queues)}, due_seconds, expired
 
     async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> list[Row]:
         groups = []
@@ -311,12 +320,15 @@ class Postgres(Session):
         try:
             tx = PostgresTx(wire, self._sql, self.floors, prepare=not self._pooler)
             tx.call, tx.repeat, tx.collided = call.name, call.repeat, call.collided
+            if mode is Mode.GLANCE and not self._pooler:
+                return await op(tx)
             if mode is Mode.LONE and not (self._pooler or self._commits_late):
                 return await self._alone(op, tx, call)
             await wire.script(self._begin(mode))
-            tx.news = None if call.silent or mode is Mode.READ else self._notifier.news()
+            reads = mode in (Mode.READ, Mode.GLANCE)
+            tx.news = None if call.silent or reads else self._notifier.news()
             answer = await op(tx)
-            call.repeat = mode is not Mode.READ  # from here on it may have landed
+            call.repeat = not reads  # from here on it may have landed
             await self._commit(wire, tx.news, call)
             return answer
         except BaseException as error:
@@ -374,8 +386,10 @@ class Postgres(Session):
             try:
                 ids.append(self._ids.popleft())  # atomic: threads share the block
             except IndexError:
-                draw = partial(PostgresTx.draw_ids, count=max(count - len(ids), ID_BLOCK))
-                self._ids.extend(await self.transact(cast(Operation[list[int]], draw)))
+                missing = count - len(ids)
+                block = ID_BLOCK if missing <= ID_BLOCK else BULKS_PER_DRAW * missing
+                draw = cast(Operation[list[int]], partial(PostgresTx.draw_ids, count=block))
+                self._ids.extend(await self.transact(draw, Mode.LONE))
         return ids
 
     async def borrow(self, connection: object, *, blocking: bool) -> Tx:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping,
 from datetime import datetime
 from enum import Enum, auto
 from functools import wraps
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -33,6 +33,8 @@ class Mode(Enum):
 
     READ = auto()
     """Reads one consistent snapshot where the store can."""
+    GLANCE = auto()
+    """Reads with a single statement, and costs no more than that."""
     WRITE = auto()
     """Survives power loss once it has answered."""
     GATE = auto()
@@ -116,6 +118,10 @@ class Tx(ABC):
         """claim: the same as `take_tickets` for these tickets at gates."""
 
     @abstractmethod
+    async def peek(self, queues: Collection[str]) -> Row:
+        """peek: the queues in which tickets stand, the time until the next is due, a dead lease."""
+
+    @abstractmethod
     async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> list[Row]:
         """succeed: move these jobs to history, where the worker has the lease that it presents.
 
@@ -151,6 +157,22 @@ class Collided(Exception):
 
 
 Operation = Callable[[Tx], Awaitable[R]]
+
+
+class Joint(Protocol[R]):
+    """An operation that can be done for several callers in one go."""
+
+    def __call__(self, tx: Tx, /) -> Awaitable[R]:
+        """Do it for this caller alone."""
+
+    def goes_with(self, other: object) -> bool:
+        """May the other one be done in one go with this one?"""
+
+    async def together(self, tx: Tx, ops: Sequence[Self]) -> list[R]:
+        """Do all of these, this one among them: one answer each, or an error and nothing done.
+
+        They come out as if done one after the other, in this order.
+        """
 
 
 class Session(ABC):
@@ -209,6 +231,10 @@ class Scope:
     async def transact(self, op: Operation[R], mode: Mode = Mode.WRITE) -> R:
         """Run `op` in a transaction that knows the tenant."""
         return await self.session.transact(lambda tx: op(self.enter(tx)), mode)
+
+    async def transact_joint(self, op: Joint[R]) -> R:
+        """Run `op` in a transaction, with those of others where that is faster."""
+        return await self.session.transact(op)
 
     async def borrow(self, connection: object) -> Tx:
         """The caller's own open transaction, which knows the tenant."""

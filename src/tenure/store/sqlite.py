@@ -19,11 +19,13 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from itertools import islice
+from functools import cache
+from itertools import chain, islice
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
 import apsw
+import msgspec
 
 from tenure.errors import InvalidInput, StoreBusy, StoreError, ValueRefused
 from tenure.gate import line_name
@@ -37,6 +39,7 @@ from tenure.store.gates_sqlite import look_at_gates
 from tenure.store.rows import features_of, is_plain
 from tenure.store.session import (
     Done,
+    Joint,
     Mode,
     Operation,
     R,
@@ -50,11 +53,12 @@ from tenure.store.session import (
 )
 from tenure.store.sqlite_driver import Connection, Driver
 from tenure.store.statements import statements
-from tenure.store.turns import Call, Group, Turn
+from tenure.store.turns import Call, Group, Outcome, Run, Turn, in_runs
 
 SCHEMA = "tenure"
 RETRY_SECONDS = 0.001
 GROUP_LIMIT = 256
+ROWS_AT_ONCE = 32
 BELL_SECONDS = 0.05
 """How long a caller in the line sleeps at most: nobody rings when a leader is interrupted."""
 
@@ -112,7 +116,7 @@ class SQLiteTx(Tx):
                  job.queue, job.task, job.args.decode(), _text(job.retry), _text(job.metadata),
                  "parents" if job.parents else None, *key)
             )  # fmt: skip
-        await self._each("insert_job", rows)
+        await self._insert("insert_job", rows)
         await self.fetch("insert_tickets", first=jobs[0][0], last=jobs[-1][0])
         if gated:
             await self._each("set_gate_of", gated)
@@ -175,6 +179,11 @@ class SQLiteTx(Tx):
             await self.fetch("drop_started_keys", ids=to_json(keyed))
         return rows
 
+    async def peek(self, queues: Collection[str]) -> Row:
+        [(ready, due_microseconds, expired)] = await self.fetch("peek", queues=to_json([*queues]))
+        due_seconds = None if due_microseconds is None else due_microseconds / 1e6
+        return set(msgspec.json.decode(ready)), due_seconds, bool(expired)
+
     async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> list[Row]:
         """Through a table in memory: half the cost of a JSON batch answered by RETURNING."""
         rows: list[tuple[object, ...]] = []
@@ -210,6 +219,25 @@ class SQLiteTx(Tx):
         if moved:
             await self.fetch("drop_live", ids=to_json([row[0] for row in moved]))
 
+    async def _insert(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
+        """Run an insert of one row for all of these, several at a time.
+
+        (A row at a time, 1,000 jobs looked at 2,242 pages in place of 1,281. 64 jobs took 6.1
+        microseconds each in place of 5.0, and 960 jobs 3.3 in place of 3.0.)
+        """
+        [sql] = self._sql[statement]
+        try:
+            whole = len(rows) - len(rows) % ROWS_AT_ONCE
+            if whole:
+                several = _for_rows(sql, ROWS_AT_ONCE)
+                for start in range(0, whole, ROWS_AT_ONCE):
+                    part = rows[start : start + ROWS_AT_ONCE]
+                    self._connection.execute(several, tuple(chain.from_iterable(part)))
+            if whole < len(rows):
+                self._connection.executemany(sql, rows[whole:])
+        except DriverError as error:
+            raise driver.translate(error, self._path) from error
+
     async def _each(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
         """Run a statement once per row of values."""
         [sql] = self._sql[statement]
@@ -223,6 +251,13 @@ class SQLiteTx(Tx):
 
     def when(self, value: Any) -> datetime:
         return EPOCH + timedelta(microseconds=value)
+
+
+@cache
+def _for_rows(sql: str, count: int) -> str:
+    """An insert of one row, for several."""
+    head, word, row = sql.rpartition("values ")
+    return head + word + ", ".join([row.rstrip(";")] * count)
 
 
 _line_order = itemgetter(1, 2)  # of a ticket: priority, place
@@ -260,6 +295,12 @@ class _Process:
         self.watcher: Connection | None = None
         self.watched: tuple[int, object] = (-1, None)  # data_version, and the signs seen then
         self.still = False
+
+
+def _raise_if_strange(error: Exception | None, came_back: bool) -> None:
+    """An error that does not come back was raised by a signal handler of this thread."""
+    if error is not None and not came_back and not isinstance(error, StoreError):
+        raise error
 
 
 def _is_current(connection: Connection) -> bool:
@@ -311,25 +352,35 @@ class SQLite(Session):
 
     async def transact(self, op: Operation[R], mode: Mode = Mode.WRITE) -> R:
         process = self._process()
-        if mode is Mode.READ:
+        if mode in (Mode.READ, Mode.GLANCE):
             return self._alone(process.read_lock, lambda: self._read(process, op))
-        call = Call(op)
+        [(answer, error)] = self._transact(process, Call([op]))
+        if error is not None:
+            raise error
+        return cast(R, answer)
+
+    def transact_each(self, ops: Sequence[Operation[Any]]) -> list[Outcome]:
+        """Write all of these in one transaction. Each has an outcome of its own."""
+        return self._transact(self._process(), Call(ops))
+
+    def _transact(self, process: _Process, call: Call) -> list[Outcome]:
+        led = True
         try:
             try:
                 process.waiting.append(call)
-                self._wait_or_lead(process, call)
+                led = self._wait_or_lead(process, call)
             finally:
                 call.gone = True
                 try:  # noqa: SIM105 - an interrupt in `suppress` would leave it in the line
                     process.waiting.remove(call)
                 except ValueError:
                     pass  # interrupted before it stood there
-                self._leave(process, call)
+                if led:
+                    self._leave(process, call)
         except StoreBusy:  # unless a leader had it in hand
             if not call.answered() and not call.running():
                 raise
-        answer: R = call.result()
-        return answer
+        return call.results()
 
     async def reserve_ids(self, count: int) -> list[int] | None:  # noqa: ARG002
         return None
@@ -445,19 +496,23 @@ class SQLite(Session):
     def _alone(self, turn: Turn, body: Callable[[], R]) -> R:
         return turn.run(body, self._give_up_seconds, self.path)
 
-    def _wait_or_lead(self, process: _Process, call: Call) -> None:
-        """Come back with an answer: from whoever has the lock, or by taking it when it is free."""
+    def _wait_or_lead(self, process: _Process, call: Call) -> bool:
+        """Come back with an answer: from whoever has the lock, or by taking it when it is free.
+
+        Answers whether it took it.
+        """
         deadline = time.monotonic() + self._give_up_seconds
         while not process.lock.run_if_free(lambda: self._lead(process, call), self.path):
             left = deadline - time.monotonic()
             call.wait(max(0.0, min(left, BELL_SECONDS)))
             if call.answered():
-                return
+                return False
             if left <= 0:
                 raise StoreBusy(
                     f"another thread of this process has worked on {self.path}, or waited for "
                     f"another process, for {self._give_up_seconds:g} s; look for what holds it up"
                 )
+        return True
 
     def _lead(self, process: _Process, call: Call) -> None:
         """Commit what waits until our own call has its answer."""
@@ -491,28 +546,50 @@ class SQLite(Session):
                 call.ring()
 
     def _run_all(self, connection: Connection, calls: list[Call], own: Call, waited: float) -> None:
-        if calls == [own]:
-            own.answer = self._run(connection, own.op, waited)
+        if calls == [own] and len(own.ops) == 1:
+            own.outcomes.append((self._run(connection, own.ops[0], waited), None))
             return
-        for call in calls:
-            connection.execute("savepoint call")
-            call.error = self._try(connection, call, waited)
-            if call.error is not None and call is not own:
-                # An error that does not come back was raised by a signal handler of this thread.
-                first, call.error = call.error, self._try(connection, call, waited)
-                if call.error is None and not isinstance(first, StoreError):
-                    raise first
-            connection.execute("release call")
+        for run in in_runs(calls):
+            outcomes = self._run_each(connection, run, own, waited)
+            for (call, _), outcome in zip(run, outcomes, strict=True):
+                call.outcomes.append(outcome)
 
-    def _try(self, connection: Connection, call: Call, waited: float) -> Exception | None:
+    def _run_each(
+        self, connection: Connection, run: Run, own: Call, waited: float
+    ) -> list[Outcome]:
+        """In one go. If that fails, one by one: the error is to reach its own caller alone."""
+        failure: Exception | None = None
+        if len(run) > 1:
+            ops = [cast(Joint[Any], op) for _, op in run]
+            answers, failure = self._try(connection, lambda tx: ops[0].together(tx, ops), waited)
+            if failure is None:
+                return [(answer, None) for answer in answers]
+        outcomes = [self._run_apart(connection, op, waited, own=call is own) for call, op in run]
+        _raise_if_strange(failure, type(failure) in {type(error) for _, error in outcomes})
+        return outcomes
+
+    def _run_apart(
+        self, connection: Connection, op: Operation[Any], waited: float, *, own: bool
+    ) -> Outcome:
+        answer, error = self._try(connection, op, waited)
+        if error is not None and not own:
+            first = error
+            answer, error = self._try(connection, op, waited)
+            _raise_if_strange(first, error is not None)
+        return answer, error
+
+    def _try(self, connection: Connection, op: Operation[Any], waited: float) -> Outcome:
+        connection.execute("savepoint call")
+        outcome: Outcome
         try:
-            call.answer = self._run(connection, call.op, waited)
+            outcome = self._run(connection, op, waited), None
         except Exception as error:
             if not driver.in_transaction(connection):
                 raise
             connection.execute("rollback to call")
-            return error
-        return None
+            outcome = None, error
+        connection.execute("release call")
+        return outcome
 
     def _run(self, connection: Connection, op: Operation[R], waited: float) -> R:
         tx = SQLiteTx(connection, self.path, self._clock)

@@ -1,6 +1,6 @@
-"""promote, extend, sweep: time passes. Any worker may do any of this; there is no leader."""
+"""peek, promote, extend, sweep: time passes. Any worker may do any of this; there is no leader."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 
@@ -27,6 +27,31 @@ class Swept(msgspec.Struct, frozen=True):
     requeued: int = 0
     finished: int = 0
     more: bool = False
+
+
+class Outlook(msgspec.Struct, frozen=True):
+    """What there is to do, and when."""
+
+    ready: frozenset[str]
+    """Queues from which a claim may get something."""
+    due_seconds: float | None
+    """Until the next job is due; not above zero when one is. None: none is scheduled."""
+    expired: bool
+    """Is there a lease to sweep?"""
+
+
+@transaction(Mode.GLANCE)
+async def peek(tx: Tx, queues: Collection[str], *, now: datetime | None = None) -> Outlook:
+    """See whether it is worth while to claim from these queues, to promote and to sweep.
+
+    One statement that writes nothing: what an idle worker does again and again.
+    """
+    for_all_tenants("peek", tx.tenant)
+    for name in queues:
+        check_name("queue", name)
+    tx.at(now)
+    ready, due_seconds, expired = await tx.peek(queues)
+    return Outlook(frozenset(ready), due_seconds, expired)
 
 
 @transaction(Mode.WRITE)

@@ -6,7 +6,7 @@ assignment settles for all calls of a group what became of them.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -84,6 +84,30 @@ def _within_limit(seconds: float) -> float:
     return min(seconds, threading.TIMEOUT_MAX)
 
 
+Run = list[tuple["Call", Operation[Any]]]
+"""Operations that can be done in one go, each with the call that it belongs to."""
+
+
+def in_runs(calls: Iterable["Call"]) -> Iterator[Run]:
+    """The operations of these calls, in order."""
+    run: Run = []
+    goes_with = _alone
+    for call in calls:
+        for op in call.ops:
+            if run and not goes_with(op):
+                yield run
+                run = []
+            if not run:
+                goes_with = getattr(op, "goes_with", _alone)
+            run.append((call, op))
+    if run:
+        yield run
+
+
+def _alone(_: object) -> bool:
+    return False
+
+
 class Group:
     """The calls of one transaction."""
 
@@ -101,18 +125,22 @@ class Group:
         other calls wait for the next one."""
 
 
+Outcome = tuple[Any, Exception | None]
+"""What an operation answered, or the error that it ended with."""
+
+
 class Call:
-    """One operation in the waiting line. It stands there until its caller leaves."""
+    """Operations in the waiting line, mostly one. They stand there until their caller leaves."""
 
-    __slots__ = ("_bell", "_group", "answer", "error", "gone", "op")
+    __slots__ = ("_bell", "_group", "gone", "ops", "outcomes")
 
-    def __init__(self, op: Operation[Any]) -> None:
-        self.op = op
+    def __init__(self, ops: Sequence[Operation[Any]]) -> None:
+        self.ops = ops
+        self.outcomes: list[Outcome] = []
+        """One for each operation, in order, as far as the leader has come."""
         self._bell = threading.Lock()  # free when it was rung
         self._bell.acquire()
         self._group: Group | None = None
-        self.answer: Any = None
-        self.error: Exception | None = None
         self.gone = False
         """Set by its caller: not to be run any more."""
 
@@ -124,7 +152,7 @@ class Call:
         """
         if self.answered():
             return False
-        self.answer = self.error = None
+        self.outcomes = []
         self._group = group
         if self.gone:
             self._group = None
@@ -150,15 +178,12 @@ class Call:
         group = self._group
         return group is not None and (group.kept or group.error is not None)
 
-    def result(self) -> Any:
-        """The operation's own answer or error. Not before it is `answered`."""
+    def results(self) -> list[Outcome]:
+        """What became of each operation. Not before it is `answered`."""
         group = self._group
         if group is None or not (group.kept or group.error is not None):
             raise OutcomeUnknown(
                 "the thread that commits for this one has not ended its transaction; it may yet be "
                 "kept. Look before you repeat it, or enqueue with a unique key"
             )
-        error = self.error if group.kept else group.error
-        if error is not None:
-            raise error
-        return self.answer
+        return self.outcomes if group.kept else [(None, group.error)] * len(self.ops)

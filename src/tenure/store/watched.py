@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from tenure.store.api import WRITING_THREADS, AsyncStore, Store
+from tenure.store.api import AsyncStore, Store
 from tenure.store.bell import Bell
+from tenure.store.threads import WRITING_THREADS
 
 
 class Watcher(Protocol):

@@ -1,11 +1,13 @@
 """The claim loop: asks for as many jobs as there is room for, and rests when there are none.
 
-Polling is the truth: busy every 5 ms, idle every second, in between growing. A bell that rings, or
-a slot that came free, cuts a rest short.
+Polling is the truth: soon after the last answer, then less and less often. To poll is to look, with
+one statement: is there anything to claim, to promote or to sweep? Only then something else is sent.
+A bell that rings, a slot that came free, or a job that is due cuts a rest short.
 """
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +15,7 @@ from pathlib import Path
 from tenure.client import Client
 from tenure.errors import SchemaError, StoreError
 from tenure.job import Lease
-from tenure.store import AsyncStore
+from tenure.store import AsyncStore, Outlook
 from tenure.store.claim import MAX_BLOCK
 from tenure.tasks import Kind
 from tenure.worker.executors import Executor
@@ -44,6 +46,8 @@ class Claimer:
         pace: Pace,
         queue_pace: Pace,
         take_on: TakeOn,
+        saw: Callable[[Outlook], None],
+        announced_seconds: Callable[[], float],
     ) -> None:
         self._store = store
         self._worker = worker
@@ -54,12 +58,17 @@ class Claimer:
         self._pace = pace
         self._queue_pace = queue_pace
         self._take_on = take_on
+        self._saw = saw
+        self._announced_seconds = announced_seconds
         self._shares = Shares(settings.queues)
         self._kinds = {queue: _kinds(app, queue) for queue in settings.queues}
         self._wake = asyncio.Event()
-        self._more: set[str] = set()
+        self._more: set[str] = set(settings.queues)
         """Queues that may have jobs ready: news of them came, or there was no room for all."""
-        self._pause, self._next_poll = settings.busy_poll_seconds, 0.0
+        self._pause = settings.busy_poll_seconds
+        self._asked_at = self._looked_at = world.monotonic()
+        self._due_at = math.inf
+        """When the next job is due, as far as is known."""
         self.resting = False
         """Does it wait for news? If not, it looks at the room by itself before it does."""
         self._stopping = False
@@ -68,9 +77,11 @@ class Claimer:
         self.claims = 0
 
     def ring(self) -> None:
-        """There may be new work."""
+        """There may be new work, now or soon."""
         self._more.update(self._settings.queues)
-        self._pause, self._next_poll = self._settings.busy_poll_seconds, 0.0
+        self._pause = self._settings.busy_poll_seconds
+        may_be_due_at = self._world.monotonic() + self._settings.promote_seconds
+        self._due_at = min(self._due_at, may_be_due_at)
         self._wake.set()
 
     def slot_came_free(self) -> None:
@@ -78,7 +89,7 @@ class Claimer:
         if self._more:
             self._wake.set()
 
-    def saw(self, queues: Collection[str], kind: Kind) -> None:
+    def learn(self, queues: Collection[str], kind: Kind) -> None:
         """Jobs of this kind came from these queues: from now on its slots count there."""
         for queue in queues:
             if kind not in self._kinds[queue]:
@@ -95,9 +106,9 @@ class Claimer:
         while not self._stopping:
             self._executors["async"].leave_if_forked()  # in a fork, a handler has run this loop
             self._wake.clear()
-            if now() >= self._next_poll:
-                self._more.update(self._settings.queues)
             try:
+                if now() >= self._look_at():
+                    await self._look()
                 claimed = await self._claim()
             except StoreError as error:
                 await self._after(error)
@@ -106,13 +117,34 @@ class Claimer:
             self._touch_health_file()
             if claimed:
                 self._pause = self._settings.busy_poll_seconds
-                self._next_poll = now() + self._pause
                 await asyncio.sleep(0)
                 continue
-            if now() >= self._next_poll:
-                self._next_poll = now() + self._pause
-                self._pause = min(2 * self._pause, self._settings.idle_poll_seconds)
-            await self._rest(self._next_poll - now())
+            await self._rest(self._look_at() - now())
+
+    def _look_at(self) -> float:
+        """When to look again: when the next job is due, and before long for what comes meanwhile.
+
+        Jobs that nobody announces may become due. While there is more to claim, nothing else is
+        looked for.
+        """
+        often = self._settings.promote_seconds
+        if self._more:
+            return min(self._looked_at + often, self._due_at)
+        often = max(often, self._announced_seconds())
+        return min(self._asked_at + self._pause, self._looked_at + often, self._due_at)
+
+    async def _look(self) -> None:
+        """See what there is to do, for us and for all."""
+        outlook = await self._store.peek(self._settings.queues)
+        self._asked_at = self._looked_at = now = self._world.monotonic()
+        self._pause = min(2 * self._pause, self._settings.idle_poll_seconds)
+        self._due_at = math.inf
+        if outlook.due_seconds is not None:  # what is due now will be in line when we look again
+            overdue = outlook.due_seconds <= 0
+            pause = self._settings.promote_seconds if overdue else outlook.due_seconds
+            self._due_at = now + pause
+        self._more.update(outlook.ready)
+        self._saw(outlook)
 
     def _room(self) -> dict[Kind, int]:
         """Free slots and a little more, by kind; none where a claim would not be worth its while.
@@ -165,6 +197,7 @@ class Claimer:
             )  # fmt: skip
             self._world.crash_point("after claim")
             self.claims += 1
+            self._asked_at = self._world.monotonic()
             safe_until = before + lease_seconds * (1 - MARGIN)
             for lease in leases:
                 self._take_on(lease, lease_seconds, safe_until)

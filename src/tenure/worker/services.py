@@ -1,11 +1,14 @@
-"""What any worker does for all: put due jobs in line, take back the jobs of the dead, prune."""
+"""What any worker does for all: put due jobs in line, take back the jobs of the dead, prune.
+
+Whether there is anything to do is seen by the claimer's looks: an idle worker asks once for all.
+"""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
 from tenure.errors import TenureError
-from tenure.store import AsyncStore
+from tenure.store import AsyncStore, Outlook
 from tenure.worker.settings import WorkerSettings
 from tenure.worker.world import World
 
@@ -24,23 +27,44 @@ class Services:
         self._settings = settings
         self._world = world
         self._ring = ring
-        self._pruned_at = self._healed_at = world.monotonic()
+        self._due, self._expired = asyncio.Event(), asyncio.Event()
+        self._due.set()  # who knows what was left undone
+        self._expired.set()
+
+    def saw(self, outlook: Outlook) -> None:
+        """There may be something to do."""
+        if outlook.due_seconds is not None and outlook.due_seconds <= 0:
+            self._due.set()
+        if outlook.expired:
+            self._expired.set()
 
     async def promote(self) -> None:
         """Put due jobs in line, for ever."""
         await self._repeat("promoting", self._promote, self._settings.promote_seconds)
 
     async def sweep(self) -> None:
-        """Take back the jobs of expired leases, and prune now and then, for ever."""
+        """Take back the jobs of expired leases, for ever."""
         await self._repeat("sweeping", self._sweep, self._settings.sweep_seconds)
 
+    async def prune(self) -> None:
+        """Prune now and then, for ever."""
+        await self._repeat("pruning", self._prune, self._settings.sweep_seconds)
+
+    async def heal(self) -> None:
+        """See to gates now and then, for ever."""
+        await self._repeat("healing gates", self._heal, self._settings.sweep_seconds)
+
     async def _promote(self) -> None:
+        await self._due.wait()
+        self._due.clear()
         while (promoted := await self._store.promote(most=PROMOTE_PAGE)) > 0:
             self._ring()
             if promoted < PROMOTE_PAGE:
                 break
 
     async def _sweep(self) -> None:
+        await self._expired.wait()
+        self._expired.clear()
         more = True
         while more:
             self._world.crash_point("before sweep")
@@ -52,15 +76,19 @@ class Services:
                     swept.requeued, swept.finished,
                 )  # fmt: skip
                 self._ring()
-        if self._world.monotonic() - self._healed_at >= HEAL_SECONDS:
-            self._healed_at = self._world.monotonic()
-            if healed := await self._store.heal_gates():
-                log.warning("put right what was wrong at gates: %d", healed)
-        if self._world.monotonic() - self._pruned_at >= self._settings.prune_seconds:
-            self._pruned_at = self._world.monotonic()
-            await self._store.prune()
+
+    async def _prune(self) -> None:
+        await asyncio.sleep(self._settings.prune_seconds)
+        await self._store.prune()
+
+    async def _heal(self) -> None:
+        await asyncio.sleep(HEAL_SECONDS)
+        if healed := await self._store.heal_gates():
+            log.warning("put right what was wrong at gates: %d", healed)
+            self._ring()
 
     async def _repeat(self, what: str, step: Callable[[], Awaitable[None]], seconds: float) -> None:
+        """A step that fails is not forgotten: what it should have done will be seen again."""
         failing = False
         while True:
             try:

@@ -113,11 +113,10 @@ class Shift:
             heartbeat = self._start_heartbeat(stores)
             ends.push_async_callback(asyncio.to_thread, heartbeat.stop)
             ends.callback(self._close_executors)
-            background = self._start_background(stores, heartbeat)
+            background = self._start_background(heartbeat)
             ends.push_async_callback(_cancel, background)
-            bell = stores.beating.bell(lambda: self._from_thread(self._claimer.ring))
-            bell.start()
-            ends.callback(bell.stop)
+            self._bell.start()
+            ends.callback(self._bell.stop)
             self._say_what_it_serves()
             await self._work(background)
         log.info("worker %s stopped", self.name)
@@ -146,10 +145,13 @@ class Shift:
     def _build(self, stores: Stores) -> None:
         self._store = stores.settling
         self._executors = self._make_executors()
+        self._bell = stores.beating.bell(lambda: self._from_thread(self._ring))
+        self._services = Services(stores.claiming, self.settings, self.world, self._ring)
         self._claimer = Claimer(
             stores.claiming, self.name, self.app, self.settings, self.world,
             executors=self._executors, slots=self._slots, pace=self._pace,
-            queue_pace=self._queue_pace, take_on=self._take_on,
+            queue_pace=self._queue_pace, take_on=self._take_on, saw=self._services.saw,
+            announced_seconds=lambda: self._bell.ahead_seconds,
         )  # fmt: skip
         self._settler = Settler(
             stores.settling, self.name, self.held, self.world, self._tell,
@@ -166,13 +168,14 @@ class Shift:
         heartbeat.start()
         return heartbeat
 
-    def _start_background(self, stores: Stores, heartbeat: Heartbeat) -> Tasks:
-        services = Services(stores.claiming, self.settings, self.world, self._claimer.ring)
+    def _start_background(self, heartbeat: Heartbeat) -> Tasks:
         return [
             asyncio.create_task(self._settler.run(), name="tenure-settler"),
             asyncio.create_task(self._keep_time(heartbeat), name="tenure-timekeeper"),
-            asyncio.create_task(services.promote(), name="tenure-promote"),
-            asyncio.create_task(services.sweep(), name="tenure-sweep"),
+            asyncio.create_task(self._services.promote(), name="tenure-promote"),
+            asyncio.create_task(self._services.sweep(), name="tenure-sweep"),
+            asyncio.create_task(self._services.prune(), name="tenure-prune"),
+            asyncio.create_task(self._services.heal(), name="tenure-heal"),
         ]
 
     async def _work(self, background: Tasks) -> None:
@@ -270,7 +273,7 @@ class Shift:
         for holding in holdings:
             by_kind.setdefault(holding.task.kind, []).append(holding)
         for kind, some in by_kind.items():
-            self._claimer.saw({holding.job.queue for holding in some}, kind)
+            self._claimer.learn({holding.job.queue for holding in some}, kind)
             self._executors[kind].submit(some)
         if self.app.hooks.listeners:
             for holding in holdings:
@@ -379,6 +382,10 @@ class Shift:
         if holding.started_at is not None and not holding.over:
             self._asked.add(holding)
         holding.ask_to_stop(why, self.world.monotonic())
+
+    def _ring(self) -> None:
+        """There may be new work."""
+        self._claimer.ring()
 
     def _from_thread(self, call: Callable[..., None], *args: Any) -> None:
         try:

@@ -6,7 +6,8 @@ select nextval('tenure.job_id') from generate_series(1, :count);
 -- name: insert_jobs
 -- enqueue: the job and its ticket. Whoever draws a place holds the lock on `ready` already: the
 -- floor of the claimers relies on it (a statement locks its target tables before it runs).
--- Answers the first place in each lane, for `notify`. Tickets of gates: see `stand_at_gates`.
+-- Answers the first place in each lane, for `notify`, and 0 where a ticket will be due at once.
+-- Tickets of gates: see `stand_at_gates`.
 with t as materialized (select coalesce(:now::timestamptz, clock_timestamp()) as now),
 batch as materialized (
     select b.*, nullif(greatest(coalesce(b.due_at, t.now + b.delay * interval '1 second'), t.now), t.now) as due
@@ -36,8 +37,10 @@ batch as materialized (
     insert into tenure.due (due_at, job_id, token)
     select due, id, 1 from new where due is not null and parked is null
 )
-select coalesce(queue, 'default'), coalesce(priority, 0::smallint), min(place)
-from new where place is not null group by 1, 2;
+select coalesce(queue, 'default'), coalesce(priority, 0::smallint), coalesce(min(place), 0)
+from new, t
+where place is not null or (parked is null and due <= t.now + interval '1.5 seconds')
+group by 1, 2, place is null;
 
 -- name: draw_places
 -- enqueue in bulk: the first of a thousand places. The lock on `ready` comes before the draw, as the

@@ -75,8 +75,9 @@ order by j.id;
 
 -- name: put_in_line
 -- retry, snooze, release, sweep, unhold, move, free: token + 1 and a new ticket at the end of the
--- line, or none when the job is held. Called only for jobs locked in this transaction. Tickets of
--- gates: see `stand_at_gates`.
+-- line, or none when the job is held. Called only for jobs locked in this transaction. Answers the
+-- places for `notify`, and 0 for a ticket that will be due at once. Tickets of gates: see
+-- `stand_at_gates`.
 with t as materialized (select coalesce(:now::timestamptz, clock_timestamp()) as now),
 batch as materialized (
     select b.*, nullif(greatest(coalesce(b.due_at, t.now + b.delay * interval '1 second'), t.now), t.now) as due
@@ -103,7 +104,9 @@ batch as materialized (
     insert into tenure.due (due_at, job_id, token)
     select due_at, id, token from moved where parked is null and due_at is not null
 )
-select id, features, queue, priority, place from moved;
+select id, features, queue, priority,
+       coalesce(place, case when parked is null and due_at <= t.now + interval '1.5 seconds' then 0 end)
+from moved, t;
 
 -- name: add_events
 -- every transition: the lines of jobs' stories, in the transaction that makes them true.

@@ -276,6 +276,8 @@ begin
                  lateral (select from tenure.ready r
                           where r.queue = enqueue.queue and r.priority = enqueue.priority::smallint
                             and r.place = new_place - 1000 * n offset 0) as standing);
+    elsif enqueue.delay <= '1.5 seconds' then
+        perform pg_notify('tenure.bell', enqueue.queue);
     end if;
     return new_id;
 end
