@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tenure.errors import InvalidInput
 from tenure.job import Claimed, Feature, Lease, State, check_int, check_name, check_seconds
-from tenure.store.gates import pass_gates
+from tenure.store.gates import any_gates, pass_gates
 from tenure.store.rows import Ending
 from tenure.store.session import Mode, Row, Scope, Tx, Wanted, for_all_tenants, to_json
 from tenure.store.settle import finish_jobs
@@ -42,7 +42,10 @@ async def claim(
     _check(worker, queues, lease_seconds)
     check_int("most_gated", most_gated, 0, MAX_BLOCK)
     wanted = Wanted(worker, queues, lease_seconds, ahead, most_gated)
-    turns = scope.session.turns
+    gates = scope.session.gates
+    if gates.there is None:
+        gates.there = await scope.transact(any_gates, Mode.READ)
+    turns = gates.turns
     if turns.isdisjoint(queues):
         leases = await _from_line(scope, wanted, now)
         if turns.isdisjoint(queues):  # as nearly always
@@ -53,7 +56,7 @@ async def claim(
 
 async def _from_line(scope: Scope, wanted: Wanted, now: datetime | None) -> list[Lease]:
     """Jobs without a gate. Notes for which queues there are others."""
-    turns = scope.session.turns
+    turns = scope.session.gates.turns
     for _ in range(_VOID_ROUNDS):
         taken = await scope.transact(partial(_take, wanted=wanted, now=now), Mode.LONE)
         turns.difference_update(wanted.queues)
@@ -74,7 +77,7 @@ async def _past_gates(scope: Scope, wanted: Wanted, now: datetime | None) -> lis
         return leases
     leases = leases + await _from_line(scope, rest, now)
     rest = _rest(wanted, leases)
-    late = scope.session.turns.difference(passed.looked_at)
+    late = scope.session.gates.turns.difference(passed.looked_at)
     rest = rest._replace(queues={q: n for q, n in rest.queues.items() if q in late})
     return leases + await _at_gates(scope, rest, now)
 

@@ -10,6 +10,7 @@ import msgspec
 from tenure.codec import fingerprint
 from tenure.errors import InvalidInput, JobNotFound, StoreBusy, TenantMismatch
 from tenure.job import Enqueued, Json, NewJob, Unique
+from tenure.store.gates import give_turns
 from tenure.store.session import Collided, Scope, Tx, to_json
 from tenure.store.settle import free_children
 
@@ -112,7 +113,7 @@ async def _insert(tx: Tx, new: Numbered) -> None:
 async def _insert_special(tx: Tx, new: Numbered) -> None:
     gated = [id for id, job in new if job.gate is not None]
     for part in _chunks(gated):
-        await tx.fetch("stand_at_gates", ids=to_json(part))
+        await give_turns(tx, part)
     children = {id: job for id, job in new if job.parents}
     if children:
         await _join_parents(tx, children)

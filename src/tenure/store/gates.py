@@ -54,6 +54,11 @@ _NOBODY = (float("inf"), 0.0)
 Key = tuple[str, str, str]
 
 
+async def any_gates(tx: Tx) -> bool:
+    """Has anybody declared a gate?"""
+    return bool(await tx.fetch("any_gate"))
+
+
 async def put_in_line(tx: Tx, tickets: list[Ticket]) -> None:
     """retry, snooze, release, sweep, unhold, move, free: a new ticket, at its gate if it has one.
 
@@ -63,14 +68,20 @@ async def put_in_line(tx: Tx, tickets: list[Ticket]) -> None:
     gated = [row[0] for row in rows if row[1] & _GATE]
     if gated:
         await leave_gates(tx, gated)
-        await tx.fetch("stand_at_gates", ids=to_json(gated))
+        await give_turns(tx, gated)
 
 
 async def stand_at_gates(tx: Tx, rows: list[Row]) -> None:
     """promote, replay: jobs (id, features, ...) just put in line get their tickets at gates."""
     gated = [row[0] for row in rows if row[1] & _GATE]
     if gated:
-        await tx.fetch("stand_at_gates", ids=to_json(gated))
+        await give_turns(tx, gated)
+
+
+async def give_turns(tx: Tx, ids: list[int]) -> None:
+    """enqueue and all others that put jobs in line: tickets at gates, and turns for their lines."""
+    tx.gates.there = True
+    await tx.fetch("stand_at_gates", ids=to_json(ids))
 
 
 async def leave_gates(tx: Tx, ids: list[int]) -> None:
@@ -212,6 +223,8 @@ async def declare_gates(
         for name, declared, by_hand in await tx.fetch("declared_gates", names=to_json([*gates]))
     }
     changed = []
+    if gates:
+        tx.gates.there = True
     for name in sorted(gates):
         check_name("gate", name)
         limits = gates[name]
@@ -365,4 +378,5 @@ async def heal_gates(tx: Tx, *, now: datetime | None = None) -> int:
     for_all_tenants("heal_gates", tx.tenant)
     tx.at(now)
     await tx.fetch("end_waits")
+    tx.gates.there = await any_gates(tx) or tx.gates.there
     return len(await tx.fetch("heal_holds")) + len(await tx.fetch("heal_turns"))

@@ -48,6 +48,7 @@ from tenure.store.rows import job_row, raw
 from tenure.store.session import (
     Collided,
     Done,
+    Gates,
     Mode,
     Operation,
     R,
@@ -154,9 +155,10 @@ class PostgresTx(Tx):
         rows = await self.fetch(
             "take_tickets", queues=to_json(queues), ranges=self._floors.ranges(wanted.queues),
             worker=wanted.worker, call=self.call, lease_seconds=wanted.lease_seconds,
-            ahead=wanted.ahead,
+            ahead=wanted.ahead, gates=self.gates.there,
         )  # fmt: skip
-        self._floors.note_taken({(row[0], row[1]) for row in rows}, len(rows))
+        tickets = [row for row in rows if row[1] is not None] if self.gates.there else rows
+        self._floors.note_taken({(row[0], row[1]) for row in tickets}, len(tickets))
         return rows
 
     async def open_gates(self, queues: Collection[str]) -> list[Row]:
@@ -180,7 +182,9 @@ class PostgresTx(Tx):
     async def peek(self, queues: Collection[str]) -> Row:
         ranges = self._floors.ranges(queues, all_of_it=False)
         names = to_json([*queues])
-        [(ready, due_seconds, expired)] = await self.fetch("peek", ranges=ranges, queues=names)
+        [(ready, due_seconds, expired)] = await self.fetch(
+            "peek", ranges=ranges, queues=names, gates=self.gates.there is not False
+        )
         # What nobody may have seen for a while counts as ready: the claim will look everywhere.
         return {*ready, *self._floors.overdue(queues)}, due_seconds, expired
 
@@ -278,7 +282,7 @@ class Postgres(Session):
         self._idle: list[Wire] = []
         self._ids: deque[int] = deque()
         self.floors = Floors()
-        self.turns = set()
+        self.gates = Gates()
 
     def _notice_fork(self) -> None:
         if self._pid != os.getpid():
@@ -320,6 +324,7 @@ class Postgres(Session):
         try:
             tx = PostgresTx(wire, self._sql, self.floors, prepare=not self._pooler)
             tx.call, tx.repeat, tx.collided = call.name, call.repeat, call.collided
+            tx.gates = self.gates
             if mode is Mode.GLANCE and not self._pooler:
                 return await op(tx)
             if mode is Mode.LONE and not (self._pooler or self._commits_late):
@@ -396,6 +401,7 @@ class Postgres(Session):
         lent = await unwrap(connection, blocking=blocking)
         tx = BorrowedTx(wire_of(lent, blocking=blocking), self._sql, lent)
         tx.news = self._notifier.news(calm=False)
+        tx.gates = self.gates
         return tx
 
     def bell(self, ring: Ring) -> Bell:
@@ -475,6 +481,7 @@ class Postgres(Session):
         """A connection to a server that has our schema. Ids and floors of another are forgotten."""
         wire = await self._connect(deadline)
         self.floors.reset()
+        self.gates.there = None
         self._ids.clear()
         try:
             await self._check(wire)

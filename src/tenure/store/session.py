@@ -8,6 +8,7 @@ one step. (Driving a coroutine this way costs about 5 microseconds.)
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, auto
 from functools import wraps
@@ -58,11 +59,22 @@ class Wanted(NamedTuple):
     most_gated: int
 
 
+@dataclass(slots=True)
+class Gates:
+    """What a session knows of gates, so that nobody pays for them where there are none."""
+
+    there: bool | None = None
+    """Are there any? None: it has not looked. `heal_gates` notices what others have declared."""
+    turns: set[str] = field(default_factory=set)
+    """The queues at whose gates somebody waited when a claim last looked."""
+
+
 class Tx(ABC):
     """One open transaction. `repeat`: an earlier try of this operation got no answer to its COMMIT,
     so it may have landed; `collided`: the repeat met rows that only the first try can have made."""
 
     tenant: str | None = None
+    gates: Gates
     repeat: bool = False
     collided: bool = False
     waited_seconds: float = 0.0
@@ -178,8 +190,7 @@ class Joint(Protocol[R]):
 class Session(ABC):
     """Opens transactions on one database."""
 
-    turns: set[str]
-    """The queues at whose gates somebody waited when a claim last looked."""
+    gates: "Gates"
 
     @abstractmethod
     async def transact(self, op: Operation[R], mode: Mode = Mode.WRITE) -> R:

@@ -39,6 +39,7 @@ from tenure.store.gates_sqlite import look_at_gates
 from tenure.store.rows import features_of, is_plain
 from tenure.store.session import (
     Done,
+    Gates,
     Joint,
     Mode,
     Operation,
@@ -133,7 +134,8 @@ class SQLiteTx(Tx):
         turns: list[Row] = []
         suspect: list[Row] = []
         for queue, most in wanted.queues.items():
-            rows = await self.fetch("take_tickets", queue=queue, most=most)
+            there = self.gates.there
+            rows = await self.fetch("take_tickets", queue=queue, most=most, gates=there)
             if rows and rows[-1][1] is None:
                 turns.append(rows.pop())
             if not suspect:  # one per claim, in all queues
@@ -180,7 +182,9 @@ class SQLiteTx(Tx):
         return rows
 
     async def peek(self, queues: Collection[str]) -> Row:
-        [(ready, due_microseconds, expired)] = await self.fetch("peek", queues=to_json([*queues]))
+        [(ready, due_microseconds, expired)] = await self.fetch(
+            "peek", queues=to_json([*queues]), gates=self.gates.there is not False
+        )
         due_seconds = None if due_microseconds is None else due_microseconds / 1e6
         return set(msgspec.json.decode(ready)), due_seconds, bool(expired)
 
@@ -338,7 +342,7 @@ class SQLite(Session):
         self._file: tuple[int, int] | None = None
         self._processes: list[_Process] = [_Process()]  # of this process and of its ancestors
         self._closed = False
-        self.turns = set()
+        self.gates = Gates()
         _sessions.add(self)
         try:
             with _fork_lock:  # threads that open one file must not take each other for strangers
@@ -392,7 +396,9 @@ class SQLite(Session):
             raise InvalidInput(
                 "on= takes a sqlite3.Connection to the file of a store opened with ?driver=sqlite3"
             )
-        return await borrowed_tx(connection, self.path, self._clock, blocking=blocking)
+        tx = await borrowed_tx(connection, self.path, self._clock, blocking=blocking)
+        tx.gates = self.gates
+        return tx
 
     async def migrate(self) -> int:
         process = self._process()
@@ -594,6 +600,7 @@ class SQLite(Session):
     def _run(self, connection: Connection, op: Operation[R], waited: float) -> R:
         tx = SQLiteTx(connection, self.path, self._clock)
         tx.waited_seconds = waited
+        tx.gates = self.gates
         return drive(op(tx))  # type: ignore[arg-type]
 
     def _write(self, process: _Process, group: Group, body: Callable[[Connection, float], R]) -> R:

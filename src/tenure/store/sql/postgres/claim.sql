@@ -86,7 +86,7 @@ from found f left join block b on b.block = f.block and f.id is not null
 union all
 select s.name, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
        null, null, null, null
-from served s where exists (
+from served s where :gates::boolean and exists (
     select from tenure.turn t
     where t.queue = s.name
       and (t.not_before is null or t.not_before <= (select now from clock)) offset 0);

@@ -308,3 +308,7 @@ returning queue;
 -- name: end_waits
 -- sweep: whoever waits for a token is looked at anew.
 update tenure.turn set not_before = null where not_before is not null;
+
+-- name: any_gate
+-- Declared, or not even that.
+select name from tenure.gate union all select gate from tenure.turn limit 1;

@@ -11,7 +11,8 @@ gate as materialized (
            (select n.not_before from tenure.turn n
             where n.queue = q.name and n.not_before > t.now order by n.not_before limit 1) as opens_at
     from t, json_array_elements_text(:queues::json) as q (name)
-    where not exists (select from tenure.queue p
+    where :gates::boolean
+      and not exists (select from tenure.queue p
                       where p.name = q.name and p.paused_at is not null offset 0)
 )
 select array(

@@ -14,7 +14,7 @@ select * from (
 union all
 select :queue, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
        null, null, null
-where exists (select 1 from tenure.turn
+where :gates and exists (select 1 from tenure.turn
               where queue = :queue and (not_before is null or not_before <= :now));
 
 -- name: take_suspect
