@@ -1,10 +1,11 @@
-"""What a copy carries from store to store: jobs with all that is known of them, keys, pauses.
+"""What a copy carries from store to store: jobs with all that is known of them, keys, pauses, gates.
 
 Rows travel in a form of their own, the same for all stores: times are datetimes, flags are bools,
 JSON is text, to the letter. Whether two stores hold the same is whether these are equal.
 
 Not carried: leases and workers, of which there are none; void tickets; the story of jobs that are
-gone; the number of an event, which only says in which order the events of a job stand.
+gone; the number of an event, which only says in which order the events of a job stand; turns at
+gates, which are written anew, and tokens: buckets are full afterwards.
 """
 
 from abc import ABC, abstractmethod
@@ -25,7 +26,7 @@ _TIMES = frozenset(
     {"at", "claimed_at", "created_at", "due_at", "expires_at", "finished_at", "paused_at",
      "queued_at", "reported_at", "saved_at"}
 )  # fmt: skip
-_FLAGS = frozenset({"held", "cancel_requested", "suspect"})
+_FLAGS = frozenset({"held", "cancel_requested", "suspect", "keyed", "by_hand"})
 
 
 class Table(NamedTuple):
@@ -65,7 +66,7 @@ JOB_TABLES: tuple[Table, ...] = (
         "job",
         """id token place created_at due_at queued_at timeout_seconds unique_seconds priority
         attempts max_attempts crashes features held cancel_requested tenant queue task args retry
-        metadata error reason parked unique_scope unique_key unique_until""",
+        metadata error reason parked unique_scope unique_key unique_until gate gate_key""",
     ),
     _table("ready", "job_id queue priority place token suspect"),
     _table("due", "job_id due_at token"),
@@ -73,17 +74,20 @@ JOB_TABLES: tuple[Table, ...] = (
         "history",
         """id token created_at claimed_at finished_at duration_seconds timeout_seconds
         unique_seconds state priority attempts max_attempts crashes features tenant queue task args
-        worker result error reason retry metadata unique_scope unique_key unique_until""",
+        worker result error reason retry metadata unique_scope unique_key unique_until gate
+        gate_key""",
     ),
     _table("event", "job_id at token kind worker call detail"),
     _table("note", "job_id token fraction message reported_at checkpoint saved_at"),
     _table("parent", "job_id parent_id parent_state"),
+    _table("gated", "job_id queue gate key priority place token suspect"),
 )
 """All that is known of a job. The first column is its id."""
 _LIVE, _FINISHED = 0, 3
 
 UNIQUE_KEYS = _table("unique_key", "tenant scope key job_id until fingerprint expires_at")
 QUEUES = _table("queue", "name paused_at reason")
+GATES = _table("gate", "name max_running rate per_seconds burst keyed by_hand declared")
 
 
 class Kind(ABC):
@@ -181,6 +185,7 @@ def kinds(last_id: int = MAX_ID) -> tuple[Kind, ...]:
     """Everything, in an order in which pauses and keys hold whenever a job is there."""
     return (
         _Listed("paused queue", QUEUES, 1),
+        _Listed("gate", GATES, 1),
         _Listed("unique key", UNIQUE_KEYS, 3),
         Jobs(last_id),
     )

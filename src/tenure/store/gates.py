@@ -300,7 +300,7 @@ async def _write(
 ) -> None:
     """What was allowed before has made lines wait: everybody gets a turn."""
     await tx.fetch(
-        "write_gate", name=name, max_running=limits.max_running, rate=limits.rate,
+        "set_gate", name=name, max_running=limits.max_running, rate=limits.rate,
         per_seconds=limits.per_seconds, burst=limits.burst, keyed=limits.keyed, by_hand=by_hand,
         declared=None if declared is None else to_json(declared),
     )  # fmt: skip

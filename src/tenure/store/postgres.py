@@ -181,10 +181,7 @@ class PostgresTx(Tx):
 
     async def peek(self, queues: Collection[str]) -> Row:
         ranges = self._floors.ranges(queues, all_of_it=False)
-        names = to_json([*queues])
-        [(ready, due_seconds, expired)] = await self.fetch(
-            "peek", ranges=ranges, queues=names, gates=self.gates.there is not False
-        )
+        [(ready, due_seconds, expired)] = await self.fetch("peek", ranges=ranges)
         # What nobody may have seen for a while counts as ready: the claim will look everywhere.
         return {*ready, *self._floors.overdue(queues)}, due_seconds, expired
 

@@ -131,13 +131,9 @@ class SQLiteTx(Tx):
 
     async def take_tickets(self, wanted: Wanted) -> list[Row]:
         taken: list[Row] = []
-        turns: list[Row] = []
         suspect: list[Row] = []
         for queue, most in wanted.queues.items():
-            there = self.gates.there
-            rows = await self.fetch("take_tickets", queue=queue, most=most, gates=there)
-            if rows and rows[-1][1] is None:
-                turns.append(rows.pop())
+            rows = await self.fetch("take_tickets", queue=queue, most=most)
             if not suspect:  # one per claim, in all queues
                 suspect = await self.fetch("take_suspect", queue=queue)
                 rows = sorted(rows + suspect, key=_line_order)[:most]
@@ -149,7 +145,11 @@ class SQLiteTx(Tx):
                 _, priority, place, *_ = trusted[-1]
                 await self.fetch("drop_tickets", queue=queue, priority=priority, place=place)
             taken += rows
-        return await self._put_on_leases(wanted, taken) + turns
+        rows = await self._put_on_leases(wanted, taken)
+        if self.gates.there:
+            seen = await self.fetch("peek_gates", queues=to_json([*wanted.queues]))
+            rows += [(queue, None) for queue, waits, _ in seen if waits]
+        return rows
 
     async def open_gates(self, queues: Collection[str]) -> list[Row]:
         return [row for queue in queues for row in await self.fetch("open_gates", queue=queue)]
@@ -182,9 +182,7 @@ class SQLiteTx(Tx):
         return rows
 
     async def peek(self, queues: Collection[str]) -> Row:
-        [(ready, due_microseconds, expired)] = await self.fetch(
-            "peek", queues=to_json([*queues]), gates=self.gates.there is not False
-        )
+        [(ready, due_microseconds, expired)] = await self.fetch("peek", queues=to_json([*queues]))
         due_seconds = None if due_microseconds is None else due_microseconds / 1e6
         return set(msgspec.json.decode(ready)), due_seconds, bool(expired)
 

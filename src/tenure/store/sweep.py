@@ -51,7 +51,19 @@ async def peek(tx: Tx, queues: Collection[str], *, now: datetime | None = None) 
         check_name("queue", name)
     tx.at(now)
     ready, due_seconds, expired = await tx.peek(queues)
-    return Outlook(frozenset(ready), due_seconds, expired)
+    if tx.gates.there is False:
+        return Outlook(frozenset(ready), due_seconds, expired)
+    return await _with_gates(tx, Outlook(frozenset(ready), due_seconds, expired), queues)
+
+
+async def _with_gates(tx: Tx, outlook: Outlook, queues: Collection[str]) -> Outlook:
+    """A queue at whose gates somebody waits is ready; one who waits for a token is due then."""
+    rows = await tx.fetch("peek_gates", queues=to_json([*queues]))
+    ready = outlook.ready.union(queue for queue, waits, _ in rows if waits)
+    times = [seconds for _, _, seconds in rows if seconds is not None]
+    if outlook.due_seconds is not None:
+        times.append(outlook.due_seconds)
+    return Outlook(ready, min(times, default=None), outlook.expired)
 
 
 @transaction(Mode.WRITE)

@@ -86,10 +86,10 @@ from found f left join block b on b.block = f.block and f.id is not null
 union all
 select s.name, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
        null, null, null, null
-from served s where :gates::boolean and exists (
+from served s where case when (select :gates::boolean) then exists (
     select from tenure.turn t
     where t.queue = s.name
-      and (t.not_before is null or t.not_before <= (select now from clock)) offset 0);
+      and (t.not_before is null or t.not_before <= (select now from clock)) offset 0) end;
 
 -- name: claimed_before
 -- claim, repeated: what its first try, whose COMMIT got no answer, has left on leases.

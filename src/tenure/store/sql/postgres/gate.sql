@@ -205,7 +205,7 @@ on conflict (gate, key) do update set tokens = excluded.tokens, filled_at = excl
 select name, declared::text, by_hand from tenure.gate
 where name = any (array(select value #>> '{}' from json_array_elements(:names::json)));
 
--- name: write_gate
+-- name: set_gate
 -- gate: what is allowed from now on. Waits for a claim in flight.
 insert into tenure.gate (name, max_running, rate, per_seconds, burst, keyed, by_hand, declared)
 values (:name, :max_running::int, :rate::double precision, :per_seconds::double precision,
@@ -312,3 +312,15 @@ update tenure.turn set not_before = null where not_before is not null;
 -- name: any_gate
 -- Declared, or not even that.
 select name from tenure.gate union all select gate from tenure.turn limit 1;
+
+-- name: peek_gates
+-- peek: the queues at whose gates somebody waits, and the time until a line has a token again.
+select q.name, exists (
+           select from tenure.turn n
+           where n.queue = q.name and (n.not_before is null or n.not_before <= t.now) offset 0),
+       (select extract(epoch from n.not_before - t.now)::double precision from tenure.turn n
+        where n.queue = q.name and n.not_before > t.now order by n.not_before limit 1)
+from (select coalesce(:now::timestamptz, clock_timestamp()) as now) as t,
+     json_array_elements_text(:queues::json) as q (name)
+where not exists (select from tenure.queue p
+                  where p.name = q.name and p.paused_at is not null offset 0);

@@ -1,20 +1,7 @@
 -- name: peek
 -- peek: is there anything to claim, to promote or to sweep? `ranges` are those of `take_tickets`:
--- dead tickets below the floors are not walked here either. A line at a gate that waits for a token
--- is due when it comes.
-with t as materialized (select coalesce(:now::timestamptz, clock_timestamp()) as now),
-gate as materialized (
-    select q.name, exists (
-               select from tenure.turn n
-               where n.queue = q.name and (n.not_before is null or n.not_before <= t.now)
-               offset 0) as open,
-           (select n.not_before from tenure.turn n
-            where n.queue = q.name and n.not_before > t.now order by n.not_before limit 1) as opens_at
-    from t, json_array_elements_text(:queues::json) as q (name)
-    where :gates::boolean
-      and not exists (select from tenure.queue p
-                      where p.name = q.name and p.paused_at is not null offset 0)
-)
+-- dead tickets below the floors are not walked here either.
+with t as materialized (select coalesce(:now::timestamptz, clock_timestamp()) as now)
 select array(
            select g.queue
            from json_to_recordset(:ranges::json) as g (
@@ -26,13 +13,9 @@ select array(
                       and r.priority < g.below_priority
                     order by r.priority, r.place limit 1) as first
            where not exists (select from tenure.queue p
-                             where p.name = g.queue and p.paused_at is not null offset 0)
-           union all
-           select name from gate where open),
-       extract(epoch from least(
-           (select d.due_at from tenure.due d
-            where d.due_at > '-infinity' order by d.due_at limit 1),
-           (select min(opens_at) from gate)) - t.now)::double precision,
+                             where p.name = g.queue and p.paused_at is not null offset 0)),
+       (select extract(epoch from d.due_at - t.now)::double precision
+        from tenure.due d where d.due_at > '-infinity' order by d.due_at limit 1),
        exists (select from tenure.lease l where l.expires_at <= t.now offset 0)
 from t;
 

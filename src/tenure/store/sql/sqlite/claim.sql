@@ -1,21 +1,14 @@
 -- name: take_tickets
--- claim: the head of one queue's line, suspects aside. A void ticket comes back without its job, and
--- a last row with nothing but the queue when somebody waits at its gates.
-select * from (
-    select t.queue, t.priority, t.place, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
-           j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry, j.metadata, j.features,
-           j.cancel_requested, t.suspect
-    from (select queue, priority, place, job_id, token, suspect from tenure.ready
-          where queue = :queue and suspect = 0
-            and not exists (select 1 from tenure.queue p where p.name = :queue and p.paused_at is not null)
-          order by priority, place limit :most) as t
-         left join tenure.job as j on j.id = t.job_id and j.token = t.token and j.place = t.place
-    order by t.priority, t.place)
-union all
-select :queue, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
-       null, null, null
-where :gates and exists (select 1 from tenure.turn
-              where queue = :queue and (not_before is null or not_before <= :now));
+-- claim: the head of one queue's line, suspects aside. A void ticket comes back without its job.
+select t.queue, t.priority, t.place, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
+       j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry, j.metadata, j.features,
+       j.cancel_requested, t.suspect
+from (select queue, priority, place, job_id, token, suspect from tenure.ready
+      where queue = :queue and suspect = 0
+        and not exists (select 1 from tenure.queue p where p.name = :queue and p.paused_at is not null)
+      order by priority, place limit :most) as t
+     left join tenure.job as j on j.id = t.job_id and j.token = t.token and j.place = t.place
+order by t.priority, t.place;
 
 -- name: take_suspect
 -- claim: the first job in line with a crash on record. A claim takes at most one: were there two,

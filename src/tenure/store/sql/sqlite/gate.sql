@@ -122,7 +122,7 @@ select b.value ->> 'gate', b.value ->> 'key', b.value ->> 'tokens', :now from js
 select name, declared, by_hand from tenure.gate
 where name in (select value from json_each(:names));
 
--- name: write_gate
+-- name: set_gate
 -- gate: what is allowed from now on.
 insert or replace into tenure.gate (
     name, max_running, rate, per_seconds, burst, keyed, by_hand, declared)
@@ -204,7 +204,7 @@ insert into tenure.turn (queue, gate, priority, n, key)
 select l.queue, l.gate,
        (select min(g.priority) from tenure.gated g
         where g.queue = l.queue and g.gate = l.gate and g.key = l.key),
-       (select c.turn from tenure.counter c) + row_number() over (), l.key
+       (select c.turn from tenure.counter c) + row_number() over (order by l.queue, l.gate, l.key), l.key
 from (select queue, gate, key from tenure.gated
       except select queue, gate, key from tenure.turn
       except select queue, gate, key from tenure.gate_hold) as l
@@ -220,3 +220,13 @@ update tenure.turn set not_before = null where not_before is not null;
 -- name: any_gate
 -- Declared, or not even that.
 select name from tenure.gate union all select gate from tenure.turn limit 1;
+
+-- name: peek_gates
+-- peek: the queues at whose gates somebody waits, and the time until a line has a token again.
+select q.value,
+       exists (select 1 from tenure.turn n where n.queue = q.value
+               and (n.not_before is null or n.not_before <= :now)),
+       (select min(n.not_before) - :now from tenure.turn n
+        where n.queue = q.value and n.not_before > :now) / 1e6
+from json_each(:queues) as q
+where not exists (select 1 from tenure.queue p where p.name = q.value and p.paused_at is not null);

@@ -1,17 +1,9 @@
 -- name: peek
--- peek: is there anything to claim, to promote or to sweep? A line at a gate that waits for a token
--- is due when it comes.
+-- peek: is there anything to claim, to promote or to sweep?
 select (select json_group_array(q.value) from json_each(:queues) as q
-        where (exists (select 1 from tenure.ready r where r.queue = q.value)
-               or :gates and exists (select 1 from tenure.turn n where n.queue = q.value
-                          and (n.not_before is null or n.not_before <= :now)))
+        where exists (select 1 from tenure.ready r where r.queue = q.value)
           and not exists (select 1 from tenure.queue p where p.name = q.value and p.paused_at is not null)),
-       (select min(at) from (
-            select min(due_at) as at from tenure.due
-            union all
-            select min(n.not_before) from json_each(:queues) as q
-                 cross join tenure.turn as n on n.queue = q.value and n.not_before > :now
-            where :gates)) - :now,
+       (select min(due_at) from tenure.due) - :now,
        exists (select 1 from tenure.lease where boot = :boot and expires_tick <= :tick)
        or exists (select 1 from tenure.lease where boot < :boot)
        or exists (select 1 from tenure.lease where boot > :boot);
