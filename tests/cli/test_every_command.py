@@ -8,9 +8,10 @@ import click
 import pytest
 
 from tenure.cli.main import cli
-from tests.cli.cases import CASES
+from tests.cli import cases, gate_cases
 from tests.cli.world import World
 
+CASES = {**cases.CASES, **gate_cases.CASES}
 ON_POSTGRES = ("db init", "db status", "db migrate", "db sql", "doctor", "ls", "enqueue", "worker",
                "top", "health", "prune", "errors", "bench")  # fmt: skip
 

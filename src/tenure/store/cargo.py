@@ -1,4 +1,4 @@
-"""What a copy carries from store to store: jobs with all that is known of them, keys, pauses, gates.
+"""What a copy carries from store to store: jobs and all that is known of them, keys, gates, pauses.
 
 Rows travel in a form of their own, the same for all stores: times are datetimes, flags are bools,
 JSON is text, to the letter. Whether two stores hold the same is whether these are equal.
