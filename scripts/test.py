@@ -42,6 +42,7 @@ NAMED = (
     Part("client", ("tests/client",)),
     Part("worker", ("tests/worker",)),
     Part("crash", ("tests/crash",)),
+    Part("gates", ("tests/gates",)),
     Part("borrowing", ("tests/borrowing",)),
     Part("bells", ("tests/bells",)),
     Part("testing", ("tests/testing",)),

@@ -115,6 +115,8 @@ async def pass_gates(tx: Tx, wanted: Wanted, *, first: bool) -> Passed:
     picked = [_named(line, ticket) for line in lines for ticket in line.passed]
     taken = await tx.take_gated(wanted, to_json(picked)) if picked else []
     await _go_on(tx, lines, {(row[0], row[2]) for row in taken if row[3] is not None})
+    if not taken:  # to lock a gate is to write; turns that come back do no harm
+        await tx.commit_late()
     return Passed(taken, wanted.queues.keys() - late)
 
 

@@ -179,6 +179,9 @@ class PostgresTx(Tx):
             lease_seconds=wanted.lease_seconds, ahead=wanted.ahead,
         )  # fmt: skip
 
+    async def commit_late(self) -> None:
+        await self._wire.script("set local synchronous_commit = off")
+
     async def peek(self, queues: Collection[str]) -> Row:
         ranges = self._floors.ranges(queues, all_of_it=False)
         [(ready, due_seconds, expired)] = await self.fetch("peek", ranges=ranges)

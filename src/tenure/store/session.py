@@ -129,6 +129,9 @@ class Tx(ABC):
     async def take_gated(self, wanted: Wanted, rows: str) -> list[Row]:
         """claim: the same as `take_tickets` for these tickets at gates."""
 
+    async def commit_late(self) -> None:  # noqa: B027 - where nothing was written, nothing is waited for
+        """What this transaction has written may be forgotten by a crash of the database."""
+
     @abstractmethod
     async def peek(self, queues: Collection[str]) -> Row:
         """peek: the queues in which tickets stand, the time until the next is due, a dead lease."""
