@@ -325,8 +325,7 @@ class Client(TaskSet):
         """Enqueue all of these calls, or none, in one transaction; one handle each, in order."""
         calls = _checked(calls)
         if self._undeclared and on is None:
-            self.whole_store.declare_gates(self._undeclared)
-            self._undeclared = {}
+            self._declare()
         return self._handles(calls, self.store.run(enqueue, [c.job for c in calls], on=on))
 
     async def enqueue_many_async(
@@ -335,19 +334,31 @@ class Client(TaskSet):
         """Enqueue all of these calls, or none, in one transaction; one handle each, in order."""
         calls = _checked(calls)
         if self._undeclared and on is None:
-            await self.whole_async_store.declare_gates(self._undeclared)
-            self._undeclared = {}
+            await self._declare_async()
         enqueued = await self.async_store.run(enqueue, [c.job for c in calls], on=on)
         return self._handles(calls, enqueued)
 
     def _enqueue(self, call: Call[R], on: object | None) -> Handle[R]:
         """For a task: one call that it has just made."""
+        if self._undeclared and on is None:
+            self._declare()
         [enqueued] = self.store.run(enqueue, [call.job], on=on)
         return Handle(self, call.task, enqueued)
 
     async def _enqueue_async(self, call: Call[R], on: object | None) -> Handle[R]:
+        if self._undeclared and on is None:
+            await self._declare_async()
         [enqueued] = await self.async_store.run(enqueue, [call.job], on=on)
         return Handle(self, call.task, enqueued)
+
+    def _declare(self) -> None:
+        """Before its first enqueue. Not in a caller's transaction, which may last for hours."""
+        self.whole_store.declare_gates(self._undeclared)
+        self._undeclared = {}
+
+    async def _declare_async(self) -> None:
+        await self.whole_async_store.declare_gates(self._undeclared)
+        self._undeclared = {}
 
     def _handles(self, calls: list[Call[R]], enqueued: list[Enqueued]) -> list[Handle[R]]:
         return [
@@ -410,6 +421,7 @@ class Client(TaskSet):
             if self._store is None:
                 store = open_store(self.url, give_up_seconds=self._give_up_seconds)
                 self._store = self.watcher.watch(store) if self.watcher else store
+                self._undeclared = self.declared_gates.copy()
             return self._store
 
     @property
@@ -433,6 +445,7 @@ class Client(TaskSet):
                 opened = open_async_store(self.url, give_up_seconds=self._give_up_seconds)
                 opened = self.watcher.watch_async(opened) if self.watcher else opened
                 self._async_stores[loop] = opened
+                self._undeclared = self.declared_gates.copy()
             return self._async_stores[loop]
 
     def _close_ended_loops(self) -> None:

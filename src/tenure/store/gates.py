@@ -46,7 +46,8 @@ from tenure.store.session import (
     transaction,
 )
 
-TURNS_AT_ONCE = 500
+SPARE_TURNS = 50
+"""So many more turns are read than jobs are wanted: some lines are empty, or full."""
 MAX_LINES = 20
 _GATE = int(Feature.GATE)
 _NOBODY = (float("inf"), 0.0)
@@ -126,6 +127,7 @@ async def _look(tx: Tx, wanted: Wanted, gates: Mapping[tuple[str, str], Limits])
          "most": min(wanted.queues[queue], wanted.most_gated)}
         for (queue, gate), limits in gates.items()
     ]  # fmt: skip
+    turns_at_once = SPARE_TURNS + min(max(wanted.queues.values()), wanted.most_gated)
     lines: dict[Key, Line] = {}
     rooms: dict[tuple[str, str], Room] = {}
     for (
@@ -139,7 +141,7 @@ async def _look(tx: Tx, wanted: Wanted, gates: Mapping[tuple[str, str], Limits])
         turns,
         most,
         *ticket,
-    ) in await tx.look_at_gates(asked, TURNS_AT_ONCE):
+    ) in await tx.look_at_gates(asked, turns_at_once):
         line = lines.get((queue, gate, key))
         if line is None:
             limits = gates[queue, gate]
