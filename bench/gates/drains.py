@@ -1,6 +1,6 @@
 """Drain by one worker with gates against the same without: at capacity, short jobs, 10,000 keys.
 
-`at_capacity`: jobs of 100 ms, and a gate that lets as many run at once as the worker has slots for
+`at_capacity`: jobs of 200 ms, and a gate that lets as many run at once as the worker has slots for
 coroutines. Whoever passes holds a place from the claim until the settlement, so that a worker
 cannot claim ahead. `short`: the same with jobs that do nothing, of which a worker without a gate
 has hundreds in hand. `keys10000`: short jobs of 10,000 keys, one of each at a time.

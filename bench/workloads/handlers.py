@@ -20,7 +20,7 @@ LATE = "mail.late"
 """Notes how many seconds after its due time it started."""
 WAIT = "mail.wait"
 """Waits as long as a call over the network may take."""
-WAIT_SECONDS = 0.1
+WAIT_SECONDS = 0.2
 NOTE = struct.Struct("d")
 
 
