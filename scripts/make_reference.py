@@ -33,8 +33,8 @@ PART = re.compile(r"(<!-- made: (\w+) ?([\w. -]*) -->\n).*?(<!-- end -->)", re.D
 
 HIDDEN = {
     "Tenure": {
-        "close_loop", "in_use_by_worker", "is_local", "on_trial", "whole_async_store",
-        "whole_store",
+        "close_loop", "in_use_by_worker", "is_local", "on_trial",
+        "whole_async_store", "whole_store",
     },
     "Task": {"bind", "signature", "stored_retry"},
 }  # fmt: skip

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from tenure.job import Job, State, Unique, Until
     from tenure.policy import Exponential, Fixed, Schedule
     from tenure.running import Running, current
+    from tenure.schedule import Timing
+    from tenure.schedules import Schedules
+    from tenure.store.entries import ScheduleInfo, ScheduleRun
     from tenure.tasks import Call, Task, TaskSet
     from tenure.worker.worker import Worker
 
@@ -32,12 +35,16 @@ __all__ = [
     "Retry",
     "Running",
     "Schedule",
+    "ScheduleInfo",
+    "ScheduleRun",
+    "Schedules",
     "Skip",
     "Snooze",
     "State",
     "Task",
     "TaskSet",
     "Tenure",
+    "Timing",
     "Unique",
     "Until",
     "Worker",
@@ -53,6 +60,9 @@ _HOMES = {
     "job": ("Job", "State", "Unique", "Until"),
     "policy": ("Exponential", "Fixed", "Schedule"),
     "running": ("Running", "current"),
+    "schedule": ("Timing",),
+    "schedules": ("Schedules",),
+    "store.entries": ("ScheduleInfo", "ScheduleRun"),
     "tasks": ("Call", "Task", "TaskSet"),
     "worker.worker": ("Worker",),
 }

@@ -30,6 +30,7 @@ from tenure.gate import GateWait, Limits
 from tenure.hooks import Hooks
 from tenure.job import Enqueued, Job, State, WorkerSeen, check_seconds
 from tenure.running import current
+from tenure.schedules import Schedules
 from tenure.store import (
     AsyncStore,
     Store,
@@ -325,7 +326,7 @@ class Client(TaskSet):
         """Enqueue all of these calls, or none, in one transaction; one handle each, in order."""
         calls = _checked(calls)
         if self._undeclared and on is None:
-            self._declare()
+            self._declare_gates()
         return self._handles(calls, self.store.run(enqueue, [c.job for c in calls], on=on))
 
     async def enqueue_many_async(
@@ -334,29 +335,29 @@ class Client(TaskSet):
         """Enqueue all of these calls, or none, in one transaction; one handle each, in order."""
         calls = _checked(calls)
         if self._undeclared and on is None:
-            await self._declare_async()
+            await self._declare_gates_async()
         enqueued = await self.async_store.run(enqueue, [c.job for c in calls], on=on)
         return self._handles(calls, enqueued)
 
     def _enqueue(self, call: Call[R], on: object | None) -> Handle[R]:
         """For a task: one call that it has just made."""
         if self._undeclared and on is None:
-            self._declare()
+            self._declare_gates()
         [enqueued] = self.store.run(enqueue, [call.job], on=on)
         return Handle(self, call.task, enqueued)
 
     async def _enqueue_async(self, call: Call[R], on: object | None) -> Handle[R]:
         if self._undeclared and on is None:
-            await self._declare_async()
+            await self._declare_gates_async()
         [enqueued] = await self.async_store.run(enqueue, [call.job], on=on)
         return Handle(self, call.task, enqueued)
 
-    def _declare(self) -> None:
+    def _declare_gates(self) -> None:
         """Before its first enqueue. Not in a caller's transaction, which may last for hours."""
         self.whole_store.declare_gates(self._undeclared)
         self._undeclared = {}
 
-    async def _declare_async(self) -> None:
+    async def _declare_gates_async(self) -> None:
         await self.whole_async_store.declare_gates(self._undeclared)
         self._undeclared = {}
 
@@ -370,11 +371,15 @@ class Client(TaskSet):
         return Handle(self, task, Enqueued(id))
 
     def include(self, tasks: TaskSet) -> None:
-        """Take in tasks that were declared without an application."""
+        """Take in tasks and schedules that were declared without an application."""
         if not isinstance(tasks, TaskSet):
             raise InvalidInput(f"include takes a TaskSet, not {tasks!r:.60}")
-        for task in tasks:
-            self.add(task)
+        self._take_in(tasks)
+
+    @property
+    def schedules(self) -> Schedules:
+        """Schedules: those of the code, and those that are added while it runs."""
+        return Schedules(self)
 
     def add(self, task: Task[..., Any]) -> None:
         super().add(task)

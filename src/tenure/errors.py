@@ -37,6 +37,14 @@ class ConfigError(InvalidInput):
     """A URL or a setting is wrong."""
 
 
+class InvalidCron(InvalidInput):
+    """A cron expression cannot be read, or names a day that never comes."""
+
+
+class UnknownZone(InvalidInput):
+    """This machine does not know the time zone."""
+
+
 class TenantMismatch(InvalidInput):
     """A store of one tenant was handed a job of another, or asked for what concerns all of them."""
 
@@ -91,6 +99,14 @@ class LeaseLost(TenureError):
 
 class JobNotFound(TenureError, LookupError):
     """No such job, or not one that this tenant may touch."""
+
+
+class ScheduleNotFound(TenureError, LookupError):
+    """No schedule of this name, or not one that this tenant may touch."""
+
+
+class ScheduleExists(TenureError):
+    """A schedule of this name is there already. Nothing was changed."""
 
 
 class KeyTaken(TenureError):

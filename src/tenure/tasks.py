@@ -18,7 +18,7 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -54,7 +54,9 @@ from tenure.job import (
 )
 from tenure.policy import CustomPolicy, Policy, dump_policy
 from tenure.running import Running, current
+from tenure.schedule import CatchUp, Overlap, Timing, check_timing
 from tenure.signature import Signature
+from tenure.store.entries import NewSchedule
 
 if TYPE_CHECKING:
     from tenure.client import Handle
@@ -150,6 +152,28 @@ class _CallOptions(TypedDict, total=False):
     metadata: Mapping[str, object]
     parents: "Iterable[int | Handle[Any]]"
     on: object
+
+
+class TimingOptions(TypedDict, total=False):
+    """The fields of `Timing`, for type checkers."""
+
+    cron: str
+    every_seconds: float
+    tz: str
+    catch_up: CatchUp
+    catch_up_limit: int
+    overlap: Overlap
+    jitter_seconds: float
+
+
+def timing_of(given: TimingOptions) -> Timing:
+    """Check what was given. An unknown option is an error that lists the known ones."""
+    if unknown := set(given) - set(Timing.__struct_fields__):
+        known = ", ".join(Timing.__struct_fields__)
+        raise InvalidInput(f"a schedule has no option {min(unknown)!r}; its options are {known}")
+    timing = Timing(**given)
+    check_timing(timing)
+    return timing
 
 
 class Call(msgspec.Struct, Generic[R_co], frozen=True):
@@ -278,13 +302,26 @@ class TunedTask(Generic[P, R]):
         return await self._task._client()._enqueue_async(call, self._options.on)
 
 
+def job_of(what: object) -> NewJob:
+    """The job of a call, or of a task that is called without arguments."""
+    if isinstance(what, Task):
+        what = what.call()
+    if not isinstance(what, Call):
+        raise InvalidInput(f"a schedule takes a call such as task.call(...), not {what!r:.60}")
+    return what.job
+
+
+W = TypeVar("W", bound="Task[..., Any] | Call[Any]")
+
+
 class TaskSet:
-    """A set of tasks by name, independent of any database."""
+    """A set of tasks by name, independent of any database, and of schedules that call them."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, Task[..., Any]] = {}
         self.declared_gates: dict[str, Limits] = {}
         """What its tasks say of gates."""
+        self._declared: dict[str, tuple[Timing, Task[..., Any] | Call[Any]]] = {}
 
     def __iter__(self) -> Iterator[Task[..., Any]]:
         return iter(self._tasks.values())
@@ -323,6 +360,57 @@ class TaskSet:
             isolation=isolation, gate=gate,
         )  # fmt: skip
         return _Decorator(self, name, options)
+
+    def schedule(
+        self,
+        cron: str | None = None,
+        /,
+        *,
+        name: str | None = None,
+        **timing: Unpack[TimingOptions],
+    ) -> Callable[[W], W]:
+        """Declare a schedule, above the task: `@app.schedule("0 3 * * *", tz="Europe/Berlin")`.
+
+        Or of a call: `app.schedule("0 3 * * *", name="eu")(report.call("eu"))`. It is stored under
+        its name, which is the task's unless it is given, when a worker starts.
+        """
+        if callable(cron):
+            raise InvalidInput("write @app.schedule(...) with a cron expression or every_seconds=")
+        if cron is not None:
+            timing["cron"] = cron
+        return partial(self._declare, name, timing_of(timing))
+
+    def _declare(self, name: str | None, timing: Timing, what: W) -> W:
+        if not isinstance(what, Task | Call):
+            raise InvalidInput(
+                f"@app.schedule stands above @app.task(), or takes a call of a task: {what!r:.60} "
+                "is neither"
+            )
+        task: Task[..., Any] = what if isinstance(what, Task) else what.task
+        name = task.name if name is None else name
+        check_name("schedule", name)
+        if name in self._declared:
+            raise InvalidInput(
+                f"two schedules are called {name}; give one of them a name= of its own"
+            )
+        self._declared[name] = (timing, what)
+        return what
+
+    def declared_schedules(self) -> list[NewSchedule]:
+        """What `schedule` has declared. Refuses a task that cannot be called without arguments."""
+        return [
+            NewSchedule(name=name, timing=timing, job=job_of(what))
+            for name, (timing, what) in self._declared.items()
+        ]
+
+    def _take_in(self, other: "TaskSet") -> None:
+        for task in other:
+            self.add(task)
+        for name, declared in other._declared.items():
+            if self._declared.setdefault(name, declared) is not declared:
+                raise InvalidInput(
+                    f"two schedules are called {name}; give one of them a name= of its own"
+                )
 
     def add(self, task: Task[..., Any]) -> None:
         """Register a task; a second one of the same name is refused."""

@@ -7,6 +7,7 @@ from tenure.codec import decode
 from tenure.errors import PayloadInvalid
 from tenure.gate import MAX_BEFORE, GateWait
 from tenure.job import Job, State, WorkerSeen
+from tenure.schedule import fired_by
 
 _UNITS = (("days", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0))
 
@@ -23,6 +24,18 @@ def explain(
 
     `wait` is how it stands at its gate.
     """
+    by = fired_by(job.metadata)
+    what = _explain(job, now, workers, paused, wait)
+    return what + ("" if by is None else f"; enqueued by {by}")
+
+
+def _explain(
+    job: Job,
+    now: datetime,
+    workers: Iterable[WorkerSeen] | None,
+    paused: str | None,
+    wait: GateWait | None,
+) -> str:
     match job.state:
         case State.WAITING:
             what = "parent" if job.unfinished_parents == 1 else "parents"

@@ -58,7 +58,7 @@ def _shown(lines: list[Any], world: World) -> None:  # noqa: ARG001
     assert line["longest"] == [{"queue": "docs", "key": "\x1f7", "waiting": 2, "running": 1}]
 
 
-CASES = {
+GATE_CASES = {
     "gate list": Case(
         shows("gate", "list", before=_gates,
               texts=["api", "5 in 1 s (20 after a quiet time)", "doc", "1 at once for each key",

@@ -8,12 +8,15 @@ import click
 import pytest
 
 from tenure.cli.main import cli
-from tests.cli import cases, gate_cases
+from tests.cli import cases
+from tests.cli.gate_cases import GATE_CASES
+from tests.cli.schedule_cases import SCHEDULE_CASES
 from tests.cli.world import World
 
-CASES = {**cases.CASES, **gate_cases.CASES}
+CASES = cases.CASES | GATE_CASES | SCHEDULE_CASES
 ON_POSTGRES = ("db init", "db status", "db migrate", "db sql", "doctor", "ls", "enqueue", "worker",
-               "top", "health", "prune", "errors", "bench")  # fmt: skip
+               "top", "health", "prune", "errors", "bench", "schedule list", "schedule show",
+               "schedule add", "schedule trigger")  # fmt: skip
 
 
 def commands(group: click.Group = cli, path: str = "") -> Iterator[tuple[str, click.Command]]:

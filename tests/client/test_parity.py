@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from tenure import Gate, Handle, Running, Task, Tenure
+from tenure import Gate, Handle, Running, Schedules, Task, Tenure
 from tenure.tasks import TunedTask
 
 # What does not touch the database, or belongs to one colour by its nature.
 COLOURLESS = {
     "Tenure": {
-        "add", "around", "async_store", "close_loop", "find", "handle", "in_use_by_worker",
-        "include", "is_local", "listen", "on_start", "on_stop", "on_trial", "run_worker", "store",
-        "task", "url", "use_url", "whole_async_store", "whole_store",
+        "add", "around", "async_store", "close_loop", "declared_schedules", "find", "handle",
+        "in_use_by_worker", "include", "is_local", "listen", "on_start", "on_stop", "on_trial",
+        "run_worker", "schedule", "schedules", "store", "task", "url", "use_url",
+        "whole_async_store", "whole_store",
     },
     "Handle": {"created", "id", "same_args"},
     "Running": {
@@ -26,8 +27,9 @@ COLOURLESS = {
     },
     "Task": {"bind", "call", "options", "signature", "stored_retry"},
     "TunedTask": {"call"},
+    "Schedules": set(),
 }  # fmt: skip
-KINDS: tuple[type, ...] = (Tenure, Handle, Running, Task, TunedTask)
+KINDS: tuple[type, ...] = (Tenure, Handle, Running, Task, TunedTask, Schedules)
 
 
 def public(kind: type) -> set[str]:

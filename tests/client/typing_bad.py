@@ -92,3 +92,8 @@ app.handle(7, send)  # E
 app.run_worker(["default"])  # E
 app.run_worker(lease=5)  # E
 app.listen(with_a_job)  # E
+app.schedule("@daily", timezone="UTC")  # E
+app.schedule("@daily", catch_up="some")  # E
+app.schedule("@daily")(len)  # E
+app.schedules.add("s", len, cron="@daily")  # E
+app.schedules.edit("s", cron=5)  # E

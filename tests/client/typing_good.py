@@ -21,6 +21,7 @@ from tenure import (
     JobEvent,
     Retry,
     Running,
+    ScheduleInfo,
     Skip,
     Snooze,
     Task,
@@ -205,6 +206,18 @@ async def connect() -> None: ...
 
 @app.on_stop
 def disconnect() -> None: ...
+
+
+@app.schedule("0 3 * * *", tz="Europe/Berlin", catch_up="all", catch_up_limit=10)
+@app.task()
+async def nightly(region: str = "eu") -> int:
+    return len(region)
+
+
+assert_type(nightly.enqueue("us"), Handle[int])
+assert_type(app.schedule(every_seconds=60, name="us")(nightly.call("us")), Call[int])
+assert_type(app.schedules.add("eu", nightly, cron="@daily", overlap="skip"), ScheduleInfo)
+assert_type(app.schedules.edit("eu", nightly.call("eu"), jitter_seconds=30), ScheduleInfo)
 
 
 def inside() -> None:

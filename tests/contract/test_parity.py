@@ -29,7 +29,7 @@ AROUND = {"for_tenant", "in_threads", "run", "bell"}
 # What is done to the store that is no transition of a job.
 OTHER_VERBS = {
     "extend", "pause", "resume", "prune", "progress", "checkpoint", "announce", "retire",
-    "copy", "every transition", "gate",
+    "copy", "every transition", "gate", "fire", "trigger", "schedule",
 }  # fmt: skip
 
 MUTATES = re.compile(r"(?:^|\()\s*(insert|update|delete|copy)\b", re.MULTILINE)

@@ -57,6 +57,7 @@ FAST: Mapping[str, Any] = {
 QUIET: Mapping[str, Any] = {
     "sweep_seconds": 3600.0,
     "promote_seconds": 3600.0,
+    "schedule_seconds": 3600.0,
     "idle_poll_seconds": 3600.0,
 }
 """For a process that will be stopped: one that has SQLite's write lock then stops everybody."""

@@ -32,6 +32,7 @@ QUIET: dict[str, Any] = {
     "heartbeat_seconds": 1000.0,
     "promote_seconds": 1000.0,
     "sweep_seconds": 1000.0,
+    "schedule_seconds": 1000.0,
     "drain_seconds": PATIENCE_SECONDS,
 }
 """Nothing of the worker happens by the clock; two runs of other lengths differ by their jobs."""
@@ -40,6 +41,7 @@ IDLE: dict[str, Any] = {
     "heartbeat_seconds": 1.0,
     "promote_seconds": 0.025,
     "sweep_seconds": 0.1,
+    "schedule_seconds": 1.0,
     "idle_poll_seconds": 0.1,
 }
 """The defaults, in a world where everything happens at ten times the speed."""

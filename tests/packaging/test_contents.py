@@ -13,7 +13,7 @@ from tests.support.clean import ROOT
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 SOURCE = ROOT / "src"
-BASE = {"apsw>=3.51.3.0", "click", "msgspec"}
+BASE = {"apsw>=3.51.3.0", "click", "msgspec", "cronsim", 'tzdata; platform_system == "Windows"'}
 
 
 def in_tree() -> set[str]:

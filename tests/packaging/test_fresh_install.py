@@ -13,7 +13,7 @@ from tests.packaging.conftest import Fresh
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-INSTALLED = {"apsw", "click", "msgspec", "tenure"}
+INSTALLED = {"apsw", "click", "cronsim", "msgspec", "tenure"}
 WORKER_SECONDS = 60
 
 

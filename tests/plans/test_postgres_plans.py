@@ -48,6 +48,14 @@ insert into tenure.event (job_id, at, token, kind)
 select n, now(), 1, 'retried' from generate_series(1, 5000) as n;
 insert into tenure.note (job_id, token) select n, 1 from generate_series(1, 5000) as n;
 insert into tenure.parent (job_id, parent_id) select n, n - 1 from generate_series(2, 5000) as n;
+insert into tenure.schedule (
+    tenant, name, next_at, done_until, created_at, changed_at, timing, job)
+select '', n, now() + n * interval '1 second', now() - n * interval '1 second', now(), now(), '{}',
+       '{}'
+from generate_series(1, 5000) as n;
+insert into tenure.tick (tenant, schedule, tick_at, fired_at, job_id)
+select '', n % 50, now() - n * interval '1 minute', now() - n * interval '1 minute', n
+from generate_series(1, 20000) as n;
 """
 
 

@@ -65,6 +65,15 @@ FILL = (
     insert into tenure_parent (job_id, parent_id)
     select id + 1, id from tenure_job where id <= 5000
     """,
+    """
+    insert into tenure_schedule (
+        tenant, name, next_at, done_until, created_at, changed_at, timing, job)
+    select '', id, id, -id, 0, 0, '{}', '{}' from tenure_job where id <= 5000
+    """,
+    """
+    insert into tenure_tick (tenant, schedule, tick_at, fired_at, job_id)
+    select '', id % 50, id, id, id from tenure_job
+    """,
     "analyze",
 )
 

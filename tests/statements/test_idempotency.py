@@ -1,4 +1,4 @@
-"""Idempotency: statements 37 to 39. (40 and 41 are about schedules.)"""
+"""Idempotency: statements 37 to 39. (40 and 41: see test_schedules.)"""
 
 from __future__ import annotations
 

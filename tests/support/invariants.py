@@ -164,10 +164,10 @@ class Books:
         return found
 
     def enqueues(self) -> Iterator[tuple[Call, int, bool, Key | None]]:
-        """Every answer to an enqueue: the id, whether it was created, and its key."""
-        for call in self.records.of("enqueue"):
+        """Every answer to an enqueue or a firing: the id, whether it was created, and its key."""
+        for call in (*self.records.of("enqueue"), *self.records.of("fire")):
             if isinstance(call.answer, Answered):
-                keys = call.sent.keys or [None] * call.sent.count
+                keys = call.sent.keys or [None] * len(call.answer.enqueued)
                 for (id, created), key in zip(call.answer.enqueued, keys, strict=True):
                     yield call, id, created, key
 

@@ -10,6 +10,7 @@ from typing import Unpack
 
 from tenure import Tenure, Worker
 from tenure.worker.settings import Settings
+from tenure.worker.world import World
 
 PATIENCE_SECONDS = 30.0
 
@@ -25,11 +26,15 @@ QUICK: Settings = {
 
 @contextmanager
 def working(
-    app: Tenure, queues: Mapping[str, int] | None = None, **settings: Unpack[Settings]
+    app: Tenure,
+    queues: Mapping[str, int] | None = None,
+    *,
+    world: World | None = None,
+    **settings: Unpack[Settings],
 ) -> Iterator[Worker]:
     """`app.run_worker()` in a thread of its own. At the end it is stopped, and drains."""
     chosen: Settings = {**QUICK, **settings}
-    worker = Worker(app, queues, **chosen)
+    worker = Worker(app, queues, world=world, **chosen)
     failures: list[BaseException] = []
 
     def run() -> None:

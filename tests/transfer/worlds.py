@@ -18,12 +18,14 @@ from tenure.errors import JobNotFound, KeyTaken
 from tenure.gate import Limits
 from tenure.job import Claimed, Json, Unique, Until
 from tenure.policy import Fixed, dump_policy
-from tenure.store import Store
+from tenure.schedule import Timing
+from tenure.store import NewSchedule, Store
 from tests.support.stores import Clock
 from tests.support.work import ERROR, add, add_many, job, run, settle, take, take_one
 
 QUEUES = ("default", "mail", "gpu", "closed")
 ODD_TEXT = "tab\t line\n back\\slash \\N \\. 'quote' \"two\" \r \x7f é 漢字 \U0001f600 %s ?"
+ODD_REASON = "over heated: 漢字 \\N"
 ODD_JSON = Json(b'{ "a" :\t[1, 1.0, 1e3,\n 12345678901234567890],"b":"\\u00e9\\u0001\\\\N" }')
 
 
@@ -31,7 +33,7 @@ def everything(store: Store, clock: Clock) -> None:
     """One scene per feature, at times with microseconds."""
     clock.advance(0.123456)
     for scene in (_lines, _values, _due, _tries, _crashes, _family, _holding, _keys, _notes, _stops,
-                  _operators, _pauses, _gates):  # fmt: skip
+                  _operators, _pauses, _schedules, _gates):  # fmt: skip
         clock.advance(1.000001)
         scene(store, clock)
     clock.advance(1.5)
@@ -185,10 +187,27 @@ def _operators(store: Store, clock: Clock) -> None:
     store.delete(last, now=clock.now)  # the highest id is gone, and must not be given out again
 
 
+def _schedules(store: Store, clock: Clock) -> None:
+    """One that ticks, one that skips, one that is paused, one of the code, one of a tenant."""
+    busy = Timing(every_seconds=1.5, overlap="skip", jitter_seconds=0.1 + 0.2)
+    zoned = Timing(cron="0 3 * * 1-5", tz="Europe/Berlin", catch_up="all", catch_up_limit=7)
+    for name, timing in (("busy", busy), ("paused", zoned), ("quick", Timing(every_seconds=1))):
+        scheduled = job(args=encode({"odd": ODD_TEXT}), queue="mail")
+        store.add_schedule(NewSchedule(name=name, timing=timing, job=scheduled), now=clock.now)
+    declared = NewSchedule(name="code", timing=zoned, job=job(metadata=ODD_JSON))
+    store.declare_schedules([declared], now=clock.now)
+    tenants = NewSchedule(name="quick", timing=busy, job=job(tenant="acmé"))
+    store.add_schedule(tenants, now=clock.now)
+    for _ in range(4):
+        store.fire(now=clock.advance(1.000001))
+    store.trigger_schedule("quick", now=clock.now)
+    store.pause_schedule("paused", reason=ODD_REASON, now=clock.now)
+
+
 def _pauses(store: Store, clock: Clock) -> None:
     add_many(store, clock.now, 2, queue="closed")
     store.pause("closed", reason=None, now=clock.now)
-    store.pause("gpu", reason="over heated: 漢字 \\N", now=clock.advance(0.1))
+    store.pause("gpu", reason=ODD_REASON, now=clock.advance(0.1))
 
 
 def wander(store: Store, clock: Clock, random: Random, steps: int) -> None:

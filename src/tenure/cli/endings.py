@@ -17,6 +17,7 @@ from tenure.cli.passwords import without_passwords
 from tenure.errors import (
     InvalidInput,
     JobNotFound,
+    ScheduleNotFound,
     SchemaError,
     StoreError,
     TenureError,
@@ -75,7 +76,7 @@ def ending() -> Iterator[None]:
 def code_of(error: TenureError) -> int:
     """The exit code of an error."""
     match error:
-        case JobNotFound() | TaskNotFound():
+        case JobNotFound() | TaskNotFound() | ScheduleNotFound():
             return NOT_FOUND
         case SchemaError():
             return SCHEMA

@@ -30,7 +30,7 @@ BELL_SECONDS = 10.0
 @click.command()
 @click.option("--file", "file", help="Look at the age of a worker's --health-file instead.")
 @click.option("--max-age-seconds", default=30.0, show_default=True, type=Number(0),
-              help="A health file or a head of line older than this is unhealthy.")  # fmt: skip
+              help="A health file, head of line or tick older than this is unhealthy.")  # fmt: skip
 @click.option("--workers", "least", default=0, show_default=True, help="So many must be alive.")
 @json_option
 @with_desk
@@ -63,6 +63,17 @@ def _stuck(desk: Desk, max_age_seconds: float, least: int) -> str | None:
     for head in desk.client.oldest_ready():
         if head.age_seconds > max_age_seconds and head.queue not in paused:
             return f"queue {head.queue} has had a job ready for {head.age_seconds:.0f} s"
+    return _late(desk, max_age_seconds)
+
+
+def _late(desk: Desk, max_age_seconds: float) -> str | None:
+    """A schedule that nobody fires."""
+    now = desk.client.about().now
+    for schedule in desk.client.schedules.list():
+        if schedule.next_at is not None:
+            late = (now - schedule.next_at).total_seconds()
+            if late > max_age_seconds:
+                return f"schedule {schedule.name} has been due for {late:.0f} s"
     return None
 
 

@@ -53,14 +53,7 @@ def enqueue(desk: Desk, /, *, task: str, args: str, app: str | None, unchecked: 
     With --app, TENURE_APP or `app` in pyproject.toml the task and its arguments are checked here,
     and the task's own options count. Else they are checked by the worker.
     """
-    encoded = encode(_object(args), what="--args")
-    given = {name: value for name, value in options.items() if value is not None}
-    path = None if unchecked else app or desk.settings.get("app")
-    job = (
-        _new_job(task, encoded, given)
-        if path is None
-        else _checked(desk, path, task, encoded, given)
-    )
+    job = job_of(desk, task, {"args": args, "app": app, "unchecked": unchecked, **options})
     [enqueued] = desk.client.store.enqueue([job])
     if wait:
         _wait(desk, enqueued.id, as_json=as_json)
@@ -68,6 +61,19 @@ def enqueue(desk: Desk, /, *, task: str, args: str, app: str | None, unchecked: 
         write_json(enqueued)
     else:
         click.echo(f"job {enqueued.id}" if enqueued.created else f"job {enqueued.id} (existed)")
+
+
+JOB_OPTIONS = ("queue", "priority", "delay_seconds", "key", "max_attempts", "timeout_seconds")
+
+
+def job_of(desk: Desk, task: str, given: dict[str, Any]) -> NewJob:
+    """The job that options of a command describe, checked by the application if there is one."""
+    encoded = encode(_object(given.get("args") or "{}"), what="--args")
+    options = {name: given[name] for name in JOB_OPTIONS if given.get(name) is not None}
+    path = None if given.get("unchecked") else given.get("app") or desk.settings.get("app")
+    if path is None:
+        return _new_job(task, encoded, options)
+    return _checked(desk, path, task, encoded, options)
 
 
 def _new_job(task: str, args: Json, given: dict[str, Any]) -> NewJob:

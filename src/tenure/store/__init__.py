@@ -2,6 +2,7 @@
 
 session.py      the seam: one open transaction, the same in both colours
 enqueue.py claim.py settle.py sweep.py operate.py inspect.py presence.py     what can be done, once
+schedules.py entries.py fire.py      schedules, and the jobs that they enqueue
 sql/            how each database does it, statement by statement
 sqlite.py postgres.py        transactions on each database
 bell*.py notify.py           how idle workers are woken
@@ -12,7 +13,10 @@ api.py          `Store` and `AsyncStore`, what callers hold in their hands
 
 from tenure.store.api import AsyncStore, Store, open_async_store, open_store
 from tenure.store.bell import Bell
+from tenure.store.entries import NewSchedule, ScheduleInfo, ScheduleRun
+from tenure.store.fire import Fired
 from tenure.store.inspect import About, Count, OldestReady, Page, PausedQueue
+from tenure.store.schedules import Declared
 from tenure.store.settle import LANDED, STALE, Answer
 from tenure.store.sweep import Outlook, Swept
 
@@ -24,10 +28,15 @@ __all__ = [
     "AsyncStore",
     "Bell",
     "Count",
+    "Declared",
+    "Fired",
+    "NewSchedule",
     "OldestReady",
     "Outlook",
     "Page",
     "PausedQueue",
+    "ScheduleInfo",
+    "ScheduleRun",
     "Store",
     "Swept",
     "open_async_store",

@@ -20,6 +20,7 @@ from tenure.job import MAX_NAME_LENGTH, check_int, check_seconds, check_text
 from tenure.store.bell import Bell
 from tenure.store.claim import claim
 from tenure.store.enqueue import enqueue
+from tenure.store.fire import fire
 from tenure.store.gates import (
     declare_gates,
     gate_lines,
@@ -42,6 +43,18 @@ from tenure.store.inspect import (
 )
 from tenure.store.operate import cancel, delete, hold, move, pause, prune, replay, resume, unhold
 from tenure.store.presence import announce, retire, workers
+from tenure.store.schedules import (
+    add_schedule,
+    declare_schedules,
+    edit_schedule,
+    get_schedule,
+    list_schedules,
+    pause_schedule,
+    remove_schedule,
+    resume_schedule,
+    schedule_runs,
+    trigger_schedule,
+)
 from tenure.store.session import P, R, Scope, Session, drive, for_all_tenants
 from tenure.store.settle import report_progress, save_checkpoint, settle
 from tenure.store.sweep import extend, peek, promote, sweep
@@ -81,7 +94,8 @@ async def _close(scope: Scope) -> None:
 
 _READERS = frozenset(
     {about, get, list_jobs, timeline, progress, workers, peek, gates, gate_lines, gate_wait,
-     count_live, count_finished, oldest_ready, paused_queues}
+     count_live, count_finished, oldest_ready, paused_queues, get_schedule, list_schedules,
+     schedule_runs}
 )  # fmt: skip
 
 _GATHERED: frozenset[Callable[..., Any]] = frozenset({enqueue})
@@ -139,6 +153,17 @@ class Store:
     gate_lines = _blocking(gate_lines)
     gate_wait = _blocking(gate_wait)
     heal_gates = _blocking(heal_gates)
+    fire = _blocking(fire)
+    declare_schedules = _blocking(declare_schedules)
+    add_schedule = _blocking(add_schedule)
+    edit_schedule = _blocking(edit_schedule)
+    pause_schedule = _blocking(pause_schedule)
+    resume_schedule = _blocking(resume_schedule)
+    trigger_schedule = _blocking(trigger_schedule)
+    remove_schedule = _blocking(remove_schedule)
+    get_schedule = _blocking(get_schedule)
+    list_schedules = _blocking(list_schedules)
+    schedule_runs = _blocking(schedule_runs)
     migrate = _blocking(_migrate)
     close = _blocking(_close)
 
@@ -240,6 +265,17 @@ class AsyncStore:
     gate_lines = _awaiting(gate_lines)
     gate_wait = _awaiting(gate_wait)
     heal_gates = _awaiting(heal_gates)
+    fire = _awaiting(fire)
+    declare_schedules = _awaiting(declare_schedules)
+    add_schedule = _awaiting(add_schedule)
+    edit_schedule = _awaiting(edit_schedule)
+    pause_schedule = _awaiting(pause_schedule)
+    resume_schedule = _awaiting(resume_schedule)
+    trigger_schedule = _awaiting(trigger_schedule)
+    remove_schedule = _awaiting(remove_schedule)
+    get_schedule = _awaiting(get_schedule)
+    list_schedules = _awaiting(list_schedules)
+    schedule_runs = _awaiting(schedule_runs)
     migrate = _awaiting(_migrate)
 
     async def close(self) -> None:

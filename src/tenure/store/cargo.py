@@ -1,4 +1,4 @@
-"""What a copy carries from store to store: jobs and all that is known of them, keys, gates, pauses.
+"""What a copy carries: jobs and what is known of them, keys, pauses, gates, schedules.
 
 Rows travel in a form of their own, the same for all stores: times are datetimes, flags are bools,
 JSON is text, to the letter. Whether two stores hold the same is whether these are equal.
@@ -10,9 +10,10 @@ gates, which are written anew, and tokens: buckets are full afterwards.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any, NamedTuple
 
-from tenure.job import MAX_ID
+from tenure.job import LONG_AGO, MAX_ID
 from tenure.store.session import Row, Tx, to_json
 
 CHUNK_ROWS = 1000
@@ -24,9 +25,11 @@ Chunk = dict[Key, tuple[Any, ...]]
 
 _TIMES = frozenset(
     {"at", "claimed_at", "created_at", "due_at", "expires_at", "finished_at", "paused_at",
-     "queued_at", "reported_at", "saved_at"}
+     "queued_at", "reported_at", "saved_at", "next_at", "done_until", "last_at", "changed_at",
+     "tick_at", "fired_at"}
 )  # fmt: skip
-_FLAGS = frozenset({"held", "cancel_requested", "suspect", "keyed", "by_hand"})
+_LONG_AGO = LONG_AGO.isoformat()
+_FLAGS = frozenset({"held", "cancel_requested", "suspect", "triggered", "keyed", "by_hand"})
 
 
 class Table(NamedTuple):
@@ -88,6 +91,12 @@ _LIVE, _FINISHED = 0, 3
 UNIQUE_KEYS = _table("unique_key", "tenant scope key job_id until fingerprint expires_at")
 QUEUES = _table("queue", "name paused_at reason")
 GATES = _table("gate", "name max_running rate per_seconds burst keyed by_hand declared")
+SCHEDULES = _table(
+    "schedule",
+    """tenant name next_at done_until last_at last_job_id created_at changed_at paused_at reason
+    timing job declared""",
+)
+TICKS = _table("tick", "tenant schedule tick_at fired_at job_id triggered")
 
 
 class Kind(ABC):
@@ -150,25 +159,27 @@ class Jobs(Kind):
 
 
 class _Listed(Kind):
-    """The rows of one table. Its first columns are their key, and the last of those is a name."""
+    """The rows of one table. Its first columns are their key. Times in it are texts, in UTC."""
 
     def __init__(self, what: str, table: Table, key_columns: int) -> None:
         self._what = what
         self._table = table
         self._names = table.columns[:key_columns]
-        self.first = ("",) * key_columns
+        self.first = tuple(_LONG_AGO if name in _TIMES else "" for name in self._names)
 
     def name(self, key: Key) -> str:
         assert isinstance(key, tuple)
         return f"{self._what} {key[-1]!r}"
 
     async def next_keys(self, tx: Tx, after: Key) -> list[Key]:
-        return [*await tx.fetch(f"next_{self._table.name}", most=CHUNK_ROWS, **self._named(after))]
+        named = self._named(tx, after)
+        rows = await tx.fetch(f"next_{self._table.name}", most=CHUNK_ROWS, **named)
+        return [self._key(tx, row) for row in rows]
 
     async def read(self, tx: Tx, keys: list[Key]) -> Chunk:
-        rows = to_json([self._named(key) for key in keys])
+        rows = to_json([self._named(tx, key) for key in keys])
         found = {
-            row[: len(self._names)]: self._table.read(tx, row)
+            self._key(tx, row): self._table.read(tx, row)
             for row in await tx.fetch(f"{self._table.name}_rows", rows=rows)
         }
         return {key: found[key] for key in keys if key in found}
@@ -176,16 +187,30 @@ class _Listed(Kind):
     async def write(self, tx: Tx, chunk: Chunk) -> None:
         await self._table.write(tx, chunk.values())
 
-    def _named(self, key: Key) -> dict[str, str]:
+    def _key(self, tx: Tx, row: Row) -> tuple[str, ...]:
+        return tuple(
+            tx.when(value).isoformat() if name in _TIMES else value
+            for name, value in zip(self._names, row, strict=False)
+        )
+
+    def _named(self, tx: Tx, key: Key) -> dict[str, object]:
         assert isinstance(key, tuple)
-        return dict(zip(self._names, key, strict=True))
+        return {
+            name: tx.time(datetime.fromisoformat(text)) if name in _TIMES else text
+            for name, text in zip(self._names, key, strict=True)
+        }
 
 
 def kinds(last_id: int = MAX_ID) -> tuple[Kind, ...]:
-    """Everything, in an order in which pauses and keys hold whenever a job is there."""
+    """Everything, in an order in which pauses and keys hold whenever a job is there.
+
+    Schedules come last: what has none cannot fire.
+    """
     return (
         _Listed("paused queue", QUEUES, 1),
         _Listed("gate", GATES, 1),
         _Listed("unique key", UNIQUE_KEYS, 3),
         Jobs(last_id),
+        _Listed("tick", TICKS, 3),
+        _Listed("schedule", SCHEDULES, 2),
     )

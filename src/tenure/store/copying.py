@@ -1,12 +1,15 @@
 """New jobs as lines of COPY's text format, and their tickets; and rows as they are."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tenure.job import NewJob
 from tenure.store.rows import features_of, is_plain
 
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"})
 _NOTHING_SPECIAL = "\t\\N" * 7 + "\n"
+PIECE = 64
+
+Numbered = Sequence[tuple[int, NewJob]]
 
 
 def can_copy(job: NewJob) -> bool:
@@ -14,22 +17,31 @@ def can_copy(job: NewJob) -> bool:
     return job.delay_seconds is None and job.due_at is None and not job.parents and job.gate is None
 
 
-def texts(jobs: Sequence[tuple[int, NewJob]], first_place: int, created_at: str) -> tuple[str, str]:
-    """All jobs as lines of `copy_jobs`, and their tickets as lines of `copy_tickets`."""
-    rows, tickets = [], []
+def job_lines(jobs: Numbered, first_place: int, created_at: str) -> Iterator[str]:
+    """All jobs as lines of `copy_jobs`, piece by piece: the server reads one while the next is made."""
     same: dict[tuple[object, ...], str] = {}
-    for place, (id, job) in enumerate(jobs, first_place):
-        tickets.append(f"{place}\t{id}\t1\t{job.priority}\t{job.queue}\n")
-        if is_plain(job):  # then few of its fields differ from those of its neighbours
-            kind = (job.priority, job.max_attempts, job.tenant, job.queue, job.task)
-            middle = same.get(kind)
-            if middle is None:
-                middle = same[kind] = f"\t{created_at}{_middle(job)}"
-            args = _escaped(job.args.decode())
-            rows.append(f"{id}\t{place}{middle}{args}{_NOTHING_SPECIAL}")
-        else:
-            rows.append(_special(place, id, job, created_at))
-    return "".join(rows), "".join(tickets)
+    for start in range(0, len(jobs), PIECE):
+        lines = []
+        for place, (id, job) in enumerate(jobs[start : start + PIECE], first_place + start):
+            if is_plain(job):  # then few of its fields differ from those of its neighbours
+                kind = (job.priority, job.max_attempts, job.tenant, job.queue, job.task)
+                middle = same.get(kind)
+                if middle is None:
+                    middle = same[kind] = f"\t{created_at}{_middle(job)}"
+                args = _escaped(job.args.decode())
+                lines.append(f"{id}\t{place}{middle}{args}{_NOTHING_SPECIAL}")
+            else:
+                lines.append(_special(place, id, job, created_at))
+        yield "".join(lines)
+
+
+def ticket_lines(jobs: Numbered, first_place: int) -> Iterator[str]:
+    """Their tickets as lines of `copy_tickets`, piece by piece."""
+    for start in range(0, len(jobs), PIECE):
+        some = enumerate(jobs[start : start + PIECE], first_place + start)
+        yield "".join(
+            [f"{place}\t{id}\t1\t{job.priority}\t{job.queue}\n" for place, (id, job) in some]
+        )
 
 
 def _middle(job: NewJob) -> str:

@@ -36,11 +36,11 @@ async def enqueue(
     if scope.tenant is None and _JOBS.issuperset(map(type, jobs)):
         jobs = list(jobs)
     else:
-        jobs = [_stamp(job, scope.tenant) for job in jobs]
+        jobs = [stamp(job, scope.tenant) for job in jobs]
     if not jobs:
         return []
     if on is not None:
-        return await _enqueue(await scope.borrow(on), jobs, None, now)
+        return await enqueue_in(await scope.borrow(on), jobs, None, now)
     ids = await scope.session.reserve_ids(len(jobs))
     return await scope.transact_joint(_Addition(jobs, ids, now))
 
@@ -56,20 +56,21 @@ class _Addition:
         self.now = now
 
     def __call__(self, tx: Tx, /) -> Awaitable[list[Enqueued]]:
-        return _enqueue(tx, self.jobs, self.ids, self.now)
+        return enqueue_in(tx, self.jobs, self.ids, self.now)
 
     def goes_with(self, other: object) -> bool:
         return type(other) is _Addition and other.now == self.now and self.ids is None
 
     async def together(self, tx: Tx, ops: "Sequence[_Addition]") -> list[list[Enqueued]]:
         jobs = [job for op in ops for job in op.jobs]
-        answers = iter(await _enqueue(tx, jobs, None, self.now))
+        answers = iter(await enqueue_in(tx, jobs, None, self.now))
         return [list(islice(answers, len(op.jobs))) for op in ops]
 
 
-async def _enqueue(
+async def enqueue_in(
     tx: Tx, jobs: list[NewJob], ids: list[int] | None, now: datetime | None
 ) -> list[Enqueued]:
+    """The same as a part of a transaction, under ids that were drawn or reserved before, if any."""
     tx.at(now)
     if ids is None:
         ids = await tx.draw_ids(len(jobs))
@@ -90,7 +91,8 @@ async def _enqueue(
     return [answers.get(id) or Enqueued(id) for id in ids]
 
 
-def _stamp(job: NewJob, tenant: str | None) -> NewJob:
+def stamp(job: NewJob, tenant: str | None) -> NewJob:
+    """The job with the tenant of the store; one of another tenant is refused."""
     if not isinstance(job, NewJob):
         raise InvalidInput(f"enqueue takes NewJob records, not {type(job).__name__}")
     if tenant is None or job.tenant == tenant:

@@ -17,6 +17,7 @@ from tenure.job import (
     check_time,
     is_id,
 )
+from tenure.schedule import fired_by
 from tenure.store.session import Mode, Row, Tx, for_all_tenants, to_json, transaction
 
 MAX_PAGE = 1000
@@ -186,7 +187,8 @@ async def timeline(tx: Tx, id: int, *, now: datetime | None = None) -> list[Even
     """The story of a job, in order: what its rows say and what was written along the way."""
     tx.at(now)
     job = await _get(tx, id)
-    story = [Event(job.created_at, "enqueued", 1)]
+    by = fired_by(job.metadata)
+    story = [Event(job.created_at, "enqueued", 1, None, None if by is None else f"by {by}")]
     for at, kind, token, worker, detail in await tx.fetch("job_events", id=id):
         claimed = msgspec.json.decode(detail).get("claimed_at") if detail else None
         if claimed:

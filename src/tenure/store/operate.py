@@ -26,6 +26,7 @@ from tenure.job import (
     is_id,
 )
 from tenure.store.enqueue import key_row, take_keys
+from tenure.store.fire import KEEP_TICKS_SECONDS, forget_ticks
 from tenure.store.gates import put_in_line, stand_at_gates
 from tenure.store.presence import forget_dead
 from tenure.store.rows import Ending, Happening, Ticket
@@ -255,7 +256,8 @@ async def prune(
     """Remove finished jobs older than the retention, in batches; answers how many single rows.
 
     PostgreSQL drops whole days where it can, and prepares the partitions of the coming ones.
-    Workers that were last seen a day ago are forgotten, too.
+    Workers that were last seen a day ago are forgotten, too, and ticks of schedules that were fired
+    before the retention of succeeded jobs, or a day ago if that is shorter.
     """
     for_all_tenants("prune", scope.tenant)
     check_seconds("succeeded_seconds", succeeded_seconds)
@@ -291,6 +293,9 @@ async def prune(
     for start, stop in await scope.transact(stretches, Mode.READ):
         removed += await _prune_stretch(scope, start, stop, cuts, now)
     await _prune_keys(scope, now)
+    kept = timedelta(seconds=max(succeeded_seconds, KEEP_TICKS_SECONDS))
+    while await scope.transact(partial(forget_ticks, before=clock - kept, most=PRUNE_BATCH)):
+        pass
     await scope.transact(partial(forget_dead, now=now))
     return removed
 

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, cast
 
@@ -41,7 +41,7 @@ from tenure.store.bell import Bell, Ring, SilentBell
 from tenure.store.bell_postgres import PostgresBell
 from tenure.store.borrowed_postgres import wire_of
 from tenure.store.borrowing import Lent, unwrap
-from tenure.store.copying import can_copy, line, texts
+from tenure.store.copying import can_copy, job_lines, line, ticket_lines
 from tenure.store.floors import Floors
 from tenure.store.notify import News, Notifier
 from tenure.store.rows import job_row, raw
@@ -79,6 +79,7 @@ _PLANNER = {
 }
 _LOCK_SECONDS = 5.0
 _GATE_SECONDS = 5
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _MIGRATION_LOCK = 7_364_881_223
 
 
@@ -130,9 +131,8 @@ class PostgresTx(Tx):
         assert len(jobs) <= PLACES_PER_DRAW
         [(first, now)] = await self.fetch("draw_places")
         created_at = now.isoformat()
-        rows, tickets = texts(jobs, first, created_at)
-        await self._wire.copy(self._sql["copy_jobs"][0], rows)
-        await self._wire.copy(self._sql["copy_tickets"][0], tickets)
+        await self._wire.copy(self._sql["copy_jobs"][0], job_lines(jobs, first, created_at))
+        await self._wire.copy(self._sql["copy_tickets"][0], ticket_lines(jobs, first))
         if self.news is not None:
             last_to_first = reversed(list(enumerate(jobs, first)))
             lanes = {(job.queue, job.priority): place for place, (_, job) in last_to_first}
@@ -143,6 +143,8 @@ class PostgresTx(Tx):
         return at
 
     def when(self, value: Any) -> datetime:
+        if type(value) is bytes:  # as the server sends it: see `take_tickets`
+            return _EPOCH + timedelta(microseconds=int.from_bytes(value, signed=True))
         at: datetime = value
         return at.astimezone(UTC)  # the session's time zone is the user's business
 
@@ -203,7 +205,7 @@ class PostgresTx(Tx):
 
     async def write_rows(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
         [sql] = self._sql[statement]
-        await self._wire.copy(sql, "".join([line(row) for row in rows]))
+        await self._wire.copy(sql, ["".join([line(row) for row in rows])])
 
 
 class BorrowedTx(PostgresTx):

@@ -11,7 +11,7 @@ import asyncio
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import psycopg
@@ -32,7 +32,7 @@ class Wire(ABC):
         """Run one statement and return its rows."""
 
     @abstractmethod
-    async def copy(self, sql: str, data: str) -> None:
+    async def copy(self, sql: str, pieces: Iterable[str]) -> None:
         """Stream data into a COPY statement."""
 
     @abstractmethod
@@ -63,7 +63,7 @@ class ForeignWire(Wire):
     async def script(self, sql: str) -> None:
         raise NotImplementedError
 
-    async def copy(self, sql: str, data: str) -> None:
+    async def copy(self, sql: str, pieces: Iterable[str]) -> None:
         raise NotImplementedError
 
     async def close(self) -> None:
@@ -101,9 +101,10 @@ class Blocking(Wire):
         cursor.execute(sql, params, prepare=prepare)
         return cursor.fetchall() if cursor.description else []
 
-    async def copy(self, sql: str, data: str) -> None:
+    async def copy(self, sql: str, pieces: Iterable[str]) -> None:
         with self.connection.cursor() as cursor, cursor.copy(sql) as stream:
-            stream.write(data)
+            for piece in pieces:
+                stream.write(piece)
 
     async def close(self) -> None:
         self.connection.close()
@@ -132,9 +133,10 @@ class Suspending(Wire):
         await cursor.execute(sql, params, prepare=prepare)
         return await cursor.fetchall() if cursor.description else []
 
-    async def copy(self, sql: str, data: str) -> None:
+    async def copy(self, sql: str, pieces: Iterable[str]) -> None:
         async with self.connection.cursor() as cursor, cursor.copy(sql) as stream:
-            await stream.write(data)
+            for piece in pieces:
+                await stream.write(piece)
 
     async def close(self) -> None:
         await self.connection.close()

@@ -25,10 +25,11 @@ from tenure.errors import OutcomeUnknown, TenureError
 from tenure.job import Beat, Enqueued, Lease, NewJob
 from tenure.lifecycle import HeldJob, Settlement
 from tenure.running import Running
-from tenure.store import Answer, AsyncStore, Store, Swept, operate, presence, settle, sweep
+from tenure.store import Answer, AsyncStore, Fired, Store, Swept, operate, presence, settle, sweep
 from tenure.store.api import Call
 from tenure.store.claim import claim
 from tenure.store.enqueue import enqueue
+from tenure.store.fire import fire
 from tenure.store.session import P, R
 from tenure.store.watched import WatchedAsyncStore, WatchedStore, Watcher
 from tenure.worker.world import World
@@ -340,6 +341,10 @@ def _swept(swept: Swept) -> Answered:
     return Answered(n=0, said=f"{swept.requeued} in line, {swept.finished} ended")
 
 
+def _fired(fired: Fired) -> Answered:
+    return Answered(n=0, enqueued=[(id, True) for id in fired.jobs])
+
+
 def _of_all(*_: object, **__: object) -> Sent:
     return _sent()
 
@@ -367,6 +372,7 @@ OPS: dict[Callable[..., Any], Op] = {
         (sweep.extend, _extend, _beat),
         (sweep.promote, _of_all, _said),
         (sweep.sweep, _of_all, _swept),
+        (fire, _of_all, _fired),
         (operate.cancel, _of_one, _said),
         (operate.hold, _of_one, _said),
         (operate.unhold, _of_one, _said),

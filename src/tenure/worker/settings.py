@@ -31,6 +31,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_seconds: float = 10.0
     promote_seconds: float = 0.25
     sweep_seconds: float = 1.0
+    schedule_seconds: float = 10.0
+    """How soon a schedule that was added or changed meanwhile is noticed, or another clock."""
     prune_seconds: float = 3600.0
     busy_poll_seconds: float = 0.005
     idle_poll_seconds: float = 1.0
@@ -50,7 +52,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("async_slots", "thread_slots", "process_slots"):
             check_int(name, getattr(self, name), 1, MAX_SLOTS)
         for name in ("lease_seconds", "heartbeat_seconds", "promote_seconds", "sweep_seconds",
-                     "busy_poll_seconds", "idle_poll_seconds"):  # fmt: skip
+                     "schedule_seconds", "busy_poll_seconds", "idle_poll_seconds"):  # fmt: skip
             check_seconds(name, getattr(self, name), least=0.001)
         for name in ("drain_seconds", "kill_seconds", "prune_seconds"):
             check_seconds(name, getattr(self, name))
@@ -91,6 +93,7 @@ class Settings(TypedDict, total=False):
     heartbeat_seconds: float
     promote_seconds: float
     sweep_seconds: float
+    schedule_seconds: float
     prune_seconds: float
     busy_poll_seconds: float
     idle_poll_seconds: float

@@ -1,7 +1,7 @@
 """One worker process at work: from the first claim to the last settlement.
 
     claimer -> slots -> executors (coroutines, threads, children) -> settler -> history
-    heartbeat thread: renews the leases all the while        services: promote, sweep, prune
+    heartbeat thread: renews the leases all the while        services: promote, sweep, prune, fire
 
 Shutdown stops claiming, gives back what has not started, lets the rest finish within a limit,
 releases what is left, uncharged, and flushes.
@@ -34,6 +34,7 @@ from tenure.worker.settler import Settler
 from tenure.worker.slots import Pace, Slots, Suspects
 from tenure.worker.stores import Stores
 from tenure.worker.telling import Teller
+from tenure.worker.ticker import Ticker
 from tenure.worker.world import World
 
 TICK_SECONDS = 0.02
@@ -147,6 +148,7 @@ class Shift:
         self._executors = self._make_executors()
         self._bell = stores.beating.bell(lambda: self._from_thread(self._ring))
         self._services = Services(stores.claiming, self.settings, self.world, self._ring)
+        self._ticker = Ticker(stores.claiming, self.app, self.settings, self.world, ring=self._ring)
         self._claimer = Claimer(
             stores.claiming, self.name, self.app, self.settings, self.world,
             executors=self._executors, slots=self._slots, pace=self._pace,
@@ -176,6 +178,7 @@ class Shift:
             asyncio.create_task(self._services.sweep(), name="tenure-sweep"),
             asyncio.create_task(self._services.prune(), name="tenure-prune"),
             asyncio.create_task(self._services.heal(), name="tenure-heal"),
+            asyncio.create_task(self._ticker.run(), name="tenure-ticker"),
         ]
 
     async def _work(self, background: Tasks) -> None:

@@ -157,6 +157,7 @@ class Worker:
             )
         for task in self.app:
             _ = task.signature  # refuses annotations that cannot be used
+        self.app.declared_schedules()  # refuses tasks that cannot be called without arguments
         isolated = [task for task in self.app if task.kind == "process"]
         if isolated:
             locate(self.app)  # refuse now, not when the first job comes

@@ -16,7 +16,11 @@ select 'unique keys', count(*) from tenure.unique_key
 union all
 select 'paused queues', count(*) from tenure.queue
 union all
-select 'gates', count(*) from tenure.gate;
+select 'gates', count(*) from tenure.gate
+union all
+select 'schedules', count(*) from tenure.schedule
+union all
+select 'ticks', count(*) from tenure.tick;
 
 -- name: counters
 -- copy: the highest id and the highest place that were ever drawn.
@@ -194,3 +198,38 @@ from json_to_recordset(:rows::json) as b (name text),
 -- name: write_gate
 -- copy: what gates allow.
 copy tenure.gate (name, max_running, rate, per_seconds, burst, keyed, by_hand, declared) from stdin;
+
+-- name: next_schedule
+select tenant, name from tenure.schedule
+where (tenant, name) > (:tenant, :name)
+order by tenant, name limit :most;
+
+-- name: schedule_rows
+select s.tenant, s.name, s.next_at, s.done_until, s.last_at, s.last_job_id, s.created_at,
+       s.changed_at, s.paused_at, s.reason, s.timing::text, s.job::text, s.declared::text
+from json_to_recordset(:rows::json) as b (tenant text, name text),
+     lateral (select * from tenure.schedule
+              where tenant = b.tenant and name = b.name offset 0) as s;
+
+-- name: write_schedule
+-- copy: schedules, up to where their ticks are dealt with.
+copy tenure.schedule (
+    tenant, name, next_at, done_until, last_at, last_job_id, created_at, changed_at, paused_at,
+    reason, timing, job, declared)
+from stdin;
+
+-- name: next_tick
+select tenant, schedule, tick_at from tenure.tick
+where (tenant, schedule, tick_at) > (:tenant, :schedule, :tick_at::timestamptz)
+order by tenant, schedule, tick_at limit :most;
+
+-- name: tick_rows
+select t.tenant, t.schedule, t.tick_at, t.fired_at, t.job_id, t.triggered
+from json_to_recordset(:rows::json) as b (tenant text, schedule text, tick_at timestamptz),
+     lateral (select * from tenure.tick
+              where tenant = b.tenant and schedule = b.schedule and tick_at = b.tick_at
+              offset 0) as t;
+
+-- name: write_tick
+-- copy: ticks that were dealt with.
+copy tenure.tick (tenant, schedule, tick_at, fired_at, job_id, triggered) from stdin;

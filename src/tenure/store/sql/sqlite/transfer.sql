@@ -16,7 +16,11 @@ select 'unique keys', count(*) from tenure.unique_key
 union all
 select 'paused queues', count(*) from tenure.queue
 union all
-select 'gates', count(*) from tenure.gate;
+select 'gates', count(*) from tenure.gate
+union all
+select 'schedules', count(*) from tenure.schedule
+union all
+select 'ticks', count(*) from tenure.tick;
 
 -- name: counters
 -- copy: the highest id and the highest place that were ever drawn.
@@ -177,3 +181,38 @@ from json_each(:rows) as b cross join tenure.gate as g on g.name = b.value ->> '
 -- copy: what gates allow.
 insert into tenure.gate (name, max_running, rate, per_seconds, burst, keyed, by_hand, declared)
 values (?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: next_schedule
+select tenant, name from tenure.schedule
+where (tenant, name) > (:tenant, :name)
+order by tenant, name limit :most;
+
+-- name: schedule_rows
+select s.tenant, s.name, s.next_at, s.done_until, s.last_at, s.last_job_id, s.created_at,
+       s.changed_at, s.paused_at, s.reason, s.timing, s.job, s.declared
+from json_each(:rows) as b
+     cross join tenure.schedule as s on s.tenant = b.value ->> 'tenant'
+        and s.name = b.value ->> 'name';
+
+-- name: write_schedule
+-- copy: schedules, up to where their ticks are dealt with.
+insert into tenure.schedule (
+    tenant, name, next_at, done_until, last_at, last_job_id, created_at, changed_at, paused_at,
+    reason, timing, job, declared)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: next_tick
+select tenant, schedule, tick_at from tenure.tick
+where (tenant, schedule, tick_at) > (:tenant, :schedule, :tick_at)
+order by tenant, schedule, tick_at limit :most;
+
+-- name: tick_rows
+select t.tenant, t.schedule, t.tick_at, t.fired_at, t.job_id, t.triggered
+from json_each(:rows) as b
+     cross join tenure.tick as t on t.tenant = b.value ->> 'tenant'
+        and t.schedule = b.value ->> 'schedule' and t.tick_at = b.value ->> 'tick_at';
+
+-- name: write_tick
+-- copy: ticks that were dealt with.
+insert into tenure.tick (tenant, schedule, tick_at, fired_at, job_id, triggered)
+values (?, ?, ?, ?, ?, ?);

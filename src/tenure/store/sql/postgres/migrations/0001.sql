@@ -56,7 +56,7 @@ create table tenure.ready (
     token bigint not null,
     priority smallint not null,
     suspect boolean not null default false,     -- its job has a crash on record
-    queue text not null,
+    queue text collate "C" not null,            -- compared as bytes: a fifth of a ticket's cost
     primary key (queue, priority, place)
 );
 create index ready_suspect on tenure.ready (queue, priority, place) where suspect;
@@ -116,9 +116,9 @@ create index history_finished_at on tenure.history using brin (finished_at);
 create index history_unsuccessful on tenure.history (state, id) where state <> 'succeeded';
 
 create table tenure.unique_key (
-    tenant text not null,
-    scope text not null,
-    key text not null,
+    tenant text collate "C" not null,
+    scope text collate "C" not null,
+    key text collate "C" not null,
     job_id bigint not null,
     until text not null,
     fingerprint text not null,

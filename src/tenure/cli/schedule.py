@@ -1,0 +1,271 @@
+"""Commands about schedules: look at them, change them, run one now."""
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, TypeVar
+
+import click
+
+from tenure.cli.desk import Desk, confirm, json_option, with_desk, yes_option
+from tenure.cli.jobs import job_of
+from tenure.cli.show import clean, when, write_json, write_table
+from tenure.errors import InvalidInput, TenureError
+from tenure.job import check_int
+from tenure.schedule import CatchUp, Timing, check_timing, words
+from tenure.store import NewSchedule, ScheduleInfo, ScheduleRun
+from tenure.store.schedules import add_schedule, edit_schedule
+
+C = TypeVar("C", bound=Callable[..., Any])
+
+TIMING = (
+    click.option("--cron", help="5 fields, or 6 with seconds first, or @daily and the like."),
+    click.option("--every-seconds", type=float, help="An interval, counted from 1970."),
+    click.option("--tz", help="The time zone of --cron, such as Europe/Berlin.  [default: UTC]"),
+    click.option("--catch-up", type=click.Choice(CatchUp.__args__),  # type: ignore[attr-defined]
+                 help="Which of the ticks that were missed to run.  [default: latest]"),
+    click.option("--catch-up-limit", type=int, help="At most so many of them.  [default: 64]"),
+    click.option("--overlap", type=click.Choice(["allow", "skip"]),
+                 help="What to do when the last job is not finished.  [default: allow]"),
+    click.option("--jitter-seconds", type=float, help="Each job comes up to so much later."),
+)  # fmt: skip
+JOB = (
+    click.option("--args", "args", help="Arguments by name, as a JSON object."),
+    click.option("--app", envvar="TENURE_APP", help="MODULE:NAME of the application with TASK."),
+    click.option("--unchecked", is_flag=True, help="Do not look at the application."),
+    click.option("--queue", help="[default: the task's, or default]"),
+    click.option("--priority", type=int, help="Lower goes first, -100 to 100.  [default: 0]"),
+)
+
+
+def _with(*options: Callable[[C], C]) -> Callable[[C], C]:
+    def decorate(command: C) -> C:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+@click.group()
+def schedule() -> None:
+    """Show and change schedules; run one now."""
+
+
+@schedule.command("list")
+@json_option
+@with_desk
+def list_(desk: Desk, *, as_json: bool) -> None:
+    """List schedules: when they tick, in words, and when next."""
+    found = _all(desk)
+    if as_json:
+        for each in found:
+            write_json(_as_json(each, 1))
+        return
+    tenants = ("tenant",) if any(each.tenant for each in found) else ()
+    head = (*tenants, "name", "task", "when", "next", "last", "last job")
+    rows = (
+        [*([each.tenant] if tenants else []), each.name, each.task, _words(each.timing),
+         _next(each), each.last_at, each.last_job_id]
+        for each in found
+    )  # fmt: skip
+    write_table(head, rows, empty="no schedules; add one with `tenure schedule add`")
+
+
+def _all(desk: Desk) -> list[ScheduleInfo]:
+    found = page = desk.client.schedules.list()
+    while page:
+        page = desk.client.schedules.list(after=page[-1])
+        found = found + page
+    return found
+
+
+@schedule.command()
+@click.argument("name")
+@click.option("--next", "coming", default=5, show_default=True, help="So many ticks to come.")
+@click.option("--runs", "past", default=5, show_default=True, help="So many that have been.")
+@json_option
+@with_desk
+def show(desk: Desk, *, name: str, coming: int, past: int, as_json: bool) -> None:
+    """Show one schedule, its next ticks and its last ones."""
+    check_int("--next", coming, 0, 1000)
+    found = desk.client.schedules.get(name)
+    runs = desk.client.schedules.runs(name, limit=past) if past else []
+    if as_json:
+        write_json({**_as_json(found, coming), "runs": runs})
+        return
+    for what, text in _facts(found):
+        click.echo(f"{what:10} {clean(text)}")
+    for tick in found.upcoming(coming):
+        click.echo(f"{'next':10} {_both(tick, found.timing)}")
+    for run in runs:
+        click.echo(f"{'run':10} {_both(run.tick_at, found.timing)}  {_outcome(run)}")
+
+
+@schedule.command()
+@click.argument("name")
+@click.argument("task")
+@_with(*TIMING, *JOB)
+@json_option
+@with_desk
+def add(desk: Desk, /, *, name: str, task: str, as_json: bool, **given: Any) -> None:
+    """Add a schedule NAME that enqueues TASK; it ticks from now on.
+
+    With --app, TENURE_APP or `app` in pyproject.toml the task and its arguments are checked here.
+    """
+    timing = Timing(**_timing(given))
+    check_timing(timing)
+    job = job_of(desk, task, given)
+    added = desk.client.store.run(add_schedule, NewSchedule(name=name, timing=timing, job=job))
+    _tell(added, "is added", as_json=as_json)
+
+
+@schedule.command()
+@click.argument("name")
+@click.option("--task", help="Enqueue another task, with --args and the like.")
+@_with(*TIMING, *JOB)
+@json_option
+@with_desk
+def edit(desk: Desk, /, *, name: str, task: str | None, as_json: bool, **given: Any) -> None:
+    """Change what is given of a schedule. Ticks that have passed stay passed."""
+    timing = _timing(given)
+    about_job = [key for key in ("args", "queue", "priority") if given.get(key) is not None]
+    if about_job and task is None:
+        raise InvalidInput(f"--{about_job[0]} goes with --task: say which task is to be enqueued")
+    if not timing and task is None:
+        raise InvalidInput("edit needs something to change, such as --cron")
+    job = None if task is None else job_of(desk, task, given)
+    edited = desk.client.store.run(edit_schedule, name, timing=timing, job=job)
+    _tell(edited, "is changed", as_json=as_json)
+
+
+@schedule.command()
+@click.argument("name")
+@click.option("--reason", help="Why; shown to whoever asks.")
+@json_option
+@with_desk
+def pause(desk: Desk, *, name: str, reason: str | None, as_json: bool) -> None:
+    """Let a schedule not tick until it is resumed."""
+    _tell(desk.client.schedules.pause(name, reason=reason), "is paused", as_json=as_json)
+
+
+@schedule.command()
+@click.argument("name")
+@json_option
+@with_desk
+def resume(desk: Desk, *, name: str, as_json: bool) -> None:
+    """Let it tick again; what it missed is not caught up with."""
+    _tell(desk.client.schedules.resume(name), "goes on", as_json=as_json)
+
+
+@schedule.command()
+@click.argument("name")
+@json_option
+@with_desk
+def trigger(desk: Desk, *, name: str, as_json: bool) -> None:
+    """Enqueue a job of this schedule now, paused or not."""
+    id = desk.client.schedules.trigger(name)
+    if as_json:
+        write_json({"id": id})
+    else:
+        click.echo(f"job {id}")
+
+
+@schedule.command()
+@click.argument("name")
+@yes_option
+@json_option
+@with_desk
+def remove(desk: Desk, *, name: str, yes: bool, as_json: bool) -> None:
+    """Remove a schedule; its jobs stay.
+
+    One that code declares comes back when a worker with this code starts: pause it instead.
+    """
+    found = desk.client.schedules.get(name)
+    what = f"remove schedule {name}, {_words(found.timing)}?"
+    comes_back = " Workers with the code that declares it bring it back." if found.declared else ""
+    confirm(f"{what}{comes_back}", yes=yes)
+    desk.client.schedules.remove(name)
+    if as_json:
+        write_json({"name": name, "removed": True})
+    else:
+        click.echo(f"schedule {name} is removed")
+
+
+def _timing(given: dict[str, Any]) -> dict[str, Any]:
+    """What was said of the times."""
+    names = Timing.__struct_fields__
+    return {name: given[name] for name in names if given.get(name) is not None}
+
+
+def _tell(info: ScheduleInfo, what: str, *, as_json: bool) -> None:
+    if as_json:
+        write_json(_as_json(info, 1))
+        return
+    coming = "" if info.next_at is None else f"; next tick {_both(info.next_at, info.timing)}"
+    click.echo(f"schedule {info.name} {what}: {_words(info.timing)}{coming}")
+
+
+def _words(timing: Timing) -> str:
+    try:
+        return words(timing)
+    except TenureError:  # written by somebody else
+        return timing.cron or "?"
+
+
+def _next(info: ScheduleInfo) -> object:
+    if info.paused_at is not None:
+        return f"paused ({info.reason})" if info.reason else "paused"
+    return info.next_at
+
+
+def _both(at: datetime, timing: Timing) -> str:
+    """A time here and, if that is another one, there."""
+    from zoneinfo import ZoneInfo
+
+    here = when(at)
+    try:
+        there = at.astimezone(ZoneInfo(timing.tz)).isoformat(sep=" ", timespec="seconds")
+    except (KeyError, OSError, ValueError):
+        return here
+    return here if there == here else f"{here} ({there} in {timing.tz})"
+
+
+def _facts(info: ScheduleInfo) -> list[tuple[str, str]]:
+    timing = info.timing
+    facts = [
+        ("schedule", info.name),
+        ("tenant", info.tenant),
+        ("task", f"{info.task} {info.args}"),
+        ("queue", f"{info.queue}, priority {info.priority}"),
+        ("when", _words(timing)),
+        ("cron", timing.cron or ""),
+        ("missed", _missed(timing)),
+        ("overlap", timing.overlap),
+        ("jitter", f"up to {timing.jitter_seconds:g} s" if timing.jitter_seconds else ""),
+        ("from", "code" if info.declared else "run time"),
+        ("paused", "" if info.paused_at is None else f"since {when(info.paused_at)}"),
+        ("reason", info.reason or ""),
+    ]
+    return [(what, text) for what, text in facts if text]
+
+
+def _missed(timing: Timing) -> str:
+    if timing.catch_up == "all":
+        return f"all, at most {timing.catch_up_limit}"
+    return {"skip": "skipped", "latest": "the latest one"}[timing.catch_up]
+
+
+def _outcome(run: ScheduleRun) -> str:
+    how = "triggered, " if run.triggered else ""
+    if run.job_id is None:
+        return "skipped: the last job was not finished"
+    return f"{how}job {run.job_id} {run.state or 'is removed'}"
+
+
+def _as_json(info: ScheduleInfo, coming: int) -> dict[str, object]:
+    timing = {name: getattr(info.timing, name) for name in Timing.__struct_fields__}
+    rest = {name: getattr(info, name) for name in ScheduleInfo.__struct_fields__}
+    rest.pop("timing")
+    return {**rest, "args": json.loads(info.args), **timing, "words": _words(info.timing),
+            "next": info.upcoming(coming)}  # fmt: skip

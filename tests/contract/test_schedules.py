@@ -1,0 +1,551 @@
+"""Schedules: one job per tick, whoever fires it; what was missed; what people do to them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from tenure.codec import encode
+from tenure.errors import (
+    InvalidCron,
+    InvalidInput,
+    InvalidName,
+    ScheduleExists,
+    ScheduleNotFound,
+    TenantMismatch,
+    UnknownZone,
+)
+from tenure.job import Job, NewJob, State, Unique
+from tenure.lifecycle import succeed
+from tenure.schedule import Timing, fired_by
+from tenure.store import Declared, Fired, NewSchedule, ScheduleInfo, Store
+from tests.support.plain import Plain
+from tests.support.stores import START, Clock, open_face
+from tests.support.work import TASK, job, run, take_one
+
+MINUTELY = Timing(cron="* * * * *")
+HOUR = 3600
+
+
+def new(name: str = "s", timing: Timing = MINUTELY, **options: Any) -> NewSchedule:
+    return NewSchedule(name=name, timing=timing, job=job(**options))
+
+
+def at(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def jobs(store: Store) -> list[Job]:
+    """All jobs, in the order in which they were made."""
+    return list(reversed(store.list_jobs(limit=1000).jobs))
+
+
+def ticks(store: Store) -> list[datetime]:
+    """For which ticks there are jobs, in the order in which they were made."""
+    found = [fired_by(each.metadata) for each in jobs(store)]
+    return [by.tick for by in found if by is not None]
+
+
+def test_a_tick_enqueues_the_job(store: Store, clock: Clock) -> None:
+    options: dict[str, Any] = {
+        "args": encode({"to": "me"}), "queue": "mail", "priority": -3, "max_attempts": 2,
+        "timeout_seconds": 5.0, "metadata": encode({"mine": 1}),
+    }  # fmt: skip
+    added = store.add_schedule(new(**options), now=clock.now)
+    assert added.next_at == clock.now + timedelta(minutes=1)
+    assert store.fire(now=clock.advance(59.9)).jobs == ()
+    fired = store.fire(now=clock.advance(0.2))
+    [made] = jobs(store)
+    assert fired.jobs == (made.id,)
+    assert fired.wait_seconds == pytest.approx(59.9)
+    assert (made.task, made.args, made.queue, made.priority) == (TASK, '{"to":"me"}', "mail", -3)
+    assert (made.state, made.max_attempts, made.timeout_seconds) == (State.QUEUED, 2, 5.0)
+    assert made.metadata is not None
+    tick = START + timedelta(minutes=1)
+    assert msgspec.json.decode(made.metadata) == {
+        "mine": 1, "schedule": {"name": "s", "tick": "2026-03-01T12:01:00Z"},
+    }  # fmt: skip
+    seen = store.get_schedule("s", now=clock.now)
+    assert (seen.last_at, seen.last_job_id) == (tick, made.id)
+    assert seen.next_at == tick + timedelta(minutes=1)
+
+
+def test_nothing_is_due_twice(store: Store, clock: Clock) -> None:  # F4
+    store.add_schedule(new(), now=clock.now)
+    clock.advance(61)
+    assert [len(store.fire(now=clock.now).jobs) for _ in range(3)] == [1, 0, 0]
+    assert len(jobs(store)) == 1
+
+
+def test_fire_says_in_how_many_seconds_to_look_again(store: Store, clock: Clock) -> None:
+    assert store.fire(now=clock.now) == Fired()
+    store.add_schedule(new("a", Timing(cron="0 13 * * *")), now=clock.now)
+    assert store.fire(now=clock.now).wait_seconds == HOUR
+    store.add_schedule(new("b", Timing(every_seconds=90)), now=clock.now)
+    assert store.fire(now=clock.now).wait_seconds == 90
+    store.pause_schedule("b", now=clock.now)
+    assert store.fire(now=clock.now).wait_seconds == HOUR
+
+
+def test_the_databases_clock_is_the_clock(store: Store) -> None:
+    added = store.add_schedule(new(timing=Timing(every_seconds=HOUR)))
+    wait = store.fire().wait_seconds
+    assert added.next_at is not None
+    assert wait is not None
+    assert 0 <= wait <= HOUR
+    left = (added.next_at - store.about().now).total_seconds()
+    assert abs(wait - left) < 30
+
+
+def test_the_story_of_the_job_names_schedule_and_tick(store: Store, clock: Clock) -> None:
+    store.add_schedule(new("nightly"), now=clock.now)
+    [id] = store.fire(now=clock.advance(60)).jobs
+    [enqueued] = store.timeline(id, now=clock.now)
+    assert enqueued.kind == "enqueued"
+    assert enqueued.detail == "by schedule nightly, for the tick at 2026-03-01 12:01:00 UTC"
+
+
+# --- missed ticks --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [("skip", []), ("latest", [12 * 60]), ("all", [12 * 60 - 120, 12 * 60 - 60, 12 * 60])],
+)
+def test_a_machine_that_was_off_for_a_week(  # F6
+    store: Store, clock: Clock, policy: Any, expected: list[int]
+) -> None:
+    timing = Timing(cron="0 * * * *", catch_up=policy, catch_up_limit=3)
+    store.add_schedule(new(timing=timing), now=clock.now)
+    clock.advance(7 * 86_400 + 1800)
+    store.fire(now=clock.now)
+    day = at("2026-03-08T00:00")
+    assert ticks(store) == [day + timedelta(minutes=minutes) for minutes in expected]
+    assert store.fire(now=clock.now).wait_seconds == 1800
+    store.fire(now=clock.advance(1800))
+    assert ticks(store)[-1] == day + timedelta(hours=13), "it goes on as if nothing had been"
+
+
+def test_late_within_a_minute_is_not_missed(store: Store, clock: Clock) -> None:
+    timing = Timing(cron="0 13 * * *", catch_up="skip")
+    store.add_schedule(new(timing=timing), now=clock.now)
+    store.fire(now=clock.advance(HOUR + 60))
+    assert len(jobs(store)) == 1
+    store.fire(now=clock.advance(86_400 + 1))
+    assert len(jobs(store)) == 1
+
+
+# --- the clock is changed ------------------------------------------------------------------------
+
+
+def test_a_clock_that_is_set_back_fires_no_tick_again(store: Store, clock: Clock) -> None:
+    store.add_schedule(new(), now=clock.now)
+    for _ in range(5):
+        store.fire(now=clock.advance(60))
+    assert len(jobs(store)) == 5
+    clock.advance(-150)
+    for _ in range(10):
+        store.fire(now=clock.advance(30))
+    assert ticks(store) == [START + timedelta(minutes=n) for n in range(1, 8)]
+
+
+def test_a_clock_that_was_a_year_ahead_stops_nothing_for_a_year(store: Store, clock: Clock) -> None:
+    store.add_schedule(new(), now=clock.now)
+    store.fire(now=clock.advance(60))
+    store.fire(now=clock.now + timedelta(days=365))
+    ahead = ticks(store)[1:]
+    store.fire(now=clock.advance(1))
+    for _ in range(3):
+        store.fire(now=clock.advance(60))
+    assert ahead == [START + timedelta(days=365, minutes=1)]
+    assert [tick for tick in ticks(store) if tick not in ahead] == [
+        START + timedelta(minutes=n) for n in range(1, 5)
+    ]
+
+
+def test_when_to_look_is_a_hint_and_when_it_ticks_is_worked_out_anew(
+    store: Store, plain: Plain, clock: Clock
+) -> None:
+    """New rules of a zone move a tick that was stored under the old ones."""  # F12
+    store.add_schedule(new(timing=Timing(cron="0 13 * * *")), now=clock.now)
+    plain.rows("update tenure.schedule set next_at = done_until")
+    assert store.fire(now=clock.advance(60)).jobs == ()
+    assert store.get_schedule("s").next_at == at("2026-03-01T13:00")
+
+
+def test_a_paused_schedule_stays_paused_when_the_clock_is_set_back(
+    store: Store, clock: Clock
+) -> None:
+    store.add_schedule(new(), now=clock.now)
+    store.pause_schedule("s", now=clock.now)
+    clock.advance(-HOUR)
+    assert store.fire(now=clock.now) == Fired()
+    assert store.fire(now=clock.advance(600)) == Fired()
+    assert jobs(store) == []
+
+
+# --- overlap and jitter --------------------------------------------------------------------------
+
+
+def test_a_tick_is_skipped_while_the_last_job_is_not_finished(store: Store, clock: Clock) -> None:
+    store.add_schedule(new(timing=Timing(cron="* * * * *", overlap="skip")), now=clock.now)
+    [first] = store.fire(now=clock.advance(60)).jobs
+    for _ in range(2):
+        assert store.fire(now=clock.advance(60)).jobs == ()
+    claimed = take_one(store, clock.now)
+    assert store.fire(now=clock.advance(60)).jobs == ()
+    [answer] = store.settle("w1", [succeed(claimed, encode(None), 1.0)], now=clock.now)
+    assert answer.landed
+    [second] = store.fire(now=clock.advance(60)).jobs
+    runs = store.schedule_runs("s", now=clock.now)
+    assert [each.job_id for each in runs] == [second, None, None, None, first]
+    assert [each.state for each in runs][::4] == [State.QUEUED, State.SUCCEEDED]
+
+
+def test_a_triggered_job_counts_as_well(store: Store, clock: Clock) -> None:
+    store.add_schedule(new(timing=Timing(cron="* * * * *", overlap="skip")), now=clock.now)
+    first = store.trigger_schedule("s", now=clock.advance(1))
+    second = store.trigger_schedule("s", now=clock.now)
+    assert store.fire(now=clock.advance(60)).jobs == ()
+    store.cancel(second, now=clock.now)
+    assert store.fire(now=clock.advance(60)).jobs == (), "the first one is still there"
+    store.cancel(first, now=clock.now)
+    assert len(store.fire(now=clock.advance(60)).jobs) == 1
+
+
+def test_a_long_job_is_seen_behind_many_skipped_ticks(store: Store, clock: Clock) -> None:
+    store.add_schedule(new(timing=Timing(every_seconds=1, overlap="skip")), now=clock.now)
+    store.fire(now=clock.advance(1))
+    for _ in range(120):
+        store.fire(now=clock.advance(1))
+    assert len(jobs(store)) == 1
+
+
+def test_jitter_moves_the_job_and_not_the_tick(store: Store, clock: Clock) -> None:
+    timing = Timing(cron="* * * * *", jitter_seconds=50)
+    store.add_schedule(new(timing=timing), now=clock.now)
+    store.add_schedule(new("t", timing), now=clock.now)
+    store.fire(now=clock.advance(60))
+    made = jobs(store)
+    assert ticks(store) == [clock.now, clock.now]
+    assert {each.state for each in made} == {State.SCHEDULED}
+    due = [each.due_at for each in made if each.due_at is not None]
+    assert due[0] != due[1]
+    for moment in due:
+        assert clock.now < moment < clock.now + timedelta(seconds=50)
+    store.promote(now=clock.advance(50))
+    assert {each.state for each in jobs(store)} == {State.QUEUED}
+
+
+def test_a_unique_key_is_kept(store: Store, clock: Clock) -> None:
+    store.add_schedule(new(unique=Unique(key="one")), now=clock.now)
+    [first] = store.fire(now=clock.advance(60)).jobs
+    assert store.fire(now=clock.advance(60)).jobs == (first,)
+    assert len(jobs(store)) == 1
+    assert [each.job_id for each in store.schedule_runs("s", now=clock.now)] == [first, first]
+
+
+# --- many ----------------------------------------------------------------------------------------
+
+
+def test_more_than_a_page_is_fired_at_once(store: Store, clock: Clock) -> None:
+    for n in range(120):
+        store.add_schedule(new(f"s{n}"), now=clock.now)
+    fired = store.fire(now=clock.advance(60))
+    assert len(set(fired.jobs)) == 120
+    assert fired.wait_seconds == 60
+    assert store.fire(now=clock.now).jobs == ()
+
+
+def test_one_that_cannot_tick_here_holds_up_no_other(
+    store: Store, plain: Plain, clock: Clock
+) -> None:  # F12
+    for n in range(60):
+        store.add_schedule(new(f"bad{n:02}", Timing(cron="* * * * *")), now=clock.now)
+    plain.rows("update tenure.schedule set timing = ?", '{"cron":"* * * * *","tz":"Mars/Base"}')
+    store.add_schedule(new("good"), now=clock.now)
+    fired = store.fire(now=clock.advance(60))
+    assert len(fired.jobs) == 1
+    assert len(fired.refused) == 60
+    assert "Mars/Base" in fired.refused["bad00"]
+    assert fired.wait_seconds == 1.0, "another worker may know the zone"
+    assert store.get_schedule("bad00").timing.tz == "Mars/Base", "the name of the zone is kept"
+
+
+@pytest.mark.parametrize("column", ["timing", "job"])
+def test_one_that_another_version_has_written_holds_up_no_other(
+    store: Store, plain: Plain, clock: Clock, column: str
+) -> None:
+    store.add_schedule(new("bad"), now=clock.now)
+    plain.rows(f"update tenure.schedule set {column} = ?", '{"later": 5}')
+    store.add_schedule(new("good"), now=clock.now)
+    fired = store.fire(now=clock.advance(60))
+    assert len(fired.jobs) == 1
+    assert set(fired.refused) == {"bad"}
+
+
+# --- what people do ------------------------------------------------------------------------------
+
+
+def test_a_schedule_is_seen_as_it_was_added(store: Store, clock: Clock) -> None:
+    timing = Timing(cron="0 3 * * *", tz="Europe/Berlin", catch_up="skip", jitter_seconds=5)
+    added = store.add_schedule(new("nightly", timing, args=encode({"a": 1})), now=clock.now)
+    assert added == ScheduleInfo(
+        name="nightly", tenant="", timing=timing, task=TASK, args='{"a":1}', queue="default",
+        priority=0, next_at=at("2026-03-02T02:00"), last_at=None, last_job_id=None, paused_at=None,
+        reason=None, declared=False, created_at=clock.now, changed_at=clock.now,
+    )  # fmt: skip
+    assert store.get_schedule("nightly", now=clock.now) == added
+    assert store.list_schedules(now=clock.now) == [added]
+    assert added.upcoming(2) == [at("2026-03-02T02:00"), at("2026-03-03T02:00")]
+
+
+def test_a_name_is_taken_once(store: Store, clock: Clock) -> None:
+    added = store.add_schedule(new(), now=clock.now)
+    with pytest.raises(ScheduleExists):
+        store.add_schedule(new(timing=Timing(every_seconds=5)), now=clock.now)
+    assert store.get_schedule("s", now=clock.now) == added
+
+
+def test_edits_count_from_now_on(store: Store, clock: Clock) -> None:
+    store.add_schedule(new(), now=clock.now)
+    clock.advance(90)
+    edited = store.edit_schedule("s", timing={"cron": "*/10 * * * *"}, now=clock.now)
+    assert edited.next_at == at("2026-03-01T12:10")
+    assert store.fire(now=clock.now).jobs == (), "what has passed has passed"
+    edited = store.edit_schedule("s", timing={"every_seconds": 60.0}, now=clock.now)
+    assert (edited.timing.cron, edited.timing.every_seconds) == (None, 60.0)
+    edited = store.edit_schedule("s", timing={"cron": "@daily", "tz": "Asia/Tokyo"}, now=clock.now)
+    assert edited.timing == Timing(cron="@daily", tz="Asia/Tokyo")
+    edited = store.edit_schedule("s", job=job(task="app.other"), now=clock.now)
+    assert (edited.task, edited.timing.cron) == ("app.other", "@daily")
+    [id] = store.fire(now=clock.advance(86_400)).jobs
+    assert store.get(id).task == "app.other"
+
+
+def test_pause_and_resume(store: Store, clock: Clock) -> None:
+    store.add_schedule(new(), now=clock.now)
+    paused = store.pause_schedule("s", reason="wait for Eve", now=clock.now)
+    assert (paused.paused_at, paused.reason, paused.next_at) == (clock.now, "wait for Eve", None)
+    assert paused.upcoming() == []
+    since = clock.now
+    assert store.fire(now=clock.advance(HOUR)) == Fired()
+    assert store.pause_schedule("s", now=clock.now).paused_at == since
+    resumed = store.resume_schedule("s", now=clock.now)
+    assert (resumed.paused_at, resumed.reason) == (None, None)
+    assert store.resume_schedule("s", now=clock.now) == resumed
+    assert store.fire(now=clock.now).jobs == (), "what was missed in a pause is not caught up with"
+    assert len(store.fire(now=clock.advance(60)).jobs) == 1
+
+
+def test_trigger_makes_a_job_now_and_changes_no_tick(store: Store, clock: Clock) -> None:
+    added = store.add_schedule(new(), now=clock.now)
+    store.pause_schedule("s", now=clock.now)
+    first = store.trigger_schedule("s", now=clock.now)
+    second = store.trigger_schedule("s", now=clock.now)
+    store.resume_schedule("s", now=clock.now)
+    assert store.get_schedule("s", now=clock.now).next_at == added.next_at
+    [third] = store.fire(now=clock.advance(60)).jobs
+    fourth = store.trigger_schedule("s", now=clock.now)
+    runs = store.schedule_runs("s", now=clock.now)
+    assert [(each.job_id, each.triggered) for each in runs] == [
+        (fourth, True), (third, False), (second, True), (first, True),
+    ]  # fmt: skip
+    by = fired_by(store.get(first).metadata)
+    assert by is not None
+    assert by.triggered
+    assert store.timeline(first)[0].detail == f"by {by}"
+
+
+def test_a_trigger_just_before_its_tick_does_not_take_its_place(store: Store, clock: Clock) -> None:
+    store.add_schedule(new(), now=clock.now)
+    clock.advance(60)
+    store.trigger_schedule("s", now=clock.now)
+    assert len(store.fire(now=clock.now).jobs) == 1
+
+
+def test_a_removed_schedule_ticks_no_more_and_its_jobs_stay(store: Store, clock: Clock) -> None:
+    store.add_schedule(new(), now=clock.now)
+    [id] = store.fire(now=clock.advance(60)).jobs
+    store.remove_schedule("s", now=clock.now)
+    assert store.fire(now=clock.advance(60)) == Fired()
+    assert store.get(id).state is State.QUEUED
+    with pytest.raises(ScheduleNotFound):
+        store.get_schedule("s")
+    store.add_schedule(new(), now=clock.now)
+    assert len(store.fire(now=clock.advance(60)).jobs) == 1
+
+
+def test_what_is_not_there_is_not_found(store: Store, clock: Clock) -> None:
+    for call in (
+        lambda: store.get_schedule("none", now=clock.now),
+        lambda: store.edit_schedule("none", timing={"cron": "@daily"}, now=clock.now),
+        lambda: store.pause_schedule("none", now=clock.now),
+        lambda: store.resume_schedule("none", now=clock.now),
+        lambda: store.trigger_schedule("none", now=clock.now),
+        lambda: store.remove_schedule("none", now=clock.now),
+        lambda: store.schedule_runs("none", now=clock.now),
+    ):
+        with pytest.raises(ScheduleNotFound, match="no schedule none"):
+            call()
+
+
+def test_wrong_schedules_are_refused_and_nothing_is_written(store: Store, clock: Clock) -> None:
+    wrong: Any = "s"
+    for error, make in (
+        (InvalidCron, lambda: new(timing=Timing(cron="0 0 30 2 *"))),
+        (UnknownZone, lambda: new(timing=Timing(cron="@daily", tz="Mars/Base"))),
+        (InvalidName, lambda: new("no spaces")),
+        (InvalidInput, lambda: new(delay_seconds=5)),
+        (InvalidInput, lambda: new(due_at=clock.now)),
+        (InvalidInput, lambda: new(parents=(1,))),
+        (InvalidInput, lambda: wrong),
+    ):
+        with pytest.raises(error):
+            store.add_schedule(make(), now=clock.now)
+    assert store.list_schedules(now=clock.now) == []
+    added = store.add_schedule(new(), now=clock.now)
+    for changes in ({"cron": "x"}, {"tz": "Mars/Base"}, {"catch_up": "some"}):
+        with pytest.raises(InvalidInput):
+            store.edit_schedule("s", timing=changes, now=clock.now)
+    assert store.get_schedule("s", now=clock.now) == added
+
+
+def test_pages_of_the_list(store: Store, clock: Clock) -> None:
+    for name in ("c", "a", "b"):
+        store.add_schedule(new(name), now=clock.now)
+    first = store.list_schedules(limit=2, now=clock.now)
+    rest = store.list_schedules(limit=2, after=first[-1], now=clock.now)
+    assert [each.name for each in first + rest] == ["a", "b", "c"]
+
+
+# --- what code declares --------------------------------------------------------------------------
+
+
+def test_a_declaration_counts_the_first_time_that_it_is_seen(store: Store, clock: Clock) -> None:
+    """Old code that starts again beside new code, or after an edit, changes nothing."""
+    old, newer = [new(timing=Timing(cron="0 3 * * *"))], [new(timing=Timing(cron="0 4 * * *"))]
+
+    def declare(schedules: list[NewSchedule]) -> Declared:
+        return store.declare_schedules(schedules, tasks=[TASK], now=clock.now)
+
+    assert declare(old) == Declared(added=("s",))
+    assert store.get_schedule("s").declared
+    assert declare(old) == Declared()
+    assert declare(newer) == Declared(changed=("s",))
+    assert declare(old) == Declared(differs=("s",))
+    assert store.get_schedule("s").timing.cron == "0 4 * * *"
+    assert declare(newer) == Declared()
+    store.edit_schedule("s", timing={"cron": "0 5 * * *"}, now=clock.now)
+    assert declare(newer) == declare(old) == Declared(differs=("s",))
+    assert store.get_schedule("s").timing.cron == "0 5 * * *"
+    newest = [new(timing=Timing(cron="0 6 * * *"))]
+    assert declare(newest) == Declared(changed=("s",))
+    assert store.get_schedule("s").timing.cron == "0 6 * * *"
+
+
+def test_a_declaration_changes_neither_a_pause_nor_what_is_due(store: Store, clock: Clock) -> None:
+    store.declare_schedules([new()], now=clock.now)
+    store.declare_schedules([new()], now=clock.advance(61))
+    assert len(store.fire(now=clock.now).jobs) == 1, "a worker that starts late catches up"
+    store.pause_schedule("s", reason="no", now=clock.now)
+    store.declare_schedules([new(timing=Timing(cron="*/2 * * * *"))], now=clock.now)
+    seen = store.get_schedule("s")
+    assert (seen.reason, seen.next_at) == ("no", None)
+
+
+def test_what_was_added_at_run_time_can_move_into_the_code(store: Store, clock: Clock) -> None:
+    store.add_schedule(new(), now=clock.now)
+    clock.advance(61)
+    assert store.declare_schedules([new()], now=clock.now) == Declared()
+    assert store.get_schedule("s").declared
+    assert len(store.fire(now=clock.now).jobs) == 1
+
+
+def test_what_code_does_not_declare_any_more_is_told(store: Store, clock: Clock) -> None:
+    store.declare_schedules([new("a"), new("b"), new("c", task="x.y")], now=clock.now)
+    store.add_schedule(new("mine"), now=clock.now)
+    said = store.declare_schedules([new("b")], tasks=[TASK], now=clock.now)
+    assert said == Declared(left_over=("a",))
+
+
+# --- tenants -------------------------------------------------------------------------------------
+
+
+def test_tenants_have_schedules_of_their_own(store: Store, clock: Clock) -> None:
+    acme, other = store.for_tenant("acme"), store.for_tenant("other")
+    store.add_schedule(new("shared"), now=clock.now)
+    acme.add_schedule(new("s"), now=clock.now)
+    other.add_schedule(new("s", Timing(cron="*/2 * * * *")), now=clock.now)
+    assert [(each.tenant, each.name) for each in acme.list_schedules(now=clock.now)] == [
+        ("", "shared"), ("acme", "s"),
+    ]  # fmt: skip
+    assert len(store.list_schedules(now=clock.now)) == 3
+    with pytest.raises(ScheduleNotFound):
+        store.get_schedule("s")
+    assert acme.get_schedule("shared").tenant == ""
+    with pytest.raises(ScheduleNotFound):
+        acme.pause_schedule("shared", now=clock.now)
+    with pytest.raises(TenantMismatch):
+        acme.add_schedule(new("t", tenant="other"), now=clock.now)
+    store.fire(now=clock.advance(60))
+    assert sorted((each.tenant, each.task) for each in jobs(store)) == [("", TASK), ("acme", TASK)]
+    triggered = other.trigger_schedule("s", now=clock.now)
+    assert store.get(triggered).tenant == "other"
+    assert [each.job_id for each in acme.schedule_runs("s")] != [triggered]
+    for call in (lambda: acme.fire(now=clock.now), lambda: acme.declare_schedules([])):
+        with pytest.raises(TenantMismatch, match="concerns all tenants"):
+            call()
+
+
+# --- retention and others ------------------------------------------------------------------------
+
+
+def test_prune_bounds_the_ticks(store: Store, plain: Plain, clock: Clock) -> None:
+    store.add_schedule(new(timing=Timing(cron="0 * * * *")), now=clock.now)
+    for _ in range(48):
+        store.fire(now=clock.advance(HOUR))
+    assert plain.one("select count(*) from tenure.tick") == 48
+    store.prune(succeeded_seconds=0, now=clock.now)
+    assert plain.one("select count(*) from tenure.tick") == 25, "a day is kept in any case"
+    store.prune(now=clock.advance(7 * 86_400 + 1))
+    assert plain.one("select count(*) from tenure.tick") == 0
+    seen = store.get_schedule("s")
+    assert seen.last_at is not None, "the schedule itself remembers its last one"
+
+
+def test_the_job_of_a_tick_is_a_job_like_any_other(store: Store, clock: Clock) -> None:
+    store.add_schedule(new(), now=clock.now)
+    store.fire(now=clock.advance(60))
+    done = run(store, clock.now, lambda claimed: succeed(claimed, encode("ok"), 0.1))
+    assert done.state is State.SUCCEEDED
+    [seen] = store.schedule_runs("s")
+    assert (seen.job_id, seen.state) == (done.id, State.SUCCEEDED)
+    store.delete(done.id)
+    [seen] = store.schedule_runs("s")
+    assert (seen.job_id, seen.state) == (done.id, None)
+
+
+def test_two_stores_on_one_database_fire_each_tick_once(
+    store: Store, style: str, store_url: str, clock: Clock
+) -> None:  # F4
+    other = open_face(style, store_url)
+    try:
+        store.add_schedule(new(), now=clock.now)
+        made = 0
+        for n in range(10):
+            clock.advance(60)
+            for each in (store, other)[:: 1 if n % 2 else -1]:
+                made += len(each.fire(now=clock.now).jobs)
+        assert made == len(jobs(store)) == 10
+    finally:
+        other.close()
+
+
+def test_plain_jobs_are_not_touched(store: Store, clock: Clock) -> None:
+    [added] = store.enqueue([NewJob(task="a.b")], now=clock.now)
+    assert store.fire(now=clock.now) == Fired()
+    assert store.timeline(added.id)[0].detail is None

@@ -1,0 +1,1 @@
+"""Schedules under many workers, deaths, outages and odd clocks."""
