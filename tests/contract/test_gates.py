@@ -12,7 +12,8 @@ from tenure.errors import InvalidInput, TenantMismatch
 from tenure.gate import Limits
 from tenure.job import Claimed, State, Unique, Until
 from tenure.lifecycle import Settlement, fail, release, retry, skip, snooze, succeed
-from tenure.store import Store
+from tenure.schedule import Timing
+from tenure.store import NewSchedule, Store
 from tests.support.plain import Plain
 from tests.support.stores import Clock
 from tests.support.work import ERROR, add, add_many, ids_of, job, settle, take, take_one
@@ -387,6 +388,18 @@ def test_a_child_stands_at_its_gate_when_it_is_free(store: Store, clock: Clock) 
     assert take(store, clock.now) == []
     finish(store, clock.now, take_one(store, clock.now, queue="parents"))
     assert ids_of(take(store, clock.now)) == [child]
+
+
+def test_a_schedule_keeps_the_gate(store: Store, clock: Clock) -> None:
+    minutely = NewSchedule(
+        name="minutely", timing=Timing(cron="* * * * *", catch_up="all"),
+        job=job(gate="each", gate_key="k"),
+    )  # fmt: skip
+    store.add_schedule(minutely, now=clock.now)
+    clock.advance(180)
+    store.fire(now=clock.now)
+    assert len(take(store, clock.now)) == 1
+    assert store.gates(name="each", now=clock.now)[0].waiting == 2
 
 
 def test_replay_keeps_the_gate(store: Store, clock: Clock) -> None:
