@@ -87,10 +87,9 @@ def _find_tickets(plain: Plain, live: dict[int, Live], tokens: dict[int, int]) -
         job = live.get(id)
         if job is not None and job.row["token"] == token:
             names = ("queue", "gate", "gate_key", "priority", "place")
-            where = tuple(job.row[name] for name in names)
-            assert (queue, gate, key, priority, place) == where, (
-                f"job {id} does not know its ticket"
-            )
+            stands = tuple(job.row[name] for name in names)
+            here = (queue, gate, key, priority, place)
+            assert here == stands, f"job {id} does not know its ticket"
             job.places.append("gated")
     for due_at, id, token in plain.table("due", ("due_at", "job_id", "token")):
         assert token <= tokens.get(id, token), f"a due ticket of job {id} is from the future"
