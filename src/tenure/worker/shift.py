@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from tenure.client import Client
-from tenure.errors import JobNotFound, StoreError, StoreUnavailable
+from tenure.errors import JobNotFound, StoreBusy, StoreError, StoreUnavailable
 from tenure.job import Lease, WorkerInfo
 from tenure.lifecycle import Outcome, Settlement
 from tenure.store import Store
@@ -139,7 +139,7 @@ class Shift:
             try:
                 await self._store.declare_gates(self.app.declared_gates)
                 return
-            except StoreUnavailable as error:
+            except (StoreUnavailable, StoreBusy) as error:
                 log.warning("worker %s cannot begin, trying again: %s", self.name, error)
                 await asyncio.sleep(OPEN_PAUSE_SECONDS)
 
