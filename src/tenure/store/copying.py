@@ -18,7 +18,7 @@ def can_copy(job: NewJob) -> bool:
 
 
 def job_lines(jobs: Numbered, first_place: int, created_at: str) -> Iterator[str]:
-    """All jobs as lines of `copy_jobs`, piece by piece: the server reads one while the next is made."""
+    """All jobs as lines of `copy_jobs`, in pieces: the server reads one while the next is made."""
     same: dict[tuple[object, ...], str] = {}
     for start in range(0, len(jobs), PIECE):
         lines = []
