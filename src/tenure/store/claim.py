@@ -127,11 +127,11 @@ class _Taken(NamedTuple):
 async def _take(tx: Tx, wanted: Wanted, now: datetime | None) -> _Taken:
     tx.at(now)
     rows = await _claimed_before(tx, wanted.worker) if tx.repeat else []
-    rows = rows or await tx.take_tickets(wanted)
-    turns = []
-    while rows and rows[-1][1] is None:
-        turns.append(rows.pop()[0])
-    return _taken(tx, wanted, rows)._replace(turns=turns)
+    taken = _taken(tx, wanted, rows or await tx.take_tickets(wanted))
+    if not tx.gates.there:
+        return taken
+    seen = await tx.fetch("peek_gates", queues=to_json([*wanted.queues]))
+    return taken._replace(turns=[queue for queue, waits, _ in seen if waits])
 
 
 async def _take_gated(tx: Tx, wanted: Wanted, now: datetime | None, first: bool) -> _Taken:

@@ -157,10 +157,9 @@ class PostgresTx(Tx):
         rows = await self.fetch(
             "take_tickets", queues=to_json(queues), ranges=self._floors.ranges(wanted.queues),
             worker=wanted.worker, call=self.call, lease_seconds=wanted.lease_seconds,
-            ahead=wanted.ahead, gates=self.gates.there,
+            ahead=wanted.ahead,
         )  # fmt: skip
-        tickets = [row for row in rows if row[1] is not None] if self.gates.there else rows
-        self._floors.note_taken({(row[0], row[1]) for row in tickets}, len(tickets))
+        self._floors.note_taken({(row[0], row[1]) for row in rows}, len(rows))
         return rows
 
     async def open_gates(self, queues: Collection[str]) -> list[Row]:

@@ -105,7 +105,7 @@ class Tx(ABC):
         them on leases: a suspect alone, those to be cancelled together, all others together.
 
         Every ticket comes back; a void one without a job. The last columns are the lease and the
-        time of the claim. The last rows have a queue and nothing else: somebody waits at its gates.
+        time of the claim.
         """
 
     @abstractmethod

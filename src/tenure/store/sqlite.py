@@ -145,11 +145,7 @@ class SQLiteTx(Tx):
                 _, priority, place, *_ = trusted[-1]
                 await self.fetch("drop_tickets", queue=queue, priority=priority, place=place)
             taken += rows
-        rows = await self._put_on_leases(wanted, taken)
-        if self.gates.there:
-            seen = await self.fetch("peek_gates", queues=to_json([*wanted.queues]))
-            rows += [(queue, None) for queue, waits, _ in seen if waits]
-        return rows
+        return await self._put_on_leases(wanted, taken)
 
     async def open_gates(self, queues: Collection[str]) -> list[Row]:
         return [row for queue in queues for row in await self.fetch("open_gates", queue=queue)]

@@ -11,7 +11,6 @@
 -- At most one suspect per claim: were there two, the death of the worker would charge both, and
 -- one of them may not have run. A block is what goes on one lease: the suspect alone, the jobs
 -- whose cancellation is requested, all others.
--- The last rows have nothing but a queue: somebody waits at its gates, see gate.sql.
 -- Times come as bytes: the driver takes 0.7 microseconds to make a datetime of each.
 -- `ctid = any(array(...))`: the plan stays a TID scan whatever the statistics say.
 with served as materialized (
@@ -83,14 +82,7 @@ with served as materialized (
 select f.queue, f.priority, f.place, f.id, f.token, f.task, f.args::text, f.tenant, f.attempts,
        f.max_attempts, f.crashes, timestamptz_send(f.created_at), f.timeout_seconds, f.retry::text,
        f.metadata::text, f.features, f.cancel_requested, b.lease, timestamptz_send(b.now)
-from found f left join block b on b.block = f.block and f.id is not null
-union all
-select s.name, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
-       null, null, null, null
-from served s where case when (select :gates::boolean) then exists (
-    select from tenure.turn t
-    where t.queue = s.name
-      and (t.not_before is null or t.not_before <= (select now from clock)) offset 0) end;
+from found f left join block b on b.block = f.block and f.id is not null;
 
 -- name: claimed_before
 -- claim, repeated: what its first try, whose COMMIT got no answer, has left on leases.

@@ -10,7 +10,7 @@
 -- but claims, and no wake-up is lost: see store/gates.py.
 
 create table tenure.gate (
-    name text primary key check (length(name) between 1 and 200),
+    name text collate "C" primary key check (length(name) between 1 and 200),
     max_running int check (max_running > 0),
     rate double precision check (rate > 0),
     per_seconds double precision not null default 1 check (per_seconds > 0),
@@ -26,9 +26,9 @@ create table tenure.gated (
     token bigint not null,
     priority smallint not null,
     suspect boolean not null default false,
-    queue text not null,
-    gate text not null,
-    key text not null,
+    queue text collate "C" not null,
+    gate text collate "C" not null,
+    key text collate "C" not null,
     primary key (queue, gate, key, priority, place)
 );
 
@@ -36,9 +36,9 @@ create table tenure.turn (
     n bigint generated always as identity,
     not_before timestamptz,                     -- set while the line waits for a token
     priority smallint not null,                 -- of the head of the line, as far as was known
-    queue text not null,
-    gate text not null,
-    key text not null,
+    queue text collate "C" not null,
+    gate text collate "C" not null,
+    key text collate "C" not null,
     primary key (queue, gate, priority, n)
 );
 create unique index turn_waits on tenure.turn (queue, gate, key) where not_before is not null;
@@ -47,17 +47,17 @@ create index turn_not_before on tenure.turn (queue, not_before) where not_before
 create table tenure.gate_hold (
     job_id bigint primary key,
     token bigint not null,
-    gate text not null,
-    key text not null,
-    queue text not null
+    gate text collate "C" not null,
+    key text collate "C" not null,
+    queue text collate "C" not null
 );
 create index gate_hold_gate on tenure.gate_hold (gate, key, queue);
 
 create table tenure.bucket (
     tokens double precision not null,
     filled_at timestamptz not null,
-    gate text not null,
-    key text not null,                          -- empty where all keys share the limits
+    gate text collate "C" not null,
+    key text collate "C" not null,                          -- empty where all keys share the limits
     primary key (gate, key)
 );
 
