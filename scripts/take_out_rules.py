@@ -212,9 +212,9 @@ PATCHES = (
         f"{MARKED}::test_a_job_with_a_crash_on_record_is_tried_alone",
         (
             sql(POSTGRES, "claim", "take_tickets", "when j.crashes > 0 then j.id", ""),
-            python("store/sqlite", "trusted = [row for row in rows if not row[10] and",
+            python("store/sqlite_tx", "trusted = [row for row in rows if not row[10] and",
                    "trusted = [row for row in rows if"),
-            python("store/sqlite", "[[row] for row in rows if row[10] and not row[16]]", "[]"),
+            python("store/sqlite_tx", "[[row] for row in rows if row[10] and not row[16]]", "[]"),
         ),
     ),
     Patch(
@@ -306,7 +306,8 @@ PATCHES = (
         f"{MARKED}::test_no_part_of_a_unique_key_can_be_null",
         (
             Edit(f"{STORE}/sql/postgres/migrations/0001.sql",
-                 "    tenant text not null,\n    scope text not null,\n    key text not null,\n",
+                 '    tenant text collate "C" not null,\n    scope text collate "C" not null,\n'
+                 '    key text collate "C" not null,\n',
                  "    tenant text,\n    scope text,\n    key text,\n"),
             Edit(f"{STORE}/sql/postgres/migrations/0001.sql",
                  "primary key (tenant, scope, key)", "unique (tenant, scope, key)"),
@@ -356,12 +357,6 @@ PATCHES = (
         "pause-sees-claims", "pause does not wait for claims in flight",
         f"{RACES}::test_pause_returns_only_when_no_claim_from_before_is_open",
         (python("store/operate", "while older:", "while False:"),),
-        (POSTGRES,),
-    ),
-    Patch(
-        "pause-sees-claims", "pause looks for written leases, not for taken tickets",
-        f"{RACES}::test_pause_returns_only_when_no_claim_from_before_is_open",
-        (sql(POSTGRES, "operate", "claims_in_flight", "'tenure.ready'", "'tenure.lease'"),),
         (POSTGRES,),
     ),
     Patch(

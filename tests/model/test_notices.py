@@ -16,8 +16,8 @@ import msgspec
 import pytest
 
 from tenure import lifecycle
-from tenure.store import claim, settle, sqlite, sweep
-from tenure.store.sqlite import SCHEMA
+from tenure.store import claim, settle, sqlite_tx, sweep
+from tenure.store.sqlite_tx import SCHEMA
 from tenure.store.statements import statements
 from tests.model.machine import Story, fails, steps_of
 from tests.model.sides import Side, open_sides
@@ -94,7 +94,7 @@ RULES: dict[str, Broken] = {
     "an innocent job is not charged for a crash": python(sweep, "after_crash", _harsh),
     "a started job is charged for a crash": python(sweep, "after_crash", _mild),
     "the last attempt is the last": python(lifecycle, "is_last_attempt", lambda a, most: a >= most),
-    "suspects are tried alone": python(sqlite, "_blocks", lambda rows: [rows] if rows else []),
+    "suspects are tried alone": python(sqlite_tx, "_blocks", lambda rows: [rows] if rows else []),
     "a claim of void tickets goes on": python(claim, "_VOID_ROUNDS", 1),
 }  # fmt: skip
 

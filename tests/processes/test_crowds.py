@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tenure.job import NewJob
-from tenure.store import open_store
+from tenure.store import migrate, open_store
 from tests.processes import roles
 from tests.processes.crew import Crew
 from tests.support.audit import audit
@@ -84,7 +84,7 @@ def test_ten_processes_start_on_an_empty_database_at_once(empty_url: str, crew: 
     crew.go()
     crew.join()
 
-    assert set(crew.said("version")) == {1}
+    assert set(crew.said("version")) == {migrate.VERSION}
     with Plain(empty_url) as plain:
         assert plain.rows("select count(*) from tenure.schema_version") == [(1,)]
         enqueued = [row[0] for row in plain.rows("select id from tenure.job")]

@@ -15,7 +15,7 @@ from tenure.schedule import Timing, fired_by
 from tenure.store import NewSchedule, Store, open_store
 from tenure.store.postgres import PostgresTx
 from tenure.store.session import Row
-from tenure.store.sqlite import SQLiteTx
+from tenure.store.sqlite_tx import SQLiteTx
 from tests.processes.crew import Voice
 
 EVERY_SECOND = Timing(cron="* * * * * *", catch_up="all", catch_up_limit=1000)

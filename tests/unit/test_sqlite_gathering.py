@@ -21,7 +21,8 @@ import pytest
 from tenure.errors import InvalidInput, JobNotFound
 from tenure.job import Enqueued, NewJob, Unique
 from tenure.store import AsyncStore, Store, open_async_store, open_store, threads
-from tenure.store.sqlite import SQLite, SQLiteTx
+from tenure.store.sqlite import SQLite
+from tenure.store.sqlite_tx import SQLiteTx
 from tests.support.audit import audit
 from tests.support.callers import (
     Caller,

@@ -23,7 +23,8 @@ import pytest
 from tenure.errors import InvalidInput, JobNotFound, OutcomeUnknown, StoreBusy, StoreUnavailable
 from tenure.job import NewJob
 from tenure.store import Store, open_store, sqlite_driver
-from tenure.store.sqlite import SQLite, SQLiteTx
+from tenure.store.sqlite import SQLite
+from tenure.store.sqlite_tx import SQLiteTx
 from tenure.store.turns import Call, Group
 from tests.support.audit import audit
 from tests.support.callers import (

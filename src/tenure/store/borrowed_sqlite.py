@@ -21,7 +21,7 @@ from tenure.store import sqlite_driver as driver
 from tenure.store.boot import Clock
 from tenure.store.borrowing import ASYNC_ON, Lent, is_a, unwrap
 from tenure.store.session import Row
-from tenure.store.sqlite import SQLiteTx
+from tenure.store.sqlite_tx import SQLiteTx
 
 
 class Handle(ABC):

@@ -246,8 +246,8 @@ class SQLiteScratch(Scratch):
         return "normal" if self._options.get("synchronous") == "NORMAL" else "full"
 
     def _run(self, connection: "Connection", sql: str) -> list[tuple[Any, ...]]:
-        from tenure.store.sqlite import DriverError
         from tenure.store.sqlite_driver import translate
+        from tenure.store.sqlite_tx import DriverError
 
         try:
             return list(connection.execute(sql))

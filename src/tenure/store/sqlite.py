@@ -11,272 +11,40 @@ Leases are judged by the boot clock (see `boot.py`), so that a wall-clock jump h
 """
 
 import os
-import sqlite3
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
-from functools import cache
-from itertools import chain, islice
-from operator import itemgetter
+from itertools import islice
 from typing import Any, cast
 
-import apsw
-import msgspec
-
 from tenure.errors import InvalidInput, StoreBusy, StoreError, ValueRefused
-from tenure.gate import line_name
-from tenure.job import Feature, Json, NewJob, Unique
 from tenure.store import migrate
 from tenure.store import sqlite_driver as driver
 from tenure.store.bell import Bell, Ring
 from tenure.store.bell_sqlite import SQLiteBell
-from tenure.store.boot import EPOCH, MICROSECOND, Clock, boot_id
-from tenure.store.gates_sqlite import look_at_gates
-from tenure.store.rows import features_of, is_plain
+from tenure.store.boot import Clock, boot_id
 from tenure.store.session import (
-    Done,
     Gates,
     Joint,
     Mode,
     Operation,
     R,
-    Row,
     Session,
     Tx,
-    Wanted,
     drive,
-    given_time,
-    to_json,
 )
 from tenure.store.sqlite_driver import Connection, Driver
+from tenure.store.sqlite_tx import SCHEMA, DriverError, SQLiteTx
 from tenure.store.statements import statements
 from tenure.store.turns import Call, Group, Outcome, Run, Turn, in_runs
 
-SCHEMA = "tenure"
 RETRY_SECONDS = 0.001
 GROUP_LIMIT = 256
-ROWS_AT_ONCE = 32
 BELL_SECONDS = 0.05
 """How long a caller in the line sleeps at most: nobody rings when a leader is interrupted."""
-
-DriverError = (apsw.Error, sqlite3.Error)
-
-
-class SQLiteTx(Tx):
-    """An open transaction on one connection."""
-
-    def __init__(self, connection: Connection, path: str, clock: Clock) -> None:
-        self._connection = connection
-        self._path = path
-        self._clock = clock
-        self._sql = statements("sqlite", SCHEMA)
-        self._now: dict[str, Any] = {}
-
-    def at(self, now: datetime | None) -> None:
-        self._now = self._clock.read(given_time(now))
-
-    async def fetch(self, statement: str, **params: object) -> list[Row]:
-        values = params | self._now
-        rows: list[Row] = []
-        try:
-            for sql in self._sql[statement]:
-                rows += self._connection.execute(sql, values)
-        except DriverError as error:
-            raise driver.translate(error, self._path) from error
-        return rows
-
-    async def draw_ids(self, count: int) -> list[int]:
-        [(last,)] = await self.fetch("draw_ids", count=count)
-        return list(range(last - count + 1, last + 1))
-
-    async def insert_jobs(self, jobs: Sequence[tuple[int, NewJob]]) -> None:
-        """Row by row with bound values: three times as fast here as taking a JSON batch apart."""
-        now: int = self._now["now"]
-        [(last,)] = await self.fetch("draw_places", count=len(jobs))
-        rows, gated = [], []
-        for place, (id, job) in enumerate(jobs, last - len(jobs) + 1):
-            if is_plain(job):
-                rows.append(
-                    (id, place, now, None, None, job.priority, job.max_attempts, 0, job.tenant,
-                     job.queue, job.task, job.args.decode(), None, None, None, *_NO_KEY)
-                )  # fmt: skip
-                continue
-            due = self._due(job, now)
-            key = _NO_KEY if job.unique is None else _key(job, job.unique)
-            stands = due is None and not job.parents
-            if job.gate is not None:
-                line = line_name(job.tenant, job.gate_key)
-                gated.append((job.gate, line, place if stands else None, id))
-            rows.append(
-                (id, place if stands and job.gate is None else None, now, due,
-                 job.timeout_seconds, job.priority, job.max_attempts, features_of(job), job.tenant,
-                 job.queue, job.task, job.args.decode(), _text(job.retry), _text(job.metadata),
-                 "parents" if job.parents else None, *key)
-            )  # fmt: skip
-        await self._insert("insert_job", rows)
-        await self.fetch("insert_tickets", first=jobs[0][0], last=jobs[-1][0])
-        if gated:
-            await self._each("set_gate_of", gated)
-
-    def _due(self, job: NewJob, now: int) -> int | None:
-        """The due time in microseconds, or None when the job may stand in line at once."""
-        due = self.time(job.due_at)
-        if job.delay_seconds is not None:
-            due = now + int(1e6 * job.delay_seconds)
-        return due if due is not None and due > now else None
-
-    async def take_tickets(self, wanted: Wanted) -> list[Row]:
-        taken: list[Row] = []
-        suspect: list[Row] = []
-        for queue, most in wanted.queues.items():
-            rows = await self.fetch("take_tickets", queue=queue, most=most)
-            if not suspect:  # one per claim, in all queues
-                suspect = await self.fetch("take_suspect", queue=queue)
-                rows = sorted(rows + suspect, key=_line_order)[:most]
-                suspect = [row for row in rows if row[17]]
-                for _, priority, place, *_ in suspect:
-                    await self.fetch("drop_suspect", queue=queue, priority=priority, place=place)
-            trusted = [row for row in rows if not row[17]]
-            if trusted:  # the single writer took the head of the line: all up to the last one
-                _, priority, place, *_ = trusted[-1]
-                await self.fetch("drop_tickets", queue=queue, priority=priority, place=place)
-            taken += rows
-        return await self._put_on_leases(wanted, taken)
-
-    async def open_gates(self, queues: Collection[str]) -> list[Row]:
-        return [row for queue in queues for row in await self.fetch("open_gates", queue=queue)]
-
-    async def look_at_gates(self, rows: Sequence[Mapping[str, object]], turns: int) -> list[Row]:
-        return await look_at_gates(self, rows, turns)
-
-    async def take_gated(self, wanted: Wanted, rows: str) -> list[Row]:
-        taken = await self.fetch("take_gated", rows=rows)
-        await self.fetch("drop_gated", rows=rows)
-        live = [row[3] for row in taken if row[3] is not None]
-        await self.fetch("hold_at_gates", ids=to_json(live))
-        return await self._put_on_leases(wanted, taken)
-
-    async def _put_on_leases(self, wanted: Wanted, taken: list[Row]) -> list[Row]:
-        live = [row for row in sorted(taken, key=_line_order) if row[3] is not None]
-        rows = [(*row[:17], None, None) for row in taken if row[3] is None]
-        for block in _blocks(live):
-            crashes, flagged = block[0][10], block[0][16]
-            [(lease, claimed_at)] = await self.fetch(
-                "insert_lease", worker=wanted.worker, call=self.call,
-                jobs=to_json([(row[3], row[4]) for row in block]),
-                started="[]" if wanted.ahead and not crashes and not flagged else None,
-                lease_seconds=wanted.lease_seconds,
-            )  # fmt: skip
-            rows += [(*row[:17], lease, claimed_at) for row in block]
-        keyed = [row[3] for row in live if row[15] & _KEY_UNTIL_STARTED]
-        if keyed:
-            await self.fetch("drop_started_keys", ids=to_json(keyed))
-        return rows
-
-    async def peek(self, queues: Collection[str]) -> Row:
-        [(ready, due_microseconds, expired)] = await self.fetch("peek", queues=to_json([*queues]))
-        due_seconds = None if due_microseconds is None else due_microseconds / 1e6
-        return set(msgspec.json.decode(ready)), due_seconds, bool(expired)
-
-    async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> list[Row]:
-        """Through a table in memory: half the cost of a JSON batch answered by RETURNING."""
-        rows: list[tuple[object, ...]] = []
-        for lease, jobs in by_lease.items():
-            for (claimed_at,) in await self.fetch("held_lease", id=lease, worker=worker):
-                rows += [
-                    (id, token, duration, _text(result), claimed_at)
-                    for id, token, duration, result in jobs
-                ]
-        if not rows:
-            return []
-        await self.fetch("open_batch")
-        await self._each("add_to_batch", rows)
-        before = driver.total_changes(self._connection)
-        await self.fetch("succeed", worker=worker)
-        changed = driver.total_changes(self._connection) - before
-        if changed < len(rows) or await self.fetch("any_featured"):
-            moved = await self.fetch("moved_jobs", ids=to_json([row[0] for row in rows]))
-            await self._drop_live(moved)
-            return moved
-        await self.fetch("drop_batch")
-        return [(row[0], row[1], 0) for row in rows]
-
-    async def end_jobs(self, rows: str) -> list[Row]:
-        moved = await self.fetch("finish", rows=rows)
-        await self._drop_live(moved)
-        return moved
-
-    async def write_rows(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
-        await self._each(statement, rows)
-
-    async def _drop_live(self, moved: list[Row]) -> None:
-        if moved:
-            await self.fetch("drop_live", ids=to_json([row[0] for row in moved]))
-
-    async def _insert(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
-        """Run an insert of one row for all of these, several at a time.
-
-        (A row at a time, 1,000 jobs looked at 2,242 pages in place of 1,281. 64 jobs took 6.1
-        microseconds each in place of 5.0, and 960 jobs 3.3 in place of 3.0.)
-        """
-        [sql] = self._sql[statement]
-        try:
-            whole = len(rows) - len(rows) % ROWS_AT_ONCE
-            if whole:
-                several = _for_rows(sql, ROWS_AT_ONCE)
-                for start in range(0, whole, ROWS_AT_ONCE):
-                    part = rows[start : start + ROWS_AT_ONCE]
-                    self._connection.execute(several, tuple(chain.from_iterable(part)))
-            if whole < len(rows):
-                self._connection.executemany(sql, rows[whole:])
-        except DriverError as error:
-            raise driver.translate(error, self._path) from error
-
-    async def _each(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
-        """Run a statement once per row of values."""
-        [sql] = self._sql[statement]
-        try:
-            self._connection.executemany(sql, rows)
-        except DriverError as error:
-            raise driver.translate(error, self._path) from error
-
-    def time(self, at: datetime | None) -> int | None:
-        return None if at is None else (at - EPOCH) // MICROSECOND
-
-    def when(self, value: Any) -> datetime:
-        return EPOCH + timedelta(microseconds=value)
-
-
-@cache
-def _for_rows(sql: str, count: int) -> str:
-    """An insert of one row, for several."""
-    head, word, row = sql.rpartition("values ")
-    return head + word + ", ".join([row.rstrip(";")] * count)
-
-
-_line_order = itemgetter(1, 2)  # of a ticket: priority, place
-_NO_KEY = (None, None, None, None)
-_KEY_UNTIL_STARTED = int(Feature.KEY_UNTIL_STARTED)
-
-
-def _blocks(rows: list[Row]) -> list[list[Row]]:
-    """What goes on one lease: those to be cancelled, all without a crash on record, each other."""
-    flagged = [row for row in rows if row[16]]
-    trusted = [row for row in rows if not row[10] and not row[16]]
-    suspects = [[row] for row in rows if row[10] and not row[16]]
-    return [block for block in (flagged, trusted, *suspects) if block]
-
-
-def _key(job: NewJob, unique: Unique) -> tuple[str, str, str, float | None]:
-    return unique.scope or job.task, unique.key, unique.until, unique.period_seconds
-
-
-def _text(data: Json | None) -> str | None:
-    return None if data is None or data == b"null" else data.decode()
 
 
 class _Process:
