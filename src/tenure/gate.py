@@ -37,7 +37,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What a gate allows. None: as much as there is."""
 
     max_running: int | None = None
-    """So many jobs on leases at once."""
+    """So many jobs at once."""
     rate: float | None = None
     """So many jobs may start in `per_seconds`."""
     per_seconds: float = 1.0
@@ -173,6 +173,8 @@ class GateSeen(msgspec.Struct, frozen=True):
     by_hand: bool
     """Somebody has set the limits: what code says does not count until `reset_gate`."""
     running: int
+    """Places in use: a worker has one for each job that it may run at once. More jobs may be in its
+    hands, which wait for one of them to end."""
     waiting: int
     lines: int
     """With how many keys somebody waits."""
@@ -210,11 +212,38 @@ class Waiting(NamedTuple):
     suspect: bool
 
 
+class Use(NamedTuple):
+    """How places are used where a limit counts."""
+
+    others: int = 0
+    """Places that other workers use."""
+    mine: int = 0
+    """Places that this worker uses,"""
+    live: int = 0
+    """and its jobs there."""
+    share: int | None = None
+    """Its places as they are written down; None: each of its jobs has one."""
+
+    def left(self, max_running: int, *, free: int, riders: float) -> int:
+        """How many more jobs this worker may take, if it could run `free` more at once."""
+        new = max(0, min(max_running - self.others - self.mine, free))
+        return new + max(0, int(riders * (self.mine + new)) - (self.live - self.mine))
+
+
 @dataclass(slots=True)
 class Room:
-    """What limits still allow; shared by the lines that share the limits."""
+    """What limits still allow to one worker; shared by the lines that share the limits."""
 
     running: float = math.inf
+    """Places that nobody has."""
+    mine: int = 0
+    """Places of this worker,"""
+    live: int = 0
+    """its jobs that have passed,"""
+    riders: float = 0.0
+    """and how many of these may come along with each place."""
+    share: int | None = None
+    """What is written down of its places; None: each of its jobs has one."""
     tokens: float = math.inf
     taken: int = 0
     stale: bool = False
@@ -223,7 +252,10 @@ class Room:
 
 @dataclass(slots=True)
 class Line:
-    """The head of one line: its tickets as far as they were read, and the turns that named it."""
+    """The head of one line: its tickets as far as they were read, and the turns that named it.
+
+    What has passed is always the head of `tickets`.
+    """
 
     queue: str
     gate: str
@@ -239,28 +271,35 @@ class Line:
     passed: list[Waiting] = field(default_factory=list)
 
 
-def admit(lines: Sequence[Line], most: dict[str, int], *, at_most: int) -> None:
+def admit(lines: Sequence[Line], most: dict[str, int], *, free: int) -> None:
     """Let tickets pass, one of each line in turn, as far as there is room. Notes them on the lines.
 
-    `most` of each queue, and `at_most` in all. A lower priority goes first. At most one suspect
-    passes, and nobody overtakes one in its line.
+    `most` of each queue. Where a limit counts, `free` jobs in all get a place of their own; others
+    come along with places that the worker has. A lower priority goes first. At most one suspect
+    passes, with a place of its own, and nobody overtakes one in its line.
     """
     suspects = True
     heads = [(line.tickets[0].priority, 0, n) for n, line in enumerate(lines) if line.tickets]
     heapify(heads)
-    while heads and at_most > 0:
+    while heads:
         _, count, n = heappop(heads)
         line = lines[n]
         ticket, room = line.tickets[count], line.room
-        if room.running < 1 or room.tokens < 1 or most[line.queue] < 1:
+        limited = line.limits.max_running is not None
+        own = not limited or (room.running >= 1 and free > 0)
+        rides = room.mine > 0 and room.live + 1 <= room.mine * (1 + room.riders)
+        if not (own or rides) or room.tokens < 1 or most[line.queue] < 1:
             continue
         if ticket.suspect:
-            if not suspects:
+            if not suspects or not own:
                 continue
             suspects = False
-        room.running, room.tokens, room.taken = room.running - 1, room.tokens - 1, room.taken + 1
+        if limited:
+            room.live += 1
+            if own:
+                room.running, room.mine, free = room.running - 1, room.mine + 1, free - 1
+        room.tokens, room.taken = room.tokens - 1, room.taken + 1
         most[line.queue] -= 1
-        at_most -= 1
         line.passed.append(ticket)
         if count + 1 < len(line.tickets):
             heappush(heads, (line.tickets[count + 1].priority, count + 1, n))

@@ -171,12 +171,17 @@ class PostgresTx(Tx):
             self._now = rows[0][-1]
         return rows
 
-    async def look_at_gates(self, rows: Sequence[Mapping[str, object]], turns: int) -> list[Row]:
-        return await self.fetch("look_at_gates", rows=to_json(rows), turns=turns)
-
-    async def take_gated(self, wanted: Wanted, rows: str) -> list[Row]:
+    async def look_at_gates(
+        self, wanted: Wanted, rows: Sequence[Mapping[str, Any]], turns: int
+    ) -> list[Row]:
         return await self.fetch(
-            "take_gated", rows=rows, worker=wanted.worker, call=self.call,
+            "look_at_gates", rows=to_json(rows), turns=turns, worker=wanted.worker,
+            free=wanted.new_places,
+        )  # fmt: skip
+
+    async def take_gated(self, wanted: Wanted, lines: Sequence[Mapping[str, Any]]) -> list[Row]:
+        return await self.fetch(
+            "take_gated", rows=to_json(lines), worker=wanted.worker, call=self.call,
             lease_seconds=wanted.lease_seconds, ahead=wanted.ahead,
         )  # fmt: skip
 

@@ -34,7 +34,6 @@ _SETTLED = " ".join([*EVENT_OF.values(), "succeeded", "failed", "cancelled", "sk
 
 # Plain numbers: masking an int with an IntFlag costs a microsecond per job.
 _KEY, _NOTES, _CHILDREN = int(Feature.KEY), int(Feature.NOTES), int(Feature.CHILDREN)
-_GATE = int(Feature.GATE)
 
 
 _by_id = attrgetter("id")
@@ -198,10 +197,11 @@ async def _succeed(tx: Tx, worker: str, batch: list[Settlement]) -> set[tuple[in
         result = None if s.result == b"null" else s.result
         by_lease[s.lease].append((s.id, s.token, s.duration_seconds, result))
     moved = await tx.succeed_jobs(worker, by_lease)
-    finished = [(id, features, State.SUCCEEDED) for id, _, features in moved if features]
+    finished = [(id, features, State.SUCCEEDED) for id, _, features, _ in moved if features]
     if finished:
+        await leave_gates(tx, {line for _, _, _, line in moved})
         await free_children(tx, await _let_go(tx, finished))
-    return {(id, token) for id, token, _ in moved}
+    return {(id, token) for id, token, _, _ in moved}
 
 
 async def finish_jobs(tx: Tx, endings: list[Ending]) -> set[tuple[int, int]]:
@@ -217,12 +217,13 @@ async def _finish(tx: Tx, endings: list[Ending]) -> tuple[set[tuple[int, int]], 
         return set(), []
     by_id = {ending.id: ending for ending in endings}
     moved = await tx.end_jobs(to_json(endings))
-    finished = [(id, features, by_id[id].state) for id, _, features in moved if features]
-    return {(id, token) for id, token, _ in moved}, await _let_go(tx, finished)
+    await leave_gates(tx, {line for _, _, _, line in moved})
+    finished = [(id, features, by_id[id].state) for id, _, features, _ in moved if features]
+    return {(id, token) for id, token, _, _ in moved}, await _let_go(tx, finished)
 
 
 async def _let_go(tx: Tx, finished: list[tuple[int, int, State]]) -> list[int]:
-    """Give back keys and places at gates, drop notes, tell children. Answers the children."""
+    """Give back keys, drop notes, tell children. Answers the children."""
     keyed = [id for id, features, _ in finished if features & _KEY]
     if keyed:
         await tx.fetch("release_keys", ids=to_json(keyed))
@@ -232,8 +233,6 @@ async def _let_go(tx: Tx, finished: list[tuple[int, int, State]]) -> list[int]:
     ]  # fmt: skip
     if noted:
         await tx.fetch("drop_notes", ids=to_json(noted))
-    if gated := [id for id, features, _ in finished if features & _GATE]:
-        await leave_gates(tx, gated)
     parents = [
         {"id": id, "state": state} for id, features, state in finished
         if features & _CHILDREN

@@ -111,15 +111,29 @@ class SQLiteTx(Tx):
     async def open_gates(self, queues: Collection[str]) -> list[Row]:
         return [row for queue in queues for row in await self.fetch("open_gates", queue=queue)]
 
-    async def look_at_gates(self, rows: Sequence[Mapping[str, object]], turns: int) -> list[Row]:
-        return await look_at_gates(self, rows, turns)
+    async def look_at_gates(
+        self, wanted: Wanted, rows: Sequence[Mapping[str, Any]], turns: int
+    ) -> list[Row]:
+        return await look_at_gates(self, wanted, rows, turns)
 
-    async def take_gated(self, wanted: Wanted, rows: str) -> list[Row]:
-        taken = await self.fetch("take_gated", rows=rows)
-        await self.fetch("drop_gated", rows=rows)
-        live = [row[3] for row in taken if row[3] is not None]
-        await self.fetch("hold_at_gates", ids=to_json(live))
-        return await self._put_on_leases(wanted, taken)
+    async def take_gated(self, wanted: Wanted, lines: Sequence[Mapping[str, Any]]) -> list[Row]:
+        taken: list[Row] = []
+        line_of: dict[int, tuple[str, str, str]] = {}
+        for line in lines:
+            name = {"queue": line["queue"], "gate": line["gate"], "key": line["key"]}
+            last = {"priority": line["priorities"][-1], "place": line["places"][-1]}
+            rows = await self.fetch("take_gated", **name, **last)
+            await self.fetch("drop_gated", **name, **last)
+            line_of.update(dict.fromkeys([row[3] for row in rows], tuple(name.values())))
+            taken += rows
+        rows = await self._put_on_leases(wanted, taken)
+        held: dict[tuple[object, ...], list[tuple[int, int]]] = {}
+        for row in rows:
+            if row[17] is not None:
+                held.setdefault((row[17], *line_of[row[3]]), []).append((row[3], row[4]))
+        holds = [(*name, wanted.worker, to_json(jobs)) for name, jobs in held.items()]
+        await self._each("hold_at_gates", holds)
+        return rows
 
     async def _put_on_leases(self, wanted: Wanted, taken: list[Row]) -> list[Row]:
         live = [row for row in sorted(taken, key=_line_order) if row[3] is not None]
@@ -164,7 +178,7 @@ class SQLiteTx(Tx):
             await self._drop_live(moved)
             return moved
         await self.fetch("drop_batch")
-        return [(row[0], row[1], 0) for row in rows]
+        return [(row[0], row[1], 0, None) for row in rows]
 
     async def end_jobs(self, rows: str) -> list[Row]:
         moved = await self.fetch("finish", rows=rows)

@@ -34,7 +34,8 @@ select id from tenure.job indexed by tenure.job_featured where features <> 0 lim
 
 -- name: moved_jobs
 -- succeed: what is in history and still live has just been moved.
-select j.id, j.token, j.features
+select j.id, j.token, j.features,
+       case when j.gate is not null then json_array(j.queue, j.gate, j.gate_key) end
 from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
      cross join tenure.history as h on h.id = j.id;
 
@@ -55,7 +56,8 @@ from json_each(:rows) as b
      cross join tenure.job as j on j.id = b.value ->> 'id' and j.token = b.value ->> 'token'
      left join tenure.lease as l on l.id = b.value ->> 'lease' and l.worker = b.value ->> 'worker'
 where b.value ->> 'lease' is null or l.id is not null
-returning id, token, features;
+returning id, token, features,
+          case when gate is not null then json_array(queue, gate, gate_key) end;
 
 -- name: drop_live
 -- The second half of succeed and finish: what is in history is no longer live.
@@ -124,6 +126,9 @@ where id in (select value from json_each(:ids)) and worker = :worker
                        cross join tenure.job as j on j.id = pair.value ->> 0
                   where j.token = pair.value ->> 1)
 returning id;
+delete from tenure.gate_hold as hold
+where lease in (select value from json_each(:ids))
+  and not exists (select 1 from tenure.lease l where l.id = hold.lease);
 
 -- name: release_keys
 -- succeed, fail, cancel, sweep and every other path to a final state: the key is given back, where it
