@@ -204,12 +204,16 @@ class GateWait(msgspec.Struct, frozen=True):
 # --- whose turn it is --------------------------------------------------------------------------
 
 
-class Waiting(NamedTuple):
-    """A ticket at a gate."""
+Waiting = Sequence[int]
+"""A ticket at a gate: its priority, its place, and whether its job is a suspect."""
 
-    priority: int
-    place: int
-    suspect: bool
+Limited = tuple[str, str]
+"""Where a limit counts: a gate, and the key, or nothing where all keys share it."""
+
+
+def limited_by(gate: str, key: str, limits: Limits) -> Limited:
+    """Where the limits of a line count."""
+    return gate, key if limits.keyed else ""
 
 
 class Use(NamedTuple):
@@ -249,6 +253,26 @@ class Room:
     stale: bool = False
     """Its tokens are from a time to come: the clock was set back."""
 
+    @property
+    def rides(self) -> bool:
+        """Do some of its jobs have no place of their own?"""
+        return self.running < math.inf and self.live > self.mine
+
+    def lets_pass(self, most: int, free: int) -> tuple[int, int]:
+        """Of so many jobs, how many may pass, and how many of these get a place of their own."""
+        most = int(min(most, max(0.0, self.tokens)))
+        own = int(max(0, min(most, self.running, free)))
+        if self.running == math.inf:
+            return most, 0
+        places = self.mine + own
+        ride = math.floor(places * (1 + self.riders)) - self.live - own
+        return own + max(0, min(most - own, ride)), own
+
+    def take(self, jobs: int, places: int) -> None:
+        """So many jobs pass."""
+        self.tokens, self.taken, self.live = self.tokens - jobs, self.taken + jobs, self.live + jobs
+        self.running, self.mine = self.running - places, self.mine + places
+
 
 @dataclass(slots=True)
 class Line:
@@ -262,13 +286,20 @@ class Line:
     key: str
     limits: Limits
     room: Room
-    turns: list[tuple[int, int]]
-    tickets: list[Waiting]
+    turns: Sequence[Sequence[int]]
+    tickets: Sequence[Waiting]
     more: bool
     """There are more tickets behind these."""
     holders: bool
     """Jobs of this line run; the end of each writes a turn."""
     passed: list[Waiting] = field(default_factory=list)
+    landed: list[int] = field(default_factory=list)
+    """The jobs that have truly passed: a ticket may be void, or locked by somebody."""
+
+    @property
+    def limited(self) -> Limited:
+        """Where its limits count."""
+        return limited_by(self.gate, self.key, self.limits)
 
 
 def admit(lines: Sequence[Line], most: dict[str, int], *, free: int) -> None:
@@ -279,47 +310,49 @@ def admit(lines: Sequence[Line], most: dict[str, int], *, free: int) -> None:
     passes, with a place of its own, and nobody overtakes one in its line.
     """
     suspects = True
-    heads = [(line.tickets[0].priority, 0, n) for n, line in enumerate(lines) if line.tickets]
+    heads = [(line.tickets[0][0], 0, n) for n, line in enumerate(lines) if line.tickets]
     heapify(heads)
     while heads:
-        _, count, n = heappop(heads)
+        _, first, n = heappop(heads)
         line = lines[n]
-        ticket, room = line.tickets[count], line.room
-        limited = line.limits.max_running is not None
-        own = not limited or (room.running >= 1 and free > 0)
-        rides = room.mine > 0 and room.live + 1 <= room.mine * (1 + room.riders)
-        if not (own or rides) or room.tokens < 1 or most[line.queue] < 1:
-            continue
-        if ticket.suspect:
-            if not suspects or not own:
+        ticket, queue = line.tickets[first], line.queue
+        if ticket[2]:
+            jobs, own = line.room.lets_pass(min(1, most[queue]), free)
+            if not suspects or not jobs or (not own and line.limits.max_running is not None):
                 continue
-            suspects = False
-        if limited:
-            room.live += 1
-            if own:
-                room.running, room.mine, free = room.running - 1, room.mine + 1, free - 1
-        room.tokens, room.taken = room.tokens - 1, room.taken + 1
-        most[line.queue] -= 1
-        line.passed.append(ticket)
-        if count + 1 < len(line.tickets):
-            heappush(heads, (line.tickets[count + 1].priority, count + 1, n))
+            suspects, last = False, first + 1
+        else:
+            last = first + 1 if heads else _next_suspect(line.tickets, first)
+            jobs, own = line.room.lets_pass(min(last - first, most[queue]), free)
+        line.room.take(jobs, own)
+        free -= own
+        most[queue] -= jobs
+        line.passed += line.tickets[first : first + jobs]
+        if first + jobs == last < len(line.tickets):
+            heappush(heads, (line.tickets[last][0], last, n))
+
+
+def _next_suspect(tickets: Sequence[Waiting], first: int) -> int:
+    """Nobody else is left to take turns with: as far as there are no suspects."""
+    return next((n for n in range(first, len(tickets)) if tickets[n][2]), len(tickets))
 
 
 class Next(NamedTuple):
     """What becomes of a line's turns: those in `gone` are used up. `again`: one at the end, which
     counts after `wait_seconds`, if these are given."""
 
-    gone: list[tuple[int, int]]
+    gone: Sequence[Sequence[int]]
     again: bool = False
     wait_seconds: float | None = None
 
 
-def next_turn(line: Line, landed: int, *, alone: bool) -> Next:
-    """After `landed` jobs of it have truly passed. `alone`: nobody else waits for a turn.
+def next_turn(line: Line, *, alone: bool) -> Next:
+    """What comes after this round. `alone`: nobody else waits for a turn.
 
     A turn is used up when its line is empty, or when the end of a job of the same line will write
     the next one. In all other cases one stays.
     """
+    landed = len(line.landed)
     all_landed = landed == len(line.passed)
     if all_landed and landed == len(line.tickets) and not line.more:
         return Next(line.turns)

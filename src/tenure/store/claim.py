@@ -9,8 +9,8 @@ from typing import NamedTuple
 import msgspec
 
 from tenure.errors import InvalidInput
-from tenure.job import Claimed, Lease, Places, State, check_int, check_name, check_seconds
-from tenure.store.gates import Limited, Passed, any_gates, pass_gates, passed_before
+from tenure.job import Claimed, Lease, State, check_int, check_name, check_seconds
+from tenure.store.gates import Passed, any_gates, pass_gates, passed_before
 from tenure.store.rows import Ending
 from tenure.store.session import Mode, Row, Scope, Tx, Wanted, for_all_tenants, to_json
 from tenure.store.settle import finish_jobs
@@ -151,22 +151,8 @@ def _taken(tx: Tx, wanted: Wanted, passed: Passed) -> _Taken:
     granted = [row for row in rows if row[_LEASE] is not None and not row[_FLAG]]
     leases = _leases(tx, wanted, granted)
     if passed.places:
-        leases = [_with_places(lease, passed) for lease in leases]
+        leases = [msgspec.structs.replace(lease, places=passed.places) for lease in leases]
     return _Taken(len(rows), leases, flagged)
-
-
-def _with_places(lease: Lease, passed: Passed) -> Lease:
-    """Say how many of its jobs may run at once, and of which."""
-    jobs: dict[Limited, list[int]] = {}
-    for job in lease.jobs:
-        limited = passed.line_of.get(job.id)
-        if limited is not None:
-            jobs.setdefault(limited, []).append(job.id)
-    places = [
-        Places(gate, key, passed.places[gate, key], frozenset(ids))
-        for (gate, key), ids in jobs.items()
-    ]
-    return msgspec.structs.replace(lease, places=tuple(places))
 
 
 async def _cancel_flagged(

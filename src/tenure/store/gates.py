@@ -20,6 +20,7 @@ has ended, and a settlement gives places back only when a worker has fewer jobs 
 only one may run, order is promised, and nobody takes more than that.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import NamedTuple
@@ -32,17 +33,18 @@ from tenure.gate import (
     MAX_BEFORE,
     GateSeen,
     GateWait,
+    Limited,
     Limits,
     Line,
     LineSeen,
     Next,
     Room,
     Use,
-    Waiting,
     admit,
+    limited_by,
     next_turn,
 )
-from tenure.job import Feature, check_name
+from tenure.job import Feature, Places, check_name
 from tenure.store.rows import Ticket
 from tenure.store.session import (
     Mode,
@@ -59,11 +61,6 @@ SPARE_TURNS = 50
 MAX_LINES = 20
 _GATE = int(Feature.GATE)
 _NOBODY = (float("inf"), 0.0)
-
-_LINE = ("queue", "gate", "key")
-
-Limited = tuple[str, str]
-"""Where a limit counts: a gate, and the key, or nothing where all keys share it."""
 
 
 async def any_gates(tx: Tx) -> bool:
@@ -89,22 +86,19 @@ async def give_turns(tx: Tx, ids: list[int]) -> None:
     await tx.fetch("stand_at_gates", ids=to_json(ids))
 
 
-async def leave_gates(tx: Tx, lines: Collection[str | None]) -> None:
+async def leave_gates(tx: Tx, lines: Collection[Row]) -> None:
     """Attempts of jobs of these lines have ended: others may come, once this is committed."""
-    freed = sorted(line for line in lines if line is not None)
-    if freed:
-        rows = [dict(zip(_LINE, msgspec.json.decode(line), strict=True)) for line in freed]
-        await tx.fetch("leave_gates", rows=to_json(rows))
+    rows = [{"queue": queue, "gate": gate, "key": key} for queue, gate, key in lines]
+    await tx.fetch("leave_gates", rows=to_json(rows))
 
 
 class Passed(NamedTuple):
-    """What passed, as rows of `take_tickets`, the queues whose gates were looked at, and for the
-    jobs that have passed a limit, where, and how many places this worker has there."""
+    """What passed, as rows of `take_tickets`, the queues whose gates were looked at, and the places
+    that this worker has at gates that limit how many run."""
 
     rows: list[Row]
     queues: Collection[str] = ()
-    line_of: Mapping[int, Limited] = {}
-    places: Mapping[Limited, int] = {}
+    places: tuple[Places, ...] = ()
 
 
 async def pass_gates(tx: Tx, wanted: Wanted, *, first: bool) -> Passed:
@@ -124,26 +118,39 @@ async def pass_gates(tx: Tx, wanted: Wanted, *, first: bool) -> Passed:
     lines = [line for line in lines if line.queue not in late]
     admit(lines, dict(wanted.queues), free=wanted.new_places)
     picked = [_picked(line) for line in lines if line.passed]
-    ahead = wanted.ahead or any(line.room.live > line.room.mine for line in lines)
-    taken = await tx.take_gated(wanted._replace(ahead=ahead), picked) if picked else []
-    await _go_on(tx, lines, {(row[0], row[2]) for row in taken if row[3] is not None})
-    if not taken:  # to lock a gate is to write; turns that come back do no harm
-        await tx.commit_late()
-        return Passed(taken, wanted.queues.keys() - late)
-    line_of, places = await _share(tx, wanted, lines, taken)
-    return Passed(taken, wanted.queues.keys() - late, line_of, places)
+    looked_at = wanted.queues.keys() - late
+    if not picked:
+        await _go_on(tx, lines)
+        await tx.commit_late()  # to lock a gate is to write; turns that come back do no harm
+        return Passed([], looked_at)
+    if any(line.room.rides for line in lines):
+        wanted = wanted._replace(ahead=True)
+    taken = await tx.take_gated(wanted, picked)
+    _note_landed(lines, taken)
+    await _go_on(tx, lines)
+    return Passed(taken, looked_at, await _share(tx, wanted, lines))
+
+
+def _note_landed(lines: list[Line], taken: list[Row]) -> None:
+    """Tell each line which of its jobs have truly passed."""
+    passed = [line for line in lines if line.passed]
+    if len(passed) == 1:
+        passed[0].landed = [row[3] for row in taken if row[3] is not None]
+        return
+    line_at = {(line.queue, ticket[1]): line for line in passed for ticket in line.passed}
+    for row in taken:
+        if row[3] is not None:
+            line_at[row[0], row[2]].landed.append(row[3])
 
 
 async def passed_before(tx: Tx, worker: str) -> Passed:
     """claim, repeated: what its first try, whose COMMIT got no answer, has taken."""
     rows = await tx.fetch("claimed_before", worker=worker, call=tx.call)
-    line_of: dict[int, Limited] = {}
-    places: dict[Limited, int] = {}
-    if rows:
-        for gate, key, ids, most in await tx.fetch("places_given", worker=worker, call=tx.call):
-            line_of.update(dict.fromkeys(ids, (gate, key)))
-            places[gate, key] = most
-    return Passed(rows, line_of=line_of, places=places)
+    given = await tx.fetch("places_given", worker=worker, call=tx.call) if rows else []
+    return Passed(
+        rows,
+        places=tuple(Places(gate, key, most, frozenset(ids)) for gate, key, ids, most in given),
+    )
 
 
 async def _look(tx: Tx, wanted: Wanted, gates: Mapping[tuple[str, str], Limits]) -> list[Line]:
@@ -163,17 +170,15 @@ async def _look(tx: Tx, wanted: Wanted, gates: Mapping[tuple[str, str], Limits])
             row[7:],
         )
         limits = gates[queue, gate]
-        limited = (gate, key if limits.keyed else "")
+        limited = limited_by(gate, key, limits)
         if limited not in rooms:
             rooms[limited] = _room(wanted, limits, Use(*use))
             rooms[limited].tokens = limits.filled(tokens, age or 0.0)
             rooms[limited].stale = age is not None and age < 0
-        head = [Waiting(*ticket) for ticket in msgspec.json.decode(tickets or "[]")]
         lines.append(
             Line(
-                queue, gate, key, limits, rooms[limited],
-                [(priority, n) for priority, n in msgspec.json.decode(turns)],
-                head[: most - 1], more=len(head) == most, holders=here > 0,
+                queue, gate, key, limits, rooms[limited], turns, tickets[: most - 1],
+                more=len(tickets) == most, holders=here > 0,
             )
         )  # fmt: skip
     return lines
@@ -197,59 +202,51 @@ def _riders(wanted: Wanted, limits: Limits) -> float:
 
 def _best(lines: Iterable[Line], queue: str) -> tuple[float, float]:
     """The lowest priority and place among the tickets of a queue."""
-    heads = [line.tickets[0][:2] for line in lines if line.queue == queue and line.tickets]
+    heads: list[tuple[float, float]] = [
+        (line.tickets[0][0], line.tickets[0][1])
+        for line in lines if line.queue == queue and line.tickets
+    ]  # fmt: skip
     return min(heads, default=_NOBODY)
 
 
 def _picked(line: Line) -> dict[str, object]:
     return {"queue": line.queue, "gate": line.gate, "key": line.key,
-            "priorities": [ticket.priority for ticket in line.passed],
-            "places": [ticket.place for ticket in line.passed]}  # fmt: skip
+            "priorities": [ticket[0] for ticket in line.passed],
+            "places": [ticket[1] for ticket in line.passed]}  # fmt: skip
 
 
-async def _share(
-    tx: Tx, wanted: Wanted, lines: list[Line], taken: list[Row]
-) -> tuple[dict[int, Limited], dict[Limited, int]]:
+async def _share(tx: Tx, wanted: Wanted, lines: list[Line]) -> tuple[Places, ...]:
     """Write down the places of this worker where it has more jobs. Answers what it must know."""
-    line_at = {
-        (line.queue, ticket.place): line
-        for line in lines if line.limits.max_running is not None for ticket in line.passed
-    }  # fmt: skip
-    line_of: dict[int, Limited] = {}
-    places: dict[Limited, int] = {}
+    jobs: dict[Limited, list[int]] = {}
     begun: list[dict[str, object]] = []
     ended: list[dict[str, object]] = []
-    for row in taken:
-        line = line_at.get((row[0], row[2]))
-        if line is None or row[3] is None:
-            continue
-        limited = line_of[row[3]] = (line.gate, line.key if line.limits.keyed else "")
-        if limited in places:
-            continue
-        room = line.room
-        places[limited] = room.mine
-        named: dict[str, object] = {"gate": limited[0], "key": limited[1]}
+    for line in lines:
+        if line.landed and line.limits.max_running is not None:
+            jobs.setdefault(line.limited, []).extend(line.landed)
+    rooms = {line.limited: line.room for line in lines}
+    for gate, key in jobs:
+        room = rooms[gate, key]
         if room.live <= room.mine:
-            ended += [named] if room.share is not None else []
+            ended += [{"gate": gate, "key": key}] if room.share is not None else []
         elif room.share != room.mine:
-            begun.append(named | {"places": room.mine})
+            begun.append({"gate": gate, "key": key, "places": room.mine})
     if begun:
         await tx.fetch("share_places", rows=to_json(begun), worker=wanted.worker)
     if ended:
         await tx.fetch("end_shares", rows=to_json(ended), worker=wanted.worker)
-    return line_of, places
+    return tuple(
+        Places(gate, key, rooms[gate, key].mine, frozenset(ids))
+        for (gate, key), ids in jobs.items()
+    )
 
 
-async def _go_on(tx: Tx, lines: list[Line], landed: set[tuple[str, int]]) -> None:
+async def _go_on(tx: Tx, lines: list[Line]) -> None:
     """Turns that are used up go, others come; what was used of tokens is written down."""
-    count: dict[tuple[str, str], int] = {}
-    for line in lines:
-        count[line.queue, line.gate] = count.get((line.queue, line.gate), 0) + 1
+    count = Counter((line.queue, line.gate) for line in lines)
     gone: list[dict[str, object]] = []
     again: list[dict[str, object]] = []
     for line in lines:
-        passed = sum((line.queue, ticket.place) in landed for ticket in line.passed)
-        step = next_turn(line, passed, alone=count[line.queue, line.gate] == 1)
+        step = next_turn(line, alone=count[line.queue, line.gate] == 1)
         named: dict[str, object] = {"queue": line.queue, "gate": line.gate}
         gone += [named | {"priority": priority, "n": n} for priority, n in step.gone]
         if step.again:
@@ -259,7 +256,7 @@ async def _go_on(tx: Tx, lines: list[Line], landed: set[tuple[str, int]]) -> Non
     if again:
         await tx.fetch("add_turns", rows=to_json(again))
     used = {
-        (line.gate, line.key if line.limits.keyed else ""): line.room
+        line.limited: line.room
         for line in lines if line.limits.rate is not None and (line.room.taken or line.room.stale)
     }  # fmt: skip
     if used:
@@ -269,7 +266,7 @@ async def _go_on(tx: Tx, lines: list[Line], landed: set[tuple[str, int]]) -> Non
 
 def _at_the_end(line: Line, step: Next, i: int) -> dict[str, object]:
     left = line.tickets[len(line.passed) :]
-    priority = left[0].priority if left else line.turns[0][0]
+    priority = left[0][0] if left else line.turns[0][0]
     return {"i": i, "priority": priority, "key": line.key, "wait": step.wait_seconds}
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tenure.gate import Use
-from tenure.store.session import Row, Tx, Wanted, to_json
+from tenure.store.session import Row, Tx, Wanted
 
 Gate = Mapping[str, Any]
 Turns = list[tuple[int, int]]
@@ -51,16 +51,27 @@ async def _turns(tx: Tx, gate: Gate, most: int) -> dict[str, Turns]:
 async def _use(tx: Tx, wanted: Wanted, gate: Gate, key: str) -> tuple[Use, int]:
     """How places are used, and how many jobs of the very line of this key and queue run."""
     name = {"gate": gate["gate"], "key": key}
+    places: dict[str, int] = dict(await tx.fetch("shares", **name))
     if gate["keyed"]:
         live = await tx.fetch("live_in_line", queue=gate["queue"], **name)
     else:
-        live = await tx.fetch("live_at_gate", gate=gate["gate"])
-    places: dict[str, int] = dict(await tx.fetch("shares", **name))
+        live = await tx.fetch("passed_gate", gate=gate["gate"])
+        alone = [worker for worker, _, _ in live] == [wanted.worker]
+        if not (alone and _enough_by_far(gate, live[0][1])):
+            live = await tx.fetch("live_at_gate", gate=gate["gate"])
     used = {worker: min(jobs, places.get(worker, jobs)) for worker, jobs, _ in live}
     mine = used.get(wanted.worker, 0)
     own = sum(jobs for worker, jobs, _ in live if worker == wanted.worker)
     use = Use(sum(used.values()) - mine, mine, own, places.get(wanted.worker))
     return use, sum(here or 0 for _, _, here in live)
+
+
+def _enough_by_far(gate: Gate, passed: int) -> bool:
+    """If nobody else is there, and all that is wanted may ride: what has ended is not counted."""
+    limit: int = gate["max_running"]
+    riders: float = gate["riders"]
+    most: int = gate["most"]
+    return limit <= passed <= limit * (1 + riders) - most
 
 
 def _left(wanted: Wanted, gate: Gate, use: Use) -> int:
@@ -81,5 +92,4 @@ async def _line(tx: Tx, wanted: Wanted, line: Found, lines: int) -> Row:
         of = key if gate["keyed"] else ""
         [bucket] = await tx.fetch("look_at_bucket", gate=gate["gate"], key=of) or [bucket]
     tickets = await tx.fetch("head_of_line", most=most, **name)
-    return (*name.values(), *line.use, line.here, *bucket, to_json(line.turns), most,
-            to_json(tickets))  # fmt: skip
+    return (*name.values(), *line.use, line.here, *bucket, line.turns, most, tickets)

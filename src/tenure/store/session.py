@@ -61,6 +61,15 @@ class Wanted(NamedTuple):
     riders: float
 
 
+class Moved(NamedTuple):
+    """Jobs that have just moved to history: (id, token, features) of each; features that are all
+    seen to need not be told. And the lines at gates, (queue, gate, key), in which attempts ended.
+    """
+
+    jobs: list[Row]
+    lines: Collection[Row] = ()
+
+
 @dataclass(slots=True)
 class Gates:
     """What a session knows of gates, so that nobody pays for them where there are none."""
@@ -126,7 +135,7 @@ class Tx(ABC):
 
         Rows: queue, gate, key, the places that others use and that this worker uses, its jobs that
         have passed, its share, how many jobs of the same line run, the tokens and how old they are,
-        the turns as JSON, how many tickets were asked for, and the tickets as JSON.
+        the turns, how many tickets were asked for, and the tickets.
         """
 
     @abstractmethod
@@ -141,14 +150,11 @@ class Tx(ABC):
         """peek: the queues in which tickets stand, the time until the next is due, a dead lease."""
 
     @abstractmethod
-    async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> list[Row]:
-        """succeed: move these jobs to history, where the worker has the lease that it presents.
-
-        Answers (id, token, features, line at a gate) of the jobs that moved.
-        """
+    async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> Moved:
+        """succeed: move these jobs to history, where the worker has the lease that it presents."""
 
     @abstractmethod
-    async def end_jobs(self, rows: str) -> list[Row]:
+    async def end_jobs(self, rows: str) -> Moved:
         """fail, skip, abort, cancel, sweep: the same for rows of `finish`."""
 
     @abstractmethod

@@ -197,11 +197,12 @@ async def _succeed(tx: Tx, worker: str, batch: list[Settlement]) -> set[tuple[in
         result = None if s.result == b"null" else s.result
         by_lease[s.lease].append((s.id, s.token, s.duration_seconds, result))
     moved = await tx.succeed_jobs(worker, by_lease)
-    finished = [(id, features, State.SUCCEEDED) for id, _, features, _ in moved if features]
+    if moved.lines:
+        await leave_gates(tx, moved.lines)
+    finished = [(row[0], row[2], State.SUCCEEDED) for row in moved.jobs if row[2]]
     if finished:
-        await leave_gates(tx, {line for _, _, _, line in moved})
         await free_children(tx, await _let_go(tx, finished))
-    return {(id, token) for id, token, _, _ in moved}
+    return {(row[0], row[1]) for row in moved.jobs}
 
 
 async def finish_jobs(tx: Tx, endings: list[Ending]) -> set[tuple[int, int]]:
@@ -217,9 +218,10 @@ async def _finish(tx: Tx, endings: list[Ending]) -> tuple[set[tuple[int, int]], 
         return set(), []
     by_id = {ending.id: ending for ending in endings}
     moved = await tx.end_jobs(to_json(endings))
-    await leave_gates(tx, {line for _, _, _, line in moved})
-    finished = [(id, features, by_id[id].state) for id, _, features, _ in moved if features]
-    return {(id, token) for id, token, _, _ in moved}, await _let_go(tx, finished)
+    if moved.lines:
+        await leave_gates(tx, moved.lines)
+    finished = [(row[0], row[2], by_id[row[0]].state) for row in moved.jobs if row[2]]
+    return {(row[0], row[1]) for row in moved.jobs}, await _let_go(tx, finished)
 
 
 async def _let_go(tx: Tx, finished: list[tuple[int, int, State]]) -> list[int]:

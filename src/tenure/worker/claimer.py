@@ -27,6 +27,7 @@ from tenure.worker.world import World
 OUTAGE_PAUSE_SECONDS = 1.0
 TOUCH_SECONDS = 1.0
 RIDE_SECONDS, REST_SECONDS = 2.0, 0.1
+UNSETTLED = 4
 TakeOn = Callable[[Lease, float, float], None]
 log = logging.getLogger("tenure.worker")
 
@@ -208,7 +209,8 @@ class Claimer:
         return got
 
     def _riders(self, queues: Collection[str]) -> float:
-        """How many jobs may come along with each place at a gate: as for slots.
+        """How many jobs may come along with each place at a gate: as for slots, and those that have
+        ended and are not settled yet, which the database cannot tell from others.
 
         Places come back to others only when this worker has fewer jobs than places. So that nobody
         waits for ever, in another queue, say, it now and then takes no more than it has places for.
@@ -222,7 +224,7 @@ class Claimer:
         for queue, n in self._slots.limits.items():
             if queue in queues:
                 riders.append(self._queue_pace.prefetch(queue, n) / n)
-        return min(riders, default=0.0)
+        return UNSETTLED * min(riders, default=0.0)
 
     def _free(self) -> int:
         """How many jobs could start at once. What waits here must not take places at gates."""

@@ -17,7 +17,7 @@ from tenure.worker.holding import Holding
 class Line:
     """The jobs of one gate, or of one of its keys, in this worker's hands."""
 
-    __slots__ = ("kinds", "most", "name", "running", "waiting")
+    __slots__ = ("kinds", "most", "name", "running", "slots", "waiting")
 
     def __init__(self, name: tuple[str, str]) -> None:
         self.name = name
@@ -26,6 +26,8 @@ class Line:
         self.running = 0
         """How many have been let go: they run, or wait for a slot."""
         self.kinds: set[Kind] = set()
+        self.slots = 0
+        """How many of these kinds can run at once."""
         self.waiting: deque[Holding] = deque()
 
 
@@ -63,8 +65,10 @@ class AtGates:
 
     def _has_room(self, line: Line, kind: Kind) -> bool:
         """Where there are places for all slots, the slots are limit enough."""
-        line.kinds.add(kind)
-        return line.running < line.most or sum(map(self._slots, line.kinds)) <= line.most
+        if kind not in line.kinds:
+            line.kinds.add(kind)
+            line.slots += self._slots(kind)
+        return line.running < line.most or line.slots <= line.most
 
     def ended(self, holding: Holding) -> Holding | None:
         """One that was let go has ended, or was given up. Answers the next one that may run."""

@@ -89,7 +89,8 @@ from clock, busy, lateral (
 -- claim: in a new statement after the locks are held: the lines whose turn it is, what runs, what the
 -- buckets held, and the heads of the lines, one ticket more than may pass. A worker that has more jobs
 -- than places counts with its places. Where all lines share a limit that is reached, and this worker
--- has no places for more jobs to come along with, no turn is looked at.
+-- has no places for more jobs to come along with, no turn is looked at. Where it is alone, and may take
+-- all that it wants even if nothing has ended, what has ended is not counted.
 with gate as materialized (
     select * from json_to_recordset(:rows::json) as b (
         queue text, gate text, keyed boolean, max_running int, most int, riders double precision)
@@ -100,10 +101,17 @@ with gate as materialized (
            coalesce(sum(w.live) filter (where w.worker = :worker), 0)::int as live,
            (select places from tenure.gate_share
             where gate = g.gate and key = '' and worker = :worker) as share
-    from (select distinct gate from gate where not keyed and max_running is not null) as g
+    from (select gate, max(max_running) as max_running, max(most) as most, max(riders) as riders
+          from gate where not keyed and max_running is not null group by gate) as g
          left join lateral (
-             select worker, sum(live)::int as live from tenure.gate_live
-             where gate = g.gate group by worker) as w on true
+             select p.worker,
+                    case when p.workers = 1 and p.worker = :worker
+                              and p.passed between g.max_running and g.max_running * (1 + g.riders) - g.most
+                         then p.passed
+                         else (select sum(l.live) from tenure.gate_live l
+                               where l.gate = g.gate and l.worker = p.worker) end::int as live
+             from (select worker, sum(cardinality(ids)) as passed, count(*) over () as workers
+                   from tenure.gate_hold where gate = g.gate group by worker) as p) as w on true
          left join lateral (
              select places from tenure.gate_share
              where gate = g.gate and key = '' and worker = w.worker offset 0) as s on true

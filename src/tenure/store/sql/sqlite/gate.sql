@@ -55,6 +55,10 @@ select priority, n, key from tenure.turn
 where queue = :queue and gate = :gate and (not_before is null or not_before <= :now)
 order by priority, n limit :turns;
 
+-- name: passed_gate
+-- claim: the jobs of each worker that have passed it, with some that have ended since.
+select worker, sum(passed), 0 from tenure.gate_hold where gate = :gate group by worker;
+
 -- name: live_at_gate
 -- claim: the jobs of each worker that have passed it and run.
 select worker, sum(live), 0 from tenure.gate_live where gate = :gate group by worker;
@@ -93,7 +97,8 @@ where queue = :queue and gate = :gate and key = :key and (priority, place) <= (:
 
 -- name: hold_at_gates
 -- claim: who has passed on a lease; values are bound in this order.
-insert into tenure.gate_hold (lease, queue, gate, key, worker, jobs) values (?, ?, ?, ?, ?, ?);
+insert into tenure.gate_hold (lease, queue, gate, key, worker, passed, jobs)
+values (?, ?, ?, ?, ?, ?, ?);
 
 -- name: places_given
 -- claim, repeated: never here.

@@ -43,6 +43,7 @@ create table tenure.gate_hold (
     key text not null,
     queue text not null,
     worker text not null,
+    passed integer not null,
     jobs text not null,                         -- (id, token) of each
     primary key (lease, gate, key, queue)
 ) strict, without rowid;
