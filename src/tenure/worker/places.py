@@ -47,7 +47,7 @@ class AtGates:
             name = each.gate, each.key
             line = self._lines.setdefault(name, Line(name))
             line.most = each.most
-            admitted += self.following(line)
+            admitted += self._let_go(line)
             line_of.update(dict.fromkeys(each.jobs, line))
         for holding in holdings:
             found = line_of.get(holding.job.id)
@@ -67,15 +67,9 @@ class AtGates:
                 self._waiting_kinds[kind] += 1
         return admitted
 
-    def following(self, line: Line) -> list[Holding]:
-        """After one has ended there, or more may run: those that are let go by this."""
-        following = []
-        while line.waiting and line.running < line.most:
-            holding = line.waiting.popleft()
-            self._waiting_kinds[holding.task.kind] -= 1
-            holding.line = line
-            line.running += 1
-            following.append(holding)
+    def freed(self, line: Line) -> list[Holding]:
+        """One has ended there. Answers those that may run now."""
+        following = self._let_go(line)
         if not line.running and not line.waiting:
             self._lines.pop(line.name, None)
         return following
@@ -90,3 +84,13 @@ class AtGates:
                 del self._lines[line.name]
         self._waiting_kinds.subtract([holding.task.kind for holding in left])
         return left
+
+    def _let_go(self, line: Line) -> list[Holding]:
+        let_go = []
+        while line.waiting and line.running < line.most:
+            holding = line.waiting.popleft()
+            self._waiting_kinds[holding.task.kind] -= 1
+            holding.line = line
+            line.running += 1
+            let_go.append(holding)
+        return let_go

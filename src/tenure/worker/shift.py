@@ -345,7 +345,7 @@ class Shift:
         holding.line = None
         line.running -= 1
         if line.waiting or not line.running:
-            following = self._at_gates.following(line)
+            following = self._at_gates.freed(line)
             if following:
                 self._start(self._slots.admit(following))
 
