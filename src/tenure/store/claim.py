@@ -13,7 +13,7 @@ from tenure.job import Claimed, Lease, State, check_int, check_name, check_secon
 from tenure.store.gates import Passed, any_gates, pass_gates, passed_before
 from tenure.store.rows import Ending
 from tenure.store.session import Mode, Row, Scope, Tx, Wanted, for_all_tenants, to_json
-from tenure.store.settle import finish_jobs
+from tenure.store.settle import drop_leases, finish_jobs
 
 MAX_BLOCK = 10_000
 _VOID_ROUNDS = 1000
@@ -166,7 +166,7 @@ async def _cancel(tx: Tx, worker: str, rows: list[Row], now: datetime | None) ->
     tx.at(now)
     await finish_jobs(tx, [_cancelled(row) for row in rows])
     leases = sorted({row[_LEASE] for row in rows})
-    await tx.fetch("drop_leases", ids=to_json(leases), worker=worker)
+    await drop_leases(tx, leases, worker)
 
 
 def _check(worker: str, queues: Mapping[str, int], lease_seconds: float) -> None:
