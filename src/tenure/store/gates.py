@@ -137,7 +137,8 @@ async def pass_gates(tx: Tx, wanted: Wanted, *, first: bool) -> Passed:
 async def passed_before(tx: Tx, worker: str) -> Passed:
     """claim, repeated: what its first try, whose COMMIT got no answer, has taken."""
     rows = await tx.fetch("claimed_before", worker=worker, call=tx.call)
-    given = await tx.fetch("places_given", worker=worker, call=tx.call) if rows else []
+    leases = sorted({row[-2] for row in rows})
+    given = await tx.fetch("places_given", ids=to_json(leases)) if rows else []
     return Passed(
         rows,
         places=tuple(Places(gate, key, most, frozenset(ids)) for gate, key, ids, most in given),

@@ -227,10 +227,9 @@ select h.gate, case when g.keyed then h.key else '' end, h.ids,
        coalesce((select places from tenure.gate_share s
                  where s.gate = h.gate and s.worker = h.worker
                    and s.key = case when g.keyed then h.key else '' end), g.max_running)
-from tenure.lease l,
-     lateral (select * from tenure.gate_hold where lease = l.id offset 0) as h,
-     lateral (select * from tenure.gate where name = h.gate offset 0) as g
-where l.worker = :worker and l.call = :call and g.max_running is not null;
+from tenure.gate_hold h, lateral (select * from tenure.gate where name = h.gate offset 0) as g
+where h.lease = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
+  and g.max_running is not null;
 
 -- name: share_places
 -- claim: this worker has more jobs than places there: it runs no more of them at once.
