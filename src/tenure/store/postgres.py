@@ -188,14 +188,17 @@ class PostgresTx(Tx):
     async def take_gated(
         self, wanted: Wanted, lines: Sequence[Mapping[str, Any]]
     ) -> list[list[Row]]:
-        by_line: dict[Row, list[Row]] = {
-            (line["queue"], line["gate"], line["key"]): [] for line in lines
-        }
-        for row in await self.fetch(
+        several = len(lines) > 1
+        rows = await self.fetch(
             "take_gated", rows=to_json(lines), worker=wanted.worker, call=self.call,
-            lease_seconds=wanted.lease_seconds, ahead=wanted.ahead,
-        ):  # fmt: skip
-            by_line[row[-3:]].append(row[:-3])
+            lease_seconds=wanted.lease_seconds, ahead=wanted.ahead, several=several,
+        )  # fmt: skip
+        if not several:
+            return [[row[:-1] for row in rows]]
+        names = [_BETWEEN.join([line["queue"], line["gate"], line["key"]]) for line in lines]
+        by_line: dict[str, list[Row]] = {name: [] for name in names}
+        for row in rows:
+            by_line[row[-1]].append(row[:-1])
         return list(by_line.values())
 
     async def commit_late(self) -> None:

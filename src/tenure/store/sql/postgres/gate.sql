@@ -33,8 +33,9 @@ with freed as materialized (
     insert into tenure.turn (queue, gate, priority, key)
     select queue, gate, coalesce(priority, 0), key from freed
 )
-select distinct f.queue from freed f
-where f.priority is not null
+select distinct f.queue
+from (select queue, gate, bool_or(priority is not null) as waits from freed group by queue, gate) as f
+where f.waits
    or exists (select from tenure.turn t where t.queue = f.queue and t.gate = f.gate offset 0);
 
 -- name: open_gates
@@ -160,10 +161,10 @@ with gate as materialized (
 )
 select r.queue, r.gate, r.key, r.others, r.mine, r.live, r.share, r.here, k.tokens,
        extract(epoch from :now::timestamptz - k.filled_at)::double precision, r.turns::text, r.tickets,
-       (select json_agg(json_build_array(t.priority, t.place, t.suspect) order by t.priority, t.place)
+       (select '[[' || string_agg(t.priority || ',' || t.place || ',' || t.suspect::int, '],[') || ']]'
         from (select g.priority, g.place, g.suspect from tenure.gated g
               where g.queue = r.queue and g.gate = r.gate and g.key = r.key
-              order by g.priority, g.place limit r.tickets) as t)::text
+              order by g.priority, g.place limit r.tickets) as t)
 from head r left join lateral (
          select tokens, filled_at from tenure.bucket
          where gate = r.gate and key = case when r.keyed then r.key else '' end offset 0) as k on true
@@ -217,7 +218,7 @@ with spot as materialized (
 select f.queue, f.priority, f.place, f.id, f.token, f.task, f.args::text, f.tenant, f.attempts,
        f.max_attempts, f.crashes, timestamptz_send(f.created_at), f.timeout_seconds, f.retry::text,
        f.metadata::text, f.features, f.cancel_requested, b.lease, timestamptz_send(b.now),
-       f.queue, f.gate, f.key
+       case when :several then f.queue || e'\x1e' || f.gate || e'\x1e' || f.key end
 from found f left join block b on b.block = f.block and f.id is not null;
 
 -- name: places_given
