@@ -126,8 +126,9 @@ class SQLiteTx(Tx):
             await self.fetch("drop_gated", **name, **last)
             line_of.update(dict.fromkeys([(row[0], row[2]) for row in rows], n))
             taken += rows
-        by_line: list[list[Row]] = [[] for _ in lines]
-        for row in await self._put_on_leases(wanted, taken):
+        leased = await self._put_on_leases(wanted, taken)
+        by_line: list[list[Row]] = [leased] if len(lines) == 1 else [[] for _ in lines]
+        for row in leased if len(lines) > 1 else ():
             by_line[line_of[row[0], row[2]]].append(row)
         await self._each("hold_at_gates", list(_holds(wanted, lines, by_line)))
         return by_line
@@ -174,15 +175,12 @@ class SQLiteTx(Tx):
             ids = to_json([row[0] for row in rows])
             return await self._drop_live(await self.fetch("moved_jobs", ids=ids))
         moved: list[Row] = [(row[0], row[1], 0) for row in rows]
-        lines: list[Row] = []
-        [(any_featured, any_gated)] = await self.fetch("any_featured")
-        if any_featured:
+        kinds = await self.fetch("features_of_batch") if await self.fetch("any_featured") else []
+        if any(row[0] & ~_GATE for row in kinds):
             featured = {row[0]: row for row in await self.fetch("featured_in_batch")}
-            moved = [featured.get(row[0], row) for row in moved] if featured else moved
-        if any_gated:
-            lines = await self.fetch("lines_of_batch")
+            moved = [featured.get(row[0], row) for row in moved]
         await self.fetch("drop_batch")
-        return Moved(moved, lines)
+        return Moved(moved, sorted({row[1:] for row in kinds if row[0] & _GATE}))
 
     async def end_jobs(self, rows: str) -> Moved:
         return await self._drop_live(await self.fetch("finish", rows=rows))
@@ -241,6 +239,7 @@ def _for_rows(sql: str, count: int) -> str:
 _line_order = itemgetter(1, 2)  # of a ticket: priority, place
 _NO_KEY = (None, None, None, None)
 _KEY_UNTIL_STARTED = int(Feature.KEY_UNTIL_STARTED)
+_GATE = int(Feature.GATE)
 
 
 def _blocks(rows: list[Row]) -> list[list[Row]]:
