@@ -14,6 +14,7 @@ from bench.engine import (
     sqlite_claim_settle,
     sqlite_enqueue,
 )
+from bench.gates import drains
 from bench.harness import Result
 from bench.lab import Lab
 from bench.peers import (
@@ -100,6 +101,7 @@ BENCHMARKS = tuple(
         held_snapshot,
         history,
         footprint,
+        drains,
     )
 )
 

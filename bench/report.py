@@ -8,11 +8,12 @@ from pathlib import Path
 import msgspec
 
 from bench import plots
+from bench.gates.targets import TARGETS as GATE_TARGETS
 from bench.harness import Result
 from bench.peers.targets import TARGETS as PEER_TARGETS
 from bench.workloads.targets import TARGETS as WORKLOAD_TARGETS
 
-TARGETS = PEER_TARGETS | WORKLOAD_TARGETS
+TARGETS = PEER_TARGETS | WORKLOAD_TARGETS | GATE_TARGETS
 
 HEAD = "| figure | ours | unit | theirs | ratio | lowest..highest | wanted | |"
 RULE = "|---|--:|---|---|--:|---|---|---|"

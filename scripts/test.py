@@ -43,6 +43,7 @@ NAMED = (
     Part("worker", ("tests/worker",)),
     Part("crash", ("tests/crash",)),
     Part("chaos", ("tests/chaos",)),
+    Part("gates", ("tests/gates",)),
     Part("schedules", ("tests/schedules",)),
     Part("borrowing", ("tests/borrowing",)),
     Part("bells", ("tests/bells",)),

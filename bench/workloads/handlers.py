@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import struct
 import time
@@ -17,6 +18,9 @@ FLAKY = "mail.flaky"
 """Fails at its first attempt."""
 LATE = "mail.late"
 """Notes how many seconds after its due time it started."""
+WAIT = "mail.wait"
+"""Waits as long as a call over the network may take."""
+WAIT_SECONDS = 0.2
 NOTE = struct.Struct("d")
 
 
@@ -43,6 +47,10 @@ def declare(app: Tenure, kind: Kind, notes: str) -> None:
         job = current()
         if job is not None and job.attempt == 1:
             raise FirstTry
+
+    @app.task(name=WAIT)
+    async def wait(user_id: int, template: str, locale: str, to: str) -> None:  # noqa: ARG001
+        await asyncio.sleep(WAIT_SECONDS)
 
     file = os.open(notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tenure.app import Tenure
     from tenure.client import Handle
     from tenure.control import Cancel, Retry, Skip, Snooze
+    from tenure.gate import Gate
     from tenure.hooks import JobEvent
     from tenure.job import Job, State, Unique, Until
     from tenure.policy import Exponential, Fixed, Schedule
@@ -27,6 +28,7 @@ __all__ = [
     "Cancel",
     "Exponential",
     "Fixed",
+    "Gate",
     "Handle",
     "Job",
     "JobEvent",
@@ -53,6 +55,7 @@ _HOMES = {
     "app": ("Tenure",),
     "client": ("Handle",),
     "control": ("Cancel", "Retry", "Skip", "Snooze"),
+    "gate": ("Gate",),
     "hooks": ("JobEvent",),
     "job": ("Job", "State", "Unique", "Until"),
     "policy": ("Exponential", "Fixed", "Schedule"),

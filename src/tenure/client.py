@@ -26,11 +26,21 @@ from tenure.errors import (
     TenantMismatch,
     WaitTimeout,
 )
+from tenure.gate import GateWait, Limits
 from tenure.hooks import Hooks
 from tenure.job import Enqueued, Job, State, WorkerSeen, check_seconds
 from tenure.running import current
 from tenure.schedules import Schedules
-from tenure.store import AsyncStore, Store, inspect, open_async_store, open_store, operate, presence
+from tenure.store import (
+    AsyncStore,
+    Store,
+    inspect,
+    open_async_store,
+    open_store,
+    operate,
+    presence,
+)
+from tenure.store import gates as at_gates
 from tenure.store.enqueue import enqueue
 from tenure.store.session import Scope, drive
 from tenure.store.watched import Watcher
@@ -155,21 +165,30 @@ async def _wait(side: Side, id: int, *, timeout_seconds: float | None = None) ->
 async def _why(side: Side, id: int, *, now: datetime | None = None) -> str:
     """Where the job is, and why it does not run, in words."""
     job = await side.do(inspect.get, id, now=now)
-    workers, paused = None, None
+    workers, paused, wait = None, None, None
     if job.queue_paused:
         queues = await side.do(inspect.paused_queues, now=now)
         paused = next((queue.reason for queue in queues if queue.name == job.queue), None)
     elif job.state in (State.SCHEDULED, State.QUEUED):
         workers = await _workers(side, now)
+        wait = await _gate_wait(side, id, now) if job.gate is not None else None
     if now is None and job.state is State.SCHEDULED:
         now = (await side.do(inspect.about)).now  # due by the store's clock
-    return explain(job, now or datetime.now(UTC), workers=workers, paused=paused)
+    return explain(job, now or datetime.now(UTC), workers=workers, paused=paused, wait=wait)
 
 
 async def _workers(side: Side, now: datetime | None) -> list[WorkerSeen] | None:
     """The workers, if the caller may see them: a tenant may not."""
     try:
         return await side.do(presence.workers, now=now)
+    except TenantMismatch:
+        return None
+
+
+async def _gate_wait(side: Side, id: int, now: datetime | None) -> GateWait | None:
+    """How it stands at its gate, if the caller may see that: others stand there, too."""
+    try:
+        return await side.do(at_gates.gate_wait, id, now=now)
     except TenantMismatch:
         return None
 
@@ -236,6 +255,8 @@ class Client(TaskSet):
         self._shared_async_store: AsyncStore | None = None
         self._async_stores: dict[asyncio.AbstractEventLoop, AsyncStore] = {}
         self._workers = 0
+        self._undeclared: dict[str, Limits] = {}
+        """What the database has not been told of gates, except by workers."""
         self.hooks = Hooks()
         self.watcher: Watcher | None = None
         """Sees every operation of this application. Set it before the first one."""
@@ -280,6 +301,14 @@ class Client(TaskSet):
     paused_queues_async = _awaiting(inspect.paused_queues)
     about = _blocking(inspect.about)
     about_async = _awaiting(inspect.about)
+    gates = _blocking(at_gates.gates)
+    gates_async = _awaiting(at_gates.gates)
+    gate_lines = _blocking(at_gates.gate_lines)
+    gate_lines_async = _awaiting(at_gates.gate_lines)
+    set_gate = _blocking(at_gates.set_gate)
+    set_gate_async = _awaiting(at_gates.set_gate)
+    reset_gate = _blocking(at_gates.reset_gate)
+    reset_gate_async = _awaiting(at_gates.reset_gate)
     workers = _blocking(presence.workers)
     workers_async = _awaiting(presence.workers)
 
@@ -296,6 +325,8 @@ class Client(TaskSet):
     ) -> list[Handle[R]]:
         """Enqueue all of these calls, or none, in one transaction; one handle each, in order."""
         calls = _checked(calls)
+        if self._undeclared and on is None:
+            self._declare_gates()
         return self._handles(calls, self.store.run(enqueue, [c.job for c in calls], on=on))
 
     async def enqueue_many_async(
@@ -303,17 +334,32 @@ class Client(TaskSet):
     ) -> list[Handle[R]]:
         """Enqueue all of these calls, or none, in one transaction; one handle each, in order."""
         calls = _checked(calls)
+        if self._undeclared and on is None:
+            await self._declare_gates_async()
         enqueued = await self.async_store.run(enqueue, [c.job for c in calls], on=on)
         return self._handles(calls, enqueued)
 
     def _enqueue(self, call: Call[R], on: object | None) -> Handle[R]:
         """For a task: one call that it has just made."""
+        if self._undeclared and on is None:
+            self._declare_gates()
         [enqueued] = self.store.run(enqueue, [call.job], on=on)
         return Handle(self, call.task, enqueued)
 
     async def _enqueue_async(self, call: Call[R], on: object | None) -> Handle[R]:
+        if self._undeclared and on is None:
+            await self._declare_gates_async()
         [enqueued] = await self.async_store.run(enqueue, [call.job], on=on)
         return Handle(self, call.task, enqueued)
+
+    def _declare_gates(self) -> None:
+        """Before its first enqueue. Not in a caller's transaction, which may last for hours."""
+        self.whole_store.declare_gates(self._undeclared)
+        self._undeclared = {}
+
+    async def _declare_gates_async(self) -> None:
+        await self.whole_async_store.declare_gates(self._undeclared)
+        self._undeclared = {}
 
     def _handles(self, calls: list[Call[R]], enqueued: list[Enqueued]) -> list[Handle[R]]:
         return [
@@ -338,6 +384,7 @@ class Client(TaskSet):
     def add(self, task: Task[..., Any]) -> None:
         super().add(task)
         task.bind(self)
+        self._undeclared = self.declared_gates.copy()
 
     @property
     def url(self) -> str:
@@ -379,6 +426,7 @@ class Client(TaskSet):
             if self._store is None:
                 store = open_store(self.url, give_up_seconds=self._give_up_seconds)
                 self._store = self.watcher.watch(store) if self.watcher else store
+                self._undeclared = self.declared_gates.copy()
             return self._store
 
     @property
@@ -402,6 +450,7 @@ class Client(TaskSet):
                 opened = open_async_store(self.url, give_up_seconds=self._give_up_seconds)
                 opened = self.watcher.watch_async(opened) if self.watcher else opened
                 self._async_stores[loop] = opened
+                self._undeclared = self.declared_gates.copy()
             return self._async_stores[loop]
 
     def _close_ended_loops(self) -> None:

@@ -75,6 +75,8 @@ class Feature(IntFlag):
     """Its unique key is given back when it is claimed."""
     PARENTS = 16
     """It was enqueued with parents."""
+    GATE = 32
+    """It waits at a gate, and holds a place there while it runs."""
 
 
 class Until(StrEnum):
@@ -128,6 +130,9 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     retry: Json | None = None
     metadata: Json | None = None
     parents: tuple[int, ...] = ()
+    gate: str | None = None
+    gate_key: str | None = None
+    """Its line there, without the tenant. None: the one for all."""
 
     def __post_init__(self) -> None:
         # A million of these are made in a row: usual values pass without a function call.
@@ -151,6 +156,15 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             check_seconds("timeout_seconds", self.timeout_seconds, least=0.001)
         if self.parents != ():
             check_parents(self.parents)
+        if self.gate is not None or self.gate_key is not None:
+            self._check_gate()
+
+    def _check_gate(self) -> None:
+        if self.gate is None:
+            raise InvalidInput("gate_key goes with a gate; give both or none")
+        check_name("gate", self.gate)
+        if self.gate_key is not None:
+            check_text("gate_key", self.gate_key, MAX_KEY_BYTES)
 
     def _check_encoded(self) -> None:
         if self.metadata is not None:
@@ -200,6 +214,21 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     features: int
 
 
+class Places(msgspec.Struct, frozen=True):
+    """Places of a worker at a gate that limits how many jobs run.
+
+    It may have more jobs of this gate, or of this key, in hand, but runs no more than `most` of
+    them at once. What its last claim there has answered counts.
+    """
+
+    gate: str
+    key: str
+    """Empty where all keys share the limit."""
+    most: int
+    jobs: frozenset[int]
+    """The ids of those that came by this claim."""
+
+
 class Lease(msgspec.Struct, frozen=True):
     """One worker's hold on a block of jobs until `expires_at`, pushed out by heartbeats."""
 
@@ -208,6 +237,8 @@ class Lease(msgspec.Struct, frozen=True):
     claimed_at: datetime
     expires_at: datetime
     jobs: tuple[Claimed, ...]
+    places: tuple[Places, ...] = ()
+    """Where it has jobs that have passed a gate: how many of them may run at once."""
 
 
 class Beat(msgspec.Struct, frozen=True):
@@ -266,6 +297,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     unique_until: str | None
     result: str | None
     error: str | None
+    gate: str | None = None
+    gate_key: str | None = None
 
 
 class Event(msgspec.Struct, frozen=True):

@@ -102,6 +102,12 @@ class Signature:
                 )
         return data
 
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a call by name, those with a default too."""
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bound.arguments
+
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
         """The arguments by name. (`inspect` takes 6 microseconds for what is checked here in 1.)"""
         if self._is_simple and len(args) <= len(self._by_position):

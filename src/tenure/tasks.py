@@ -40,6 +40,7 @@ import msgspec
 from tenure.codec import encode
 from tenure.control import Instead
 from tenure.errors import InvalidInput, TenantMismatch
+from tenure.gate import Gate, Limits
 from tenure.job import (
     MAX_ATTEMPTS_LIMIT,
     MAX_PRIORITY,
@@ -83,6 +84,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     retry_on: tuple[type[BaseException], ...] = (Exception,)
     fail_on: tuple[type[BaseException], ...] = ()
     isolation: Isolation = "none"
+    gate: Gate | None = None
 
     def __post_init__(self) -> None:
         check_name("queue", self.queue)
@@ -97,6 +99,8 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.isolation not in ("none", "process"):
             raise InvalidInput(f'isolation must be "none" or "process", not {self.isolation!r}')
+        if not (self.gate is None or isinstance(self.gate, Gate)):
+            raise InvalidInput(f"gate takes Gate(name, ...), not {self.gate!r:.60}")
         for name in ("retry_on", "fail_on"):
             kinds = getattr(self, name)
             if not isinstance(kinds, tuple) or not all(_is_error(kind) for kind in kinds):
@@ -252,6 +256,10 @@ class Task(Generic[P, R]):
 
     def _call(self, args: Any, kwargs: Any, chosen: CallOptions) -> Call[R]:
         job = _new_job(self, self.signature.pack(args, kwargs), chosen)
+        gate = self.options_of_task.gate
+        if gate is not None:
+            line = gate.line_of(self.signature.arguments(args, kwargs))
+            job = msgspec.structs.replace(job, gate=gate.name, gate_key=line)
         return Call(self, job)
 
     def _client(self) -> Client:
@@ -311,6 +319,8 @@ class TaskSet:
 
     def __init__(self) -> None:
         self._tasks: dict[str, Task[..., Any]] = {}
+        self.declared_gates: dict[str, Limits] = {}
+        """What its tasks say of gates."""
         self._declared: dict[str, tuple[Timing, Task[..., Any] | Call[Any]]] = {}
 
     def __iter__(self) -> Iterator[Task[..., Any]]:
@@ -335,6 +345,7 @@ class TaskSet:
         retry_on: tuple[type[BaseException], ...] = (Exception,),
         fail_on: tuple[type[BaseException], ...] = (),
         isolation: Isolation = "none",
+        gate: Gate | None = None,
         **unknown: Never,
     ) -> "_Decorator":
         """Register the decorated function as a task: `@app.task()`, `@app.task(queue="mail")`."""
@@ -346,7 +357,7 @@ class TaskSet:
         options = TaskOptions(
             queue=queue, priority=priority, max_attempts=max_attempts,
             timeout_seconds=timeout_seconds, retry=retry, retry_on=retry_on, fail_on=fail_on,
-            isolation=isolation,
+            isolation=isolation, gate=gate,
         )  # fmt: skip
         return _Decorator(self, name, options)
 
@@ -407,6 +418,15 @@ class TaskSet:
         if known is not None and known is not task:
             raise InvalidInput(
                 f"two tasks are called {task.name}; give one of them name=... of its own"
+            )
+        gate = task.options_of_task.gate
+        if (
+            gate is not None
+            and self.declared_gates.setdefault(gate.name, gate.limits) != gate.limits
+        ):
+            raise InvalidInput(
+                f"task {task.name} says something else of gate {gate.name} than another task; use "
+                "one Gate for both"
             )
         self._tasks[task.name] = task
 

@@ -5,6 +5,7 @@ from datetime import datetime
 
 from tenure.codec import decode
 from tenure.errors import PayloadInvalid
+from tenure.gate import MAX_BEFORE, GateWait
 from tenure.job import Job, State, WorkerSeen
 from tenure.schedule import fired_by
 
@@ -12,25 +13,38 @@ _UNITS = (("days", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0))
 
 
 def explain(
-    job: Job, now: datetime, *, workers: Iterable[WorkerSeen] | None, paused: str | None
+    job: Job,
+    now: datetime,
+    *,
+    workers: Iterable[WorkerSeen] | None,
+    paused: str | None,
+    wait: GateWait | None = None,
 ) -> str:
-    """One sentence. `workers` is None for whom they are not to be seen; `paused` is why."""
+    """One sentence. `workers` is None for whom they are not to be seen; `paused` is why.
+
+    `wait` is how it stands at its gate.
+    """
     by = fired_by(job.metadata)
-    return _explain(job, now, workers, paused) + ("" if by is None else f"; enqueued by {by}")
+    what = _explain(job, now, workers, paused, wait)
+    return what + ("" if by is None else f"; enqueued by {by}")
 
 
 def _explain(
-    job: Job, now: datetime, workers: Iterable[WorkerSeen] | None, paused: str | None
+    job: Job,
+    now: datetime,
+    workers: Iterable[WorkerSeen] | None,
+    paused: str | None,
+    wait: GateWait | None,
 ) -> str:
     match job.state:
         case State.WAITING:
             what = "parent" if job.unfinished_parents == 1 else "parents"
             return f"waiting for {job.unfinished_parents} unfinished {what}"
         case State.SCHEDULED if job.due_at is not None and job.due_at > now:
-            wait = (job.due_at - now).total_seconds()
-            return f"due in {_about(wait)}, at {_when(job.due_at)}{_because(job)}"
+            left = (job.due_at - now).total_seconds()
+            return f"due in {_about(left)}, at {_when(job.due_at)}{_because(job)}"
         case State.SCHEDULED | State.QUEUED:
-            return _in_line(job, workers, paused)
+            return _in_line(job, workers, paused, wait)
         case State.RUNNING:
             asked = "; it was asked to stop" if job.cancel_requested else ""
             return f"running on {job.worker} since {_when(job.claimed_at)}{asked}"
@@ -38,8 +52,11 @@ def _explain(
             return f"{job.state} at {_when(job.finished_at)}{_because(job)}{told(job)}"
 
 
-def _in_line(job: Job, workers: Iterable[WorkerSeen] | None, paused: str | None) -> str:
-    since = f"in line in queue {job.queue} since {_when(job.due_at or job.queued_at)}"
+def _in_line(
+    job: Job, workers: Iterable[WorkerSeen] | None, paused: str | None, wait: GateWait | None
+) -> str:
+    at_gate = f" at gate {job.gate}" if job.gate is not None else ""
+    since = f"in line{at_gate} in queue {job.queue} since {_when(job.due_at or job.queued_at)}"
     if job.held:
         return f"held{_because(job)}; unhold it to let it run"
     if job.queue_paused:
@@ -55,7 +72,24 @@ def _in_line(job: Job, workers: Iterable[WorkerSeen] | None, paused: str | None)
         return f"{since}; no worker serves this queue: start one that does"
     if not any(job.task in worker.tasks for worker in serving):
         return f"{since}; no worker there knows task {job.task}: start one with this code"
+    if wait is not None and job.due_at is None:
+        return _at_gate(wait)
     return since + _because(job)
+
+
+def _at_gate(wait: GateWait) -> str:
+    limits = wait.limits
+    said = []
+    if limits.max_running is not None:
+        said.append(f"{wait.running} of {limits.max_running} running")
+    if limits.rate is not None:
+        seconds = wait.token_seconds
+        said.append(
+            "it may start now" if seconds <= 0 else f"the next may start in {seconds:.1f} s"
+        )
+    most = wait.before >= MAX_BEFORE
+    said.append(f"{MAX_BEFORE} or more before it" if most else f"{wait.before} before it")
+    return f"waits at gate {wait.gate}: {', '.join(said)}"
 
 
 def told(job: Job) -> str:

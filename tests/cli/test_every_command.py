@@ -9,10 +9,11 @@ import pytest
 
 from tenure.cli.main import cli
 from tests.cli import cases
+from tests.cli.gate_cases import GATE_CASES
 from tests.cli.schedule_cases import SCHEDULE_CASES
 from tests.cli.world import World
 
-CASES = cases.CASES | SCHEDULE_CASES
+CASES = cases.CASES | GATE_CASES | SCHEDULE_CASES
 ON_POSTGRES = ("db init", "db status", "db migrate", "db sql", "doctor", "ls", "enqueue", "worker",
                "top", "health", "prune", "errors", "bench", "schedule list", "schedule show",
                "schedule add", "schedule trigger")  # fmt: skip

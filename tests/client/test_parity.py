@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tenure import Handle, Running, Schedules, Task, Tenure
+from tenure import Gate, Handle, Running, Schedules, Task, Tenure
 from tenure.tasks import TunedTask
 
 # What does not touch the database, or belongs to one colour by its nature.
@@ -66,10 +66,10 @@ def test_both_colours_take_the_same_and_promise_the_same(kind: type, name: str) 
 
 @pytest.mark.parametrize("name", sorted(public(Tenure) - COLOURLESS["Tenure"]))
 def test_options_of_operations_are_given_by_name(name: str) -> None:
-    """At most an id, a queue, the calls or two times by position; everything else by name."""
+    """At most an id, a name, the calls or two times by position; everything else by name."""
     parameters = list(inspect.signature(getattr(Tenure, name)).parameters.values())[1:]
     by_position = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-    assert by_position in ([], ["id"], ["queue"], ["calls"], ["since", "until"])
+    assert by_position in ([], ["id"], ["queue"], ["name"], ["calls"], ["since", "until"])
 
 
 ID, LATER = object(), datetime.now(UTC) + timedelta(days=1)
@@ -97,6 +97,9 @@ STEPS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("paused_queues", (), {}),
     ("resume", ("other",), {}),
     ("prune", (), {}),
+    ("set_gate", ("narrow",), {"max_running": 3}),
+    ("gates", (), {"name": "narrow"}),
+    ("gate_lines", ("narrow",), {}),
 ]
 
 
@@ -105,6 +108,9 @@ def test_both_colours_do_the_same(app: Tenure) -> None:
 
     @app.task()
     def work() -> None: ...
+
+    @app.task(gate=Gate("narrow", max_running=1))
+    def pass_through() -> None: ...
 
     async def both() -> None:
         async with app:
@@ -118,9 +124,11 @@ def test_both_colours_do_the_same(app: Tenure) -> None:
                     app.pause("other")
                 awaited = await getattr(app, f"{name}_async")(*_about(other, args), **options)
                 assert _alike(blocked) == _alike(awaited), name
+            assert app.reset_gate("narrow")
+            assert not await app.reset_gate_async("narrow")
 
     asyncio.run(both())
-    tried = {"enqueue_many", "close", *(name for name, _, _ in STEPS)}
+    tried = {"enqueue_many", "close", "reset_gate", *(name for name, _, _ in STEPS)}
     assert tried == {name for kind, name in PAIRS if kind is Tenure}
 
 

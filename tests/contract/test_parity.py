@@ -15,11 +15,14 @@ from tenure.store.statements import TOPICS, Dialect, statements
 # The hot steps: each database takes its own statements here, behind one method of `Tx`.
 ONLY = {
     "postgres": {"insert_jobs", "copy_jobs", "copy_tickets", "highest_place",
-                 "lowest_places", "place_drawers", "notify"},
+                 "lowest_places", "place_drawers", "notify", "look_at_gates"},
     "sqlite": {"insert_job", "insert_tickets", "take_suspect", "drop_tickets", "drop_suspect",
                "insert_lease", "drop_started_keys",
                "held_lease", "open_batch", "add_to_batch", "drop_batch", "any_featured",
-               "moved_jobs", "drop_live", "line_signs"},
+               "moved_jobs", "drop_live", "line_signs", "set_gate_of", "due_turns",
+               "live_at_gate", "live_in_line", "passed_gate", "shares", "look_at_bucket",
+               "head_of_line", "drop_gated", "hold_at_gates", "featured_in_batch",
+               "features_of_batch"},
 }  # fmt: skip
 
 # Ways from a store to something else. An async store has no use for `in_threads`.
@@ -28,7 +31,7 @@ AROUND = {"for_tenant", "in_threads", "run", "bell"}
 # What is done to the store that is no transition of a job.
 OTHER_VERBS = {
     "extend", "pause", "resume", "prune", "progress", "checkpoint", "announce", "retire",
-    "copy", "every transition", "fire", "trigger", "schedule",
+    "copy", "every transition", "gate", "fire", "trigger", "schedule",
 }  # fmt: skip
 
 MUTATES = re.compile(r"(?:^|\()\s*(insert|update|delete|copy)\b", re.MULTILINE)

@@ -4,6 +4,9 @@
        its current token; no id is both live and in history
 4      no ticket, lease, event or note carries a token above its job's
 8      attempts never exceed max_attempts, and a live job has one left
+10     what counts at a gate is what runs; no more places are used than there are, unless somebody
+       has changed that by hand; whoever waits there will be looked at: its line has a turn, or
+       a job that writes one when it ends
 9      a unique key that ends with its job points to a live one, and each live job has its key
 12     a waiting job has an unfinished parent; an unfinished parent is live
 15     counts equal a recount of the rows
@@ -20,7 +23,8 @@ from tests.support.plain import Plain, Row
 
 JOB = (
     "id", "token", "queue", "priority", "place", "due_at", "parked", "held", "attempts",
-    "max_attempts", "tenant", "task", "unique_scope", "unique_key", "unique_until",
+    "max_attempts", "tenant", "task", "unique_scope", "unique_key", "unique_until", "gate",
+    "gate_key",
 )  # fmt: skip
 
 
@@ -49,6 +53,7 @@ def check(plain: Plain) -> None:
         _check_place(id, job)
     _check_keys(plain, live)
     _check_parents(plain, live)
+    _check_gates(plain, live)
     for table in ("event", "note"):
         for job_id, token in plain.table(table, ("job_id", "token")):
             assert token <= tokens.get(job_id, token), f"{table} of job {job_id} is from the future"
@@ -76,6 +81,17 @@ def _find_tickets(plain: Plain, live: dict[int, Live], tokens: dict[int, int]) -
             where = (job.row["queue"], job.row["priority"], job.row["place"])
             assert (queue, priority, place) == where, f"job {id} does not know its ticket"
             job.places.append("ready")
+    for queue, gate, key, priority, place, id, token in plain.table(
+        "gated", ("queue", "gate", "key", "priority", "place", "job_id", "token")
+    ):
+        assert token <= tokens.get(id, token), f"a ticket of job {id} is from the future"
+        job = live.get(id)
+        if job is not None and job.row["token"] == token:
+            names = ("queue", "gate", "gate_key", "priority", "place")
+            stands = tuple(job.row[name] for name in names)
+            here = (queue, gate, key, priority, place)
+            assert here == stands, f"job {id} does not know its ticket"
+            job.places.append("gated")
     for due_at, id, token in plain.table("due", ("due_at", "job_id", "token")):
         assert token <= tokens.get(id, token), f"a due ticket of job {id} is from the future"
         job = live.get(id)
@@ -100,8 +116,11 @@ def _check_place(id: int, job: Live) -> None:
     assert row["attempts"] < row["max_attempts"], f"live job {id} has no attempt left"
     assert row["parked"] != "held" or row["held"], f"job {id} is parked as held, but is not held"
     [place] = job.places
-    assert not (row["held"] and place in ("ready", "due")), f"held job {id} stands in line"
-    if place in ("ready", "lease"):
+    in_line = ("ready", "gated", "due")
+    assert not (row["held"] and place in in_line), f"held job {id} stands in line"
+    wrong = "ready" if row["gate"] is not None else "gated"
+    assert place != wrong, f"job {id} with the gate {row['gate']} is {place}"
+    if place in ("ready", "gated", "lease"):
         assert row["due_at"] is None, f"job {id} is {place} and has a due time"
 
 
@@ -134,8 +153,35 @@ def _check_parents(plain: Plain, live: dict[int, Live]) -> None:
     assert waiting <= unfinished, f"jobs {waiting - unfinished} wait for nobody"
 
 
+def _check_gates(plain: Plain, live: dict[int, Live]) -> None:
+    run = Counter(
+        (job.row["queue"], job.row["gate"], job.row["gate_key"])
+        for job in live.values()
+        if job.places == ["lease"] and job.row["gate"] is not None
+    )
+    holds: Counter[Row] = Counter()
+    for queue, gate, key, count in plain.table("gate_live", ("queue", "gate", "key", "live")):
+        holds[queue, gate, key] += count
+    assert +holds == run, f"past gates there are: {holds}, and these run: {run}"
+    lines = set(plain.table("gated", ("queue", "gate", "key")))
+    turns = set(plain.table("turn", ("queue", "gate", "key")))
+    assert lines <= turns | set(run), f"nobody will look at {lines - turns - set(run)}"
+    _check_limits(plain)
+
+
+def _check_limits(plain: Plain) -> None:
+    rows = plain.table("gate", ("name", "max_running", "by_hand"))
+    limits = {name: most for name, most, by_hand in rows if most and not by_hand}
+    used: Counter[Row] = Counter()
+    for gate, key, count in plain.table("gate_used", ("gate", "key", "used")):
+        used[gate, key] += count
+    for (gate, key), count in used.items():
+        assert count <= limits.get(gate, count), f"{count} run at gate {gate} {key!r}"
+
+
 _STATES = {
     "ready": "queued",
+    "gated": "queued",
     "due": "scheduled",
     "held": "queued",
     "parents": "waiting",

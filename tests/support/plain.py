@@ -31,6 +31,12 @@ TABLES = (
     "parent",
     "queue",
     "worker",
+    "gate",
+    "gated",
+    "turn",
+    "gate_hold",
+    "gate_share",
+    "bucket",
 )
 
 

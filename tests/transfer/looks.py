@@ -31,6 +31,7 @@ def told(store: Store, now: datetime) -> dict[str, object]:
         "live": store.count_live(now=now),
         "finished": store.count_finished(LONG_AGO, FAR_FUTURE, now=now),
         "paused": store.paused_queues(now=now),
+        "gates": store.gates(now=now),
         "schedules": store.list_schedules(now=now),
         "oldest": [(each.queue, each.since) for each in store.oldest_ready(now=now)],
     }
@@ -74,7 +75,8 @@ def rows(url: str) -> dict[str, list[Row]]:
             held[f"{table} to the letter"] = sorted(
                 plain.rows(f"select id, {texts} from tenure.{table}"), key=repr
             )
-    del held["lease"]
+    for apart in ("lease", "gate_hold", "turn", "bucket"):
+        del held[apart]
     return held
 
 

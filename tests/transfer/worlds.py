@@ -15,6 +15,7 @@ from random import Random
 from tenure import lifecycle
 from tenure.codec import encode
 from tenure.errors import JobNotFound, KeyTaken
+from tenure.gate import Limits
 from tenure.job import Claimed, Json, Unique, Until
 from tenure.policy import Fixed, dump_policy
 from tenure.schedule import Timing
@@ -32,7 +33,7 @@ def everything(store: Store, clock: Clock) -> None:
     """One scene per feature, at times with microseconds."""
     clock.advance(0.123456)
     for scene in (_lines, _values, _due, _tries, _crashes, _family, _holding, _keys, _notes, _stops,
-                  _operators, _pauses, _schedules):  # fmt: skip
+                  _operators, _pauses, _schedules, _gates):  # fmt: skip
         clock.advance(1.000001)
         scene(store, clock)
     clock.advance(1.5)
@@ -66,6 +67,18 @@ def _values(store: Store, clock: Clock) -> None:
         held = take_one(store, clock.advance(0.2), queue="results")
         settle(store, clock.now, lifecycle.succeed(held, encode(result), duration_seconds=1 / 3))
     run(store, clock.now, lambda held: lifecycle.succeed(held, ODD_JSON), queue="raw")
+
+
+def _gates(store: Store, clock: Clock) -> None:
+    allowed = {"wide": Limits(), "one": Limits(max_running=1, keyed=True),
+               "paced": Limits(rate=1 / 3, per_seconds=0.1, burst=100)}  # fmt: skip
+    store.declare_gates(allowed, now=clock.now)
+    store.set_gate("wide", max_running=1000, now=clock.now)
+    for gate in allowed:
+        add_many(store, clock.advance(0.1), 3, queue=gate, gate=gate, priority=2)
+        add(store, clock.advance(0.1), queue=gate, gate=gate, delay_seconds=5.0)
+        run(store, clock.advance(0.1), lifecycle.succeed, queue=gate)
+    store.hold(add(store, clock.now, queue="wide", gate="wide"), now=clock.now)
 
 
 def _due(store: Store, clock: Clock) -> None:

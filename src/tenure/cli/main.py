@@ -28,6 +28,7 @@ COMMANDS = {
     "move": ("tenure.cli.operate:move", "Change the queue, priority or due time of jobs."),
     "rm": ("tenure.cli.operate:rm", "Remove finished jobs for good."),
     "queues": ("tenure.cli.queues:queues", "Show queues; pause and resume them."),
+    "gate": ("tenure.cli.gate:gate", "Show gates; change what they allow."),
     "schedule": ("tenure.cli.schedule:schedule", "Show and change schedules; run one now."),
     "workers": ("tenure.cli.queues:workers", "Show the workers that are alive."),
     "stats": ("tenure.cli.queues:stats", "Count jobs by queue and state."),

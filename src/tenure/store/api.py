@@ -21,6 +21,15 @@ from tenure.store.bell import Bell
 from tenure.store.claim import claim
 from tenure.store.enqueue import enqueue
 from tenure.store.fire import fire
+from tenure.store.gates import (
+    declare_gates,
+    gate_lines,
+    gate_wait,
+    gates,
+    heal_gates,
+    reset_gate,
+    set_gate,
+)
 from tenure.store.inspect import (
     about,
     count_finished,
@@ -84,7 +93,7 @@ async def _close(scope: Scope) -> None:
 
 
 _READERS = frozenset(
-    {about, get, list_jobs, timeline, progress, workers, peek,
+    {about, get, list_jobs, timeline, progress, workers, peek, gates, gate_lines, gate_wait,
      count_live, count_finished, oldest_ready, paused_queues, get_schedule, list_schedules,
      schedule_runs}
 )  # fmt: skip
@@ -137,6 +146,13 @@ class Store:
     announce = _blocking(announce)
     retire = _blocking(retire)
     workers = _blocking(workers)
+    declare_gates = _blocking(declare_gates)
+    set_gate = _blocking(set_gate)
+    reset_gate = _blocking(reset_gate)
+    gates = _blocking(gates)
+    gate_lines = _blocking(gate_lines)
+    gate_wait = _blocking(gate_wait)
+    heal_gates = _blocking(heal_gates)
     fire = _blocking(fire)
     declare_schedules = _blocking(declare_schedules)
     add_schedule = _blocking(add_schedule)
@@ -242,6 +258,13 @@ class AsyncStore:
     announce = _awaiting(announce)
     retire = _awaiting(retire)
     workers = _awaiting(workers)
+    declare_gates = _awaiting(declare_gates)
+    set_gate = _awaiting(set_gate)
+    reset_gate = _awaiting(reset_gate)
+    gates = _awaiting(gates)
+    gate_lines = _awaiting(gate_lines)
+    gate_wait = _awaiting(gate_wait)
+    heal_gates = _awaiting(heal_gates)
     fire = _awaiting(fire)
     declare_schedules = _awaiting(declare_schedules)
     add_schedule = _awaiting(add_schedule)

@@ -1,10 +1,11 @@
-"""What a copy carries from store to store: jobs and what is known of them, keys, pauses, schedules.
+"""What a copy carries: jobs and what is known of them, keys, pauses, gates, schedules.
 
 Rows travel in a form of their own, the same for all stores: times are datetimes, flags are bools,
 JSON is text, to the letter. Whether two stores hold the same is whether these are equal.
 
 Not carried: leases and workers, of which there are none; void tickets; the story of jobs that are
-gone; the number of an event, which only says in which order the events of a job stand.
+gone; the number of an event, which only says in which order the events of a job stand; turns at
+gates, which are written anew, and tokens: buckets are full afterwards.
 """
 
 from abc import ABC, abstractmethod
@@ -28,7 +29,7 @@ _TIMES = frozenset(
      "tick_at", "fired_at"}
 )  # fmt: skip
 _LONG_AGO = LONG_AGO.isoformat()
-_FLAGS = frozenset({"held", "cancel_requested", "suspect", "triggered"})
+_FLAGS = frozenset({"held", "cancel_requested", "suspect", "triggered", "keyed", "by_hand"})
 
 
 class Table(NamedTuple):
@@ -68,7 +69,7 @@ JOB_TABLES: tuple[Table, ...] = (
         "job",
         """id token place created_at due_at queued_at timeout_seconds unique_seconds priority
         attempts max_attempts crashes features held cancel_requested tenant queue task args retry
-        metadata error reason parked unique_scope unique_key unique_until""",
+        metadata error reason parked unique_scope unique_key unique_until gate gate_key""",
     ),
     _table("ready", "job_id queue priority place token suspect"),
     _table("due", "job_id due_at token"),
@@ -76,17 +77,20 @@ JOB_TABLES: tuple[Table, ...] = (
         "history",
         """id token created_at claimed_at finished_at duration_seconds timeout_seconds
         unique_seconds state priority attempts max_attempts crashes features tenant queue task args
-        worker result error reason retry metadata unique_scope unique_key unique_until""",
+        worker result error reason retry metadata unique_scope unique_key unique_until gate
+        gate_key""",
     ),
     _table("event", "job_id at token kind worker call detail"),
     _table("note", "job_id token fraction message reported_at checkpoint saved_at"),
     _table("parent", "job_id parent_id parent_state"),
+    _table("gated", "job_id queue gate key priority place token suspect"),
 )
 """All that is known of a job. The first column is its id."""
 _LIVE, _FINISHED = 0, 3
 
 UNIQUE_KEYS = _table("unique_key", "tenant scope key job_id until fingerprint expires_at")
 QUEUES = _table("queue", "name paused_at reason")
+GATES = _table("gate", "name max_running rate per_seconds burst keyed by_hand declared")
 SCHEDULES = _table(
     "schedule",
     """tenant name next_at done_until last_at last_job_id created_at changed_at paused_at reason
@@ -204,6 +208,7 @@ def kinds(last_id: int = MAX_ID) -> tuple[Kind, ...]:
     """
     return (
         _Listed("paused queue", QUEUES, 1),
+        _Listed("gate", GATES, 1),
         _Listed("unique key", UNIQUE_KEYS, 3),
         Jobs(last_id),
         _Listed("tick", TICKS, 3),

@@ -1,16 +1,20 @@
 """claim: tickets are consumed in order, their jobs go on a lease, and a worker holds them."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from operator import itemgetter
 from typing import NamedTuple
 
+import msgspec
+
 from tenure.errors import InvalidInput
 from tenure.job import Claimed, Lease, State, check_int, check_name, check_seconds
+from tenure.store.gates import Passed, any_gates, pass_gates, passed_before
 from tenure.store.rows import Ending
 from tenure.store.session import Mode, Row, Scope, Tx, Wanted, for_all_tenants, to_json
-from tenure.store.settle import finish_jobs
+from tenure.store.settle import drop_leases, finish_jobs
 
 MAX_BLOCK = 10_000
 _VOID_ROUNDS = 1000
@@ -25,6 +29,8 @@ async def claim(
     *,
     lease_seconds: float = 30.0,
     ahead: bool = False,
+    new_places: int = MAX_BLOCK,
+    riders: float = 0.0,
     now: datetime | None = None,
 ) -> list[Lease]:
     """Take up to `queues[name]` jobs from each queue, by priority, then in order of their places.
@@ -33,17 +39,78 @@ async def claim(
     lease of their own each. An empty answer means that nothing was ready. With `ahead` the worker
     says that it has no free slot yet: should it die, even a job that is alone on its lease is not
     charged, unless it was reported started.
+
+    At gates with `max_running` it gets `new_places` at most: so many more it could run at once.
+    With each place that it has there so many `riders` may come along: jobs that start when another
+    one of the same gate has ended here. `Lease.places` says how many may run.
     """
     for_all_tenants("claim", scope.tenant)
     _check(worker, queues, lease_seconds)
-    wanted = Wanted(worker, queues, lease_seconds, ahead)
+    check_int("new_places", new_places, 0, MAX_BLOCK)
+    wanted = Wanted(worker, queues, lease_seconds, ahead, new_places, riders)
+    gates = scope.session.gates
+    if gates.there is None:
+        gates.there = await scope.transact(any_gates, Mode.READ)
+    turns = gates.turns
+    if turns.isdisjoint(queues):
+        leases = await _from_line(scope, wanted, now)
+        if turns.isdisjoint(queues):  # as nearly always
+            return leases
+        return leases + await _at_gates(scope, _rest(wanted, leases), now)
+    return await _past_gates(scope, wanted, now)
+
+
+async def _from_line(scope: Scope, wanted: Wanted, now: datetime | None) -> list[Lease]:
+    """Jobs without a gate. Notes for which queues there are others."""
+    turns = scope.session.gates.turns
     for _ in range(_VOID_ROUNDS):
         taken = await scope.transact(partial(_take, wanted=wanted, now=now), Mode.LONE)
+        turns.difference_update(wanted.queues)
+        turns.update(taken.turns)
         if taken.flagged:  # (!) finished as cancelled, not handed out
-            await scope.transact(partial(_cancel, worker=worker, rows=taken.flagged, now=now))
+            await _cancel_flagged(scope, wanted, taken, now)
         if taken.leases or not taken.tickets:
             return taken.leases
     return []  # (!) a claim that consumed only void tickets goes on at once, but not for ever
+
+
+async def _past_gates(scope: Scope, wanted: Wanted, now: datetime | None) -> list[Lease]:
+    """Of jobs at gates and of others, those that stand further ahead come first."""
+    passed = await _pass(scope, wanted, now, first=True)
+    leases = passed.leases
+    rest = _rest(wanted, leases)
+    if not rest.queues:
+        return leases
+    leases = leases + await _from_line(scope, rest, now)
+    rest = _rest(wanted, leases)
+    late = scope.session.gates.turns.difference(passed.looked_at)
+    rest = rest._replace(queues={q: n for q, n in rest.queues.items() if q in late})
+    return leases + await _at_gates(scope, rest, now)
+
+
+async def _at_gates(scope: Scope, wanted: Wanted, now: datetime | None) -> list[Lease]:
+    """Jobs that wait at gates, from what is left to be had."""
+    if not wanted.queues:
+        return []
+    return (await _pass(scope, wanted, now, first=False)).leases
+
+
+async def _pass(scope: Scope, wanted: Wanted, now: datetime | None, *, first: bool) -> "_Taken":
+    op = partial(_take_gated, wanted=wanted, now=now, first=first)
+    taken = await scope.transact(op, Mode.GATE)
+    if taken.flagged:
+        await _cancel_flagged(scope, wanted, taken, now)
+    return taken
+
+
+def _rest(wanted: Wanted, leases: list[Lease]) -> Wanted:
+    """What is still wanted. A claim takes at most one suspect: after that, nothing more."""
+    got = Counter([job.queue for lease in leases for job in lease.jobs])
+    free = wanted.new_places - got.total()
+    queues = {queue: most - got[queue] for queue, most in wanted.queues.items()}
+    queues = {queue: most for queue, most in queues.items() if most > 0}
+    has_suspect = any(lease.jobs[0].crashes for lease in leases)
+    return wanted._replace(queues={} if has_suspect else queues, new_places=max(0, free))
 
 
 class _Taken(NamedTuple):
@@ -52,20 +119,44 @@ class _Taken(NamedTuple):
     tickets: int
     leases: list[Lease]
     flagged: list[Row]
+    turns: Collection[str] = ()
+    """Queues at whose gates somebody waits."""
+    looked_at: Collection[str] = ()
+    """Queues at whose gates this round has looked."""
 
 
 async def _take(tx: Tx, wanted: Wanted, now: datetime | None) -> _Taken:
     tx.at(now)
-    rows = await _claimed_before(tx, wanted.worker) if tx.repeat else []
-    rows = sorted(rows or await tx.take_tickets(wanted), key=_line_order)
+    before = await passed_before(tx, wanted.worker) if tx.repeat else Passed([])
+    taken = _taken(tx, wanted, before if before.rows else Passed(await tx.take_tickets(wanted)))
+    if not tx.gates.there:
+        return taken
+    seen = await tx.fetch("peek_gates", queues=to_json([*wanted.queues]))
+    return taken._replace(turns=[queue for queue, waits, _ in seen if waits])
+
+
+async def _take_gated(tx: Tx, wanted: Wanted, now: datetime | None, first: bool) -> _Taken:
+    tx.at(now)
+    passed = await passed_before(tx, wanted.worker) if tx.repeat else Passed([])
+    if not passed.rows:
+        passed = await pass_gates(tx, wanted, first=first)
+    return _taken(tx, wanted, passed)._replace(looked_at=frozenset(passed.queues))
+
+
+def _taken(tx: Tx, wanted: Wanted, passed: Passed) -> _Taken:
+    rows = sorted(passed.rows, key=_line_order)
     flagged = [row for row in rows if row[_FLAG]]
     granted = [row for row in rows if row[_LEASE] is not None and not row[_FLAG]]
-    return _Taken(len(rows), _leases(tx, wanted, granted), flagged)
+    leases = _leases(tx, wanted, granted)
+    if passed.places:
+        leases = [msgspec.structs.replace(lease, places=passed.places) for lease in leases]
+    return _Taken(len(rows), leases, flagged)
 
 
-async def _claimed_before(tx: Tx, worker: str) -> list[Row]:
-    """The first try may have landed unanswered: its jobs are ours, and nobody else runs them."""
-    return await tx.fetch("claimed_before", worker=worker, call=tx.call)
+async def _cancel_flagged(
+    scope: Scope, wanted: Wanted, taken: _Taken, now: datetime | None
+) -> None:
+    await scope.transact(partial(_cancel, worker=wanted.worker, rows=taken.flagged, now=now))
 
 
 async def _cancel(tx: Tx, worker: str, rows: list[Row], now: datetime | None) -> None:
@@ -73,7 +164,7 @@ async def _cancel(tx: Tx, worker: str, rows: list[Row], now: datetime | None) ->
     tx.at(now)
     await finish_jobs(tx, [_cancelled(row) for row in rows])
     leases = sorted({row[_LEASE] for row in rows})
-    await tx.fetch("drop_leases", ids=to_json(leases), worker=worker)
+    await drop_leases(tx, leases, worker)
 
 
 def _check(worker: str, queues: Mapping[str, int], lease_seconds: float) -> None:

@@ -10,6 +10,7 @@ import msgspec
 from tenure.codec import fingerprint
 from tenure.errors import InvalidInput, JobNotFound, StoreBusy, TenantMismatch
 from tenure.job import Enqueued, Json, NewJob, Unique
+from tenure.store.gates import give_turns
 from tenure.store.session import Collided, Mode, Scope, Tx, to_json
 from tenure.store.settle import free_children
 
@@ -45,11 +46,12 @@ async def enqueue(
 
 
 def _mode(jobs: list[NewJob]) -> Mode:
-    """One job without a key and without parents is one statement: see `enqueue_in`.
+    """One job without a key, parents and a gate is one statement: see `enqueue_in`.
 
     (On PostgreSQL 3 round trips became 1, or 2 with a notification.)
     """
-    is_lone = len(jobs) == 1 and jobs[0].unique is None and not jobs[0].parents
+    [job, *others] = jobs
+    is_lone = not others and job.unique is None and not job.parents and job.gate is None
     return Mode.LONE if is_lone else Mode.WRITE
 
 
@@ -115,6 +117,15 @@ def stamp(job: NewJob, tenant: str | None) -> NewJob:
 async def _insert(tx: Tx, new: Numbered) -> None:
     for part in _chunks(new):
         await tx.insert_jobs(part)
+    special = [(id, job) for id, job in new if job.parents or job.gate is not None]
+    if special:
+        await _insert_special(tx, special)
+
+
+async def _insert_special(tx: Tx, new: Numbered) -> None:
+    gated = [id for id, job in new if job.gate is not None]
+    for part in _chunks(gated):
+        await give_turns(tx, part)
     children = {id: job for id, job in new if job.parents}
     if children:
         await _join_parents(tx, children)

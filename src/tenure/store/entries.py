@@ -86,6 +86,8 @@ class _Template(msgspec.Struct, frozen=True, omit_defaults=True):
     unique: Unique | None = None
     retry: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     metadata: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    gate: str | None = None
+    gate_key: str | None = None
 
 
 class Stored(NamedTuple):
@@ -227,7 +229,8 @@ def dump(job: NewJob) -> str:
     return to_json(
         _Template(
             job.task, msgspec.Raw(job.args), job.queue, job.priority, job.max_attempts,
-            job.timeout_seconds, job.unique, _raw(job.retry), _raw(job.metadata),
+            job.timeout_seconds, job.unique, _raw(job.retry), _raw(job.metadata), job.gate,
+            job.gate_key,
         )
     )  # fmt: skip
 
@@ -241,7 +244,7 @@ def job_of(tenant: str, text: str, by: FiredBy, due: datetime | None) -> NewJob:
         tenant=tenant, unique=t.unique, max_attempts=t.max_attempts,
         timeout_seconds=t.timeout_seconds,
         retry=Json(bytes(t.retry)) if isinstance(t.retry, msgspec.Raw) else None,
-        metadata=_with_origin(given, by),
+        metadata=_with_origin(given, by), gate=t.gate, gate_key=t.gate_key,
     )  # fmt: skip
 
 

@@ -178,7 +178,7 @@ def _job(tx: Tx, row: Row, holder: Row | None) -> Job:
         held=bool(row[19]), cancel_requested=bool(row[20]), queue_paused=bool(row[21]),
         unfinished_parents=row[22], timeout_seconds=row[23], retry=row[24], metadata=row[25],
         unique_scope=row[26], unique_key=row[27], unique_until=row[28], result=row[29],
-        error=row[30],
+        error=row[30], gate=row[31], gate_key=row[32],
     )  # fmt: skip
 
 

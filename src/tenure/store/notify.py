@@ -6,6 +6,7 @@ database, so there is
 - at most one per queue every 5 ms from one store: a worker that was woken looks again by then,
 - for tickets that will be due within a moment, which workers do not know of, one every 0.25 s: a
   worker that was woken looks often until then,
+- the same for places that come free at gates: the worker that has freed one looks by itself,
 - none when others stand in line just before ours (see the statement `notify`).
 A notification that the server refuses, because its queue is full, say, costs no commit: the
 operation is run again in silence.
@@ -28,6 +29,9 @@ MAX_REMEMBERED = 1000
 LANES_OF = frozenset({"insert_jobs", "put_in_line", "promote", "replay"})
 """They put tickets in line: the last columns of their rows are queue, priority and place. The place
 0 is that of a ticket that will be due soon."""
+
+QUEUES_OF = frozenset({"resume_queue", "turned_queues", "heal_turns"})
+"""They let somebody go on who stands in line already: their rows are queues."""
 
 Lane = tuple[str, int]
 
@@ -59,9 +63,11 @@ class News:
                     self.add(queue, priority, place)
                 elif place is not None:
                     self._due.add(queue)
-        elif statement == "resume_queue":
+        elif statement in QUEUES_OF:
             for (queue,) in rows:
                 self._lanes[queue, 0] = None  # whoever stands there already is the reason
+        elif statement in ("leave_gates", "stand_at_gates"):  # who frees a place looks by itself
+            self._due.update(queue for (queue,) in rows)
 
     def add(self, queue: str, priority: int, place: int) -> None:
         """A ticket was put in line. Only the first place of a lane counts."""

@@ -27,6 +27,7 @@ from tenure.job import (
 )
 from tenure.store.enqueue import key_row, take_keys
 from tenure.store.fire import KEEP_TICKS_SECONDS, forget_ticks
+from tenure.store.gates import put_in_line, stand_at_gates
 from tenure.store.presence import forget_dead
 from tenure.store.rows import Ending, Happening, Ticket
 from tenure.store.session import (
@@ -97,9 +98,7 @@ async def unhold(tx: Tx, id: int, *, now: datetime | None = None) -> bool:
     await tx.fetch("set_held", id=id, held=False, reason=None, park=False)
     if parked == "held":
         due = tx.time(tx.when_or_none(due_at))
-        await tx.fetch(
-            "put_in_line", rows=to_json([Ticket(id, token, due_at=due, reason="unheld")])
-        )
+        await put_in_line(tx, [Ticket(id, token, due_at=due, reason="unheld")])
     await add_events(tx, [Happening(id, token, "unheld", call=tx.call)])
     return True
 
@@ -142,7 +141,7 @@ async def move(
         ticket = Ticket(
             id, token, due_at=tx.time(due), reason="moved", queue=queue, priority=priority
         )
-        await tx.fetch("put_in_line", rows=to_json([ticket]))
+        await put_in_line(tx, [ticket])
     else:
         return False
     detail: dict[str, object] = {"queue": queue, "priority": priority}
@@ -167,7 +166,8 @@ async def replay(tx: Tx, id: int, *, now: datetime | None = None) -> bool:
     token = row[1]
     await _retake_key(tx, row)
     waiting = await tx.fetch("reopen_edges", id=id)
-    await tx.fetch("replay", id=id, features=Feature.CHILDREN if waiting else 0)
+    features = Feature.CHILDREN if waiting else 0
+    await stand_at_gates(tx, await tx.fetch("replay", id=id, features=features))
     await add_events(tx, [_ended(tx, row), Happening(id, token + 1, "replayed", call=tx.call)])
     return True
 
@@ -394,10 +394,18 @@ async def _final_state(tx: Tx, id: int) -> State:
 async def _take_ticket(tx: Tx, job: Row) -> bool:
     """Take the job's live ticket, from `due` first and then, in a later statement, from `ready`."""
     id, token, queue, priority, place, due_at = job[:6]
+    gate, key = job[9:]
     if due_at is not None and await tx.fetch("take_due_ticket", id=id, token=token, due_at=due_at):
         return True
     if place is None:
         return False
+    if gate is not None:
+        return bool(
+            await tx.fetch(
+                "take_gated_ticket", id=id, token=token, queue=queue, gate=gate, key=key,
+                priority=priority, place=place,
+            )
+        )  # fmt: skip
     return bool(
         await tx.fetch(
             "take_ready_ticket", id=id, token=token, queue=queue, priority=priority, place=place

@@ -20,6 +20,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, cast
 
+import msgspec
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
@@ -48,7 +49,9 @@ from tenure.store.rows import job_row, raw
 from tenure.store.session import (
     Collided,
     Done,
+    Gates,
     Mode,
+    Moved,
     Operation,
     R,
     Row,
@@ -77,7 +80,10 @@ _PLANNER = {
     "jit": "off",
 }
 _LOCK_SECONDS = 5.0
+_GATE_SECONDS = 5
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_BETWEEN = "\x1e"
+"""Between the names of a line: see `succeed`. No name has it: it is not printable."""
 _MIGRATION_LOCK = 7_364_881_223
 
 
@@ -160,13 +166,51 @@ class PostgresTx(Tx):
         self._floors.note_taken({(row[0], row[1]) for row in rows}, len(rows))
         return rows
 
+    async def open_gates(self, queues: Collection[str]) -> list[Row]:
+        rows = await self.fetch(
+            "open_gates", queues=to_json([{"name": name} for name in queues]),
+            ranges=self._floors.ranges(queues, all_of_it=False),
+        )  # fmt: skip
+        if rows:
+            self._now = rows[0][-1]
+        return rows
+
+    async def look_at_gates(self, wanted: Wanted, rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+        found = await self.fetch(
+            "look_at_gates", rows=to_json(rows), worker=wanted.worker, free=wanted.new_places
+        )
+        decode = msgspec.json.decode
+        return [
+            (*row, decode(turns), most, decode(tickets or "[]"))
+            for *row, turns, most, tickets in found
+        ]
+
+    async def take_gated(
+        self, wanted: Wanted, lines: Sequence[Mapping[str, Any]]
+    ) -> list[list[Row]]:
+        several = len(lines) > 1
+        rows = await self.fetch(
+            "take_gated", rows=to_json(lines), worker=wanted.worker, call=self.call,
+            lease_seconds=wanted.lease_seconds, ahead=wanted.ahead, several=several,
+        )  # fmt: skip
+        if not several:
+            return [[row[:-1] for row in rows]]
+        names = [_BETWEEN.join([line["queue"], line["gate"], line["key"]]) for line in lines]
+        by_line: dict[str, list[Row]] = {name: [] for name in names}
+        for row in rows:
+            by_line[row[-1]].append(row[:-1])
+        return list(by_line.values())
+
+    async def commit_late(self) -> None:
+        await self._wire.script("set local synchronous_commit = off")
+
     async def peek(self, queues: Collection[str]) -> Row:
         ranges = self._floors.ranges(queues, all_of_it=False)
         [(ready, due_seconds, expired)] = await self.fetch("peek", ranges=ranges)
         # What nobody may have seen for a while counts as ready: the claim will look everywhere.
         return {*ready, *self._floors.overdue(queues)}, due_seconds, expired
 
-    async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> list[Row]:
+    async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> Moved:
         groups = []
         for lease, jobs in by_lease.items():
             ids, tokens, durations, results = zip(*jobs, strict=True)
@@ -174,14 +218,20 @@ class PostgresTx(Tx):
             if any(results):
                 group["results"] = [raw(result) for result in results]
             groups.append(group)
-        return await self.fetch("succeed", rows=to_json(groups), worker=worker)
+        return _moved(await self.fetch("succeed", rows=to_json(groups), worker=worker))
 
-    async def end_jobs(self, rows: str) -> list[Row]:
-        return await self.fetch("finish", rows=rows)
+    async def end_jobs(self, rows: str) -> Moved:
+        return _moved(await self.fetch("finish", rows=rows))
 
     async def write_rows(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
         [sql] = self._sql[statement]
         await self._wire.copy(sql, ["".join([line(row) for row in rows])])
+
+
+def _moved(rows: list[Row]) -> Moved:
+    lines = {line for _, _, _, line in rows}
+    lines.discard(None)
+    return Moved(rows, [tuple(line.split(_BETWEEN)) for line in lines])
 
 
 class BorrowedTx(PostgresTx):
@@ -260,6 +310,7 @@ class Postgres(Session):
         self._idle: list[Wire] = []
         self._ids: deque[int] = deque()
         self.floors = Floors()
+        self.gates = Gates()
 
     def _notice_fork(self) -> None:
         if self._pid != os.getpid():
@@ -301,6 +352,7 @@ class Postgres(Session):
         try:
             tx = PostgresTx(wire, self._sql, self.floors, prepare=not self._pooler)
             tx.call, tx.repeat, tx.collided = call.name, call.repeat, call.collided
+            tx.gates = self.gates
             if mode is Mode.GLANCE and not self._pooler:
                 return await op(tx)
             if mode is Mode.LONE and not (self._pooler or self._commits_late or call.repeat):
@@ -360,13 +412,15 @@ class Postgres(Session):
         parts = ["begin"]
         if mode is Mode.READ:
             parts = ["begin isolation level repeatable read read only"]
+        if mode is Mode.GATE:  # who is stopped while it has gates locked stops all others there
+            parts.append(f"set local idle_in_transaction_session_timeout = '{_GATE_SECONDS}s'")
         if mode is Mode.BEAT:
             parts.append("set local synchronous_commit = off")
         elif mode is not Mode.READ and self._commits_late:  # the user's default is not our promise
             parts.append("set local synchronous_commit = on")
         if self._pooler:
             settings = (_PLANNER if mode is not Mode.READ else {}) | self._limits
-            parts += [f"set local {name} = '{value}'" for name, value in settings.items()]
+            parts[1:1] = [f"set local {name} = '{value}'" for name, value in settings.items()]
         elif mode is Mode.READ:
             parts += [
                 f"set local {name} = 'on'" for name in ("enable_hashjoin", "enable_mergejoin")
@@ -390,6 +444,7 @@ class Postgres(Session):
         lent = await unwrap(connection, blocking=blocking)
         tx = BorrowedTx(wire_of(lent, blocking=blocking), self._sql, lent)
         tx.news = self._notifier.news(calm=False)
+        tx.gates = self.gates
         return tx
 
     def bell(self, ring: Ring) -> Bell:
@@ -469,6 +524,7 @@ class Postgres(Session):
         """A connection to a server that has our schema. Ids and floors of another are forgotten."""
         wire = await self._connect(deadline)
         self.floors.reset()
+        self.gates.there = None
         self._ids.clear()
         try:
             await self._check(wire)

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from tenure.gate import line_name
 from tenure.job import Feature, NewJob, State, Until
 
 
@@ -26,6 +27,8 @@ class JobRow(msgspec.Struct, omit_defaults=True, gc=False):
     unique_key: str | None = None
     unique_until: str | None = None
     unique_seconds: float | None = None
+    gate: str | None = None
+    gate_key: str | None = None
 
 
 def job_row(id: int, job: NewJob, due_at: object) -> JobRow:
@@ -38,6 +41,8 @@ def job_row(id: int, job: NewJob, due_at: object) -> JobRow:
     if job.unique is not None:
         row.unique_scope, row.unique_key = job.unique.scope or job.task, job.unique.key
         row.unique_until, row.unique_seconds = job.unique.until, job.unique.period_seconds
+    if job.gate is not None:
+        row.gate, row.gate_key = job.gate, line_name(job.tenant, job.gate_key)
     return row
 
 
@@ -51,6 +56,7 @@ def is_plain(job: NewJob) -> bool:
         and job.timeout_seconds is None
         and job.metadata is None
         and not job.parents
+        and job.gate is None
     )
 
 
@@ -63,6 +69,8 @@ def features_of(job: NewJob) -> int:
             features |= Feature.KEY_UNTIL_STARTED
     if job.parents:
         features |= Feature.PARENTS
+    if job.gate is not None:
+        features |= Feature.GATE
     return features
 
 

@@ -8,6 +8,7 @@ one step. (Driving a coroutine this way costs about 5 microseconds.)
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, auto
 from functools import wraps
@@ -37,6 +38,8 @@ class Mode(Enum):
     """Reads with a single statement, and costs no more than that."""
     WRITE = auto()
     """Survives power loss once it has answered."""
+    GATE = auto()
+    """The same for a claim that has gates locked: it does not think for long while it has."""
     LONE = auto()
     """The same for an operation of one statement, or of several that may each land alone. One that
     got no answer is repeated in a transaction that can be undone."""
@@ -47,13 +50,35 @@ class Mode(Enum):
 class Wanted(NamedTuple):
     """What a worker asks for: so many jobs of each queue, on leases of this length.
 
-    `ahead`: it has no free slot for them yet.
+    `ahead`: it has no free slot for them yet. `new_places`: so many jobs more it could run at once,
+    `riders`: and so many may come along with each place that it has at a gate.
     """
 
     worker: str
     queues: Mapping[str, int]
     lease_seconds: float
     ahead: bool
+    new_places: int
+    riders: float
+
+
+class Moved(NamedTuple):
+    """Jobs that have just moved to history: (id, token, features) of each; features that are all
+    seen to need not be told. And the lines at gates, (queue, gate, key), in which attempts ended.
+    """
+
+    jobs: list[Row]
+    lines: Collection[Row] = ()
+
+
+@dataclass(slots=True)
+class Gates:
+    """What a session knows of gates, so that nobody pays for them where there are none."""
+
+    there: bool | None = None
+    """Are there any? None: it has not looked. `heal_gates` notices what others have declared."""
+    turns: set[str] = field(default_factory=set)
+    """The queues at whose gates somebody waited when a claim last looked."""
 
 
 class Tx(ABC):
@@ -61,6 +86,7 @@ class Tx(ABC):
     so it may have landed; `collided`: the repeat met rows that only the first try can have made."""
 
     tenant: str | None = None
+    gates: Gates
     repeat: bool = False
     collided: bool = False
     waited_seconds: float = 0.0
@@ -95,18 +121,42 @@ class Tx(ABC):
         """
 
     @abstractmethod
+    async def open_gates(self, queues: Collection[str]) -> list[Row]:
+        """claim: lock the gates at which somebody waits in these queues, those that are free.
+
+        Rows: queue, gate, the columns of its limits, priority and place of the head of the queue's
+        line of jobs without a gate, the time, which is that of all statements from here on.
+        """
+
+    @abstractmethod
+    async def look_at_gates(self, wanted: Wanted, rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+        """claim: the lines whose turn it is at gates that are locked.
+
+        Rows: queue, gate, key, the places that others use and that this worker uses, its jobs that
+        have passed, its share, how many jobs of the same line run, the tokens and how old they are,
+        the turns, how many tickets were asked for, and the tickets.
+        """
+
+    @abstractmethod
+    async def take_gated(
+        self, wanted: Wanted, lines: Sequence[Mapping[str, Any]]
+    ) -> list[list[Row]]:
+        """claim: the same as `take_tickets` for so many tickets at the head of each line, up to the
+        last one. Answers for each line."""
+
+    async def commit_late(self) -> None:  # noqa: B027 - where nothing was written, nothing is waited for
+        """What this transaction has written may be forgotten by a crash of the database."""
+
+    @abstractmethod
     async def peek(self, queues: Collection[str]) -> Row:
         """peek: the queues in which tickets stand, the time until the next is due, a dead lease."""
 
     @abstractmethod
-    async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> list[Row]:
-        """succeed: move these jobs to history, where the worker has the lease that it presents.
-
-        Answers (id, token, features) of the jobs that moved.
-        """
+    async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> Moved:
+        """succeed: move these jobs to history, where the worker has the lease that it presents."""
 
     @abstractmethod
-    async def end_jobs(self, rows: str) -> list[Row]:
+    async def end_jobs(self, rows: str) -> Moved:
         """fail, skip, abort, cancel, sweep: the same for rows of `finish`."""
 
     @abstractmethod
@@ -154,6 +204,8 @@ class Joint(Protocol[R]):
 
 class Session(ABC):
     """Opens transactions on one database."""
+
+    gates: "Gates"
 
     @abstractmethod
     async def transact(self, op: Operation[R], mode: Mode = Mode.WRITE) -> R:

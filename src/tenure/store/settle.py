@@ -22,6 +22,7 @@ from tenure.lifecycle import (
     after_parents,
     after_settlement,
 )
+from tenure.store.gates import leave_gates, put_in_line
 from tenure.store.rows import Ending, Happening, Ticket, raw
 from tenure.store.session import Done, Mode, Row, Scope, Tx, for_all_tenants, to_json, transaction
 
@@ -33,6 +34,7 @@ _SETTLED = " ".join([*EVENT_OF.values(), "succeeded", "failed", "cancelled", "sk
 
 # Plain numbers: masking an int with an IntFlag costs a microsecond per job.
 _KEY, _NOTES, _CHILDREN = int(Feature.KEY), int(Feature.NOTES), int(Feature.CHILDREN)
+_TO_LET_GO = _KEY | _NOTES | _CHILDREN
 
 
 _by_id = attrgetter("id")
@@ -148,10 +150,18 @@ async def _settle(
     if len(landed) < len(batch) and read_back:
         landed |= await _landed_before(tx, worker, [key for key in batch if key not in landed])
     if done_leases:
-        await tx.fetch("drop_leases", ids=to_json(list(done_leases)), worker=worker)
+        await drop_leases(tx, done_leases, worker)
     if len(landed) == len(batch):
         return [LANDED] * len(settlements)
     return [LANDED if (s.id, s.token) in landed else STALE for s in settlements]
+
+
+async def drop_leases(tx: Tx, ids: Sequence[int], worker: str) -> None:
+    """Remove leases on which nothing is live any more. `heal_gates` finds what is left at gates."""
+    leases = to_json(list(ids))
+    await tx.fetch("drop_leases", ids=leases, worker=worker)
+    if tx.gates.there:
+        await tx.fetch("drop_holds", ids=leases)
 
 
 async def _landed_before(
@@ -182,7 +192,7 @@ async def _settle_others(
             events.append(_requeued(tx, settlement, worker, claimed_at))
     landed = await finish_jobs(tx, endings)
     if tickets:
-        await tx.fetch("put_in_line", rows=to_json(tickets))
+        await put_in_line(tx, tickets)
         await add_events(tx, events)
         landed |= {(ticket.id, ticket.token) for ticket in tickets}
     return landed
@@ -196,10 +206,12 @@ async def _succeed(tx: Tx, worker: str, batch: list[Settlement]) -> set[tuple[in
         result = None if s.result == b"null" else s.result
         by_lease[s.lease].append((s.id, s.token, s.duration_seconds, result))
     moved = await tx.succeed_jobs(worker, by_lease)
-    finished = [(id, features, State.SUCCEEDED) for id, _, features in moved if features]
+    if moved.lines:
+        await leave_gates(tx, moved.lines)
+    finished = [(row[0], row[2], State.SUCCEEDED) for row in moved.jobs if row[2] & _TO_LET_GO]
     if finished:
         await free_children(tx, await _let_go(tx, finished))
-    return {(id, token) for id, token, _ in moved}
+    return {(row[0], row[1]) for row in moved.jobs}
 
 
 async def finish_jobs(tx: Tx, endings: list[Ending]) -> set[tuple[int, int]]:
@@ -215,12 +227,14 @@ async def _finish(tx: Tx, endings: list[Ending]) -> tuple[set[tuple[int, int]], 
         return set(), []
     by_id = {ending.id: ending for ending in endings}
     moved = await tx.end_jobs(to_json(endings))
-    finished = [(id, features, by_id[id].state) for id, _, features in moved if features]
-    return {(id, token) for id, token, _ in moved}, await _let_go(tx, finished)
+    if moved.lines:
+        await leave_gates(tx, moved.lines)
+    finished = [(row[0], row[2], by_id[row[0]].state) for row in moved.jobs if row[2] & _TO_LET_GO]
+    return {(row[0], row[1]) for row in moved.jobs}, await _let_go(tx, finished)
 
 
 async def _let_go(tx: Tx, finished: list[tuple[int, int, State]]) -> list[int]:
-    """Give back keys, drop notes, note the end on the edges. Answers the children."""
+    """Give back keys, drop notes, tell children. Answers the children."""
     keyed = [id for id, features, _ in finished if features & _KEY]
     if keyed:
         await tx.fetch("release_keys", ids=to_json(keyed))
@@ -271,7 +285,7 @@ async def _free_or_end(tx: Tx, ids: list[int]) -> list[Ending]:
             due = tx.time(tx.when_or_none(due_at))
             tickets.append(Ticket(id, token, due_at=due, reason=move.reason))
     if tickets:
-        await tx.fetch("put_in_line", rows=to_json(tickets))
+        await put_in_line(tx, tickets)
         await add_events(tx, [Happening(t.id, t.token, "freed") for t in tickets])
     return endings
 

@@ -27,6 +27,7 @@ from tenure.store.bell import Bell, Ring
 from tenure.store.bell_sqlite import SQLiteBell
 from tenure.store.boot import Clock, boot_id
 from tenure.store.session import (
+    Gates,
     Joint,
     Mode,
     Operation,
@@ -103,6 +104,7 @@ class SQLite(Session):
         self._file: tuple[int, int] | None = None
         self._processes: list[_Process] = [_Process()]  # of this process and of its ancestors
         self._closed = False
+        self.gates = Gates()
         _sessions.add(self)
         try:
             with _fork_lock:  # threads that open one file must not take each other for strangers
@@ -156,7 +158,9 @@ class SQLite(Session):
             raise InvalidInput(
                 "on= takes a sqlite3.Connection to the file of a store opened with ?driver=sqlite3"
             )
-        return await borrowed_tx(connection, self.path, self._clock, blocking=blocking)
+        tx = await borrowed_tx(connection, self.path, self._clock, blocking=blocking)
+        tx.gates = self.gates
+        return tx
 
     async def migrate(self) -> int:
         process = self._process()
@@ -358,6 +362,7 @@ class SQLite(Session):
     def _run(self, connection: Connection, op: Operation[R], waited: float) -> R:
         tx = SQLiteTx(connection, self.path, self._clock)
         tx.waited_seconds = waited
+        tx.gates = self.gates
         return drive(op(tx))  # type: ignore[arg-type]
 
     def _write(self, process: _Process, group: Group, body: Callable[[Connection, float], R]) -> R:

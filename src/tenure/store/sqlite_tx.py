@@ -1,7 +1,7 @@
 """One open transaction on a SQLite file: the statements of the hot steps, row by row or in bulk."""
 
 import sqlite3
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
 from itertools import chain
@@ -11,11 +11,13 @@ from typing import Any
 import apsw
 import msgspec
 
+from tenure.gate import line_name
 from tenure.job import Feature, Json, NewJob, Unique
 from tenure.store import sqlite_driver as driver
 from tenure.store.boot import EPOCH, MICROSECOND, Clock
+from tenure.store.gates_sqlite import look_at_gates
 from tenure.store.rows import features_of, is_plain
-from tenure.store.session import Done, Row, Tx, Wanted, given_time, to_json
+from tenure.store.session import Done, Moved, Row, Tx, Wanted, given_time, to_json
 from tenure.store.sqlite_driver import Connection
 from tenure.store.statements import statements
 
@@ -56,7 +58,7 @@ class SQLiteTx(Tx):
         """Row by row with bound values: three times as fast here as taking a JSON batch apart."""
         now: int = self._now["now"]
         [(last,)] = await self.fetch("draw_places", count=len(jobs))
-        rows = []
+        rows, gated = [], []
         for place, (id, job) in enumerate(jobs, last - len(jobs) + 1):
             if is_plain(job):
                 rows.append(
@@ -66,14 +68,20 @@ class SQLiteTx(Tx):
                 continue
             due = self._due(job, now)
             key = _NO_KEY if job.unique is None else _key(job, job.unique)
+            stands = due is None and not job.parents
+            if job.gate is not None:
+                line = line_name(job.tenant, job.gate_key)
+                gated.append((job.gate, line, place if stands else None, id))
             rows.append(
-                (id, None if due is not None or job.parents else place, now, due,
+                (id, place if stands and job.gate is None else None, now, due,
                  job.timeout_seconds, job.priority, job.max_attempts, features_of(job), job.tenant,
                  job.queue, job.task, job.args.decode(), _text(job.retry), _text(job.metadata),
                  "parents" if job.parents else None, *key)
             )  # fmt: skip
         await self._insert("insert_job", rows)
         await self.fetch("insert_tickets", first=jobs[0][0], last=jobs[-1][0])
+        if gated:
+            await self._each("set_gate_of", gated)
 
     def _due(self, job: NewJob, now: int) -> int | None:
         """The due time in microseconds, or None when the job may stand in line at once."""
@@ -100,6 +108,31 @@ class SQLiteTx(Tx):
             taken += rows
         return await self._put_on_leases(wanted, taken)
 
+    async def open_gates(self, queues: Collection[str]) -> list[Row]:
+        return [row for queue in queues for row in await self.fetch("open_gates", queue=queue)]
+
+    async def look_at_gates(self, wanted: Wanted, rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+        return await look_at_gates(self, wanted, rows)
+
+    async def take_gated(
+        self, wanted: Wanted, lines: Sequence[Mapping[str, Any]]
+    ) -> list[list[Row]]:
+        taken: list[Row] = []
+        line_of: dict[tuple[str, int], int] = {}
+        for n, line in enumerate(lines):
+            name = {"queue": line["queue"], "gate": line["gate"], "key": line["key"]}
+            last = {"priority": line["priority"], "place": line["place"]}
+            rows = await self.fetch("take_gated", **name, **last)
+            await self.fetch("drop_gated", **name, **last)
+            line_of.update(dict.fromkeys([(row[0], row[2]) for row in rows], n))
+            taken += rows
+        leased = await self._put_on_leases(wanted, taken)
+        by_line: list[list[Row]] = [leased] if len(lines) == 1 else [[] for _ in lines]
+        for row in leased if len(lines) > 1 else ():
+            by_line[line_of[row[0], row[2]]].append(row)
+        await self._each("hold_at_gates", list(_holds(wanted, lines, by_line)))
+        return by_line
+
     async def _put_on_leases(self, wanted: Wanted, taken: list[Row]) -> list[Row]:
         live = [row for row in sorted(taken, key=_line_order) if row[3] is not None]
         rows = [(*row[:17], None, None) for row in taken if row[3] is None]
@@ -122,7 +155,7 @@ class SQLiteTx(Tx):
         due_seconds = None if due_microseconds is None else due_microseconds / 1e6
         return set(msgspec.json.decode(ready)), due_seconds, bool(expired)
 
-    async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> list[Row]:
+    async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> Moved:
         """Through a table in memory: half the cost of a JSON batch answered by RETURNING."""
         rows: list[tuple[object, ...]] = []
         for lease, jobs in by_lease.items():
@@ -132,30 +165,35 @@ class SQLiteTx(Tx):
                     for id, token, duration, result in jobs
                 ]
         if not rows:
-            return []
+            return Moved([])
         await self.fetch("open_batch")
         await self._each("add_to_batch", rows)
         before = driver.total_changes(self._connection)
         await self.fetch("succeed", worker=worker)
         changed = driver.total_changes(self._connection) - before
-        if changed < len(rows) or await self.fetch("any_featured"):
-            moved = await self.fetch("moved_jobs", ids=to_json([row[0] for row in rows]))
-            await self._drop_live(moved)
-            return moved
+        if changed < len(rows):
+            ids = to_json([row[0] for row in rows])
+            return await self._drop_live(await self.fetch("moved_jobs", ids=ids))
+        moved: list[Row] = [(row[0], row[1], 0) for row in rows]
+        kinds = await self.fetch("features_of_batch") if await self.fetch("any_featured") else []
+        if any(row[0] & ~_GATE for row in kinds):
+            featured = {row[0]: row for row in await self.fetch("featured_in_batch")}
+            moved = [featured.get(row[0], row) for row in moved]
         await self.fetch("drop_batch")
-        return [(row[0], row[1], 0) for row in rows]
+        return Moved(moved, sorted({row[1:] for row in kinds if row[0] & _GATE}))
 
-    async def end_jobs(self, rows: str) -> list[Row]:
-        moved = await self.fetch("finish", rows=rows)
-        await self._drop_live(moved)
-        return moved
+    async def end_jobs(self, rows: str) -> Moved:
+        return await self._drop_live(await self.fetch("finish", rows=rows))
 
     async def write_rows(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
         await self._each(statement, rows)
 
-    async def _drop_live(self, moved: list[Row]) -> None:
+    async def _drop_live(self, moved: list[Row]) -> Moved:
+        """Of jobs (id, token, features, queue, gate, key) that are in history now."""
         if moved:
             await self.fetch("drop_live", ids=to_json([row[0] for row in moved]))
+        lines = {row[3:] for row in moved if row[4] is not None}
+        return Moved([row[:3] for row in moved], sorted(lines))
 
     async def _insert(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
         """Run an insert of one row for all of these, several at a time.
@@ -201,6 +239,7 @@ def _for_rows(sql: str, count: int) -> str:
 _line_order = itemgetter(1, 2)  # of a ticket: priority, place
 _NO_KEY = (None, None, None, None)
 _KEY_UNTIL_STARTED = int(Feature.KEY_UNTIL_STARTED)
+_GATE = int(Feature.GATE)
 
 
 def _blocks(rows: list[Row]) -> list[list[Row]]:
@@ -209,6 +248,17 @@ def _blocks(rows: list[Row]) -> list[list[Row]]:
     trusted = [row for row in rows if not row[10] and not row[16]]
     suspects = [[row] for row in rows if row[10] and not row[16]]
     return [block for block in (flagged, trusted, *suspects) if block]
+
+
+def _holds(
+    wanted: Wanted, lines: Sequence[Mapping[str, Any]], by_line: list[list[Row]]
+) -> Iterator[Row]:
+    """For each lease and line, who has passed."""
+    for line, rows in zip(lines, by_line, strict=True):
+        for lease in {row[17] for row in rows if row[17] is not None}:
+            jobs = [(row[3], row[4]) for row in rows if row[17] == lease]
+            name = (line["queue"], line["gate"], line["key"])
+            yield (lease, *name, wanted.worker, len(jobs), to_json(jobs))
 
 
 def _key(job: NewJob, unique: Unique) -> tuple[str, str, str, float | None]:

@@ -9,6 +9,7 @@ import msgspec
 from tenure.errors import StoreBusy
 from tenure.job import Beat, check_int, check_name, check_seconds
 from tenure.lifecycle import Move, Standing, after_crash
+from tenure.store.gates import put_in_line, stand_at_gates
 from tenure.store.rows import Ending, Happening, Ticket
 from tenure.store.session import Mode, Row, Scope, Tx, for_all_tenants, to_json, transaction
 from tenure.store.settle import add_events, finish_jobs
@@ -50,7 +51,19 @@ async def peek(tx: Tx, queues: Collection[str], *, now: datetime | None = None) 
         check_name("queue", name)
     tx.at(now)
     ready, due_seconds, expired = await tx.peek(queues)
-    return Outlook(frozenset(ready), due_seconds, expired)
+    if tx.gates.there is False:
+        return Outlook(frozenset(ready), due_seconds, expired)
+    return await _with_gates(tx, Outlook(frozenset(ready), due_seconds, expired), queues)
+
+
+async def _with_gates(tx: Tx, outlook: Outlook, queues: Collection[str]) -> Outlook:
+    """A queue at whose gates somebody waits is ready; one who waits for a token is due then."""
+    rows = await tx.fetch("peek_gates", queues=to_json([*queues]))
+    ready = outlook.ready.union(queue for queue, waits, _ in rows if waits)
+    times = [seconds for _, _, seconds in rows if seconds is not None]
+    if outlook.due_seconds is not None:
+        times.append(outlook.due_seconds)
+    return Outlook(ready, min(times, default=None), outlook.expired)
 
 
 @transaction(Mode.WRITE)
@@ -60,6 +73,7 @@ async def promote(tx: Tx, *, most: int = 1000, now: datetime | None = None) -> i
     check_int("most", most, 1, MAX_PAGE)
     tx.at(now)
     promoted = await tx.fetch("promote", most=most)
+    await stand_at_gates(tx, promoted)
     if not promoted:
         await tx.fetch("drop_void_due", most=most)
     return len(promoted)
@@ -188,7 +202,7 @@ async def _take_back(tx: Tx, lease: Row) -> tuple[int, int]:
         detail = {"claimed_at": tx.when(claimed_at), "charged": charged, "reason": move.reason}
         events.append(Happening(id, token, "crashed", worker, detail))
     if tickets:
-        await tx.fetch("put_in_line", rows=to_json(tickets))
+        await put_in_line(tx, tickets)
     await add_events(tx, events)
     await finish_jobs(tx, endings)
     await _shrink(tx, lease_id, pairs)

@@ -80,6 +80,7 @@ def copy(
                 target.run(_raise_counters, counters)
                 progress(len(chunk))
     target.run(_raise_counters, counters)
+    target.heal_gates(now=now)  # a turn for every line that was copied
     copied = source.run(_side_by_side, target, _verify)
     # One that began meanwhile and found nothing ready yet would run what the target runs, too.
     _refuse_workers("source", source, now)

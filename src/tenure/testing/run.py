@@ -262,11 +262,18 @@ class _Bench:
 
     def _next(self, queues: tuple[str, ...]) -> Claimed | None:
         ready = sorted(self._store.oldest_ready(), key=lambda line: (line.since, line.queue))
-        for line in ready:
-            if not queues or line.queue in queues:
-                for lease in self._store.claim(WORKER, {line.queue: 1}, lease_seconds=3600):
+        for queue in [line.queue for line in ready] + self._at_gates():
+            if not queues or queue in queues:
+                for lease in self._store.claim(WORKER, {queue: 1}, lease_seconds=3600):
                     return lease.jobs[0]
         return None
+
+    def _at_gates(self) -> list[str]:
+        """Queues in which jobs may wait at gates: they are not ready before they pass."""
+        if not self._app.declared_gates:
+            return []
+        counts = self._store.count_live()
+        return sorted({count.queue for count in counts if count.state is State.QUEUED})
 
     def _next_due(self, queues: tuple[str, ...]) -> datetime | None:
         times: list[datetime] = []
@@ -296,7 +303,9 @@ class _Bench:
         try:
             while True:
                 claimed = self._next((job.queue,))
-                assert claimed is not None, f"job {id} was in line, and is not any more"
+                if claimed is None:
+                    why = self._app.why(id, now=self._world.now())
+                    raise InvalidInput(f"job {id} cannot run now: {why}")
                 if claimed.id == id:
                     return claimed
                 others.append(claimed)  # was first before, too

@@ -2,11 +2,16 @@
 
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tenure.job import Claimed, Lease
+from tenure.job import Claimed, Feature, Lease
 from tenure.running import Flag
 from tenure.tasks import Task
+
+if TYPE_CHECKING:
+    from tenure.worker.places import Line
+
+_GATE = int(Feature.GATE)
 
 
 class Stop(Enum):
@@ -27,6 +32,7 @@ class Holding:
         "completed",
         "done",
         "job",
+        "line",
         "lost",
         "over",
         "progress",
@@ -41,6 +47,8 @@ class Holding:
         self.job = job
         self.task = task
         self.taken_at = taken_at
+        self.line: Line | None = None
+        """Where it has a place at a gate, as long as it has."""
         self.started_at: float | None = None
         """Set where the handler runs, when it starts."""
         self.stop: Stop | None = None
@@ -96,6 +104,8 @@ class Held:
 
     def __init__(self) -> None:
         self.leases: dict[int, HeldLease] = {}
+        self.gated: set[int] = set()
+        """Leases of jobs that have passed a gate: what ends there may let others pass."""
 
     def add(
         self, lease: Lease, holdings: Iterable[Holding], lease_seconds: float, safe_until: float
@@ -103,6 +113,8 @@ class Held:
         """A claim was granted. `safe_until` is counted from before the claim was sent."""
         jobs = {holding.job.id: holding for holding in holdings}
         self.leases[lease.id] = HeldLease(lease.id, lease_seconds, safe_until, jobs)
+        if lease.jobs[0].features & _GATE:  # they do not share leases with others
+            self.gated.add(lease.id)
 
     def settled(self, holdings: Iterable[Holding]) -> None:
         """The ends of these attempts have been answered."""
@@ -114,6 +126,7 @@ class Held:
                 lease.holdings.pop(job.id, None)
                 if not lease.holdings:
                     del leases[lease.id]
+                    self.gated.discard(lease.id)
 
     def has(self, holding: Holding) -> bool:
         """Is this job still ours, as far as we know?"""
@@ -123,6 +136,7 @@ class Held:
     def drop(self, lease_id: int) -> list[Holding]:
         """A lease is gone. Answers the jobs that were still on it."""
         lease = self.leases.pop(lease_id, None)
+        self.gated.discard(lease_id)
         return list(lease.holdings.values()) if lease else []
 
     def all(self) -> list[Holding]:

@@ -13,6 +13,7 @@ from tenure.worker.settings import WorkerSettings
 from tenure.worker.world import World
 
 PROMOTE_PAGE = 1000
+HEAL_SECONDS = 60.0
 log = logging.getLogger("tenure.worker")
 
 
@@ -49,6 +50,10 @@ class Services:
         """Prune now and then, for ever."""
         await self._repeat("pruning", self._prune, self._settings.sweep_seconds)
 
+    async def heal(self) -> None:
+        """See to gates now and then, for ever."""
+        await self._repeat("healing gates", self._heal, self._settings.sweep_seconds)
+
     async def _promote(self) -> None:
         await self._due.wait()
         self._due.clear()
@@ -75,6 +80,12 @@ class Services:
     async def _prune(self) -> None:
         await asyncio.sleep(self._settings.prune_seconds)
         await self._store.prune()
+
+    async def _heal(self) -> None:
+        await asyncio.sleep(HEAL_SECONDS)
+        if healed := await self._store.heal_gates():
+            log.warning("put right what was wrong at gates: %d", healed)
+            self._ring()
 
     async def _repeat(self, what: str, step: Callable[[], Awaitable[None]], seconds: float) -> None:
         """A step that fails is not forgotten: what it should have done will be seen again."""

@@ -8,7 +8,7 @@ step aside, so that they hold up no other. One that the store refuses ends as fa
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from tenure import lifecycle
@@ -35,13 +35,21 @@ class Settler:
     """Writes what became of attempts. Lives on the event loop."""
 
     def __init__(
-        self, store: AsyncStore, worker: str, held: Held, world: World, tell: Teller
+        self,
+        store: AsyncStore,
+        worker: str,
+        held: Held,
+        world: World,
+        tell: Teller,
+        *,
+        gates_opened: Callable[[], None],
     ) -> None:
         self._store = store
         self._worker = worker
         self._held = held
         self._world = world
         self._tell = tell
+        self._gates_opened = gates_opened
         self._line: deque[Ended] = deque()
         self._locked: deque[Ended] = deque()
         self._wake = asyncio.Event()
@@ -101,6 +109,8 @@ class Settler:
         if self._pause > FIRST_PAUSE_SECONDS:
             log.info("settling for %s goes on", self._worker)
             self._pause = FIRST_PAUSE_SECONDS
+        if self._held.gated:
+            self._gates_opened()
         loud = self._tell.hears_successes()
         quiet: list[Holding] = []
         for holding, settlement in batch:

@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from tenure.client import Client
-from tenure.errors import JobNotFound, StoreError, StoreUnavailable
+from tenure.errors import JobNotFound, StoreBusy, StoreError, StoreUnavailable
 from tenure.job import Lease, WorkerInfo
 from tenure.lifecycle import Outcome, Settlement
 from tenure.store import Store
@@ -28,6 +28,7 @@ from tenure.worker.claimer import Claimer
 from tenure.worker.executors import Coroutines, Executor, Threads
 from tenure.worker.heartbeat import Heartbeat
 from tenure.worker.holding import Held, Holding, Stop
+from tenure.worker.places import AtGates, Line
 from tenure.worker.services import Services
 from tenure.worker.settings import WorkerSettings
 from tenure.worker.settler import Settler
@@ -82,6 +83,9 @@ class Shift:
         self._tell = Teller(app.hooks, self.name, world)
         self.ready = asyncio.Event()
         self._slots = Slots(settings.queues)
+        self._at_gates = AtGates(
+            lambda kind: self._executors[kind].slots, self._slots.waiting_kinds
+        )
         self._suspects = Suspects()
         self._pace, self._queue_pace = Pace(), Pace()
         self._stopping = asyncio.Event()
@@ -107,6 +111,7 @@ class Shift:
             stores = await self._open_stores()
             ends.push_async_callback(stores.close)
             self._build(stores)
+            await self._declare_gates()
             await self.app.hooks.set_up()
             ends.push_async_callback(self.app.hooks.tear_down)
             ends.push_async_callback(self._retire, stores)
@@ -132,9 +137,18 @@ class Shift:
                 log.warning("worker %s cannot begin, trying again: %s", self.name, error)
                 await asyncio.sleep(OPEN_PAUSE_SECONDS)
 
+    async def _declare_gates(self) -> None:
+        """What the code says of gates counts from here on, unless somebody has set them by hand."""
+        while self.app.declared_gates and not self._stopping.is_set():
+            try:
+                await self._store.declare_gates(self.app.declared_gates)
+                return
+            except (StoreUnavailable, StoreBusy) as error:
+                log.warning("worker %s cannot begin, trying again: %s", self.name, error)
+                await asyncio.sleep(OPEN_PAUSE_SECONDS)
+
     def _build(self, stores: Stores) -> None:
         self._store = stores.settling
-        self._settler = Settler(stores.settling, self.name, self.held, self.world, self._tell)
         self._executors = self._make_executors()
         self._bell = stores.beating.bell(lambda: self._from_thread(self._ring))
         self._services = Services(stores.claiming, self.settings, self.world, self._ring)
@@ -144,6 +158,10 @@ class Shift:
             executors=self._executors, slots=self._slots, pace=self._pace,
             queue_pace=self._queue_pace, take_on=self._take_on, saw=self._services.saw,
             announced_seconds=lambda: self._bell.ahead_seconds,
+        )  # fmt: skip
+        self._settler = Settler(
+            stores.settling, self.name, self.held, self.world, self._tell,
+            gates_opened=self._claimer.ring,
         )  # fmt: skip
 
     def _start_heartbeat(self, stores: Stores) -> Heartbeat:
@@ -163,6 +181,7 @@ class Shift:
             asyncio.create_task(self._services.promote(), name="tenure-promote"),
             asyncio.create_task(self._services.sweep(), name="tenure-sweep"),
             asyncio.create_task(self._services.prune(), name="tenure-prune"),
+            asyncio.create_task(self._services.heal(), name="tenure-heal"),
             asyncio.create_task(self._ticker.run(), name="tenure-ticker"),
         ]
 
@@ -254,6 +273,8 @@ class Shift:
         elif len(known) == 1 and not self._suspects.may_run(known[0]):
             self._put_back(known, "another job is tried alone here", later=True)
         else:
+            if lease.places:
+                known = self._at_gates.admit(known, lease.places)
             self._start(self._slots.admit(known))
 
     def _start(self, holdings: Sequence[Holding]) -> None:
@@ -314,8 +335,19 @@ class Shift:
         following = self._slots.ended(holding)
         if following is not None:
             self._start([following])
+        if holding.line is not None:
+            self._free_place(holding, holding.line)
         if self._claimer.resting:
             self._claimer.slot_came_free()
+
+    def _free_place(self, holding: Holding, line: Line) -> None:
+        """It has ended, or was given up: its place at a gate is free for the next one here."""
+        holding.line = None
+        line.running -= 1
+        if line.waiting or not line.running:
+            following = self._at_gates.freed(line)
+            if following:
+                self._start(self._slots.admit(following))
 
     def _confirm_soon(self, holding: Holding, settlement: Settlement | None) -> None:
         task = self._loop.create_task(self._confirm(holding, settlement))
@@ -462,15 +494,20 @@ class Shift:
         return now - (now if holding.started_at is None else holding.started_at)
 
     def _return_the_patient(self, now: float) -> None:
-        """Give back what was claimed ahead and has waited too long for a slot."""
+        """Give back what was claimed ahead and has waited too long for a slot, or a place."""
         for kind, executor in self._executors.items():
-            since = executor.waits_since()
-            if since is None or now - since < PREFETCH_PATIENCE_SECONDS:
+            waits_since = executor.waits_since()
+            if waits_since is None or now - waits_since < PREFETCH_PATIENCE_SECONDS:
                 continue
             left = executor.take_back()
             self._pace.slow_down(kind)
             self._release(left, "waited too long for a slot")
-        patient = self._slots.take_back_waiting(since=now - PREFETCH_PATIENCE_SECONDS)
+        since = now - PREFETCH_PATIENCE_SECONDS
+        at_gates = self._at_gates.take_back_waiting(since=since)
+        for holding in at_gates:
+            self._pace.slow_down(holding.task.kind)
+        self._put_back(at_gates, "waited too long for a place at its gate")
+        patient = self._slots.take_back_waiting(since=since)
         for holding in patient:
             self._queue_pace.slow_down(holding.job.queue)
         self._put_back(patient, "waited too long for a slot")
@@ -484,11 +521,14 @@ class Shift:
             holding.over = True
             self._timed.discard(holding)
             self._suspects.ended(holding)
+            if holding.line is not None:
+                self._free_place(holding, holding.line)
             self._settler.add(holding, unstarted(holding.job, holding.stop, reason, later=later))
 
     # --- shutdown --------------------------------------------------------------------------------
 
     def _return_unstarted(self) -> None:
+        self._put_back(self._at_gates.take_back_waiting(), "shutdown")
         self._put_back(self._slots.take_back_waiting(), "shutdown")
         for executor in self._executors.values():
             self._release(executor.take_back(), "shutdown")

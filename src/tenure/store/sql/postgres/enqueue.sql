@@ -7,6 +7,7 @@ select nextval('tenure.job_id') from generate_series(1, :count);
 -- enqueue: the job and its ticket. Whoever draws a place holds the lock on `ready` already: the
 -- floor of the claimers relies on it (a statement locks its target tables before it runs).
 -- Answers the first place in each lane, for `notify`, and 0 where a ticket will be due at once.
+-- Tickets of gates: see `stand_at_gates`.
 with t as materialized (select coalesce(:now::timestamptz, clock_timestamp()) as now),
 batch as materialized (
     select b.*, nullif(greatest(coalesce(b.due_at, t.now + b.delay * interval '1 second'), t.now), t.now) as due
@@ -14,7 +15,7 @@ batch as materialized (
         id bigint, task text, args json, queue text, priority smallint, delay double precision,
         due_at timestamptz, tenant text, max_attempts smallint, timeout double precision, retry json,
         metadata json, features smallint, parked text, unique_scope text, unique_key text,
-        unique_until text, unique_seconds double precision)
+        unique_until text, unique_seconds double precision, gate text, gate_key text)
 ), new as materialized (
     select batch.*, case when due is null and parked is null then 1000 * nextval('tenure.place') end as place
     from batch
@@ -22,16 +23,16 @@ batch as materialized (
     insert into tenure.job (
         id, place, created_at, due_at, timeout_seconds, unique_seconds, priority, max_attempts,
         features, tenant, queue, task, args, retry, metadata, parked, unique_scope, unique_key,
-        unique_until)
+        unique_until, gate, gate_key)
     select id, place, t.now, due, timeout, unique_seconds, coalesce(priority, 0),
            coalesce(max_attempts, 5), coalesce(features, 0), coalesce(tenant, ''),
            coalesce(queue, 'default'), task, coalesce(args, 'null'), retry, metadata, parked,
-           unique_scope, unique_key, unique_until
+           unique_scope, unique_key, unique_until, gate, gate_key
     from new, t
 ), queued as (
     insert into tenure.ready (place, job_id, token, priority, queue)
     select place, id, 1, coalesce(priority, 0), coalesce(queue, 'default')
-    from new where place is not null
+    from new where place is not null and gate is null
 ), scheduled as (
     insert into tenure.due (due_at, job_id, token)
     select due, id, 1 from new where due is not null and parked is null

@@ -2,7 +2,7 @@
 select id, token, state::text, task, args::text, queue, priority, tenant, attempts, max_attempts,
        crashes, created_at, queued_at, due_at, claimed_at, finished_at, duration_seconds, worker,
        reason, held, cancel_requested, queue_paused, unfinished_parents, timeout_seconds,
-       retry::text, metadata::text, unique_scope, unique_key, unique_until, result::text, error::text
+       retry::text, metadata::text, unique_scope, unique_key, unique_until, result::text, error::text, gate, gate_key
 from tenure.jobs
 where id = :id and (:tenant::text is null or tenant in (:tenant::text, ''));
 
@@ -11,7 +11,7 @@ where id = :id and (:tenant::text is null or tenant in (:tenant::text, ''));
 select id, token, state::text, task, args::text, queue, priority, tenant, attempts, max_attempts,
        crashes, created_at, queued_at, due_at, claimed_at, finished_at, duration_seconds, worker,
        reason, held, cancel_requested, queue_paused, unfinished_parents, timeout_seconds,
-       retry::text, metadata::text, unique_scope, unique_key, unique_until, result::text, error::text
+       retry::text, metadata::text, unique_scope, unique_key, unique_until, result::text, error::text, gate, gate_key
 from tenure.live
 where id = any (array(
         select j.id from (select id, tenant, queue, task from tenure.job
@@ -33,7 +33,7 @@ select min(id), count(*) from (
 select id, token, state::text, task, args::text, queue, priority, tenant, attempts, max_attempts,
        crashes, created_at, created_at, null::timestamptz, claimed_at, finished_at, duration_seconds,
        worker, reason, false, false, false, 0, timeout_seconds, retry::text, metadata::text,
-       unique_scope, unique_key, unique_until, result::text, error::text
+       unique_scope, unique_key, unique_until, result::text, error::text, gate, gate_key
 from (select * from tenure.history where id < :below order by id desc limit :scan) as h
 where (:tenant::text is null or tenant in (:tenant::text, ''))
   and (:queue::text is null or queue = :queue::text)
@@ -48,7 +48,7 @@ limit :most;
 select id, token, state::text, task, args::text, queue, priority, tenant, attempts, max_attempts,
        crashes, created_at, created_at, null::timestamptz, claimed_at, finished_at, duration_seconds,
        worker, reason, false, false, false, 0, timeout_seconds, retry::text, metadata::text,
-       unique_scope, unique_key, unique_until, result::text, error::text
+       unique_scope, unique_key, unique_until, result::text, error::text, gate, gate_key
 from (select * from tenure.history
       where state = :state::tenure.state and state <> 'succeeded' and id < :below
       order by id desc limit :scan) as h

@@ -1,6 +1,6 @@
 -- name: lock_job
 -- cancel, hold, unhold, move: the job row first, its ticket afterwards.
-select id, token, queue, priority, place, due_at, parked, held, cancel_requested
+select id, token, queue, priority, place, due_at, parked, held, cancel_requested, gate, gate_key
 from tenure.job where id = :id and (:tenant::text is null or tenant = :tenant::text)
 for update;
 
@@ -16,6 +16,13 @@ delete from tenure.due where due_at = :due_at and job_id = :id and token = :toke
 -- cancel, hold, move: in a later statement than the one on `due`. Waits for a claim in flight.
 delete from tenure.ready
 where queue = :queue and priority = :priority and place = :place and job_id = :id and token = :token
+returning job_id;
+
+-- name: take_gated_ticket
+-- cancel, hold, move: the same for a job at a gate.
+delete from tenure.gated
+where queue = :queue and gate = :gate and key = :key and priority = :priority and place = :place
+  and job_id = :id and token = :token
 returning job_id;
 
 -- name: request_cancel
@@ -66,15 +73,16 @@ with old as (
     insert into tenure.job (
         id, token, place, created_at, queued_at, timeout_seconds, unique_seconds, priority, attempts,
         max_attempts, crashes, features, tenant, queue, task, args, retry, metadata, error, reason,
-        unique_scope, unique_key, unique_until)
+        unique_scope, unique_key, unique_until, gate, gate_key)
     select id, token + 1, place, created_at, now, timeout_seconds, unique_seconds, priority, 0,
            max_attempts, 0, features | :features::smallint, tenant, queue, task, args, retry, metadata, error, 'replayed',
-           unique_scope, unique_key, unique_until
+           unique_scope, unique_key, unique_until, gate, gate_key
     from new
+), queued as (
+    insert into tenure.ready (place, job_id, token, priority, queue)
+    select place, id, token + 1, priority, queue from new where gate is null
 )
-insert into tenure.ready (place, job_id, token, priority, queue)
-select place, id, token + 1, priority, queue from new
-returning job_id, queue, priority, place;
+select id, features, queue, priority, place from new;
 
 -- name: delete_finished
 -- delete: only a row of history, locked by `finished_job`.
@@ -104,7 +112,8 @@ set paused_at = coalesce(queue.paused_at, excluded.paused_at), reason = excluded
 -- before its snapshot: whoever shows no lock yet will see the pause.)
 select distinct taker.virtualtransaction
 from pg_catalog.pg_locks as taker join pg_catalog.pg_locks as reader using (virtualtransaction)
-where taker.locktype = 'relation' and taker.relation = 'tenure.ready'::regclass and taker.granted
+where taker.locktype = 'relation' and taker.granted
+  and taker.relation in ('tenure.ready'::regclass, 'tenure.gated'::regclass)
   and taker.mode = 'RowExclusiveLock' and taker.pid is distinct from pg_backend_pid()
   and taker.database = (select oid from pg_catalog.pg_database where datname = current_database())
   and reader.locktype = 'relation' and reader.relation = 'tenure.queue'::regclass;

@@ -3,6 +3,7 @@
 -- worker's own lease row: it must exist, whatever its deadline says.
 -- Jobs come grouped by lease, so that each lease is looked up once, and in columns: half the cost of
 -- a small array for each (1.3 against 2.5 microseconds). They are locked in id order.
+-- A job with a gate comes back with its line there.
 -- `= any (array[...])` and `offset 0`, here and elsewhere: with a plain join, a plan made while the
 -- tables were empty walks the whole index of `job` for each batch, for ever.
 with batch as materialized (
@@ -24,12 +25,14 @@ with batch as materialized (
 insert into tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
     state, priority, attempts, max_attempts, crashes, features, tenant, queue, task, args, worker,
-    result, retry, metadata, unique_scope, unique_key, unique_until)
+    result, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key)
 select id, token, created_at, claimed_at, coalesce(:now::timestamptz, clock_timestamp()), duration, timeout_seconds, unique_seconds,
        'succeeded', priority, attempts + 1, max_attempts, crashes, features, tenant, queue, task,
-       args, :worker, result, retry, metadata, unique_scope, unique_key, unique_until
+       args, :worker, result, retry, metadata, unique_scope, unique_key, unique_until, gate,
+       gate_key
 from gone
-returning id, token, features;
+returning id, token, features,
+          queue || e'\x1e' || gate || e'\x1e' || gate_key;
 
 -- name: finish
 -- fail, skip, abort, cancel, sweep: the job moves to history. Guarded by id and token and, for a
@@ -51,14 +54,15 @@ with batch as materialized (
 insert into tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
     state, priority, attempts, max_attempts, crashes, features, tenant, queue, task, args, worker,
-    error, reason, retry, metadata, unique_scope, unique_key, unique_until)
+    error, reason, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key)
 select id, token, created_at, (select claimed_at from tenure.lease l where l.id = gone.lease),
        coalesce(:now::timestamptz, clock_timestamp()), duration, timeout_seconds, unique_seconds,
        gone.state::tenure.state, priority, attempts + coalesce(charged, 0), max_attempts,
        crashes + coalesce(crashed, 0), features, tenant, queue, task, args, worker, last_error, why, retry, metadata,
-       unique_scope, unique_key, unique_until
+       unique_scope, unique_key, unique_until, gate, gate_key
 from gone
-returning id, token, features;
+returning id, token, features,
+          queue || e'\x1e' || gate || e'\x1e' || gate_key;
 
 -- name: lock_held
 -- retry, fail, snooze, release, abort, skip, progress, checkpoint: lock what this worker truly holds.
@@ -75,7 +79,8 @@ order by j.id;
 -- name: put_in_line
 -- retry, snooze, release, sweep, unhold, move, free: token + 1 and a new ticket at the end of the
 -- line, or none when the job is held. Called only for jobs locked in this transaction. Answers the
--- places for `notify`, and 0 for a ticket that will be due at once.
+-- places for `notify`, and 0 for a ticket that will be due at once. Tickets of gates: see
+-- `stand_at_gates`.
 with t as materialized (select coalesce(:now::timestamptz, clock_timestamp()) as now),
 batch as materialized (
     select b.*, nullif(greatest(coalesce(b.due_at, t.now + b.delay * interval '1 second'), t.now), t.now) as due
@@ -92,16 +97,17 @@ batch as materialized (
         priority = coalesce(b.priority, j.priority)
     from batch b, t
     where j.id = any (array[b.id]) and j.token = b.token
-    returning j.id, j.token, j.queue, j.priority, j.place, j.due_at, j.parked, j.crashes
+    returning j.id, j.token, j.queue, j.priority, j.place, j.due_at, j.parked, j.crashes, j.features,
+              j.gate
 ), queued as (
     insert into tenure.ready (place, job_id, token, priority, queue, suspect)
     select place, id, token, priority, queue, crashes > 0
-    from moved where parked is null and due_at is null
+    from moved where parked is null and due_at is null and gate is null
 ), scheduled as (
     insert into tenure.due (due_at, job_id, token)
     select due_at, id, token from moved where parked is null and due_at is not null
 )
-select id, queue, priority,
+select id, features, queue, priority,
        coalesce(place, case when parked is null and due_at <= t.now + interval '1.5 seconds' then 0 end)
 from moved, t;
 
@@ -139,6 +145,12 @@ where l.id = any (array(select (value #>> '{}')::bigint from json_array_elements
            lateral (select from tenure.job j
                     where j.id = (pair ->> 0)::bigint and j.token = (pair ->> 1)::bigint offset 0) as live)
 returning l.id;
+
+-- name: drop_holds
+-- succeed, retry and the other settlements: and what was noted of them at gates.
+delete from tenure.gate_hold h
+where h.lease = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
+  and not exists (select from tenure.lease l where l.id = h.lease offset 0);
 
 -- name: release_keys
 -- succeed, fail, cancel, sweep and every other path to a final state: the key is given back, where it

@@ -29,24 +29,26 @@ picked as materialized (
     where d.due_at <= (select now from t)
     order by d.due_at, d.job_id limit 10 * :most
 ), locked as materialized (
-    select p.due_at, p.job_id, p.token, j.queue, j.priority, j.suspect
+    select p.due_at, p.job_id, p.token, j.queue, j.priority, j.suspect, j.features, j.gate
     from picked p, lateral (
-        select queue, priority, crashes > 0 as suspect from tenure.job
+        select queue, priority, crashes > 0 as suspect, features, gate from tenure.job
         where id = p.job_id and token = p.token for update skip locked) as j
     limit :most
 ), gone as (
     delete from tenure.due d using locked
     where d.due_at = any (array[locked.due_at]) and d.job_id = locked.job_id and d.token = locked.token
-    returning d.job_id, d.token, locked.queue, locked.priority, locked.suspect
+    returning d.job_id, d.token, locked.queue, locked.priority, locked.suspect, locked.features,
+              locked.gate
 ), new as materialized (
     select gone.*, 1000 * nextval('tenure.place') as place from gone
 ), moved as (
     update tenure.job j set place = new.place, due_at = null, queued_at = (select now from t)
     from new where j.id = any (array[new.job_id])
+), queued as (
+    insert into tenure.ready (place, job_id, token, priority, queue, suspect)
+    select place, job_id, token, priority, queue, suspect from new where gate is null
 )
-insert into tenure.ready (place, job_id, token, priority, queue, suspect)
-select place, job_id, token, priority, queue, suspect from new
-returning job_id, queue, priority, place;
+select job_id, features, queue, priority, place from new;
 
 -- name: drop_void_due
 -- promote: a due ticket whose job is gone or has moved on is void.
@@ -94,6 +96,7 @@ update tenure.lease set jobs = :jobs::json, started = coalesce(started, '[]') wh
 
 -- name: delete_lease
 -- sweep: nothing on it is live any more.
+with freed as (delete from tenure.gate_hold where lease = :id)
 delete from tenure.lease where id = :id;
 
 -- name: extend

@@ -16,6 +16,8 @@ select 'unique keys', count(*) from tenure.unique_key
 union all
 select 'paused queues', count(*) from tenure.queue
 union all
+select 'gates', count(*) from tenure.gate
+union all
 select 'schedules', count(*) from tenure.schedule
 union all
 select 'ticks', count(*) from tenure.tick;
@@ -61,7 +63,7 @@ order by n.id;
 select id, token, place, created_at, due_at, queued_at, timeout_seconds, unique_seconds, priority,
        attempts, max_attempts, crashes, features, held, cancel_requested, tenant, queue, task,
        args::text, retry::text, metadata::text, error::text, reason, parked, unique_scope,
-       unique_key, unique_until
+       unique_key, unique_until, gate, gate_key
 from tenure.job
 where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));
 
@@ -85,7 +87,7 @@ from (select id, token, due_at from tenure.job
 select id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds,
        unique_seconds, state::text, priority, attempts, max_attempts, crashes, features, tenant,
        queue, task, args::text, worker, result::text, error::text, reason, retry::text,
-       metadata::text, unique_scope, unique_key, unique_until
+       metadata::text, unique_scope, unique_key, unique_until, gate, gate_key
 from tenure.history
 where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));
 
@@ -111,7 +113,7 @@ order by job_id, parent_id;
 copy tenure.job (
     id, token, place, created_at, due_at, queued_at, timeout_seconds, unique_seconds, priority,
     attempts, max_attempts, crashes, features, held, cancel_requested, tenant, queue, task, args,
-    retry, metadata, error, reason, parked, unique_scope, unique_key, unique_until)
+    retry, metadata, error, reason, parked, unique_scope, unique_key, unique_until, gate, gate_key)
 from stdin;
 
 -- name: write_ready
@@ -127,7 +129,8 @@ copy tenure.due (job_id, due_at, token) from stdin;
 copy tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds,
     unique_seconds, state, priority, attempts, max_attempts, crashes, features, tenant, queue, task,
-    args, worker, result, error, reason, retry, metadata, unique_scope, unique_key, unique_until)
+    args, worker, result, error, reason, retry, metadata, unique_scope, unique_key, unique_until,
+    gate, gate_key)
 from stdin;
 
 -- name: write_event
@@ -168,6 +171,33 @@ from json_to_recordset(:rows::json) as b (name text),
 -- name: write_queue
 -- copy: paused queues.
 copy tenure.queue (name, paused_at, reason) from stdin;
+
+-- name: gated_rows
+-- copy: the live ticket of each job at a gate.
+select g.job_id, g.queue, g.gate, g.key, g.priority, g.place, g.token, g.suspect
+from (select id, token, queue, gate, gate_key, priority, place from tenure.job
+      where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
+        and gate is not null) as j,
+     lateral (select * from tenure.gated
+              where queue = j.queue and gate = j.gate and key = j.gate_key
+                and priority = j.priority and place = j.place
+                and job_id = j.id and token = j.token offset 0) as g;
+
+-- name: write_gated
+-- copy: the tickets of jobs at gates.
+copy tenure.gated (job_id, queue, gate, key, priority, place, token, suspect) from stdin;
+
+-- name: next_gate
+select name from tenure.gate where name > :name order by name limit :most;
+
+-- name: gate_rows
+select g.name, g.max_running, g.rate, g.per_seconds, g.burst, g.keyed, g.by_hand, g.declared::text
+from json_to_recordset(:rows::json) as b (name text),
+     lateral (select * from tenure.gate where name = b.name offset 0) as g;
+
+-- name: write_gate
+-- copy: what gates allow.
+copy tenure.gate (name, max_running, rate, per_seconds, burst, keyed, by_hand, declared) from stdin;
 
 -- name: next_schedule
 select tenant, name from tenure.schedule

@@ -13,6 +13,10 @@ insert into tenure.job (
     task, args, retry, metadata, parked, unique_scope, unique_key, unique_until, unique_seconds)
 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
+-- name: set_gate_of
+-- enqueue: the gate of a job just inserted, and its place there; values are bound in this order.
+update tenure.job set gate = ?, gate_key = ?, place = ? where id = ?;
+
 -- name: insert_tickets
 -- enqueue: the tickets of the jobs just inserted. Ids between the first and the last are theirs
 -- alone: they were drawn in this transaction, and so grow with the rows.

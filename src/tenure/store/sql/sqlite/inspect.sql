@@ -2,7 +2,8 @@
 select id, token, state, task, args, queue, priority, tenant, attempts, max_attempts, crashes,
        created_at, queued_at, due_at, claimed_at, finished_at, duration_seconds, worker, reason, held,
        cancel_requested, queue_paused, unfinished_parents, timeout_seconds, retry, metadata,
-       unique_scope, unique_key, unique_until, result, error
+       unique_scope, unique_key, unique_until, result, error,
+       gate, gate_key
 from tenure.jobs
 where id = :id and (:tenant is null or tenant in (:tenant, ''));
 
@@ -11,7 +12,8 @@ where id = :id and (:tenant is null or tenant in (:tenant, ''));
 select id, token, state, task, args, queue, priority, tenant, attempts, max_attempts, crashes,
        created_at, queued_at, due_at, claimed_at, finished_at, duration_seconds, worker, reason, held,
        cancel_requested, queue_paused, unfinished_parents, timeout_seconds, retry, metadata,
-       unique_scope, unique_key, unique_until, result, error
+       unique_scope, unique_key, unique_until, result, error,
+       gate, gate_key
 from tenure.live
 where id in (
         select j.id from (select id, tenant, queue, task from tenure.job
@@ -29,7 +31,8 @@ select min(id), count(*) from (select id from tenure.job where id < :below order
 -- name: list_finished
 select id, token, state, task, args, queue, priority, tenant, attempts, max_attempts, crashes,
        created_at, created_at, null, claimed_at, finished_at, duration_seconds, worker, reason, 0, 0,
-       0, 0, timeout_seconds, retry, metadata, unique_scope, unique_key, unique_until, result, error
+       0, 0, timeout_seconds, retry, metadata, unique_scope, unique_key, unique_until, result, error,
+       gate, gate_key
 from (select * from tenure.history where id < :below order by id desc limit :scan)
 where (:tenant is null or tenant in (:tenant, ''))
   and (:queue is null or queue = :queue)
@@ -43,7 +46,8 @@ limit :most;
 -- list. The literal condition is what lets a prepared plan use the partial index.
 select id, token, state, task, args, queue, priority, tenant, attempts, max_attempts, crashes,
        created_at, created_at, null, claimed_at, finished_at, duration_seconds, worker, reason, 0, 0,
-       0, 0, timeout_seconds, retry, metadata, unique_scope, unique_key, unique_until, result, error
+       0, 0, timeout_seconds, retry, metadata, unique_scope, unique_key, unique_until, result, error,
+       gate, gate_key
 from (select * from tenure.history
       where state = :state and state <> 'succeeded' and id < :below
       order by id desc limit :scan)

@@ -17,11 +17,11 @@ insert into temp.tenure.batch values (?, ?, ?, json(?), ?);
 insert into tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
     state, priority, attempts, max_attempts, crashes, features, tenant, queue, task, args, worker,
-    result, retry, metadata, unique_scope, unique_key, unique_until)
+    result, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key)
 select j.id, j.token, j.created_at, b.claimed_at, :now, b.duration, j.timeout_seconds,
        j.unique_seconds, 'succeeded', j.priority, j.attempts + 1, j.max_attempts, j.crashes,
        j.features, j.tenant, j.queue, j.task, j.args, :worker, b.result, j.retry, j.metadata,
-       j.unique_scope, j.unique_key, j.unique_until
+       j.unique_scope, j.unique_key, j.unique_until, j.gate, j.gate_key
 from temp.tenure.batch as b cross join tenure.job as j on j.id = b.id and j.token = b.token;
 
 -- name: drop_batch
@@ -29,12 +29,24 @@ from temp.tenure.batch as b cross join tenure.job as j on j.id = b.id and j.toke
 delete from tenure.job where id in (select id from temp.tenure.batch);
 
 -- name: any_featured
--- succeed: does any live job have a key, children or notes to let go of? Often none has.
+-- succeed: does any live job have a gate, a key, children or notes to let go of? Often none has.
 select id from tenure.job indexed by tenure.job_featured where features <> 0 limit 1;
+
+-- name: features_of_batch
+-- succeed: what this batch has of these, and the lines at gates in which attempts have ended.
+select distinct j.features, j.queue, j.gate, j.gate_key
+from temp.tenure.batch as b cross join tenure.job as j on j.id = b.id
+where j.features <> 0;
+
+-- name: featured_in_batch
+-- succeed: those that have more to let go of than a gate (32).
+select j.id, j.token, j.features
+from temp.tenure.batch as b cross join tenure.job as j on j.id = b.id
+where j.features & ~32 <> 0;
 
 -- name: moved_jobs
 -- succeed: what is in history and still live has just been moved.
-select j.id, j.token, j.features
+select j.id, j.token, j.features, j.queue, j.gate, j.gate_key
 from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
      cross join tenure.history as h on h.id = j.id;
 
@@ -44,17 +56,18 @@ from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
 insert into tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
     state, priority, attempts, max_attempts, crashes, features, tenant, queue, task, args, worker,
-    error, reason, retry, metadata, unique_scope, unique_key, unique_until)
+    error, reason, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key)
 select j.id, j.token, j.created_at, l.claimed_at, :now, b.value ->> 'duration', j.timeout_seconds,
        j.unique_seconds, b.value ->> 'state', j.priority,
        j.attempts + coalesce(b.value ->> 'charged', 0), j.max_attempts,
        j.crashes + coalesce(b.value ->> 'crashed', 0), j.features, j.tenant, j.queue, j.task, j.args,
-       b.value ->> 'worker', coalesce(b.value -> 'error', j.error), b.value ->> 'reason', j.retry, j.metadata, j.unique_scope, j.unique_key, j.unique_until
+       b.value ->> 'worker', coalesce(b.value -> 'error', j.error), b.value ->> 'reason', j.retry, j.metadata, j.unique_scope, j.unique_key, j.unique_until,
+       j.gate, j.gate_key
 from json_each(:rows) as b
      cross join tenure.job as j on j.id = b.value ->> 'id' and j.token = b.value ->> 'token'
      left join tenure.lease as l on l.id = b.value ->> 'lease' and l.worker = b.value ->> 'worker'
 where b.value ->> 'lease' is null or l.id is not null
-returning id, token, features;
+returning id, token, features, queue, gate, gate_key;
 
 -- name: drop_live
 -- The second half of succeed and finish: what is in history is no longer live.
@@ -85,11 +98,12 @@ set token = token + 1, attempts = attempts + coalesce(b.value ->> 'charged', 0),
     priority = coalesce(b.value ->> 'priority', priority)
 from json_each(:rows) as b
 where job.id = b.value ->> 'id' and job.token = b.value ->> 'token'
-returning id;
+returning id, features;
 insert into tenure.ready (queue, priority, place, job_id, token, suspect)
 select j.queue, j.priority, j.place, j.id, j.token, j.crashes > 0
 from json_each(:rows) as b cross join tenure.job as j on j.id = b.value ->> 'id'
-where j.token = (b.value ->> 'token') + 1 and j.parked is null and j.due_at is null;
+where j.token = (b.value ->> 'token') + 1 and j.parked is null and j.due_at is null
+  and j.gate is null;
 insert into tenure.due (due_at, job_id, token)
 select j.due_at, j.id, j.token
 from json_each(:rows) as b cross join tenure.job as j on j.id = b.value ->> 'id'
@@ -122,6 +136,12 @@ where id in (select value from json_each(:ids)) and worker = :worker
                        cross join tenure.job as j on j.id = pair.value ->> 0
                   where j.token = pair.value ->> 1)
 returning id;
+
+-- name: drop_holds
+-- succeed, retry and the other settlements: and what was noted of them at gates.
+delete from tenure.gate_hold as hold
+where lease in (select value from json_each(:ids))
+  and not exists (select 1 from tenure.lease l where l.id = hold.lease);
 
 -- name: release_keys
 -- succeed, fail, cancel, sweep and every other path to a final state: the key is given back, where it

@@ -20,11 +20,12 @@ update tenure.job as job
 set place = (select c.place from tenure.counter c) + picked.n, due_at = null, queued_at = :now
 from picked
 where job.id = picked.job_id and job.token = picked.token
-returning id;
+returning id, features;
 insert into tenure.ready (queue, priority, place, job_id, token, suspect)
 select j.queue, j.priority, j.place, j.id, j.token, j.crashes > 0
 from (select job_id, token from tenure.due where due_at <= :now order by due_at, job_id limit :most) as d
-     cross join tenure.job as j on j.id = d.job_id and j.token = d.token;
+     cross join tenure.job as j on j.id = d.job_id and j.token = d.token
+where j.gate is null;
 update tenure.counter set place = place + :most
 where exists (select 1 from tenure.due where due_at <= :now);
 delete from tenure.due
@@ -72,6 +73,7 @@ update tenure.lease set jobs = :jobs, started = coalesce(started, '[]') where id
 -- name: delete_lease
 -- sweep: nothing on it is live any more.
 delete from tenure.lease where id = :id;
+delete from tenure.gate_hold where lease = :id;
 
 -- name: extend
 -- extend: by lease and worker, refused after expiry or after another boot.

@@ -16,6 +16,8 @@ select 'unique keys', count(*) from tenure.unique_key
 union all
 select 'paused queues', count(*) from tenure.queue
 union all
+select 'gates', count(*) from tenure.gate
+union all
 select 'schedules', count(*) from tenure.schedule
 union all
 select 'ticks', count(*) from tenure.tick;
@@ -55,7 +57,7 @@ order by n.id;
 select j.id, j.token, j.place, j.created_at, j.due_at, j.queued_at, j.timeout_seconds,
        j.unique_seconds, j.priority, j.attempts, j.max_attempts, j.crashes, j.features, j.held,
        j.cancel_requested, j.tenant, j.queue, j.task, j.args, j.retry, j.metadata, j.error, j.reason,
-       j.parked, j.unique_scope, j.unique_key, j.unique_until
+       j.parked, j.unique_scope, j.unique_key, j.unique_until, j.gate, j.gate_key
 from json_each(:ids) as b cross join tenure.job as j on j.id = b.value;
 
 -- name: ready_rows
@@ -74,7 +76,7 @@ from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
 select h.id, h.token, h.created_at, h.claimed_at, h.finished_at, h.duration_seconds,
        h.timeout_seconds, h.unique_seconds, h.state, h.priority, h.attempts, h.max_attempts,
        h.crashes, h.features, h.tenant, h.queue, h.task, h.args, h.worker, h.result, h.error,
-       h.reason, h.retry, h.metadata, h.unique_scope, h.unique_key, h.unique_until
+       h.reason, h.retry, h.metadata, h.unique_scope, h.unique_key, h.unique_until, h.gate, h.gate_key
 from json_each(:ids) as b cross join tenure.history as h on h.id = b.value;
 
 -- name: event_rows
@@ -96,8 +98,8 @@ order by p.job_id, p.parent_id;
 insert into tenure.job (
     id, token, place, created_at, due_at, queued_at, timeout_seconds, unique_seconds, priority,
     attempts, max_attempts, crashes, features, held, cancel_requested, tenant, queue, task, args,
-    retry, metadata, error, reason, parked, unique_scope, unique_key, unique_until)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    retry, metadata, error, reason, parked, unique_scope, unique_key, unique_until, gate, gate_key)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: write_ready
 -- copy: the tickets of jobs in line.
@@ -112,8 +114,9 @@ insert into tenure.due (job_id, due_at, token) values (?, ?, ?);
 insert into tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds,
     unique_seconds, state, priority, attempts, max_attempts, crashes, features, tenant, queue, task,
-    args, worker, result, error, reason, retry, metadata, unique_scope, unique_key, unique_until)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    args, worker, result, error, reason, retry, metadata, unique_scope, unique_key, unique_until,
+    gate, gate_key)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: write_event
 -- copy: `seq` is drawn anew; it only says in which order a job's events stand.
@@ -154,6 +157,30 @@ from json_each(:rows) as b cross join tenure.queue as q on q.name = b.value ->> 
 -- name: write_queue
 -- copy: paused queues.
 insert into tenure.queue (name, paused_at, reason) values (?, ?, ?);
+
+-- name: gated_rows
+-- copy: the live ticket of each job at a gate.
+select g.job_id, g.queue, g.gate, g.key, g.priority, g.place, g.token, g.suspect
+from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
+     cross join tenure.gated as g on g.queue = j.queue and g.gate = j.gate and g.key = j.gate_key
+        and g.priority = j.priority and g.place = j.place and g.job_id = j.id and g.token = j.token;
+
+-- name: write_gated
+-- copy: the tickets of jobs at gates.
+insert into tenure.gated (job_id, queue, gate, key, priority, place, token, suspect)
+values (?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: next_gate
+select name from tenure.gate where name > :name order by name limit :most;
+
+-- name: gate_rows
+select g.name, g.max_running, g.rate, g.per_seconds, g.burst, g.keyed, g.by_hand, g.declared
+from json_each(:rows) as b cross join tenure.gate as g on g.name = b.value ->> 'name';
+
+-- name: write_gate
+-- copy: what gates allow.
+insert into tenure.gate (name, max_running, rate, per_seconds, burst, keyed, by_hand, declared)
+values (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: next_schedule
 select tenant, name from tenure.schedule

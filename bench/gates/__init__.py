@@ -1,0 +1,1 @@
+"""What gates cost: jobs that pass one against jobs that have none."""

@@ -1,0 +1,1 @@
+"""Gates under real workers: limits, order and fairness, whoever dies."""

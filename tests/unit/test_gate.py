@@ -1,0 +1,207 @@
+"""Gates without a database: what a gate may say, tokens, and whose turn it is."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenure.errors import InvalidInput, TenureError
+from tenure.gate import (
+    SPARE_TURNS,
+    Gate,
+    Limits,
+    Line,
+    Next,
+    Room,
+    Waiting,
+    admit,
+    line_name,
+    next_turn,
+    shown,
+)
+
+KEYED = Limits(max_running=1, keyed=True)
+
+
+def line(
+    *tickets: int,
+    key: str = "",
+    limits: Limits = Limits(),  # noqa: B008 - it is frozen
+    room: Room | None = None,
+    more: bool = False,
+    holders: bool = False,
+) -> Line:
+    """A line of tickets with these priorities."""
+    waiting = [Waiting(priority, place, False) for place, priority in enumerate(tickets)]
+    return Line("q", "g", key, limits, room or Room(), [(0, 1), (0, 2)], waiting, more, holders)
+
+
+# --- what a gate may say -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_running": 0},
+        {"max_running": 1.5},
+        {"rate": 0},
+        {"rate": -1},
+        {"rate": math.nan},
+        {"rate": True},
+        {"rate": 1, "per_seconds": 0},
+        {"rate": 1, "burst": 0},
+        {"burst": 3},
+        {"key": "doc_id"},
+        {"fair_by": 7},
+        {"key": "tenant", "fair_by": "tenant"},
+        {"key": lambda *args: args},
+        {"key": lambda **kwargs: kwargs},
+    ],
+)
+def test_what_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(TenureError):
+        Gate("g", **wrong)  # type: ignore[arg-type]
+
+
+def test_a_gate_has_a_name() -> None:
+    with pytest.raises(TenureError):
+        Gate("no spaces")
+
+
+def test_the_key_sees_the_arguments_that_it_names() -> None:
+    gate = Gate("g", max_running=1, key=lambda doc, page: f"{doc}-{page}")
+    assert gate.line_of({"doc": 7, "page": 2, "text": "..."}) == "7-2"
+    with pytest.raises(InvalidInput, match="wants 'page'"):
+        gate.line_of({"doc": 7})
+
+
+def test_without_a_key_there_is_one_line() -> None:
+    assert Gate("g").line_of({"a": 1}) is None
+    assert Gate("g", fair_by="tenant").line_of({}) == ""
+    assert Gate("g", fair_by=lambda user: user).line_of({"user": 3}) == "3"
+
+
+def test_every_key_contains_the_tenant() -> None:
+    assert line_name("", None) == line_name("acme", None) == ""
+    keys = {line_name(tenant, key) for tenant in ("", "a", "ab") for key in ("", "b", "ab")}
+    assert len(keys) == 9
+    assert shown(line_name("acme", "7")) == "acme/7"
+    assert shown(line_name("", "7")) == "7"
+
+
+# --- tokens ------------------------------------------------------------------------------------
+
+
+def test_a_bucket_fills_up_to_its_burst() -> None:
+    limits = Limits(rate=2, per_seconds=10, burst=3)
+    assert limits.filled(None, 0) == 3
+    assert limits.filled(0.0, 5) == 1
+    assert limits.filled(0.5, 100) == 3
+    assert limits.filled(0.5, -100) == 0.5
+    assert limits.seconds_to_token(0.5) == 2.5
+    assert Limits(rate=0.5).capacity == 1
+
+
+@given(
+    rate=st.floats(0.01, 1000), burst=st.integers(1, 50),
+    steps=st.lists(st.floats(0, 20), min_size=1, max_size=50),
+)  # fmt: skip
+def test_no_more_start_than_rate_and_burst_allow(
+    rate: float, burst: int, steps: list[float]
+) -> None:
+    limits = Limits(rate=rate, burst=burst)
+    tokens, started = limits.filled(None, 0), 0
+    for step in steps:
+        tokens = limits.filled(tokens, step)
+        while tokens >= 1:
+            tokens, started = tokens - 1, started + 1
+    assert started <= burst + rate * sum(steps) + 1e-6
+
+
+# --- whose turn it is --------------------------------------------------------------------------
+
+
+def test_lines_take_turns() -> None:
+    lines = [line(*[0] * 10, key="a"), line(*[0] * 2, key="b"), line(*[0] * 10, key="c")]
+    admit(lines, {"q": 8}, at_most=100)
+    assert [len(each.passed) for each in lines] == [3, 2, 3]
+
+
+def test_the_lower_priority_goes_first() -> None:
+    lines = [line(0, 0, 0, key="a"), line(-1, -1, 5, key="b")]
+    admit(lines, {"q": 3}, at_most=100)
+    assert [len(each.passed) for each in lines] == [1, 2]
+
+
+def test_lines_share_a_room() -> None:
+    room = Room(running=3)
+    lines = [line(0, 0, 0, key=key, room=room) for key in "ab"]
+    admit(lines, {"q": 100}, at_most=100)
+    assert sum(len(each.passed) for each in lines) == 3
+    assert (room.running, room.taken) == (0, 3)
+
+
+def test_one_suspect_passes_and_nobody_overtakes_one() -> None:
+    lines = [
+        Line("q", "g", key, Limits(), Room(), [(0, 1)],
+             [Waiting(0, 1, True), Waiting(0, 2, False)], more=False, holders=False)
+        for key in "ab"
+    ]  # fmt: skip
+    admit(lines, {"q": 10}, at_most=10)
+    assert [len(each.passed) for each in lines] == [2, 0]
+
+
+def test_a_turn_is_used_up_by_an_empty_line() -> None:
+    each = line()
+    assert next_turn(each, 0, alone=False) == Next(each.turns)
+    each = line(0)
+    admit([each], {"q": 5}, at_most=5)
+    assert next_turn(each, 1, alone=False) == Next(each.turns)
+
+
+def test_a_turn_is_used_up_by_a_full_line_only_if_its_own_jobs_run() -> None:
+    full = Room(running=0)
+    own = line(0, limits=KEYED, room=full, holders=True)
+    assert next_turn(own, 0, alone=False) == Next(own.turns)
+    others = line(0, limits=KEYED, room=full)
+    assert next_turn(others, 0, alone=False).gone != others.turns
+    shared = line(0, limits=Limits(max_running=1), room=full, holders=True)
+    assert next_turn(shared, 0, alone=False).gone != shared.turns
+
+
+def test_a_turn_stays_when_what_passed_was_not_there_any_more() -> None:
+    each = line(0, limits=KEYED, room=Room(running=1))
+    admit([each], {"q": 5}, at_most=5)
+    assert next_turn(each, 0, alone=False).again
+
+
+def test_a_line_without_tokens_waits_for_one() -> None:
+    each = line(0, limits=Limits(rate=2), room=Room(tokens=0.5))
+    assert next_turn(each, 0, alone=True) == Next(each.turns, again=True, wait_seconds=0.25)
+
+
+def test_few_spare_turns_stay_and_many_go() -> None:
+    each = line(0, 0, more=True)
+    assert next_turn(each, 0, alone=True) == Next([])
+    each.turns *= SPARE_TURNS
+    assert next_turn(each, 0, alone=True) == Next(each.turns[1:])
+
+
+@given(
+    sizes=st.lists(st.integers(0, 20), min_size=1, max_size=12), most=st.integers(1, 60),
+    limit=st.integers(1, 40),
+)  # fmt: skip
+def test_nobody_gets_two_more_than_a_neighbour_who_waits(
+    sizes: list[int], most: int, limit: int
+) -> None:
+    room = Room(running=limit)
+    lines = [line(*[0] * size, key=str(n), room=room) for n, size in enumerate(sizes)]
+    admit(lines, {"q": most}, at_most=most)
+    got = Counter({n: len(each.passed) for n, each in enumerate(lines)})
+    assert got.total() == min(sum(sizes), most, limit)
+    waiting = [got[n] for n, size in enumerate(sizes) if got[n] < size]
+    assert max(got.values()) - min(waiting, default=math.inf) <= 1
