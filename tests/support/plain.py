@@ -36,6 +36,8 @@ TABLES = (
     "turn",
     "gate_hold",
     "bucket",
+    "workflow",
+    "node",
 )
 
 

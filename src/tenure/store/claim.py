@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from tenure.errors import InvalidInput
 from tenure.job import Claimed, Feature, Lease, State, check_int, check_name, check_seconds
+from tenure.store.ends import end_workflows
 from tenure.store.gates import any_gates, pass_gates
 from tenure.store.rows import Ending
 from tenure.store.session import Mode, Row, Scope, Tx, Wanted, for_all_tenants, to_json
@@ -167,6 +168,7 @@ async def _cancel(tx: Tx, worker: str, rows: list[Row], now: datetime | None) ->
     await finish_jobs(tx, [_cancelled(row) for row in rows])
     leases = sorted({row[_LEASE] for row in rows})
     await tx.fetch("drop_leases", ids=to_json(leases), worker=worker)
+    await end_workflows(tx)
 
 
 def _check(worker: str, queues: Mapping[str, int], lease_seconds: float) -> None:

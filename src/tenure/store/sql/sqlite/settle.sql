@@ -151,11 +151,20 @@ select j.id from json_each(:ids) as b cross join tenure.job as j on j.id = b.val
 where j.parked = 'parents' order by j.id;
 
 -- name: freed_children
-select j.id, j.token, j.due_at, j.cancel_requested,
-       not exists (select 1 from tenure.parent p where p.job_id = j.id and p.parent_state <> 'succeeded')
+-- The three looks go along edges that did not succeed, or stop at the first one.
+select j.id, j.token, j.due_at, j.cancel_requested, coalesce(n.rule, 'all_succeeded'),
+       exists (select 1 from tenure.parent p indexed by tenure.parent_unfinished
+               where p.job_id = j.id and p.parent_state is null) as unfinished,
+       exists (select 1 from tenure.parent p where p.job_id = j.id and p.parent_state = 'succeeded'),
+       exists (select 1 from tenure.parent p indexed by tenure.parent_failed
+               where p.job_id = j.id and p.parent_state = 'failed'),
+       exists (select 1 from tenure.parent p where p.job_id = j.id and p.parent_state <> 'succeeded')
 from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
+     left join tenure.node as n on n.job_id = j.id
 where j.parked = 'parents'
-  and not exists (select 1 from tenure.parent p where p.job_id = j.id and p.parent_state is null)
+  and (n.rule in ('any_succeeded', 'any_failed')
+       or not exists (select 1 from tenure.parent p indexed by tenure.parent_unfinished
+                      where p.job_id = j.id and p.parent_state is null))
 order by j.id;
 
 -- name: report_progress
