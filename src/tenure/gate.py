@@ -37,7 +37,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What a gate allows. None: as much as there is."""
 
     max_running: int | None = None
-    """So many jobs on leases at once."""
+    """So many jobs at once."""
     rate: float | None = None
     """So many jobs may start in `per_seconds`."""
     per_seconds: float = 1.0
@@ -173,6 +173,8 @@ class GateSeen(msgspec.Struct, frozen=True):
     by_hand: bool
     """Somebody has set the limits: what code says does not count until `reset_gate`."""
     running: int
+    """Places in use: a worker has one for each job that it may run at once. More jobs may be in its
+    hands, which wait for one of them to end."""
     waiting: int
     lines: int
     """With how many keys somebody waits."""
@@ -202,85 +204,155 @@ class GateWait(msgspec.Struct, frozen=True):
 # --- whose turn it is --------------------------------------------------------------------------
 
 
-class Waiting(NamedTuple):
-    """A ticket at a gate."""
+Waiting = Sequence[int]
+"""A ticket at a gate: its priority, its place, and whether its job is a suspect."""
 
-    priority: int
-    place: int
-    suspect: bool
+Limited = tuple[str, str]
+"""Where a limit counts: a gate, and the key, or nothing where all keys share it."""
+
+
+def limited_by(gate: str, key: str, limits: Limits) -> Limited:
+    """Where the limits of a line count."""
+    return gate, key if limits.keyed else ""
+
+
+class Use(NamedTuple):
+    """How places are used where a limit counts."""
+
+    others: int = 0
+    """Places that other workers use."""
+    mine: int = 0
+    """Places that this worker uses,"""
+    live: int = 0
+    """and its jobs there."""
+    share: int | None = None
+    """Its places as they are written down; None: each of its jobs has one."""
+
+    def left(self, max_running: int, *, free: int, riders: float) -> int:
+        """How many more jobs this worker may take, if it could run `free` more at once."""
+        new = max(0, min(max_running - self.others - self.mine, free))
+        return new + max(0, int(riders * (self.mine + new)) - (self.live - self.mine))
 
 
 @dataclass(slots=True)
 class Room:
-    """What limits still allow; shared by the lines that share the limits."""
+    """What limits still allow to one worker; shared by the lines that share the limits."""
 
     running: float = math.inf
+    """Places that nobody has."""
+    mine: int = 0
+    """Places of this worker,"""
+    live: int = 0
+    """its jobs that have passed,"""
+    riders: float = 0.0
+    """and how many of these may come along with each place."""
+    share: int | None = None
+    """What is written down of its places; None: each of its jobs has one."""
     tokens: float = math.inf
     taken: int = 0
     stale: bool = False
     """Its tokens are from a time to come: the clock was set back."""
 
+    @property
+    def rides(self) -> bool:
+        """Do some of its jobs have no place of their own?"""
+        return self.running < math.inf and self.live > self.mine
+
+    def lets_pass(self, most: int, free: int) -> tuple[int, int]:
+        """Of so many jobs, how many may pass, and how many of these get a place of their own."""
+        most = int(min(most, max(0.0, self.tokens)))
+        own = int(max(0, min(most, self.running, free)))
+        if self.running == math.inf:
+            return most, 0
+        places = self.mine + own
+        ride = math.floor(places * (1 + self.riders)) - self.live - own
+        return own + max(0, min(most - own, ride)), own
+
+    def take(self, jobs: int, places: int) -> None:
+        """So many jobs pass."""
+        self.tokens, self.taken, self.live = self.tokens - jobs, self.taken + jobs, self.live + jobs
+        self.running, self.mine = self.running - places, self.mine + places
+
 
 @dataclass(slots=True)
 class Line:
-    """The head of one line: its tickets as far as they were read, and the turns that named it."""
+    """The head of one line: its tickets as far as they were read, and the turns that named it.
+
+    What has passed is always the head of `tickets`.
+    """
 
     queue: str
     gate: str
     key: str
     limits: Limits
     room: Room
-    turns: list[tuple[int, int]]
-    tickets: list[Waiting]
+    turns: Sequence[Sequence[int]]
+    tickets: Sequence[Waiting]
     more: bool
     """There are more tickets behind these."""
     holders: bool
     """Jobs of this line run; the end of each writes a turn."""
     passed: list[Waiting] = field(default_factory=list)
+    landed: list[int] = field(default_factory=list)
+    """The jobs that have truly passed: a ticket may be void, or locked by somebody."""
+
+    @property
+    def limited(self) -> Limited:
+        """Where its limits count."""
+        return limited_by(self.gate, self.key, self.limits)
 
 
-def admit(lines: Sequence[Line], most: dict[str, int], *, at_most: int) -> None:
+def admit(lines: Sequence[Line], most: dict[str, int], *, free: int) -> None:
     """Let tickets pass, one of each line in turn, as far as there is room. Notes them on the lines.
 
-    `most` of each queue, and `at_most` in all. A lower priority goes first. At most one suspect
-    passes, and nobody overtakes one in its line.
+    `most` of each queue. Where a limit counts, `free` jobs in all get a place of their own; others
+    come along with places that the worker has. A lower priority goes first. At most one suspect
+    passes, with a place of its own, and nobody overtakes one in its line.
     """
     suspects = True
-    heads = [(line.tickets[0].priority, 0, n) for n, line in enumerate(lines) if line.tickets]
+    heads = [(line.tickets[0][0], 0, n) for n, line in enumerate(lines) if line.tickets]
     heapify(heads)
-    while heads and at_most > 0:
-        _, count, n = heappop(heads)
+    while heads:
+        _, first, n = heappop(heads)
         line = lines[n]
-        ticket, room = line.tickets[count], line.room
-        if room.running < 1 or room.tokens < 1 or most[line.queue] < 1:
-            continue
-        if ticket.suspect:
-            if not suspects:
+        ticket, queue = line.tickets[first], line.queue
+        if ticket[2]:
+            jobs, own = line.room.lets_pass(min(1, most[queue]), free)
+            if not suspects or not jobs or (not own and line.limits.max_running is not None):
                 continue
-            suspects = False
-        room.running, room.tokens, room.taken = room.running - 1, room.tokens - 1, room.taken + 1
-        most[line.queue] -= 1
-        at_most -= 1
-        line.passed.append(ticket)
-        if count + 1 < len(line.tickets):
-            heappush(heads, (line.tickets[count + 1].priority, count + 1, n))
+            suspects, last = False, first + 1
+        else:
+            last = first + 1 if heads else _next_suspect(line.tickets, first)
+            jobs, own = line.room.lets_pass(min(last - first, most[queue]), free)
+        line.room.take(jobs, own)
+        free -= own
+        most[queue] -= jobs
+        line.passed += line.tickets[first : first + jobs]
+        if first + jobs == last < len(line.tickets):
+            heappush(heads, (line.tickets[last][0], last, n))
+
+
+def _next_suspect(tickets: Sequence[Waiting], first: int) -> int:
+    """Nobody else is left to take turns with: as far as there are no suspects."""
+    return next((n for n in range(first, len(tickets)) if tickets[n][2]), len(tickets))
 
 
 class Next(NamedTuple):
     """What becomes of a line's turns: those in `gone` are used up. `again`: one at the end, which
     counts after `wait_seconds`, if these are given."""
 
-    gone: list[tuple[int, int]]
+    gone: Sequence[Sequence[int]]
     again: bool = False
     wait_seconds: float | None = None
 
 
-def next_turn(line: Line, landed: int, *, alone: bool) -> Next:
-    """After `landed` jobs of it have truly passed. `alone`: nobody else waits for a turn.
+def next_turn(line: Line, *, alone: bool) -> Next:
+    """What comes after this round. `alone`: nobody else waits for a turn.
 
     A turn is used up when its line is empty, or when the end of a job of the same line will write
     the next one. In all other cases one stays.
     """
+    landed = len(line.landed)
     all_landed = landed == len(line.passed)
     if all_landed and landed == len(line.tickets) and not line.more:
         return Next(line.turns)

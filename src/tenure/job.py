@@ -236,6 +236,21 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     features: int
 
 
+class Places(msgspec.Struct, frozen=True):
+    """Places of a worker at a gate that limits how many jobs run.
+
+    It may have more jobs of this gate, or of this key, in hand, but runs no more than `most` of
+    them at once. What its last claim there has answered counts.
+    """
+
+    gate: str
+    key: str
+    """Empty where all keys share the limit."""
+    most: int
+    jobs: frozenset[int]
+    """The ids of those that came by this claim."""
+
+
 class Lease(msgspec.Struct, frozen=True):
     """One worker's hold on a block of jobs until `expires_at`, pushed out by heartbeats."""
 
@@ -244,6 +259,8 @@ class Lease(msgspec.Struct, frozen=True):
     claimed_at: datetime
     expires_at: datetime
     jobs: tuple[Claimed, ...]
+    places: tuple[Places, ...] = ()
+    """Where it has jobs that have passed a gate: how many of them may run at once."""
 
 
 class Beat(msgspec.Struct, frozen=True):

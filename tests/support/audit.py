@@ -4,8 +4,9 @@
        its current token; no id is both live and in history
 4      no ticket, lease, event or note carries a token above its job's
 8      attempts never exceed max_attempts, and a live job has one left
-10     a job holds a place at a gate if and only if it has one and is on a lease; whoever waits
-       there will be looked at: its line has a turn, or a job that writes one when it ends
+10     what counts at a gate is what runs; no more places are used than there are, unless somebody
+       has changed that by hand; whoever waits there will be looked at: its line has a turn, or
+       a job that writes one when it ends
 9      a unique key that ends with its job points to a live one, and each live job has its key
 12     a waiting job has an unfinished parent; an unfinished parent is live; a workflow is open as
        long as one of its nodes is live, and no longer
@@ -171,18 +172,32 @@ def _check_workflows(plain: Plain, live: dict[int, Live], final: set[int]) -> No
 
 
 def _check_gates(plain: Plain, live: dict[int, Live]) -> None:
-    holds = set(plain.table("gate_hold", ("job_id", "token", "gate", "key", "queue")))
-    names = ("id", "token", "gate", "gate_key", "queue")
-    run = {
-        tuple(job.row[name] for name in names)
+    run = Counter(
+        (job.row["queue"], job.row["gate"], job.row["gate_key"])
         for job in live.values()
         if job.places == ["lease"] and job.row["gate"] is not None
-    }
-    assert holds == run, f"at gates these hold places: {holds}, and these run: {run}"
+    )
+    holds: Counter[Row] = Counter()
+    for queue, gate, key, count in plain.table("gate_live", ("queue", "gate", "key", "live")):
+        holds[queue, gate, key] += count
+    assert +holds == run, f"past gates there are: {holds}, and these run: {run}"
+    leases = set(plain.table("lease", ("id",)))
+    left = set(plain.table("gate_hold", ("lease",))) - leases
+    assert not left, f"leases {left} are gone, and hold places"
     lines = set(plain.table("gated", ("queue", "gate", "key")))
     turns = set(plain.table("turn", ("queue", "gate", "key")))
-    busy = {(queue, gate, key) for _, _, gate, key, queue in holds}
-    assert lines <= turns | busy, f"nobody will look at {lines - turns - busy}"
+    assert lines <= turns | set(run), f"nobody will look at {lines - turns - set(run)}"
+    _check_limits(plain)
+
+
+def _check_limits(plain: Plain) -> None:
+    rows = plain.table("gate", ("name", "max_running", "by_hand"))
+    limits = {name: most for name, most, by_hand in rows if most and not by_hand}
+    used: Counter[Row] = Counter()
+    for gate, key, count in plain.table("gate_used", ("gate", "key", "used")):
+        used[gate, key] += count
+    for (gate, key), count in used.items():
+        assert count <= limits.get(gate, count), f"{count} run at gate {gate} {key!r}"
 
 
 _STATES = {

@@ -35,6 +35,7 @@ TABLES = (
     "gated",
     "turn",
     "gate_hold",
+    "gate_share",
     "bucket",
     "workflow",
     "node",

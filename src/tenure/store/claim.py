@@ -6,10 +6,12 @@ from functools import partial
 from operator import itemgetter
 from typing import NamedTuple
 
+import msgspec
+
 from tenure.errors import InvalidInput
-from tenure.job import Claimed, Feature, Lease, State, check_int, check_name, check_seconds
+from tenure.job import Claimed, Lease, State, check_int, check_name, check_seconds
 from tenure.store.ends import end_workflows
-from tenure.store.gates import any_gates, pass_gates
+from tenure.store.gates import Passed, any_gates, pass_gates, passed_before
 from tenure.store.rows import Ending
 from tenure.store.session import Mode, Row, Scope, Tx, Wanted, for_all_tenants, to_json
 from tenure.store.settle import finish_jobs
@@ -17,7 +19,6 @@ from tenure.store.settle import finish_jobs
 MAX_BLOCK = 10_000
 _VOID_ROUNDS = 1000
 _line_order = itemgetter(1, 2)  # of a ticket: priority, place
-_GATE = int(Feature.GATE)
 _FLAG, _LEASE = 16, 17  # cancellation requested; the lease, None for a void ticket
 
 
@@ -28,7 +29,8 @@ async def claim(
     *,
     lease_seconds: float = 30.0,
     ahead: bool = False,
-    most_gated: int = MAX_BLOCK,
+    new_places: int = MAX_BLOCK,
+    riders: float = 0.0,
     now: datetime | None = None,
 ) -> list[Lease]:
     """Take up to `queues[name]` jobs from each queue, by priority, then in order of their places.
@@ -36,13 +38,16 @@ async def claim(
     Answers the leases under which the worker now holds them. Jobs with a crash on record come on a
     lease of their own each. An empty answer means that nothing was ready. With `ahead` the worker
     says that it has no free slot yet: should it die, even a job that is alone on its lease is not
-    charged, unless it was reported started. At most `most_gated` jobs pass a gate: a worker that
-    claims ahead does not take places there for jobs that it cannot start.
+    charged, unless it was reported started.
+
+    At gates with `max_running` it gets `new_places` at most: so many more it could run at once.
+    With each place that it has there so many `riders` may come along: jobs that start when another
+    one of the same gate has ended here. `Lease.places` says how many may run.
     """
     for_all_tenants("claim", scope.tenant)
     _check(worker, queues, lease_seconds)
-    check_int("most_gated", most_gated, 0, MAX_BLOCK)
-    wanted = Wanted(worker, queues, lease_seconds, ahead, most_gated)
+    check_int("new_places", new_places, 0, MAX_BLOCK)
+    wanted = Wanted(worker, queues, lease_seconds, ahead, new_places, riders)
     gates = scope.session.gates
     if gates.there is None:
         gates.there = await scope.transact(any_gates, Mode.READ)
@@ -91,8 +96,6 @@ async def _at_gates(scope: Scope, wanted: Wanted, now: datetime | None) -> list[
 
 
 async def _pass(scope: Scope, wanted: Wanted, now: datetime | None, *, first: bool) -> "_Taken":
-    if wanted.most_gated < 1:
-        return _Taken(0, [], [], looked_at=frozenset(wanted.queues))
     op = partial(_take_gated, wanted=wanted, now=now, first=first)
     taken = await scope.transact(op, Mode.GATE)
     if taken.flagged:
@@ -103,14 +106,14 @@ async def _pass(scope: Scope, wanted: Wanted, now: datetime | None, *, first: bo
 def _rest(wanted: Wanted, leases: list[Lease]) -> Wanted:
     """What is still wanted. A claim takes at most one suspect: after that, nothing more."""
     left = dict(wanted.queues)
-    gated = wanted.most_gated
+    free = wanted.new_places
     for lease in leases:
+        free -= len(lease.jobs)
         for job in lease.jobs:
             left[job.queue] -= 1
-            gated -= bool(job.features & _GATE)
     queues = {queue: most for queue, most in left.items() if most > 0}
     has_suspect = any(lease.jobs[0].crashes for lease in leases)
-    return wanted._replace(queues={} if has_suspect else queues, most_gated=max(0, gated))
+    return wanted._replace(queues={} if has_suspect else queues, new_places=max(0, free))
 
 
 class _Taken(NamedTuple):
@@ -127,8 +130,8 @@ class _Taken(NamedTuple):
 
 async def _take(tx: Tx, wanted: Wanted, now: datetime | None) -> _Taken:
     tx.at(now)
-    rows = await _claimed_before(tx, wanted.worker) if tx.repeat else []
-    taken = _taken(tx, wanted, rows or await tx.take_tickets(wanted))
+    before = await passed_before(tx, wanted.worker) if tx.repeat else Passed([])
+    taken = _taken(tx, wanted, before if before.rows else Passed(await tx.take_tickets(wanted)))
     if not tx.gates.there:
         return taken
     seen = await tx.fetch("peek_gates", queues=to_json([*wanted.queues]))
@@ -137,29 +140,26 @@ async def _take(tx: Tx, wanted: Wanted, now: datetime | None) -> _Taken:
 
 async def _take_gated(tx: Tx, wanted: Wanted, now: datetime | None, first: bool) -> _Taken:
     tx.at(now)
-    rows = await _claimed_before(tx, wanted.worker) if tx.repeat else []
-    looked_at: Collection[str] = wanted.queues
-    if not rows:
-        rows, looked_at = await pass_gates(tx, wanted, first=first)
-    return _taken(tx, wanted, rows)._replace(looked_at=frozenset(looked_at))
+    passed = await passed_before(tx, wanted.worker) if tx.repeat else Passed([])
+    if not passed.rows:
+        passed = await pass_gates(tx, wanted, first=first)
+    return _taken(tx, wanted, passed)._replace(looked_at=frozenset(passed.queues))
 
 
-def _taken(tx: Tx, wanted: Wanted, rows: list[Row]) -> _Taken:
-    rows = sorted(rows, key=_line_order)
+def _taken(tx: Tx, wanted: Wanted, passed: Passed) -> _Taken:
+    rows = sorted(passed.rows, key=_line_order)
     flagged = [row for row in rows if row[_FLAG]]
     granted = [row for row in rows if row[_LEASE] is not None and not row[_FLAG]]
-    return _Taken(len(rows), _leases(tx, wanted, granted), flagged)
+    leases = _leases(tx, wanted, granted)
+    if passed.places:
+        leases = [msgspec.structs.replace(lease, places=passed.places) for lease in leases]
+    return _Taken(len(rows), leases, flagged)
 
 
 async def _cancel_flagged(
     scope: Scope, wanted: Wanted, taken: _Taken, now: datetime | None
 ) -> None:
     await scope.transact(partial(_cancel, worker=wanted.worker, rows=taken.flagged, now=now))
-
-
-async def _claimed_before(tx: Tx, worker: str) -> list[Row]:
-    """The first try may have landed unanswered: its jobs are ours, and nobody else runs them."""
-    return await tx.fetch("claimed_before", worker=worker, call=tx.call)
 
 
 async def _cancel(tx: Tx, worker: str, rows: list[Row], now: datetime | None) -> None:

@@ -1,8 +1,8 @@
 """Gates: who waits, who may pass, and what is allowed. See gate.py for how turns are taken.
 
-A job with a gate has its ticket in `gated`. It passes in a claim, and from then on a row of
-`gate_hold` says that it runs; the end of its attempt, whoever brings it about, removes that row.
-So a limit is held by leases: a worker that died gives its places back with the sweep.
+A job with a gate has its ticket in `gated`. It passes in a claim, which notes in `gate_hold` what
+passed on a lease. It runs as long as it is live under the token of that claim: whoever brings the
+attempt to its end frees its place. So a worker that died gives its places back with the sweep.
 
 Turns say at which lines to look. No wake-up is lost, because
 - whoever puts a ticket in line writes a turn in the same transaction, and so does whoever frees a
@@ -11,8 +11,16 @@ Turns say at which lines to look. No wake-up is lost, because
   that it has seen, in a later statement, to be empty, or to be full with a job of this very line
   running: the end of that job writes the next turn.
 Nobody but claims, and who changes limits, ever waits for a gate.
+
+Places belong to workers. A worker uses one for each of its jobs, and a claim that has the gate
+locked sees to it that no more are used than there are. Of short jobs it may take more than it has
+places for: it knows how many of them it may run at once, which is written down as its share, and as
+long as it has more jobs than that, its share is what it uses. So the next job starts as soon as one
+has ended, and a settlement gives places back only when a worker has fewer jobs than places. Where
+only one may run, order is promised, and nobody takes more than that.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import NamedTuple
@@ -25,16 +33,18 @@ from tenure.gate import (
     MAX_BEFORE,
     GateSeen,
     GateWait,
+    Limited,
     Limits,
     Line,
     LineSeen,
     Next,
     Room,
-    Waiting,
+    Use,
     admit,
+    limited_by,
     next_turn,
 )
-from tenure.job import Feature, check_name
+from tenure.job import Feature, Places, check_name
 from tenure.store.rows import Ticket
 from tenure.store.session import (
     Mode,
@@ -52,8 +62,6 @@ MAX_LINES = 20
 _GATE = int(Feature.GATE)
 _NOBODY = (float("inf"), 0.0)
 
-Key = tuple[str, str, str]
-
 
 async def any_gates(tx: Tx) -> bool:
     """Has anybody declared a gate?"""
@@ -61,19 +69,12 @@ async def any_gates(tx: Tx) -> bool:
 
 
 async def put_in_line(tx: Tx, tickets: list[Ticket]) -> None:
-    """retry, snooze, release, sweep, unhold, move, free: a new ticket, at its gate if it has one.
-
-    What an attempt that has ended by this held there is free.
-    """
-    rows = await tx.fetch("put_in_line", rows=to_json(tickets))
-    gated = [row[0] for row in rows if row[1] & _GATE]
-    if gated:
-        await leave_gates(tx, gated)
-        await give_turns(tx, gated)
+    """retry, snooze, release, sweep, unhold, move, free: a new ticket, at its gate if any."""
+    await stand_at_gates(tx, await tx.fetch("put_in_line", rows=to_json(tickets)))
 
 
 async def stand_at_gates(tx: Tx, rows: list[Row]) -> None:
-    """promote, replay: jobs (id, features, ...) just put in line get their tickets at gates."""
+    """promote, replay and the others: jobs (id, features, ...) just put in line, or parked."""
     gated = [row[0] for row in rows if row[1] & _GATE]
     if gated:
         await give_turns(tx, gated)
@@ -85,16 +86,19 @@ async def give_turns(tx: Tx, ids: list[int]) -> None:
     await tx.fetch("stand_at_gates", ids=to_json(ids))
 
 
-async def leave_gates(tx: Tx, ids: list[int]) -> None:
-    """The attempts of these jobs have ended: what they held at gates is free."""
-    await tx.fetch("leave_gates", ids=to_json(ids))
+async def leave_gates(tx: Tx, lines: Collection[Row]) -> None:
+    """Attempts of jobs of these lines have ended: others may come, once this is committed."""
+    rows = [{"queue": queue, "gate": gate, "key": key} for queue, gate, key in lines]
+    await tx.fetch("leave_gates", rows=to_json(rows))
 
 
 class Passed(NamedTuple):
-    """What passed, as rows of `take_tickets`, and the queues whose gates were looked at."""
+    """What passed, as rows of `take_tickets`, the queues whose gates were looked at, and the places
+    that this worker has at gates that limit how many run."""
 
     rows: list[Row]
-    queues: Collection[str]
+    queues: Collection[str] = ()
+    places: tuple[Places, ...] = ()
 
 
 async def pass_gates(tx: Tx, wanted: Wanted, *, first: bool) -> Passed:
@@ -112,84 +116,137 @@ async def pass_gates(tx: Tx, wanted: Wanted, *, first: bool) -> Passed:
     heads = {row[0]: (row[7], row[8]) for row in opened if row[7] is not None} if first else {}
     late = {queue for queue, head in heads.items() if head < _best(lines, queue) < _NOBODY}
     lines = [line for line in lines if line.queue not in late]
-    admit(lines, dict(wanted.queues), at_most=wanted.most_gated)
-    picked = [_named(line, ticket) for line in lines for ticket in line.passed]
-    taken = await tx.take_gated(wanted, to_json(picked)) if picked else []
-    await _go_on(tx, lines, {(row[0], row[2]) for row in taken if row[3] is not None})
-    if not taken:  # to lock a gate is to write; turns that come back do no harm
-        await tx.commit_late()
-    return Passed(taken, wanted.queues.keys() - late)
+    admit(lines, dict(wanted.queues), free=wanted.new_places)
+    picked = [_picked(line) for line in lines if line.passed]
+    looked_at = wanted.queues.keys() - late
+    if not picked:
+        await _go_on(tx, lines)
+        await tx.commit_late()  # to lock a gate is to write; turns that come back do no harm
+        return Passed([], looked_at)
+    if any(line.room.rides for line in lines):
+        wanted = wanted._replace(ahead=True)
+    taken = await tx.take_gated(wanted, picked)
+    _note_landed(lines, taken)
+    await _go_on(tx, lines)
+    return Passed(taken, looked_at, await _share(tx, wanted, lines))
+
+
+def _note_landed(lines: list[Line], taken: list[Row]) -> None:
+    """Tell each line which of its jobs have truly passed."""
+    passed = [line for line in lines if line.passed]
+    if len(passed) == 1:
+        passed[0].landed = [row[3] for row in taken if row[3] is not None]
+        return
+    line_at = {(line.queue, ticket[1]): line for line in passed for ticket in line.passed}
+    for row in taken:
+        if row[3] is not None:
+            line_at[row[0], row[2]].landed.append(row[3])
+
+
+async def passed_before(tx: Tx, worker: str) -> Passed:
+    """claim, repeated: what its first try, whose COMMIT got no answer, has taken."""
+    rows = await tx.fetch("claimed_before", worker=worker, call=tx.call)
+    given = await tx.fetch("places_given", worker=worker, call=tx.call) if rows else []
+    return Passed(
+        rows,
+        places=tuple(Places(gate, key, most, frozenset(ids)) for gate, key, ids, most in given),
+    )
 
 
 async def _look(tx: Tx, wanted: Wanted, gates: Mapping[tuple[str, str], Limits]) -> list[Line]:
     asked = [
         {"queue": queue, "gate": gate, "keyed": limits.keyed, "max_running": limits.max_running,
-         "most": min(wanted.queues[queue], wanted.most_gated)}
+         "rated": limits.rate is not None, "most": wanted.queues[queue],
+         "riders": _riders(wanted, limits)}
         for (queue, gate), limits in gates.items()
     ]  # fmt: skip
-    turns_at_once = SPARE_TURNS + min(max(wanted.queues.values()), wanted.most_gated)
-    lines: dict[Key, Line] = {}
-    rooms: dict[tuple[str, str], Room] = {}
-    for (
-        queue,
-        gate,
-        key,
-        running,
-        holders,
-        tokens,
-        age,
-        turns,
-        most,
-        *ticket,
-    ) in await tx.look_at_gates(asked, turns_at_once):
-        line = lines.get((queue, gate, key))
-        if line is None:
-            limits = gates[queue, gate]
-            room = rooms.setdefault(
-                (gate, key if limits.keyed else ""), _room(limits, running, tokens, age)
+    turns_at_once = SPARE_TURNS + max(wanted.queues.values())
+    rooms: dict[Limited, Room] = {}
+    lines: list[Line] = []
+    for row in await tx.look_at_gates(wanted, asked, turns_at_once):
+        queue, gate, key, use, (here, tokens, age, turns, most, tickets) = (
+            *row[:3],
+            row[3:7],
+            row[7:],
+        )
+        limits = gates[queue, gate]
+        limited = limited_by(gate, key, limits)
+        if limited not in rooms:
+            rooms[limited] = _room(wanted, limits, Use(*use))
+            rooms[limited].tokens = limits.filled(tokens, age or 0.0)
+            rooms[limited].stale = age is not None and age < 0
+        lines.append(
+            Line(
+                queue, gate, key, limits, rooms[limited], turns, tickets[: most - 1],
+                more=len(tickets) == most, holders=here > 0,
             )
-            line = lines[queue, gate, key] = Line(
-                queue, gate, key, limits, room, [(p, n) for p, n in msgspec.json.decode(turns)],
-                [], more=False, holders=bool(holders),
-            )  # fmt: skip
-        if ticket[0] is None:
-            continue
-        asked_for = int(min(most, 1 + max(0.0, _room(line.limits, running, None, 0.0).running)))
-        if len(line.tickets) + 1 < asked_for:
-            line.tickets.append(Waiting(ticket[0], ticket[1], bool(ticket[2])))
-        else:
-            line.more = True
-    return list(lines.values())
+        )  # fmt: skip
+    return lines
 
 
-def _room(limits: Limits, running: int, tokens: float | None, age: float | None) -> Room:
-    room = Room(tokens=limits.filled(tokens, age or 0.0), stale=age is not None and age < 0)
-    if limits.max_running is not None:
-        room.running = limits.max_running - running
-    return room
+def _room(wanted: Wanted, limits: Limits, use: Use) -> Room:
+    most = limits.max_running
+    if most is None:
+        return Room()
+    return Room(
+        running=most - use.others - use.mine,
+        mine=max(0, min(use.mine, most - use.others)),
+        live=use.live, share=use.share, riders=_riders(wanted, limits),
+    )  # fmt: skip
+
+
+def _riders(wanted: Wanted, limits: Limits) -> float:
+    """Where one runs at a time, jobs run in order: nobody has the next one in hand already."""
+    return 0.0 if limits.max_running == 1 else wanted.riders
 
 
 def _best(lines: Iterable[Line], queue: str) -> tuple[float, float]:
     """The lowest priority and place among the tickets of a queue."""
-    heads = [line.tickets[0][:2] for line in lines if line.queue == queue and line.tickets]
+    heads: list[tuple[float, float]] = [
+        (line.tickets[0][0], line.tickets[0][1])
+        for line in lines if line.queue == queue and line.tickets
+    ]  # fmt: skip
     return min(heads, default=_NOBODY)
 
 
-def _named(line: Line, ticket: Waiting) -> dict[str, object]:
+def _picked(line: Line) -> dict[str, object]:
     return {"queue": line.queue, "gate": line.gate, "key": line.key,
-            "priority": ticket.priority, "place": ticket.place}  # fmt: skip
+            "priorities": [ticket[0] for ticket in line.passed],
+            "places": [ticket[1] for ticket in line.passed]}  # fmt: skip
 
 
-async def _go_on(tx: Tx, lines: list[Line], landed: set[tuple[str, int]]) -> None:
-    """Turns that are used up go, others come; what was used of tokens is written down."""
-    count: dict[tuple[str, str], int] = {}
+async def _share(tx: Tx, wanted: Wanted, lines: list[Line]) -> tuple[Places, ...]:
+    """Write down the places of this worker where it has more jobs. Answers what it must know."""
+    jobs: dict[Limited, list[int]] = {}
+    begun: list[dict[str, object]] = []
+    ended: list[dict[str, object]] = []
     for line in lines:
-        count[line.queue, line.gate] = count.get((line.queue, line.gate), 0) + 1
+        if line.landed and line.limits.max_running is not None:
+            jobs.setdefault(line.limited, []).extend(line.landed)
+    rooms = {line.limited: line.room for line in lines}
+    for gate, key in jobs:
+        room = rooms[gate, key]
+        if room.live <= room.mine:
+            ended += [{"gate": gate, "key": key}] if room.share is not None else []
+        elif room.share != room.mine:
+            begun.append({"gate": gate, "key": key, "places": room.mine})
+    if begun:
+        await tx.fetch("share_places", rows=to_json(begun), worker=wanted.worker)
+    if ended:
+        await tx.fetch("end_shares", rows=to_json(ended), worker=wanted.worker)
+    return tuple(
+        Places(gate, key, rooms[gate, key].mine, frozenset(ids))
+        for (gate, key), ids in jobs.items()
+    )
+
+
+async def _go_on(tx: Tx, lines: list[Line]) -> None:
+    """Turns that are used up go, others come; what was used of tokens is written down."""
+    count = Counter((line.queue, line.gate) for line in lines)
     gone: list[dict[str, object]] = []
     again: list[dict[str, object]] = []
     for line in lines:
-        passed = sum((line.queue, ticket.place) in landed for ticket in line.passed)
-        step = next_turn(line, passed, alone=count[line.queue, line.gate] == 1)
+        step = next_turn(line, alone=count[line.queue, line.gate] == 1)
         named: dict[str, object] = {"queue": line.queue, "gate": line.gate}
         gone += [named | {"priority": priority, "n": n} for priority, n in step.gone]
         if step.again:
@@ -199,7 +256,7 @@ async def _go_on(tx: Tx, lines: list[Line], landed: set[tuple[str, int]]) -> Non
     if again:
         await tx.fetch("add_turns", rows=to_json(again))
     used = {
-        (line.gate, line.key if line.limits.keyed else ""): line.room
+        line.limited: line.room
         for line in lines if line.limits.rate is not None and (line.room.taken or line.room.stale)
     }  # fmt: skip
     if used:
@@ -209,7 +266,7 @@ async def _go_on(tx: Tx, lines: list[Line], landed: set[tuple[str, int]]) -> Non
 
 def _at_the_end(line: Line, step: Next, i: int) -> dict[str, object]:
     left = line.tickets[len(line.passed) :]
-    priority = left[0].priority if left else line.turns[0][0]
+    priority = left[0][0] if left else line.turns[0][0]
     return {"i": i, "priority": priority, "key": line.key, "wait": step.wait_seconds}
 
 
@@ -308,6 +365,7 @@ async def _write(
         per_seconds=limits.per_seconds, burst=limits.burst, keyed=limits.keyed, by_hand=by_hand,
         declared=None if declared is None else to_json(declared),
     )  # fmt: skip
+    await tx.fetch("drop_shares", name=name)
     await tx.fetch("reopen_gate", name=name)
     await tx.fetch("turned_queues", name=name)
 

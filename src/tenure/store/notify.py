@@ -66,7 +66,7 @@ class News:
         elif statement in QUEUES_OF:
             for (queue,) in rows:
                 self._lanes[queue, 0] = None  # whoever stands there already is the reason
-        elif statement == "leave_gates":  # the worker that frees a place looks by itself
+        elif statement in ("leave_gates", "stand_at_gates"):  # who frees a place looks by itself
             self._due.update(queue for (queue,) in rows)
 
     def add(self, queue: str, priority: int, place: int) -> None:

@@ -20,6 +20,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, cast
 
+import msgspec
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
@@ -50,6 +51,7 @@ from tenure.store.session import (
     Done,
     Gates,
     Mode,
+    Moved,
     Operation,
     R,
     Row,
@@ -80,6 +82,8 @@ _PLANNER = {
 _LOCK_SECONDS = 5.0
 _GATE_SECONDS = 5
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_BETWEEN = "\x1e"
+"""Between the names of a line: see `succeed`. No name has it: it is not printable."""
 _MIGRATION_LOCK = 7_364_881_223
 
 
@@ -171,12 +175,22 @@ class PostgresTx(Tx):
             self._now = rows[0][-1]
         return rows
 
-    async def look_at_gates(self, rows: Sequence[Mapping[str, object]], turns: int) -> list[Row]:
-        return await self.fetch("look_at_gates", rows=to_json(rows), turns=turns)
+    async def look_at_gates(
+        self, wanted: Wanted, rows: Sequence[Mapping[str, Any]], turns: int
+    ) -> list[Row]:
+        found = await self.fetch(
+            "look_at_gates", rows=to_json(rows), turns=turns, worker=wanted.worker,
+            free=wanted.new_places,
+        )  # fmt: skip
+        decode = msgspec.json.decode
+        return [
+            (*row, decode(turns), most, decode(tickets or "[]"))
+            for *row, turns, most, tickets in found
+        ]
 
-    async def take_gated(self, wanted: Wanted, rows: str) -> list[Row]:
+    async def take_gated(self, wanted: Wanted, lines: Sequence[Mapping[str, Any]]) -> list[Row]:
         return await self.fetch(
-            "take_gated", rows=rows, worker=wanted.worker, call=self.call,
+            "take_gated", rows=to_json(lines), worker=wanted.worker, call=self.call,
             lease_seconds=wanted.lease_seconds, ahead=wanted.ahead,
         )  # fmt: skip
 
@@ -189,7 +203,7 @@ class PostgresTx(Tx):
         # What nobody may have seen for a while counts as ready: the claim will look everywhere.
         return {*ready, *self._floors.overdue(queues)}, due_seconds, expired
 
-    async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> list[Row]:
+    async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> Moved:
         groups = []
         for lease, jobs in by_lease.items():
             ids, tokens, durations, results = zip(*jobs, strict=True)
@@ -197,14 +211,20 @@ class PostgresTx(Tx):
             if any(results):
                 group["results"] = [raw(result) for result in results]
             groups.append(group)
-        return await self.fetch("succeed", rows=to_json(groups), worker=worker)
+        return _moved(await self.fetch("succeed", rows=to_json(groups), worker=worker))
 
-    async def end_jobs(self, rows: str) -> list[Row]:
-        return await self.fetch("finish", rows=rows)
+    async def end_jobs(self, rows: str) -> Moved:
+        return _moved(await self.fetch("finish", rows=rows))
 
     async def write_rows(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
         [sql] = self._sql[statement]
         await self._wire.copy(sql, ["".join([line(row) for row in rows])])
+
+
+def _moved(rows: list[Row]) -> Moved:
+    lines = {line for _, _, _, line in rows}
+    lines.discard(None)
+    return Moved(rows, [tuple(line.split(_BETWEEN)) for line in lines])
 
 
 class BorrowedTx(PostgresTx):

@@ -49,14 +49,25 @@ class Mode(Enum):
 class Wanted(NamedTuple):
     """What a worker asks for: so many jobs of each queue, on leases of this length.
 
-    `ahead`: it has no free slot for them yet. `most_gated`: no more than so many that pass a gate.
+    `ahead`: it has no free slot for them yet. `new_places`: so many jobs more it could run at once,
+    `riders`: and so many may come along with each place that it has at a gate.
     """
 
     worker: str
     queues: Mapping[str, int]
     lease_seconds: float
     ahead: bool
-    most_gated: int
+    new_places: int
+    riders: float
+
+
+class Moved(NamedTuple):
+    """Jobs that have just moved to history: (id, token, features) of each; features that are all
+    seen to need not be told. And the lines at gates, (queue, gate, key), in which attempts ended.
+    """
+
+    jobs: list[Row]
+    lines: Collection[Row] = ()
 
 
 @dataclass(slots=True)
@@ -131,17 +142,19 @@ class Tx(ABC):
         """
 
     @abstractmethod
-    async def look_at_gates(self, rows: Sequence[Mapping[str, object]], turns: int) -> list[Row]:
+    async def look_at_gates(
+        self, wanted: Wanted, rows: Sequence[Mapping[str, Any]], turns: int
+    ) -> list[Row]:
         """claim: the lines whose turn it is at gates that are locked, up to so many turns of each.
 
-        Rows, one per ticket or one for an empty line: queue, gate, key, how many run, whether some
-        of the same line do, the tokens and how old they are, the turns as JSON, how many tickets
-        were asked for, and the ticket: priority, place, suspect.
+        Rows: queue, gate, key, the places that others use and that this worker uses, its jobs that
+        have passed, its share, how many jobs of the same line run, the tokens and how old they are,
+        the turns, how many tickets were asked for, and the tickets.
         """
 
     @abstractmethod
-    async def take_gated(self, wanted: Wanted, rows: str) -> list[Row]:
-        """claim: the same as `take_tickets` for these tickets at gates."""
+    async def take_gated(self, wanted: Wanted, lines: Sequence[Mapping[str, Any]]) -> list[Row]:
+        """claim: the same as `take_tickets` for these tickets, each at the head of its line."""
 
     async def commit_late(self) -> None:  # noqa: B027 - where nothing was written, nothing is waited for
         """What this transaction has written may be forgotten by a crash of the database."""
@@ -151,14 +164,11 @@ class Tx(ABC):
         """peek: the queues in which tickets stand, the time until the next is due, a dead lease."""
 
     @abstractmethod
-    async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> list[Row]:
-        """succeed: move these jobs to history, where the worker has the lease that it presents.
-
-        Answers (id, token, features) of the jobs that moved.
-        """
+    async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> Moved:
+        """succeed: move these jobs to history, where the worker has the lease that it presents."""
 
     @abstractmethod
-    async def end_jobs(self, rows: str) -> list[Row]:
+    async def end_jobs(self, rows: str) -> Moved:
         """fail, skip, abort, cancel, sweep: the same for rows of `finish`."""
 
     @abstractmethod

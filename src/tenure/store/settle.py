@@ -46,7 +46,7 @@ _SETTLED = " ".join([*EVENT_OF.values(), "succeeded", "failed", "cancelled", "sk
 
 # Plain numbers: masking an int with an IntFlag costs a microsecond per job.
 _KEY, _NOTES, _CHILDREN = int(Feature.KEY), int(Feature.NOTES), int(Feature.CHILDREN)
-_GATE, _WORKFLOW = int(Feature.GATE), int(Feature.WORKFLOW)
+_WORKFLOW = int(Feature.WORKFLOW)
 _LOST = frozenset({State.FAILED, State.CANCELLED})
 
 
@@ -214,10 +214,12 @@ async def _succeed(tx: Tx, worker: str, batch: list[Settlement]) -> set[tuple[in
         result = None if s.result == b"null" else s.result
         by_lease[s.lease].append((s.id, s.token, s.duration_seconds, result))
     moved = await tx.succeed_jobs(worker, by_lease)
-    finished = [(id, features, State.SUCCEEDED) for id, _, features in moved if features]
+    if moved.lines:
+        await leave_gates(tx, moved.lines)
+    finished = [(row[0], row[2], State.SUCCEEDED) for row in moved.jobs if row[2]]
     if finished:
         await free_children(tx, await _let_go(tx, finished))
-    return {(id, token) for id, token, _ in moved}
+    return {(row[0], row[1]) for row in moved.jobs}
 
 
 async def finish_jobs(tx: Tx, endings: list[Ending]) -> set[tuple[int, int]]:
@@ -236,12 +238,14 @@ async def finish(tx: Tx, endings: list[Ending]) -> tuple[set[tuple[int, int]], l
         return set(), []
     by_id = {ending.id: ending for ending in endings}
     moved = await tx.end_jobs(to_json(endings))
-    finished = [(id, features, by_id[id].state) for id, _, features in moved if features]
-    return {(id, token) for id, token, _ in moved}, await _let_go(tx, finished)
+    if moved.lines:
+        await leave_gates(tx, moved.lines)
+    finished = [(row[0], row[2], by_id[row[0]].state) for row in moved.jobs if row[2]]
+    return {(row[0], row[1]) for row in moved.jobs}, await _let_go(tx, finished)
 
 
 async def _let_go(tx: Tx, finished: list[tuple[int, int, State]]) -> list[int]:
-    """Give back keys and places at gates, drop notes, tell children. Answers the children."""
+    """Give back keys, drop notes, tell children. Answers the children."""
     keyed = [id for id, features, _ in finished if features & _KEY]
     if keyed:
         await tx.fetch("release_keys", ids=to_json(keyed))
@@ -251,8 +255,6 @@ async def _let_go(tx: Tx, finished: list[tuple[int, int, State]]) -> list[int]:
     ]  # fmt: skip
     if noted:
         await tx.fetch("drop_notes", ids=to_json(noted))
-    if gated := [id for id, features, _ in finished if features & _GATE]:
-        await leave_gates(tx, gated)
     parents = [
         {"id": id, "state": state} for id, features, state in finished
         if features & _CHILDREN

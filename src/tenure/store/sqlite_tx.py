@@ -17,7 +17,7 @@ from tenure.store import sqlite_driver as driver
 from tenure.store.boot import EPOCH, MICROSECOND, Clock
 from tenure.store.gates_sqlite import look_at_gates
 from tenure.store.rows import PARENTS, features_of, is_plain
-from tenure.store.session import Done, Row, Tx, Wanted, given_time, to_json
+from tenure.store.session import Done, Moved, Row, Tx, Wanted, given_time, to_json
 from tenure.store.sqlite_driver import Connection
 from tenure.store.statements import statements
 
@@ -112,15 +112,32 @@ class SQLiteTx(Tx):
     async def open_gates(self, queues: Collection[str]) -> list[Row]:
         return [row for queue in queues for row in await self.fetch("open_gates", queue=queue)]
 
-    async def look_at_gates(self, rows: Sequence[Mapping[str, object]], turns: int) -> list[Row]:
-        return await look_at_gates(self, rows, turns)
+    async def look_at_gates(
+        self, wanted: Wanted, rows: Sequence[Mapping[str, Any]], turns: int
+    ) -> list[Row]:
+        return await look_at_gates(self, wanted, rows, turns)
 
-    async def take_gated(self, wanted: Wanted, rows: str) -> list[Row]:
-        taken = await self.fetch("take_gated", rows=rows)
-        await self.fetch("drop_gated", rows=rows)
-        live = [row[3] for row in taken if row[3] is not None]
-        await self.fetch("hold_at_gates", ids=to_json(live))
-        return await self._put_on_leases(wanted, taken)
+    async def take_gated(self, wanted: Wanted, lines: Sequence[Mapping[str, Any]]) -> list[Row]:
+        taken: list[Row] = []
+        line_of: dict[int, Row] = {}
+        for line in lines:
+            name = {"queue": line["queue"], "gate": line["gate"], "key": line["key"]}
+            last = {"priority": line["priorities"][-1], "place": line["places"][-1]}
+            rows = await self.fetch("take_gated", **name, **last)
+            await self.fetch("drop_gated", **name, **last)
+            line_of.update(dict.fromkeys([row[3] for row in rows], tuple(name.values())))
+            taken += rows
+        leased = await self._put_on_leases(wanted, taken)
+        held: dict[Row, list[tuple[int, int]]] = {}
+        for row in leased:
+            if row[17] is not None:
+                held.setdefault((row[17], line_of[row[3]]), []).append((row[3], row[4]))
+        holds = [
+            (lease, *line, wanted.worker, len(jobs), to_json(jobs))
+            for (lease, line), jobs in held.items()
+        ]
+        await self._each("hold_at_gates", holds)
+        return leased
 
     async def _put_on_leases(self, wanted: Wanted, taken: list[Row]) -> list[Row]:
         live = [row for row in sorted(taken, key=_line_order) if row[3] is not None]
@@ -144,7 +161,7 @@ class SQLiteTx(Tx):
         due_seconds = None if due_microseconds is None else due_microseconds / 1e6
         return set(msgspec.json.decode(ready)), due_seconds, bool(expired)
 
-    async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> list[Row]:
+    async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> Moved:
         """Through a table in memory: half the cost of a JSON batch answered by RETURNING."""
         rows: list[tuple[object, ...]] = []
         for lease, jobs in by_lease.items():
@@ -154,30 +171,36 @@ class SQLiteTx(Tx):
                     for id, token, duration, result in jobs
                 ]
         if not rows:
-            return []
+            return Moved([])
         await self.fetch("open_batch")
         await self._each("add_to_batch", rows)
         before = driver.total_changes(self._connection)
         await self.fetch("succeed", worker=worker)
         changed = driver.total_changes(self._connection) - before
-        if changed < len(rows) or await self.fetch("any_featured"):
-            moved = await self.fetch("moved_jobs", ids=to_json([row[0] for row in rows]))
-            await self._drop_live(moved)
-            return moved
+        if changed < len(rows):
+            ids = to_json([row[0] for row in rows])
+            return await self._drop_live(await self.fetch("moved_jobs", ids=ids))
+        moved: list[Row] = [(row[0], row[1], 0) for row in rows]
+        lines: list[Row] = []
+        if await self.fetch("any_featured"):
+            featured = {row[0]: row for row in await self.fetch("featured_in_batch")}
+            moved = [featured.get(row[0], row) for row in moved] if featured else moved
+            lines = await self.fetch("lines_of_batch")
         await self.fetch("drop_batch")
-        return [(row[0], row[1], 0) for row in rows]
+        return Moved(moved, lines)
 
-    async def end_jobs(self, rows: str) -> list[Row]:
-        moved = await self.fetch("finish", rows=rows)
-        await self._drop_live(moved)
-        return moved
+    async def end_jobs(self, rows: str) -> Moved:
+        return await self._drop_live(await self.fetch("finish", rows=rows))
 
     async def write_rows(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
         await self._each(statement, rows)
 
-    async def _drop_live(self, moved: list[Row]) -> None:
+    async def _drop_live(self, moved: list[Row]) -> Moved:
+        """Of jobs (id, token, features, queue, gate, key) that are in history now."""
         if moved:
             await self.fetch("drop_live", ids=to_json([row[0] for row in moved]))
+        lines = {row[3:] for row in moved if row[4] is not None}
+        return Moved([row[:3] for row in moved], sorted(lines))
 
     async def _insert(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
         """Run an insert of one row for all of these, several at a time.

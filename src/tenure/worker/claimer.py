@@ -26,6 +26,8 @@ from tenure.worker.world import World
 
 OUTAGE_PAUSE_SECONDS = 1.0
 TOUCH_SECONDS = 1.0
+RIDE_SECONDS, REST_SECONDS = 2.0, 0.1
+UNSETTLED = 4
 TakeOn = Callable[[Lease, float, float], None]
 log = logging.getLogger("tenure.worker")
 
@@ -62,6 +64,7 @@ class Claimer:
         self._announced_seconds = announced_seconds
         self._shares = Shares(settings.queues)
         self._kinds = {queue: _kinds(app, queue) for queue in settings.queues}
+        self._phase = RIDE_SECONDS * world.random()
         self._wake = asyncio.Event()
         self._more: set[str] = set(settings.queues)
         """Queues that may have jobs ready: news of them came, or there was no room for all."""
@@ -193,7 +196,7 @@ class Claimer:
             before = self._world.monotonic()
             leases = await self._store.claim(
                 self._worker, part, lease_seconds=lease_seconds, ahead=self._all_must_wait(part),
-                most_gated=self._free(),
+                new_places=self._free(), riders=self._riders(part),
             )  # fmt: skip
             self._world.crash_point("after claim")
             self.claims += 1
@@ -204,6 +207,24 @@ class Claimer:
                 for job in lease.jobs:
                     got[job.queue] += 1
         return got
+
+    def _riders(self, queues: Collection[str]) -> float:
+        """How many jobs may come along with each place at a gate: as for slots, and those that have
+        ended and are not settled yet, which the database cannot tell from others.
+
+        Places come back to others only when this worker has fewer jobs than places. So that nobody
+        waits for ever, in another queue, say, it now and then takes no more than it has places for.
+        """
+        if (self._world.monotonic() + self._phase) % RIDE_SECONDS < REST_SECONDS:
+            return 0.0
+        slots = {
+            kind: self._executors[kind].slots for queue in queues for kind in self._kinds[queue]
+        }
+        riders = [self._pace.prefetch(kind, n) / n for kind, n in slots.items() if n]
+        for queue, n in self._slots.limits.items():
+            if queue in queues:
+                riders.append(self._queue_pace.prefetch(queue, n) / n)
+        return UNSETTLED * min(riders, default=0.0)
 
     def _free(self) -> int:
         """How many jobs could start at once. What waits here must not take places at gates."""

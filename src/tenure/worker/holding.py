@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tenure.job import Claimed, Feature, Lease
 from tenure.running import Flag
 from tenure.tasks import Task
+
+if TYPE_CHECKING:
+    from tenure.worker.places import Line
 
 _GATE = int(Feature.GATE)
 
@@ -29,6 +32,7 @@ class Holding:
         "completed",
         "done",
         "job",
+        "line",
         "lost",
         "over",
         "progress",
@@ -43,6 +47,8 @@ class Holding:
         self.job = job
         self.task = task
         self.taken_at = taken_at
+        self.line: Line | None = None
+        """Where it has a place at a gate, as long as it has."""
         self.started_at: float | None = None
         """Set where the handler runs, when it starts."""
         self.stop: Stop | None = None

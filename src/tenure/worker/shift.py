@@ -28,6 +28,7 @@ from tenure.worker.claimer import Claimer
 from tenure.worker.executors import Coroutines, Executor, Threads
 from tenure.worker.heartbeat import Heartbeat
 from tenure.worker.holding import Held, Holding, Stop
+from tenure.worker.places import AtGates
 from tenure.worker.services import Services
 from tenure.worker.settings import WorkerSettings
 from tenure.worker.settler import Settler
@@ -82,6 +83,9 @@ class Shift:
         self._tell = Teller(app.hooks, self.name, world)
         self.ready = asyncio.Event()
         self._slots = Slots(settings.queues)
+        self._at_gates = AtGates(
+            lambda kind: self._executors[kind].slots, self._slots.waiting_kinds
+        )
         self._suspects = Suspects()
         self._pace, self._queue_pace = Pace(), Pace()
         self._stopping = asyncio.Event()
@@ -269,6 +273,8 @@ class Shift:
         elif len(known) == 1 and not self._suspects.may_run(known[0]):
             self._put_back(known, "another job is tried alone here", later=True)
         else:
+            if lease.places:
+                known = self._at_gates.admit(known, lease.places)
             self._start(self._slots.admit(known))
 
     def _start(self, holdings: Sequence[Holding]) -> None:
@@ -329,8 +335,15 @@ class Shift:
         following = self._slots.ended(holding)
         if following is not None:
             self._start([following])
+        if holding.line is not None:
+            self._free_place(holding)
         if self._claimer.resting:
             self._claimer.slot_came_free()
+
+    def _free_place(self, holding: Holding) -> None:
+        following = self._at_gates.ended(holding)
+        if following is not None:
+            self._start(self._slots.admit([following]))
 
     def _confirm_soon(self, holding: Holding, settlement: Settlement | None) -> None:
         task = self._loop.create_task(self._confirm(holding, settlement))
@@ -477,15 +490,20 @@ class Shift:
         return now - (now if holding.started_at is None else holding.started_at)
 
     def _return_the_patient(self, now: float) -> None:
-        """Give back what was claimed ahead and has waited too long for a slot."""
+        """Give back what was claimed ahead and has waited too long for a slot, or a place."""
         for kind, executor in self._executors.items():
-            since = executor.waits_since()
-            if since is None or now - since < PREFETCH_PATIENCE_SECONDS:
+            waits_since = executor.waits_since()
+            if waits_since is None or now - waits_since < PREFETCH_PATIENCE_SECONDS:
                 continue
             left = executor.take_back()
             self._pace.slow_down(kind)
             self._release(left, "waited too long for a slot")
-        patient = self._slots.take_back_waiting(since=now - PREFETCH_PATIENCE_SECONDS)
+        since = now - PREFETCH_PATIENCE_SECONDS
+        at_gates = self._at_gates.take_back_waiting(since=since)
+        for holding in at_gates:
+            self._pace.slow_down(holding.task.kind)
+        self._put_back(at_gates, "waited too long for a place at its gate")
+        patient = self._slots.take_back_waiting(since=since)
         for holding in patient:
             self._queue_pace.slow_down(holding.job.queue)
         self._put_back(patient, "waited too long for a slot")
@@ -499,11 +517,14 @@ class Shift:
             holding.over = True
             self._timed.discard(holding)
             self._suspects.ended(holding)
+            if holding.line is not None:
+                self._free_place(holding)
             self._settler.add(holding, unstarted(holding.job, holding.stop, reason, later=later))
 
     # --- shutdown --------------------------------------------------------------------------------
 
     def _return_unstarted(self) -> None:
+        self._put_back(self._at_gates.take_back_waiting(), "shutdown")
         self._put_back(self._slots.take_back_waiting(), "shutdown")
         for executor in self._executors.values():
             self._release(executor.take_back(), "shutdown")

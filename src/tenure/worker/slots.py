@@ -27,7 +27,8 @@ class Slots:
         self.limits = {queue: slots for queue, slots in queues.items() if slots}
         self._used = dict.fromkeys(queues, 0)
         self._waiting: dict[str, deque[Holding]] = {queue: deque() for queue in self.limits}
-        self._waiting_kinds: Counter[Kind] = Counter()
+        self.waiting_kinds: Counter[Kind] = Counter()
+        """How many wait, by kind: here, and at gates for a place."""
 
     def admit(self, holdings: Iterable[Holding]) -> list[Holding]:
         """Those of these jobs that may run now; the others wait here."""
@@ -36,7 +37,7 @@ class Slots:
             queue = holding.job.queue
             if queue in self.limits and self._used[queue] >= self.limits[queue]:
                 self._waiting[queue].append(holding)
-                self._waiting_kinds[holding.task.kind] += 1
+                self.waiting_kinds[holding.task.kind] += 1
                 continue
             self._used[queue] = self._used.get(queue, 0) + 1
             admitted.append(holding)
@@ -65,12 +66,12 @@ class Slots:
 
     def _next(self, queue: str) -> Holding:
         holding = self._waiting[queue].popleft()
-        self._waiting_kinds[holding.task.kind] -= 1
+        self.waiting_kinds[holding.task.kind] -= 1
         return holding
 
     def waiting(self, kind: Kind) -> int:
-        """How many jobs of this kind wait here."""
-        return self._waiting_kinds[kind]
+        """How many jobs of this kind wait here, or at gates for a place."""
+        return self.waiting_kinds[kind]
 
     def in_hand(self, queue: str) -> int:
         """How many jobs of this queue run or wait."""

@@ -1,32 +1,31 @@
 -- Who waits at gates, and who may pass. A job with a gate has its ticket in `gated`.
 
 -- name: stand_at_gates
--- enqueue, promote, retry, snooze, release, sweep, unhold, move, free, replay: tickets of jobs that
--- have just been put in line, and a turn for each line. No lock is taken that others wait for.
-with standing as materialized (
+-- enqueue, promote, retry, snooze, release, sweep, unhold, move, free, replay: the tickets of those of
+-- these jobs that stand in line now, and a turn for each line, because an attempt may have ended by
+-- this. No lock is taken that others wait for. Answers the queues for `notify`.
+with put as materialized (
     select j.* from tenure.job j
     where j.id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
-      and j.gate is not null and j.place is not null and j.parked is null and j.due_at is null
+      and j.gate is not null
 ), lined as (
     insert into tenure.gated (place, job_id, token, priority, suspect, queue, gate, key)
-    select place, id, token, priority, crashes > 0, queue, gate, gate_key from standing
+    select place, id, token, priority, crashes > 0, queue, gate, gate_key from put
+    where place is not null and parked is null and due_at is null
+), passed as (
+    insert into tenure.turn (queue, gate, priority, key)
+    select queue, gate, min(priority), gate_key from put
+    group by queue, gate, gate_key order by min(place)
 )
-insert into tenure.turn (queue, gate, priority, key)
-select queue, gate, min(priority), gate_key from standing
-group by queue, gate, gate_key order by min(place);
+select distinct queue from put;
 
 -- name: leave_gates
--- succeed, fail, skip, abort, cancel, retry, snooze, release, sweep: the end of an attempt frees what
--- it held, and writes a turn, whether or not it sees somebody wait: who comes later finds the line
--- full until this is committed, and takes his own turn away. Answers the queues in which somebody
--- waits, for `notify`.
-with gone as (
-    delete from tenure.gate_hold
-    where job_id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
-    returning queue, gate, key
-), freed as materialized (
+-- succeed, fail, skip, abort, cancel, sweep: where an attempt has ended there is a turn, whether or not
+-- somebody is seen to wait: who comes later finds the line full until this is committed, and takes
+-- his own turn away. Answers the queues in which somebody waits, for `notify`.
+with freed as materialized (
     select f.queue, f.gate, f.key, head.priority
-    from (select distinct queue, gate, key from gone) as f left join lateral (
+    from json_to_recordset(:rows::json) as f (queue text, gate text, key text) left join lateral (
         select g.priority from tenure.gated g
         where g.queue = f.queue and g.gate = f.gate and g.key = f.key
         order by g.priority, g.place limit 1) as head on true
@@ -88,59 +87,98 @@ from clock, busy, lateral (
 
 -- name: look_at_gates
 -- claim: in a new statement after the locks are held: the lines whose turn it is, what runs, what the
--- buckets held, and the heads of the lines, one ticket more than may pass. Where all lines share a
--- limit that is reached, no turn is looked at.
+-- buckets held, and the heads of the lines, one ticket more than may pass. A worker that has more jobs
+-- than places counts with its places. Where all lines share a limit that is reached, and this worker
+-- has no places for more jobs to come along with, no turn is looked at. Where it is alone, and may take
+-- all that it wants even if nothing has ended, what has ended is not counted.
 with gate as materialized (
-    select b.*, case when not b.keyed then
-               (select count(*) from tenure.gate_hold h where h.gate = b.gate) end as running
-    from json_to_recordset(:rows::json) as b (
-        queue text, gate text, keyed boolean, max_running int, most int)
+    select * from json_to_recordset(:rows::json) as b (
+        queue text, gate text, keyed boolean, max_running int, most int, riders double precision)
+), shared as materialized (
+    select g.gate,
+           coalesce(sum(least(w.live, s.places)) filter (where w.worker <> :worker), 0)::int as others,
+           coalesce(sum(least(w.live, s.places)) filter (where w.worker = :worker), 0)::int as mine,
+           coalesce(sum(w.live) filter (where w.worker = :worker), 0)::int as live,
+           (select places from tenure.gate_share
+            where gate = g.gate and key = '' and worker = :worker) as share
+    from (select gate, max(max_running) as max_running, max(most) as most, max(riders) as riders
+          from gate where not keyed and max_running is not null group by gate) as g
+         left join lateral (
+             select p.worker,
+                    case when p.workers = 1 and p.worker = :worker
+                              and p.passed between g.max_running and g.max_running * (1 + g.riders) - g.most
+                         then p.passed
+                         else (select sum(l.live) from tenure.gate_live l
+                               where l.gate = g.gate and l.worker = p.worker) end::int as live
+             from (select worker, sum(cardinality(ids)) as passed, count(*) over () as workers
+                   from tenure.gate_hold where gate = g.gate group by worker) as p) as w on true
+         left join lateral (
+             select places from tenure.gate_share
+             where gate = g.gate and key = '' and worker = w.worker offset 0) as s on true
+    group by g.gate
 ), line as materialized (
-    select g.queue, g.gate, g.keyed, g.max_running, g.most, g.running, t.key,
+    select g.queue, g.gate, g.keyed, g.max_running, g.most, g.riders, t.key,
            json_agg(json_build_array(t.priority, t.n) order by t.priority, t.n) as turns,
            min(t.priority) as priority, min(t.n) as n
-    from gate g, lateral (
+    from gate g left join shared s on s.gate = g.gate, lateral (
         select turn.priority, turn.n, turn.key from tenure.turn
         where turn.queue = g.queue and turn.gate = g.gate
           and (turn.not_before is null or turn.not_before <= :now::timestamptz)
         order by turn.priority, turn.n limit :turns) as t
-    where g.max_running is null or g.running is null or g.running < g.max_running
-    group by g.queue, g.gate, g.keyed, g.max_running, g.most, g.running, t.key
+    where s.gate is null or s.others + s.mine < g.max_running and :free > 0
+          or g.riders > 0 and s.mine > 0
+    group by g.queue, g.gate, g.keyed, g.max_running, g.most, g.riders, t.key
 ), room as materialized (
-    select l.queue, l.gate, l.key, l.turns, l.priority, l.n, l.keyed,
-           coalesce(l.running, (select count(*) from tenure.gate_hold h
-                                where h.gate = l.gate and h.key = l.key)) as running,
-           1 + least(l.most, 8 + 2 * l.most / count(*) over (partition by l.queue))::int as most,
-           l.max_running
-    from line l
+    select l.*, coalesce(s.others, o.others) as others, coalesce(s.mine, o.mine) as mine,
+           coalesce(s.live, o.live) as live, coalesce(o.here, 0) as here,
+           coalesce(s.share, o.share) as share,
+           1 + least(l.most, 8 + 2 * l.most / count(*) over (partition by l.queue))::int as asked
+    from line l left join shared s on s.gate = l.gate
+         left join lateral (
+             select coalesce(sum(least(w.live, s.places)) filter (where w.worker <> :worker), 0)::int as others,
+                    coalesce(sum(least(w.live, s.places)) filter (where w.worker = :worker), 0)::int as mine,
+                    coalesce(sum(w.live) filter (where w.worker = :worker), 0)::int as live,
+                    coalesce(sum(w.here), 0)::int as here,
+                    (select places from tenure.gate_share
+                     where gate = l.gate and key = l.key and worker = :worker) as share
+             from (select h.worker, sum(h.live)::int as live,
+                          sum(h.live) filter (where h.queue = l.queue) as here
+                   from tenure.gate_live h
+                   where l.keyed and l.max_running is not null and h.gate = l.gate and h.key = l.key
+                   group by h.worker) as w
+                  left join lateral (
+                      select places from tenure.gate_share
+                      where gate = l.gate and key = l.key and worker = w.worker offset 0) as s on true
+         ) as o on true
+), head as materialized (
+    select r.*, case when r.max_running is null then r.asked else
+               least(r.asked, 1 + new.places
+                     + greatest(0, floor(r.riders * (r.mine + new.places))::int - (r.live - r.mine))) end as tickets
+    from room r, lateral (
+        select greatest(0, least(r.max_running - r.others - r.mine, :free)) as places) as new
 )
-select r.queue, r.gate, r.key, r.running,
-       exists (select from tenure.gate_hold h
-               where h.gate = r.gate and h.key = r.key and h.queue = r.queue offset 0),
-       k.tokens, extract(epoch from :now::timestamptz - k.filled_at)::double precision,
-       r.turns::text, r.most, t.priority, t.place, t.suspect
-from room r
-     left join lateral (
+select r.queue, r.gate, r.key, r.others, r.mine, r.live, r.share, r.here, k.tokens,
+       extract(epoch from :now::timestamptz - k.filled_at)::double precision, r.turns::text, r.tickets,
+       (select json_agg(json_build_array(t.priority, t.place, t.suspect) order by t.priority, t.place)
+        from (select g.priority, g.place, g.suspect from tenure.gated g
+              where g.queue = r.queue and g.gate = r.gate and g.key = r.key
+              order by g.priority, g.place limit r.tickets) as t)::text
+from head r left join lateral (
          select tokens, filled_at from tenure.bucket
          where gate = r.gate and key = case when r.keyed then r.key else '' end offset 0) as k on true
-     left join lateral (
-         select g.priority, g.place, g.suspect from tenure.gated g
-         where g.queue = r.queue and g.gate = r.gate and g.key = r.key
-         order by g.priority, g.place
-         limit case when r.max_running is null then r.most
-                    else least(r.most, 1 + greatest(r.max_running - r.running, 0)) end) as t on true
-order by r.priority, r.n, t.priority, t.place;
+order by r.priority, r.n;
 
 -- name: take_gated
--- claim: these tickets are consumed, their jobs go on leases as in `take_tickets`, and each holds a
--- place at its gate as long as its attempt lasts.
+-- claim: these tickets are consumed, and their jobs go on leases as in `take_tickets`. For each lease
+-- and line it is noted who has passed.
 with spot as materialized (
     select g.ctid
     from json_to_recordset(:rows::json) as b (
-             queue text, gate text, key text, priority smallint, place bigint),
+             queue text, gate text, key text, priorities smallint[], places bigint[]),
+         lateral unnest(b.priorities, b.places) as t (priority, place),
          lateral (select gated.ctid from tenure.gated
                   where gated.queue = b.queue and gated.gate = b.gate and gated.key = b.key
-                    and gated.priority = b.priority and gated.place = b.place
+                    and gated.priority = t.priority and gated.place = t.place
                   for update skip locked) as g
 ), taken as (
     delete from tenure.gated where ctid = any (array(select ctid from spot))
@@ -164,19 +202,43 @@ with spot as materialized (
            case when :ahead and b.block = 0 then '[]'::json end
     from block b
 ), held as (
-    insert into tenure.gate_hold (job_id, token, gate, key, queue)
-    select id, token, gate, key, queue from found where id is not null
-    on conflict (job_id) do update
-    set token = excluded.token, gate = excluded.gate, key = excluded.key, queue = excluded.queue
+    insert into tenure.gate_hold (lease, ids, tokens, worker, queue, gate, key)
+    select b.lease, array_agg(f.id), array_agg(f.token), :worker, f.queue, f.gate, f.key
+    from found f join block b on b.block = f.block
+    where f.id is not null group by b.lease, f.queue, f.gate, f.key
 ), started as (
     delete from tenure.unique_key k using found f
     where f.unique_until = 'started' and k.tenant = any (array[f.tenant])
       and k.scope = f.unique_scope and k.key = f.unique_key and k.job_id = f.id
 )
 select f.queue, f.priority, f.place, f.id, f.token, f.task, f.args::text, f.tenant, f.attempts,
-       f.max_attempts, f.crashes, f.created_at, f.timeout_seconds, f.retry::text, f.metadata::text,
-       f.features, f.cancel_requested, b.lease, b.now
+       f.max_attempts, f.crashes, timestamptz_send(f.created_at), f.timeout_seconds, f.retry::text,
+       f.metadata::text, f.features, f.cancel_requested, b.lease, timestamptz_send(b.now)
 from found f left join block b on b.block = f.block and f.id is not null;
+
+-- name: places_given
+-- claim, repeated: what its first try was given at gates that limit how many run: the jobs, and the
+-- places that this worker has.
+select h.gate, case when g.keyed then h.key else '' end, h.ids,
+       coalesce((select places from tenure.gate_share s
+                 where s.gate = h.gate and s.worker = h.worker
+                   and s.key = case when g.keyed then h.key else '' end), g.max_running)
+from tenure.lease l, tenure.gate_hold h, tenure.gate g
+where l.worker = :worker and l.call = :call and h.lease = l.id and g.name = h.gate
+  and g.max_running is not null;
+
+-- name: share_places
+-- claim: this worker has more jobs than places there: it runs no more of them at once.
+insert into tenure.gate_share (gate, key, worker, places)
+select b.gate, b.key, :worker, b.places
+from json_to_recordset(:rows::json) as b (gate text, key text, places int)
+on conflict (gate, key, worker) do update set places = excluded.places;
+
+-- name: end_shares
+-- claim: each of its jobs there has a place again.
+delete from tenure.gate_share s
+using json_to_recordset(:rows::json) as b (gate text, key text)
+where s.gate = any (array[b.gate]) and s.key = b.key and s.worker = :worker;
 
 -- name: drop_turns
 -- claim: turns that are used up go.
@@ -230,6 +292,10 @@ with lines as (
 insert into tenure.turn (queue, gate, priority, key)
 select queue, gate, priority, key from lines order by place;
 
+-- name: drop_shares
+-- gate: what is allowed has changed: until a worker claims there again, each of its jobs counts.
+delete from tenure.gate_share where gate = :name;
+
 -- name: turned_queues
 -- gate: where somebody waits, for `notify`.
 select distinct queue from tenure.gated where gate = :name;
@@ -239,7 +305,7 @@ select distinct queue from tenure.gated where gate = :name;
 delete from tenure.gate g
 where g.name = :name
   and not exists (select from tenure.gated w where w.gate = g.name)
-  and not exists (select from tenure.gate_hold h where h.gate = g.name)
+  and not exists (select from tenure.gate_live h where h.gate = g.name and h.live > 0)
 returning g.name;
 
 -- name: drop_buckets
@@ -248,10 +314,9 @@ delete from tenure.bucket where gate = :name;
 
 -- name: list_gates
 select g.name, g.max_running, g.rate, g.per_seconds, g.burst, g.keyed, g.by_hand, g.declared::text,
-       coalesce(h.running, 0), coalesce(w.waiting, 0), coalesce(w.lines, 0)
+       coalesce((select sum(used) from tenure.gate_used u where u.gate = g.name), 0)::bigint,
+       coalesce(w.waiting, 0), coalesce(w.lines, 0)
 from tenure.gate g
-     left join (select gate, count(*) as running from tenure.gate_hold group by gate) as h
-         on h.gate = g.name
      left join (select gate, sum(waiting)::bigint as waiting, count(*) as lines
                 from (select gate, key, count(*) as waiting from tenure.gated group by gate, key) as l
                 group by gate) as w on w.gate = g.name
@@ -260,7 +325,8 @@ order by g.name;
 
 -- name: busiest_lines
 select l.queue, l.key, l.waiting,
-       (select count(*) from tenure.gate_hold h where h.gate = :name and h.key = l.key)
+       coalesce((select sum(used) from tenure.gate_used u where u.gate = :name and u.key = l.key),
+                (select sum(live) from tenure.gate_live h where h.gate = :name and h.key = l.key), 0)::bigint
 from (select queue, key, count(*) as waiting from tenure.gated where gate = :name
       group by queue, key) as l
 order by l.waiting desc, l.key limit :most;
@@ -275,8 +341,8 @@ select count(*) from (
 
 -- name: gate_of_job
 select j.place, g.max_running, g.rate, g.per_seconds, g.burst, coalesce(g.keyed, false),
-       (select count(*) from tenure.gate_hold h
-        where h.gate = j.gate and (not coalesce(g.keyed, false) or h.key = j.gate_key)),
+       coalesce((select sum(used) from tenure.gate_used u
+                 where u.gate = j.gate and u.key = case when g.keyed then j.gate_key else '' end), 0)::bigint,
        k.tokens,
        extract(epoch from coalesce(:now::timestamptz, clock_timestamp()) - k.filled_at)::double precision
 from tenure.job j
@@ -286,10 +352,15 @@ from tenure.job j
 where j.id = :id and j.gate is not null;
 
 -- name: heal_holds
--- sweep: a place at a gate is held by a job under the token of its attempt, and by nobody else.
--- Answers whose it was; their turns come with `heal_turns`.
+-- sweep: what a lease that is gone has left at gates, and shares of who has nothing there any more.
+-- Answers the former; their turns come with `heal_turns`.
+with idle as (
+    delete from tenure.gate_share s
+    where not exists (select from tenure.gate_hold h
+                      where h.gate = s.gate and h.worker = s.worker offset 0)
+)
 delete from tenure.gate_hold h
-where not exists (select from tenure.job j where j.id = h.job_id and j.token = h.token offset 0)
+where not exists (select from tenure.lease l where l.id = h.lease offset 0)
 returning h.queue;
 
 -- name: heal_turns
@@ -298,7 +369,7 @@ insert into tenure.turn (queue, gate, priority, key)
 select l.queue, l.gate, head.priority, l.key
 from (select queue, gate, key from tenure.gated
       except select queue, gate, key from tenure.turn
-      except select queue, gate, key from tenure.gate_hold) as l,
+      except select queue, gate, key from tenure.gate_live where live > 0) as l,
      lateral (select g.priority, g.place from tenure.gated g
               where g.queue = l.queue and g.gate = l.gate and g.key = l.key
               order by g.priority, g.place limit 1) as head

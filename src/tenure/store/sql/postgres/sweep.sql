@@ -96,6 +96,7 @@ update tenure.lease set jobs = :jobs::json, started = coalesce(started, '[]') wh
 
 -- name: delete_lease
 -- sweep: nothing on it is live any more.
+with freed as (delete from tenure.gate_hold where lease = :id)
 delete from tenure.lease where id = :id;
 
 -- name: extend

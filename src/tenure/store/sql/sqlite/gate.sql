@@ -1,35 +1,35 @@
 -- Who waits at gates, and who may pass. The single writer needs no locks.
 
 -- name: stand_at_gates
--- enqueue, promote, retry, snooze, release, sweep, unhold, move, free, replay: tickets of jobs that
--- have just been put in line, and a turn for each line.
+-- enqueue, promote, retry, snooze, release, sweep, unhold, move, free, replay: the tickets of those of
+-- these jobs that stand in line now, and a turn for each line, because an attempt may have ended by
+-- this. The bell listens to places.
 insert into tenure.gated (queue, gate, key, priority, place, job_id, token, suspect)
 select j.queue, j.gate, j.gate_key, j.priority, j.place, j.id, j.token, j.crashes > 0
 from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
 where j.gate is not null and j.place is not null and j.parked is null and j.due_at is null;
-update tenure.counter set turn = turn + json_array_length(:ids);
+update tenure.counter set turn = turn + json_array_length(:ids), place = place + 1;
 insert into tenure.turn (queue, gate, priority, n, key)
 select queue, gate, priority,
        (select c.turn from tenure.counter c) - json_array_length(:ids) + row_number() over (order by place),
        gate_key
 from (select j.queue, j.gate, j.gate_key, min(j.priority) as priority, min(j.place) as place
       from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
-      where j.gate is not null and j.place is not null and j.parked is null and j.due_at is null
+      where j.gate is not null
       group by j.queue, j.gate, j.gate_key);
 
 -- name: leave_gates
--- succeed, fail, skip, abort, cancel, retry, snooze, release, sweep: the end of an attempt frees what
--- it held, and writes a turn. The bell listens to places.
-update tenure.counter set turn = turn + json_array_length(:ids), place = place + 1;
+-- succeed, fail, skip, abort, cancel, sweep: where an attempt has ended there is a turn. The bell
+-- listens to places.
+update tenure.counter set turn = turn + json_array_length(:rows), place = place + 1;
 insert into tenure.turn (queue, gate, priority, n, key)
-select f.queue, f.gate,
+select b.value ->> 'queue', b.value ->> 'gate',
        coalesce((select g.priority from tenure.gated g
-                 where g.queue = f.queue and g.gate = f.gate and g.key = f.key
+                 where g.queue = b.value ->> 'queue' and g.gate = b.value ->> 'gate'
+                   and g.key = b.value ->> 'key'
                  order by g.priority, g.place limit 1), 0),
-       (select c.turn from tenure.counter c) - json_array_length(:ids) + row_number() over (), f.key
-from (select distinct h.queue, h.gate, h.key
-      from json_each(:ids) as b cross join tenure.gate_hold as h on h.job_id = b.value) as f;
-delete from tenure.gate_hold where job_id in (select value from json_each(:ids));
+       (select c.turn from tenure.counter c) - json_array_length(:rows) + b.key + 1, b.value ->> 'key'
+from json_each(:rows) as b;
 
 -- name: open_gates
 -- claim: the gates at which somebody waits in this queue, and the head of its line of jobs without a
@@ -55,16 +55,26 @@ select priority, n, key from tenure.turn
 where queue = :queue and gate = :gate and (not_before is null or not_before <= :now)
 order by priority, n limit :turns;
 
--- name: running_at_gate
--- claim: how many have passed it, in all.
-select count(*) from tenure.gate_hold where gate = :gate;
+-- name: passed_gate
+-- claim: the jobs of each worker that have passed it, with some that have ended since.
+select worker, sum(passed), 0 from tenure.gate_hold where gate = :gate group by worker;
 
--- name: look_at_line
--- claim: how many of a line run, whether some of this queue do, and what its bucket held.
-select (select count(*) from tenure.gate_hold where gate = :gate and key = :key),
-       exists (select 1 from tenure.gate_hold where gate = :gate and key = :key and queue = :queue),
-       (select tokens from tenure.bucket where gate = :gate and key = :bucket),
-       (select (:now - filled_at) / 1e6 from tenure.bucket where gate = :gate and key = :bucket);
+-- name: live_at_gate
+-- claim: the jobs of each worker that have passed it and run.
+select worker, sum(live), 0 from tenure.gate_live where gate = :gate group by worker;
+
+-- name: live_in_line
+-- claim: the same for one key, and how many of these are of one queue.
+select worker, sum(live), sum(live) filter (where queue = :queue) from tenure.gate_live
+where gate = :gate and key = :key group by worker;
+
+-- name: shares
+-- claim: the places of workers that have more jobs than places.
+select worker, places from tenure.gate_share where gate = :gate and key = :key;
+
+-- name: look_at_bucket
+-- claim: what a bucket held, and how long ago.
+select tokens, (:now - filled_at) / 1e6 from tenure.bucket where gate = :gate and key = :key;
 
 -- name: head_of_line
 -- claim: the first tickets of a line.
@@ -72,29 +82,38 @@ select priority, place, suspect from tenure.gated
 where queue = :queue and gate = :gate and key = :key order by priority, place limit :most;
 
 -- name: take_gated
--- claim: the jobs of these tickets. A void ticket comes back without its job.
+-- claim: the jobs at the head of a line, up to this ticket. A void ticket comes back without its job.
 select t.queue, t.priority, t.place, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
        j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry, j.metadata, j.features,
-       j.cancel_requested, t.suspect
-from json_each(:rows) as b
-     cross join tenure.gated as t on t.queue = b.value ->> 'queue' and t.gate = b.value ->> 'gate'
-        and t.key = b.value ->> 'key' and t.priority = b.value ->> 'priority'
-        and t.place = b.value ->> 'place'
+       j.cancel_requested, t.suspect, t.gate, t.key
+from (select * from tenure.gated
+      where queue = :queue and gate = :gate and key = :key and (priority, place) <= (:priority, :place)) as t
      left join tenure.job as j on j.id = t.job_id and j.token = t.token and j.place = t.place;
 
 -- name: drop_gated
--- claim: these tickets are consumed.
+-- claim: their tickets are consumed.
 delete from tenure.gated
-where (queue, gate, key, priority, place) in (
-    select b.value ->> 'queue', b.value ->> 'gate', b.value ->> 'key', b.value ->> 'priority',
-           b.value ->> 'place'
-    from json_each(:rows) as b);
+where queue = :queue and gate = :gate and key = :key and (priority, place) <= (:priority, :place);
 
 -- name: hold_at_gates
--- claim: each of these jobs holds a place at its gate as long as its attempt lasts.
-insert or replace into tenure.gate_hold (job_id, token, gate, key, queue)
-select j.id, j.token, j.gate, j.gate_key, j.queue
-from json_each(:ids) as b cross join tenure.job as j on j.id = b.value;
+-- claim: who has passed on a lease; values are bound in this order.
+insert into tenure.gate_hold (lease, queue, gate, key, worker, passed, jobs)
+values (?, ?, ?, ?, ?, ?, ?);
+
+-- name: places_given
+-- claim, repeated: never here.
+select 1 where false;
+
+-- name: share_places
+-- claim: this worker has more jobs than places there: it runs no more of them at once.
+insert or replace into tenure.gate_share (gate, key, worker, places)
+select b.value ->> 'gate', b.value ->> 'key', :worker, b.value ->> 'places' from json_each(:rows) as b;
+
+-- name: end_shares
+-- claim: each of its jobs there has a place again.
+delete from tenure.gate_share
+where worker = :worker
+  and (gate, key) in (select b.value ->> 'gate', b.value ->> 'key' from json_each(:rows) as b);
 
 -- name: drop_turns
 -- claim: turns that are used up go.
@@ -143,6 +162,10 @@ from (select queue, gate, key, min(priority) as priority, min(place) as place
 update tenure.counter
 set place = place + 1, turn = max(turn, coalesce((select max(n) from tenure.turn where gate = :name), 0));
 
+-- name: drop_shares
+-- gate: what is allowed has changed: until a worker claims there again, each of its jobs counts.
+delete from tenure.gate_share where gate = :name;
+
 -- name: turned_queues
 select distinct queue from tenure.gated where gate = :name;
 
@@ -151,7 +174,7 @@ select distinct queue from tenure.gated where gate = :name;
 delete from tenure.gate
 where name = :name
   and not exists (select 1 from tenure.gated w where w.gate = :name)
-  and not exists (select 1 from tenure.gate_hold h where h.gate = :name)
+  and not exists (select 1 from tenure.gate_live h where h.gate = :name and h.live > 0)
 returning name;
 
 -- name: drop_buckets
@@ -160,7 +183,7 @@ delete from tenure.bucket where gate = :name;
 
 -- name: list_gates
 select g.name, g.max_running, g.rate, g.per_seconds, g.burst, g.keyed, g.by_hand, g.declared,
-       (select count(*) from tenure.gate_hold h where h.gate = g.name),
+       coalesce((select sum(used) from tenure.gate_used u where u.gate = g.name), 0),
        (select count(*) from tenure.gated w where w.gate = g.name),
        (select count(distinct w.key) from tenure.gated w where w.gate = g.name)
 from tenure.gate g
@@ -169,7 +192,8 @@ order by g.name;
 
 -- name: busiest_lines
 select l.queue, l.key, l.waiting,
-       (select count(*) from tenure.gate_hold h where h.gate = :name and h.key = l.key)
+       coalesce((select sum(used) from tenure.gate_used u where u.gate = :name and u.key = l.key),
+                (select sum(live) from tenure.gate_live h where h.gate = :name and h.key = l.key), 0)
 from (select queue, key, count(*) as waiting from tenure.gated where gate = :name
       group by queue, key) as l
 order by l.waiting desc, l.key limit :most;
@@ -183,8 +207,8 @@ select count(*) from (
 
 -- name: gate_of_job
 select j.place, g.max_running, g.rate, coalesce(g.per_seconds, 1), g.burst, coalesce(g.keyed, 0),
-       (select count(*) from tenure.gate_hold h
-        where h.gate = j.gate and (not coalesce(g.keyed, 0) or h.key = j.gate_key)),
+       coalesce((select sum(used) from tenure.gate_used u
+                 where u.gate = j.gate and u.key = case when g.keyed then j.gate_key else '' end), 0),
        k.tokens, (:now - k.filled_at) / 1e6
 from tenure.job j
      left join tenure.gate g on g.name = j.gate
@@ -193,10 +217,12 @@ from tenure.job j
 where j.id = :id and j.gate is not null;
 
 -- name: heal_holds
--- sweep: a place at a gate is held by a job under the token of its attempt, and by nobody else.
+-- sweep: what a lease that is gone has left at gates, and shares of who has nothing there any more.
 delete from tenure.gate_hold as hold
-where not exists (select 1 from tenure.job j where j.id = hold.job_id and j.token = hold.token)
+where not exists (select 1 from tenure.lease l where l.id = hold.lease)
 returning queue;
+delete from tenure.gate_share as share
+where not exists (select 1 from tenure.gate_hold h where h.gate = share.gate and h.worker = share.worker);
 
 -- name: heal_turns
 -- sweep: a line in which somebody waits has a turn, or a job that will write one when it ends.
@@ -207,7 +233,7 @@ select l.queue, l.gate,
        (select c.turn from tenure.counter c) + row_number() over (order by l.queue, l.gate, l.key), l.key
 from (select queue, gate, key from tenure.gated
       except select queue, gate, key from tenure.turn
-      except select queue, gate, key from tenure.gate_hold) as l
+      except select queue, gate, key from tenure.gate_live where live > 0) as l
 returning queue;
 update tenure.counter
 set place = place + 1, turn = max(turn, coalesce((select max(n) from tenure.turn), 0))

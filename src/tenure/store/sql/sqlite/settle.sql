@@ -32,9 +32,21 @@ delete from tenure.job where id in (select id from temp.tenure.batch);
 -- succeed: does any live job have a key, children or notes to let go of? Often none has.
 select id from tenure.job indexed by tenure.job_featured where features <> 0 limit 1;
 
+-- name: featured_in_batch
+-- succeed: those that have more to let go of than a gate (32).
+select j.id, j.token, j.features
+from temp.tenure.batch as b cross join tenure.job as j on j.id = b.id
+where j.features & ~32 <> 0;
+
+-- name: lines_of_batch
+-- succeed: the lines at gates in which attempts have ended.
+select distinct j.queue, j.gate, j.gate_key
+from temp.tenure.batch as b cross join tenure.job as j on j.id = b.id
+where j.gate is not null;
+
 -- name: moved_jobs
 -- succeed: what is in history and still live has just been moved.
-select j.id, j.token, j.features
+select j.id, j.token, j.features, j.queue, j.gate, j.gate_key
 from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
      cross join tenure.history as h on h.id = j.id;
 
@@ -55,7 +67,7 @@ from json_each(:rows) as b
      cross join tenure.job as j on j.id = b.value ->> 'id' and j.token = b.value ->> 'token'
      left join tenure.lease as l on l.id = b.value ->> 'lease' and l.worker = b.value ->> 'worker'
 where b.value ->> 'lease' is null or l.id is not null
-returning id, token, features;
+returning id, token, features, queue, gate, gate_key;
 
 -- name: drop_live
 -- The second half of succeed and finish: what is in history is no longer live.
@@ -124,6 +136,9 @@ where id in (select value from json_each(:ids)) and worker = :worker
                        cross join tenure.job as j on j.id = pair.value ->> 0
                   where j.token = pair.value ->> 1)
 returning id;
+delete from tenure.gate_hold as hold
+where lease in (select value from json_each(:ids))
+  and not exists (select 1 from tenure.lease l where l.id = hold.lease);
 
 -- name: release_keys
 -- succeed, fail, cancel, sweep and every other path to a final state: the key is given back, where it

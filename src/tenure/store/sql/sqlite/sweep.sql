@@ -73,6 +73,7 @@ update tenure.lease set jobs = :jobs, started = coalesce(started, '[]') where id
 -- name: delete_lease
 -- sweep: nothing on it is live any more.
 delete from tenure.lease where id = :id;
+delete from tenure.gate_hold where lease = :id;
 
 -- name: extend
 -- extend: by lease and worker, refused after expiry or after another boot.

@@ -1,8 +1,8 @@
 -- Gates: how many may run at once, how many per second, whose turn it is.
 --
---     gate       what is allowed               gated      tickets of jobs that wait at a gate
---     turn       "look at this line", in order gate_hold  jobs that have passed and are on a lease
---     bucket     tokens of rates
+--     gate       what is allowed               gated       tickets of jobs that wait at a gate
+--     turn       "look at this line", in order gate_hold   jobs that have passed, as long as they live
+--     bucket     tokens of rates               gate_share  places of workers with more jobs than those
 --
 -- A job with a gate has its ticket in `gated`, never in `ready`. A gate has a line of tickets per
 -- queue and key. Whoever puts a ticket in a line, or frees what a line may wait for, writes a turn;
@@ -44,14 +44,41 @@ create table tenure.turn (
 create unique index turn_waits on tenure.turn (queue, gate, key) where not_before is not null;
 create index turn_not_before on tenure.turn (queue, not_before) where not_before is not null;
 
-create table tenure.gate_hold (
-    job_id bigint primary key,
-    token bigint not null,
+create table tenure.gate_hold (                 -- written by the claim, goes with the lease
+    lease bigint not null,
+    ids bigint[] not null,                      -- a job counts as long as it is live under its token
+    tokens bigint[] not null,
+    worker text not null,
+    queue text collate "C" not null,
     gate text collate "C" not null,
     key text collate "C" not null,
-    queue text collate "C" not null
+    primary key (lease, gate, key, queue)
 );
-create index gate_hold_gate on tenure.gate_hold (gate, key, queue);
+create index gate_hold_gate on tenure.gate_hold (gate, key, lease);
+
+create table tenure.gate_share (
+    places int not null check (places > 0),
+    worker text not null,
+    gate text collate "C" not null,
+    key text collate "C" not null,              -- empty where all keys share the limits
+    primary key (gate, key, worker)
+);
+
+-- How many of the jobs that passed together still run.
+create view tenure.gate_live as
+    select h.lease, h.worker, h.queue, h.gate, h.key, n.live
+    from tenure.gate_hold h, lateral (
+        select count(*) as live
+        from unnest(h.ids, h.tokens) as p (id, token), lateral (
+            select from tenure.job j where j.id = p.id and j.token = p.token offset 0) as j) as n;
+
+-- The places that each worker uses: one for each of its jobs, or its share if it has more jobs.
+create view tenure.gate_used as
+    select w.gate, w.key, w.worker, w.live, least(w.live, s.places) as used
+    from (select l.gate, case when g.keyed then l.key else '' end as key, l.worker,
+                 sum(l.live)::bigint as live
+          from tenure.gate_live l join tenure.gate g on g.name = l.gate group by 1, 2, 3) as w
+         left join tenure.gate_share s on s.gate = w.gate and s.key = w.key and s.worker = w.worker;
 
 create table tenure.bucket (
     tokens double precision not null,

@@ -38,13 +38,36 @@ create unique index tenure.turn_waits on tenure.turn (queue, gate, key) where no
 create index tenure.turn_not_before on tenure.turn (queue, not_before) where not_before is not null;
 
 create table tenure.gate_hold (
-    job_id integer primary key,
-    token integer not null,
+    lease integer not null,
     gate text not null,
     key text not null,
-    queue text not null
-) strict;
-create index tenure.gate_hold_gate on tenure.gate_hold (gate, key, queue);
+    queue text not null,
+    worker text not null,
+    passed integer not null,
+    jobs text not null,                         -- (id, token) of each
+    primary key (lease, gate, key, queue)
+) strict, without rowid;
+create index tenure.gate_hold_gate on tenure.gate_hold (gate, key, lease);
+
+create table tenure.gate_share (
+    gate text not null,
+    key text not null,
+    worker text not null,
+    places integer not null check (places > 0),
+    primary key (gate, key, worker)
+) strict, without rowid;
+
+create view tenure.gate_live as
+    select h.lease, h.worker, h.queue, h.gate, h.key,
+           (select count(*) from json_each(h.jobs) as p
+                cross join tenure.job as j on j.id = p.value ->> 0 and j.token = p.value ->> 1) as live
+    from tenure.gate_hold h;
+
+create view tenure.gate_used as
+    select w.gate, w.key, w.worker, w.live, min(w.live, coalesce(s.places, w.live)) as used
+    from (select l.gate, case when g.keyed then l.key else '' end as key, l.worker, sum(l.live) as live
+          from tenure.gate_live l join tenure.gate g on g.name = l.gate group by 1, 2, 3) as w
+         left join tenure.gate_share s on s.gate = w.gate and s.key = w.key and s.worker = w.worker;
 
 create table tenure.bucket (
     gate text not null,

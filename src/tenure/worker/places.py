@@ -1,0 +1,101 @@
+"""Jobs that have passed a gate which limits how many run: no more start here than this worker has
+places for. Others, which came along with them, wait for one to end.
+
+A place belongs to the worker until a claim says otherwise: as soon as a handler has ended the next
+one starts, and nobody has to be asked.
+"""
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+
+from tenure.job import Places
+from tenure.tasks import Kind
+from tenure.worker.holding import Holding
+
+
+class Line:
+    """The jobs of one gate, or of one of its keys, in this worker's hands."""
+
+    __slots__ = ("kinds", "most", "name", "running", "slots", "waiting")
+
+    def __init__(self, name: tuple[str, str]) -> None:
+        self.name = name
+        self.most = 0
+        """How many may run at once."""
+        self.running = 0
+        """How many have been let go: they run, or wait for a slot."""
+        self.kinds: set[Kind] = set()
+        self.slots = 0
+        """How many of these kinds can run at once."""
+        self.waiting: deque[Holding] = deque()
+
+
+class AtGates:
+    """All lines of this worker. `slots` tells how many handlers of a kind can run at once."""
+
+    def __init__(self, slots: Callable[[Kind], int], waiting_kinds: Counter[Kind]) -> None:
+        self._slots = slots
+        self._waiting_kinds = waiting_kinds
+        self._lines: dict[tuple[str, str], Line] = {}
+
+    def admit(self, holdings: Sequence[Holding], places: Sequence[Places]) -> list[Holding]:
+        """Those of these jobs, and of those that wait, that may run now; the others wait here."""
+        line_of: dict[int, Line] = {}
+        admitted: list[Holding] = []
+        for each in places:
+            name = each.gate, each.key
+            line = self._lines.setdefault(name, Line(name))
+            line.most = each.most
+            line_of.update(dict.fromkeys(each.jobs, line))
+            while line.waiting and self._has_room(line, line.waiting[0].task.kind):
+                admitted.append(self._next(line))
+        for holding in holdings:
+            found = line_of.get(holding.job.id)
+            if found is None:
+                admitted.append(holding)
+            elif not found.waiting and self._has_room(found, holding.task.kind):
+                holding.line = found
+                found.running += 1
+                admitted.append(holding)
+            else:
+                found.waiting.append(holding)
+                self._waiting_kinds[holding.task.kind] += 1
+        return admitted
+
+    def _has_room(self, line: Line, kind: Kind) -> bool:
+        """Where there are places for all slots, the slots are limit enough."""
+        if kind not in line.kinds:
+            line.kinds.add(kind)
+            line.slots += self._slots(kind)
+        return line.running < line.most or line.slots <= line.most
+
+    def ended(self, holding: Holding) -> Holding | None:
+        """One that was let go has ended, or was given up. Answers the next one that may run."""
+        line = holding.line
+        assert line is not None
+        holding.line = None
+        line.running -= 1
+        if line.waiting:
+            return self._next(line) if line.running < line.most else None
+        if not line.running:
+            self._lines.pop(line.name, None)
+        return None
+
+    def take_back_waiting(self, *, since: float = math.inf) -> list[Holding]:
+        """Give up the jobs that wait here, those that do since this time or longer."""
+        left = []
+        for line in list(self._lines.values()):
+            while line.waiting and line.waiting[0].taken_at <= since:
+                left.append(line.waiting.popleft())
+            if not line.waiting and not line.running:
+                del self._lines[line.name]
+        self._waiting_kinds.subtract([holding.task.kind for holding in left])
+        return left
+
+    def _next(self, line: Line) -> Holding:
+        holding = line.waiting.popleft()
+        self._waiting_kinds[holding.task.kind] -= 1
+        holding.line = line
+        line.running += 1
+        return holding
