@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from functools import partial
 
-from tenure.errors import KeyTaken, WorkflowNotFound
+from tenure.errors import InvalidInput, KeyTaken, WorkflowNotFound
 from tenure.graph import OnFailure
 from tenure.job import State, When, check_reason, is_id
 from tenure.store.ends import end_workflows
@@ -190,11 +190,14 @@ async def replay_node(tx: Tx, row: Row) -> bool:
     """replay: the node goes back in line, and its workflow is open again.
 
     What was skipped or cancelled below it waits once more, and so does the finaliser; after a stop,
-    all that this has cancelled. Other nodes that have failed stay as they are.
+    all that this has cancelled. Other nodes that have failed stay as they are. While the finaliser
+    runs, this is refused: it may have told the world that all is over.
     """
     id = row[0]
     [(workflow, *_)] = await tx.fetch("node_of", id=id)
     flow = await _begin(tx, workflow)
+    if flow[_FINALISER] not in (None, id):
+        await _call_back(tx, flow[_FINALISER])
     rows = {each[0]: each for each in await _to_reopen(tx, flow, id)}
     if id not in rows:  # another replay was faster
         return False
@@ -207,10 +210,12 @@ async def replay_node(tx: Tx, row: Row) -> bool:
     children = [child for (child,) in await tx.fetch("waiting_children", ids=ids)]
     await tx.fetch("reopen_ends", ids=ids, children=to_json(children))
     final = flow[_FINALISER]
-    if final in rows:
+    nodes = set(rows)
+    if final in rows and final != id:
+        nodes |= {each[_ID] for each in await _lock_live(tx, workflow)}
         await tx.fetch("add_ends", child=-workflow, ids=to_json([final]))
-    nodes = to_json(sorted(rows.keys() - {final}))
-    await tx.fetch("add_ends", child=await end_of(tx, flow), ids=nodes)
+    end = -workflow if final == id else await end_of(tx, flow)
+    await tx.fetch("add_ends", child=end, ids=to_json(sorted(nodes - {end})))
     await tx.fetch("lock_workflows", ids=to_json([workflow]))
     await tx.fetch("reopen_workflow", id=workflow)
     events = [ended_before(tx, each) for each in rows.values()]
@@ -222,6 +227,18 @@ async def replay_node(tx: Tx, row: Row) -> bool:
         await hold_nodes(tx, workflow, set(rows))
     await end_workflows(tx)
     return True
+
+
+async def _call_back(tx: Tx, final: int) -> None:
+    """replay: a finaliser that stands in line waits again."""
+    rows = await tx.fetch("lock_job", id=final, tenant=None)
+    if not rows or rows[0][_PARKED] == "parents":
+        return
+    if rows[0][_PARKED] is None and not await _take_tickets(tx, rows):
+        raise InvalidInput(
+            f"job {final}, the finaliser of the workflow, is running; replay when it has ended"
+        )
+    await tx.fetch("wait_again", id=final)
 
 
 async def _to_reopen(tx: Tx, flow: Row, id: int) -> list[Row]:

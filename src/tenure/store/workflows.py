@@ -393,6 +393,13 @@ async def get_workflow(tx: Tx, id: int, *, now: datetime | None = None) -> Workf
 
 
 @transaction(Mode.READ)
+async def has_ended(tx: Tx, id: int, *, now: datetime | None = None) -> bool:
+    """Has a workflow ended? One row is read. Raises `WorkflowNotFound`."""
+    tx.at(now)
+    return (await _seen(tx, id))[6] is not None
+
+
+@transaction(Mode.READ)
 async def list_workflows(
     tx: Tx,
     *,
@@ -477,12 +484,10 @@ async def _parent_page(tx: Tx, id: int, after: int, now: datetime | None) -> lis
 
 
 @transaction(Mode.READ)
-async def workflow_of(
-    tx: Tx, job_id: int, *, now: datetime | None = None
-) -> tuple[int, str] | None:
+async def workflow_of(tx: Tx, id: int, *, now: datetime | None = None) -> tuple[int, str] | None:
     """The workflow to which a job belongs, and the job's name there; None for any other job."""
     tx.at(now)
-    rows = await tx.fetch("node_of", id=job_id) if is_id(job_id) else []
+    rows = await tx.fetch("node_of", id=id) if is_id(id) else []
     for workflow, name, tenant, _ in rows:
         if tx.tenant in (None, tenant) or not tenant:
             return workflow, name

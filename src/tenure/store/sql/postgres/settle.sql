@@ -186,12 +186,14 @@ for update;
 
 -- name: freed_children
 -- free: of the locked children, those whose rule may be decided: all without an unfinished parent, and
--- those for which one end may be enough.
+-- those for which one end may be enough. What a rule does not ask for is not looked for.
 select j.id, j.token, j.due_at, j.cancel_requested, coalesce(n.rule, 'all_succeeded'), j.unfinished,
-       exists (select from tenure.parent p
-               where p.job_id = j.id and p.parent_state = 'succeeded' offset 0),
-       exists (select from tenure.parent p
-               where p.job_id = j.id and p.parent_state = 'failed' offset 0),
+       n.rule = 'any_succeeded'
+       and exists (select from tenure.parent p
+                   where p.job_id = j.id and p.parent_state = 'succeeded' offset 0),
+       n.rule = 'any_failed'
+       and exists (select from tenure.parent p
+                   where p.job_id = j.id and p.parent_state = 'failed' offset 0),
        exists (select from tenure.parent p
                where p.job_id = j.id and p.parent_state <> 'succeeded' offset 0)
 from (select id, token, due_at, cancel_requested, features,

@@ -272,6 +272,10 @@ select id, token + 1, created_at, coalesce(:now::timestamptz, clock_timestamp())
        metadata, error, 'replayed', 'parents', unique_scope, unique_key, unique_until, gate, gate_key
 from old;
 
+-- name: wait_again
+-- replay: a finaliser whose ticket was taken.
+update tenure.job set parked = 'parents', place = null, due_at = null where id = :id;
+
 -- name: waiting_children
 -- replay: locked in id order; they wait for the new ends of their parents.
 select j.id

@@ -170,9 +170,11 @@ where j.parked = 'parents' order by j.id;
 select j.id, j.token, j.due_at, j.cancel_requested, coalesce(n.rule, 'all_succeeded'),
        exists (select 1 from tenure.parent p indexed by tenure.parent_unfinished
                where p.job_id = j.id and p.parent_state is null) as unfinished,
-       exists (select 1 from tenure.parent p where p.job_id = j.id and p.parent_state = 'succeeded'),
-       exists (select 1 from tenure.parent p indexed by tenure.parent_failed
-               where p.job_id = j.id and p.parent_state = 'failed'),
+       n.rule = 'any_succeeded'
+       and exists (select 1 from tenure.parent p where p.job_id = j.id and p.parent_state = 'succeeded'),
+       n.rule = 'any_failed'
+       and exists (select 1 from tenure.parent p indexed by tenure.parent_failed
+                   where p.job_id = j.id and p.parent_state = 'failed'),
        exists (select 1 from tenure.parent p where p.job_id = j.id and p.parent_state <> 'succeeded')
 from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
      left join tenure.node as n on n.job_id = j.id

@@ -225,6 +225,10 @@ select h.id, h.token + 1, h.created_at, :now, h.timeout_seconds, h.unique_second
 from json_each(:ids) as b cross join tenure.history as h on h.id = b.value;
 delete from tenure.history where id in (select value from json_each(:ids));
 
+-- name: wait_again
+-- replay: a finaliser whose ticket was taken.
+update tenure.job set parked = 'parents', place = null, due_at = null where id = :id;
+
 -- name: waiting_children
 select distinct j.id
 from json_each(:ids) as b cross join tenure.parent as p on p.parent_id = b.value
