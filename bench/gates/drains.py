@@ -1,9 +1,8 @@
-"""Drain by one worker with gates against the same without: at capacity, short jobs, 10,000 keys.
+"""Drain by one worker with gates against the same without: at capacity, long jobs, 10,000 keys.
 
-`at_capacity`: jobs of 200 ms, and a gate that lets as many run at once as the worker has slots for
-coroutines. Whoever passes holds a place from the claim until the settlement, so that a worker
-cannot claim ahead. `short`: the same with jobs that do nothing, of which a worker without a gate
-has hundreds in hand. `keys10000`: short jobs of 10,000 keys, one of each at a time.
+`at_capacity`: jobs that do nothing, and a gate that lets as many run at once as the worker has slots
+for coroutines. `long_at_capacity`: the same with jobs of 200 ms, which nobody claims ahead.
+`keys10000`: short jobs of 10,000 keys, one of each at a time, in order.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from bench.workloads.turns import compare_sides, take_turns
 from tenure.gate import Limits
 from tenure.job import NewJob
 
-SCENES = ("at_capacity", "short", "keys10000")
+SCENES = ("at_capacity", "long_at_capacity", "keys10000")
 NAMES = tuple(f"gates.{store}.{scene}" for store in KINDS for scene in SCENES)
 SLOTS = 100
 """The slots for coroutines of a worker with stock settings."""
 KEYS = 10_000
-JOBS = {"at_capacity": 4_000, "short": 20_000, "keys10000": 20_000}
+JOBS = {"at_capacity": 40_000, "long_at_capacity": 4_000, "keys10000": 20_000}
 GATES = {"capacity": Limits(max_running=SLOTS), "key": Limits(max_running=1, keyed=True)}
 
 
@@ -57,7 +56,7 @@ def _drain(lab: Lab, store: Kind, scene: str, *, gated: bool) -> float:
 
 
 def _jobs(scene: str, count: int, *, gated: bool) -> list[NewJob]:
-    task = WAIT if scene == "at_capacity" else NOOP
+    task = WAIT if scene == "long_at_capacity" else NOOP
     gate = "key" if scene == "keys10000" else "capacity"
     return [
         NewJob(

@@ -73,6 +73,24 @@ def runs(members: Iterable[tuple[Member, float]]) -> list[Run]:
     return sorted(found, key=lambda run: run.begin)
 
 
+def while_leased(app: Tenure, attempts: Iterable[Run]) -> list[Run]:
+    """The same, as long as nobody had swept their leases: from then on they count for nothing."""
+    found = []
+    swept: dict[tuple[int, int], float] = {}
+    seen: set[int] = set()
+    offset = time.time() - time.monotonic()
+    for run in attempts:
+        if run.job not in seen:
+            seen.add(run.job)
+            for event in app.timeline(run.job):
+                if event.kind == "crashed":
+                    swept[run.job, event.token] = event.at.timestamp() - offset
+        until = swept.get((run.job, run.token), run.end)
+        if until > run.begin:
+            found.append(Run(run.job, run.token, run.key, run.begin, min(run.end, until)))
+    return found
+
+
 def most_at_once(attempts: Iterable[Run]) -> int:
     """How many of these overlapped at most."""
     moments = [(run.begin, 1) for run in attempts] + [(run.end, -1) for run in attempts]

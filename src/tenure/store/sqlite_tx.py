@@ -1,6 +1,7 @@
 """One open transaction on a SQLite file: the statements of the hot steps, row by row or in bulk."""
 
 import sqlite3
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
@@ -128,10 +129,10 @@ class SQLiteTx(Tx):
             line_of.update(dict.fromkeys([row[3] for row in rows], tuple(name.values())))
             taken += rows
         leased = await self._put_on_leases(wanted, taken)
-        held: dict[Row, list[tuple[int, int]]] = {}
+        held: defaultdict[Row, list[tuple[int, int]]] = defaultdict(list)
         for row in leased:
             if row[17] is not None:
-                held.setdefault((row[17], line_of[row[3]]), []).append((row[3], row[4]))
+                held[row[17], line_of[row[3]]].append((row[3], row[4]))
         holds = [
             (lease, *line, wanted.worker, len(jobs), to_json(jobs))
             for (lease, line), jobs in held.items()
@@ -182,9 +183,11 @@ class SQLiteTx(Tx):
             return await self._drop_live(await self.fetch("moved_jobs", ids=ids))
         moved: list[Row] = [(row[0], row[1], 0) for row in rows]
         lines: list[Row] = []
-        if await self.fetch("any_featured"):
+        [(any_featured, any_gated)] = await self.fetch("any_featured")
+        if any_featured:
             featured = {row[0]: row for row in await self.fetch("featured_in_batch")}
             moved = [featured.get(row[0], row) for row in moved] if featured else moved
+        if any_gated:
             lines = await self.fetch("lines_of_batch")
         await self.fetch("drop_batch")
         return Moved(moved, lines)

@@ -27,7 +27,7 @@ class Line:
         """How many have been let go: they run, or wait for a slot."""
         self.kinds: set[Kind] = set()
         self.slots = 0
-        """How many of these kinds can run at once."""
+        """How many of these kinds can run at once. With places for all, slots are limit enough."""
         self.waiting: deque[Holding] = deque()
 
 
@@ -47,40 +47,32 @@ class AtGates:
             name = each.gate, each.key
             line = self._lines.setdefault(name, Line(name))
             line.most = each.most
+            admitted += self._let_go(line)
             line_of.update(dict.fromkeys(each.jobs, line))
-            while line.waiting and self._has_room(line, line.waiting[0].task.kind):
-                admitted.append(self._next(line))
         for holding in holdings:
             found = line_of.get(holding.job.id)
             if found is None:
                 admitted.append(holding)
-            elif not found.waiting and self._has_room(found, holding.task.kind):
+                continue
+            kind = holding.task.kind
+            if kind not in found.kinds:
+                found.kinds.add(kind)
+                found.slots += self._slots(kind)
+            if found.running < found.most or found.slots <= found.most:
                 holding.line = found
                 found.running += 1
                 admitted.append(holding)
             else:
                 found.waiting.append(holding)
-                self._waiting_kinds[holding.task.kind] += 1
+                self._waiting_kinds[kind] += 1
         return admitted
 
-    def _has_room(self, line: Line, kind: Kind) -> bool:
-        """Where there are places for all slots, the slots are limit enough."""
-        if kind not in line.kinds:
-            line.kinds.add(kind)
-            line.slots += self._slots(kind)
-        return line.running < line.most or line.slots <= line.most
-
-    def ended(self, holding: Holding) -> Holding | None:
-        """One that was let go has ended, or was given up. Answers the next one that may run."""
-        line = holding.line
-        assert line is not None
-        holding.line = None
-        line.running -= 1
-        if line.waiting:
-            return self._next(line) if line.running < line.most else None
-        if not line.running:
+    def freed(self, line: Line) -> list[Holding]:
+        """One has ended there. Answers those that may run now."""
+        following = self._let_go(line)
+        if not line.running and not line.waiting:
             self._lines.pop(line.name, None)
-        return None
+        return following
 
     def take_back_waiting(self, *, since: float = math.inf) -> list[Holding]:
         """Give up the jobs that wait here, those that do since this time or longer."""
@@ -93,9 +85,12 @@ class AtGates:
         self._waiting_kinds.subtract([holding.task.kind for holding in left])
         return left
 
-    def _next(self, line: Line) -> Holding:
-        holding = line.waiting.popleft()
-        self._waiting_kinds[holding.task.kind] -= 1
-        holding.line = line
-        line.running += 1
-        return holding
+    def _let_go(self, line: Line) -> list[Holding]:
+        let_go = []
+        while line.waiting and line.running < line.most:
+            holding = line.waiting.popleft()
+            self._waiting_kinds[holding.task.kind] -= 1
+            holding.line = line
+            line.running += 1
+            let_go.append(holding)
+        return let_go

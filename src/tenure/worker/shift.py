@@ -28,7 +28,7 @@ from tenure.worker.claimer import Claimer
 from tenure.worker.executors import Coroutines, Executor, Threads
 from tenure.worker.heartbeat import Heartbeat
 from tenure.worker.holding import Held, Holding, Stop
-from tenure.worker.places import AtGates
+from tenure.worker.places import AtGates, Line
 from tenure.worker.services import Services
 from tenure.worker.settings import WorkerSettings
 from tenure.worker.settler import Settler
@@ -336,14 +336,18 @@ class Shift:
         if following is not None:
             self._start([following])
         if holding.line is not None:
-            self._free_place(holding)
+            self._free_place(holding, holding.line)
         if self._claimer.resting:
             self._claimer.slot_came_free()
 
-    def _free_place(self, holding: Holding) -> None:
-        following = self._at_gates.ended(holding)
-        if following is not None:
-            self._start(self._slots.admit([following]))
+    def _free_place(self, holding: Holding, line: Line) -> None:
+        """It has ended, or was given up: its place at a gate is free for the next one here."""
+        holding.line = None
+        line.running -= 1
+        if line.waiting or not line.running:
+            following = self._at_gates.freed(line)
+            if following:
+                self._start(self._slots.admit(following))
 
     def _confirm_soon(self, holding: Holding, settlement: Settlement | None) -> None:
         task = self._loop.create_task(self._confirm(holding, settlement))
@@ -518,7 +522,7 @@ class Shift:
             self._timed.discard(holding)
             self._suspects.ended(holding)
             if holding.line is not None:
-                self._free_place(holding)
+                self._free_place(holding, holding.line)
             self._settler.add(holding, unstarted(holding.job, holding.stop, reason, later=later))
 
     # --- shutdown --------------------------------------------------------------------------------

@@ -29,8 +29,10 @@ from temp.tenure.batch as b cross join tenure.job as j on j.id = b.id and j.toke
 delete from tenure.job where id in (select id from temp.tenure.batch);
 
 -- name: any_featured
--- succeed: does any live job have a key, children or notes to let go of? Often none has.
-select id from tenure.job indexed by tenure.job_featured where features <> 0 limit 1;
+-- succeed: does any live job have a gate, a key, children or notes to let go of? Often none has. And has
+-- any that runs passed a gate?
+select exists (select 1 from tenure.job indexed by tenure.job_featured where features <> 0),
+       exists (select 1 from tenure.gate_hold);
 
 -- name: featured_in_batch
 -- succeed: those that have more to let go of than a gate (32).
