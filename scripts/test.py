@@ -44,6 +44,7 @@ NAMED = (
     Part("crash", ("tests/crash",)),
     Part("gates", ("tests/gates",)),
     Part("schedules", ("tests/schedules",)),
+    Part("workflows", ("tests/workflows",)),
     Part("borrowing", ("tests/borrowing",)),
     Part("bells", ("tests/bells",)),
     Part("testing", ("tests/testing",)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -28,7 +28,7 @@ from tests.workflows.model import (
     Node,
 )
 
-SEEDS = range(12)
+SEEDS = range(8)
 LARGE = 200
 RULES = (*[When.ALL_SUCCEEDED] * 3, When.ALL_FINISHED, When.ANY_SUCCEEDED, When.ANY_FAILED)
 
@@ -235,8 +235,9 @@ def play(store: Store, plain: Plain, seed: int, size: int, steps: int) -> Play:
             step = "cancel_all"
         getattr(game, step)()
         game.told.append(step)
-        if n % max(1, size // 20) == 0:
+        if n % (1 + size // 20) == 0:
             game.compare()
+        if n % 10 == 0:
             check(plain)
     game.compare()
     game.finish()
@@ -246,10 +247,18 @@ def play(store: Store, plain: Plain, seed: int, size: int, steps: int) -> Play:
 
 
 @pytest.fixture
-def plain(store: Store, store_url: str) -> Plain:  # noqa: ARG001 - the store opens first
-    return Plain(store_url)
+def plain(store: Store, store_url: str) -> Iterator[Plain]:  # noqa: ARG001 - the store opens first
+    with Plain(store_url) as opened:
+        yield opened
 
 
+@pytest.mark.parametrize("style", ["sqlite-apsw", "postgres-sync"], indirect=True)
+@pytest.mark.parametrize("seed", [101, 102])
+def test_tiny_workflows_do_what_the_model_does(store: Store, plain: Plain, seed: int) -> None:
+    assert play(store, plain, seed, 5, 40).ran
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("style", ["sqlite-apsw", "postgres-sync"], indirect=True)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_small_workflows_do_what_the_model_does(store: Store, plain: Plain, seed: int) -> None:
@@ -260,8 +269,8 @@ def test_small_workflows_do_what_the_model_does(store: Store, plain: Plain, seed
 
 @pytest.mark.slow
 @pytest.mark.parametrize("style", ["sqlite-apsw", "postgres-sync"], indirect=True)
-@pytest.mark.parametrize("seed", [1001, 1002])
+@pytest.mark.parametrize("seed", [1001])
 def test_large_workflows_do_what_the_model_does(store: Store, plain: Plain, seed: int) -> None:
-    game = play(store, plain, seed, LARGE, 800)
+    game = play(store, plain, seed, LARGE, 500)
     assert len(game.ran) > LARGE / 4
     assert CANCELLED in game.model.states.values() or game.grown
