@@ -156,7 +156,7 @@ def _check_parents(plain: Plain, live: dict[int, Live]) -> None:
 
 
 def _check_workflows(plain: Plain, live: dict[int, Live], final: set[int]) -> None:
-    nodes = dict(plain.table("node", ("job_id", "workflow_id")))
+    nodes: dict[int, int] = dict(plain.table("node", ("job_id", "workflow_id")))
     assert nodes.keys() <= live.keys() | final, "a node has no job"
     marked = {id for id, features in plain.table("job", ("id", "features")) if features & 64}
     assert marked == nodes.keys() & live.keys(), "a node is not marked as one"
