@@ -1,7 +1,7 @@
 """Drain by one worker with gates against the same without: at capacity, long jobs, 10,000 keys.
 
-`at_capacity`: jobs that do nothing, and a gate that lets as many run at once as the worker has slots
-for coroutines. `long_at_capacity`: the same with jobs of 200 ms, which nobody claims ahead.
+`at_capacity`: jobs that do nothing, and a gate that lets as many run at once as the worker has
+slots for coroutines. `long_at_capacity`: the same with jobs of 200 ms, which nobody claims ahead.
 `keys10000`: short jobs of 10,000 keys, one of each at a time, in order.
 """
 

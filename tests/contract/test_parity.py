@@ -20,7 +20,9 @@ ONLY = {
                "insert_lease", "drop_started_keys",
                "held_lease", "open_batch", "add_to_batch", "drop_batch", "any_featured",
                "moved_jobs", "drop_live", "line_signs", "set_gate_of", "due_turns",
-               "running_at_gate", "look_at_line", "head_of_line", "drop_gated", "hold_at_gates"},
+               "live_at_gate", "live_in_line", "passed_gate", "shares", "look_at_bucket",
+               "head_of_line", "drop_gated", "hold_at_gates", "featured_in_batch",
+               "lines_of_batch"},
 }  # fmt: skip
 
 # Ways from a store to something else. An async store has no use for `in_threads`.

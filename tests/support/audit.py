@@ -181,9 +181,6 @@ def _check_gates(plain: Plain, live: dict[int, Live]) -> None:
     for queue, gate, key, count in plain.table("gate_live", ("queue", "gate", "key", "live")):
         holds[queue, gate, key] += count
     assert +holds == run, f"past gates there are: {holds}, and these run: {run}"
-    leases = set(plain.table("lease", ("id",)))
-    left = set(plain.table("gate_hold", ("lease",))) - leases
-    assert not left, f"leases {left} are gone, and hold places"
     lines = set(plain.table("gated", ("queue", "gate", "key")))
     turns = set(plain.table("turn", ("queue", "gate", "key")))
     assert lines <= turns | set(run), f"nobody will look at {lines - turns - set(run)}"

@@ -14,7 +14,7 @@ from tenure.store.ends import end_workflows
 from tenure.store.gates import Passed, any_gates, pass_gates, passed_before
 from tenure.store.rows import Ending
 from tenure.store.session import Mode, Row, Scope, Tx, Wanted, for_all_tenants, to_json
-from tenure.store.settle import finish_jobs
+from tenure.store.settle import drop_leases, finish_jobs
 
 MAX_BLOCK = 10_000
 _VOID_ROUNDS = 1000
@@ -167,7 +167,7 @@ async def _cancel(tx: Tx, worker: str, rows: list[Row], now: datetime | None) ->
     tx.at(now)
     await finish_jobs(tx, [_cancelled(row) for row in rows])
     leases = sorted({row[_LEASE] for row in rows})
-    await tx.fetch("drop_leases", ids=to_json(leases), worker=worker)
+    await drop_leases(tx, leases, worker)
     await end_workflows(tx)
 
 

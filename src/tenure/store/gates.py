@@ -23,7 +23,7 @@ only one may run, order is promised, and nobody takes more than that.
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -117,30 +117,21 @@ async def pass_gates(tx: Tx, wanted: Wanted, *, first: bool) -> Passed:
     late = {queue for queue, head in heads.items() if head < _best(lines, queue) < _NOBODY}
     lines = [line for line in lines if line.queue not in late]
     admit(lines, dict(wanted.queues), free=wanted.new_places)
-    picked = [_picked(line) for line in lines if line.passed]
-    looked_at = wanted.queues.keys() - late
-    if not picked:
-        await _go_on(tx, lines)
-        await tx.commit_late()  # to lock a gate is to write; turns that come back do no harm
-        return Passed([], looked_at)
-    if any(line.room.rides for line in lines):
-        wanted = wanted._replace(ahead=True)
-    taken = await tx.take_gated(wanted, picked)
-    _note_landed(lines, taken)
+    picked = [line for line in lines if line.passed]
+    taken: list[Row] = []
+    if picked:
+        if any(line.room.rides for line in picked):  # should it die, they have not started
+            wanted = wanted._replace(ahead=True)
+        by_line = await tx.take_gated(wanted, [_picked(line) for line in picked])
+        for line, rows in zip(picked, by_line, strict=True):
+            line.landed = [row[3] for row in rows if row[3] is not None]
+            taken += rows
     await _go_on(tx, lines)
-    return Passed(taken, looked_at, await _share(tx, wanted, lines))
-
-
-def _note_landed(lines: list[Line], taken: list[Row]) -> None:
-    """Tell each line which of its jobs have truly passed."""
-    passed = [line for line in lines if line.passed]
-    if len(passed) == 1:
-        passed[0].landed = [row[3] for row in taken if row[3] is not None]
-        return
-    line_at = {(line.queue, ticket[1]): line for line in passed for ticket in line.passed}
-    for row in taken:
-        if row[3] is not None:
-            line_at[row[0], row[2]].landed.append(row[3])
+    looked_at = wanted.queues.keys() - late
+    if not taken:  # to lock a gate is to write; turns that come back do no harm
+        await tx.commit_late()
+        return Passed([], looked_at)
+    return Passed(taken, looked_at, await _share(tx, wanted, picked))
 
 
 async def passed_before(tx: Tx, worker: str) -> Passed:
@@ -154,16 +145,10 @@ async def passed_before(tx: Tx, worker: str) -> Passed:
 
 
 async def _look(tx: Tx, wanted: Wanted, gates: Mapping[tuple[str, str], Limits]) -> list[Line]:
-    asked = [
-        {"queue": queue, "gate": gate, "keyed": limits.keyed, "max_running": limits.max_running,
-         "rated": limits.rate is not None, "most": wanted.queues[queue],
-         "riders": _riders(wanted, limits)}
-        for (queue, gate), limits in gates.items()
-    ]  # fmt: skip
-    turns_at_once = SPARE_TURNS + max(wanted.queues.values())
+    asked = [_asked(wanted, queue, gate, limits) for (queue, gate), limits in gates.items()]
     rooms: dict[Limited, Room] = {}
     lines: list[Line] = []
-    for row in await tx.look_at_gates(wanted, asked, turns_at_once):
+    for row in await tx.look_at_gates(wanted, asked):
         queue, gate, key, use, (here, tokens, age, turns, most, tickets) = (
             *row[:3],
             row[3:7],
@@ -182,6 +167,16 @@ async def _look(tx: Tx, wanted: Wanted, gates: Mapping[tuple[str, str], Limits])
             )
         )  # fmt: skip
     return lines
+
+
+def _asked(wanted: Wanted, queue: str, gate: str, limits: Limits) -> dict[str, Any]:
+    most, riders = wanted.queues[queue], _riders(wanted, limits)
+    lines = most if limits.max_running is None or riders else min(most, wanted.new_places)
+    return {
+        "queue": queue, "gate": gate, "keyed": limits.keyed, "max_running": limits.max_running,
+        "rated": limits.rate is not None, "riders": riders, "most": most,
+        "turns": SPARE_TURNS + lines,
+    }  # fmt: skip
 
 
 def _room(wanted: Wanted, limits: Limits, use: Use) -> Room:
@@ -209,10 +204,13 @@ def _best(lines: Iterable[Line], queue: str) -> tuple[float, float]:
     return min(heads, default=_NOBODY)
 
 
-def _picked(line: Line) -> dict[str, object]:
-    return {"queue": line.queue, "gate": line.gate, "key": line.key,
-            "priorities": [ticket[0] for ticket in line.passed],
-            "places": [ticket[1] for ticket in line.passed]}  # fmt: skip
+def _picked(line: Line) -> dict[str, Any]:
+    priority, place, _ = line.passed[-1]
+    suspects = [ticket[1] for ticket in line.passed if ticket[2]]
+    return {
+        "queue": line.queue, "gate": line.gate, "key": line.key, "priority": priority,
+        "place": place, "suspect": suspects[0] if suspects else None, "count": len(line.passed),
+    }  # fmt: skip
 
 
 async def _share(tx: Tx, wanted: Wanted, lines: list[Line]) -> tuple[Places, ...]:

@@ -22,7 +22,7 @@ class Found(NamedTuple):
     """Jobs of the same line that run."""
 
 
-async def look_at_gates(tx: Tx, wanted: Wanted, rows: Sequence[Gate], turns: int) -> list[Row]:
+async def look_at_gates(tx: Tx, wanted: Wanted, rows: Sequence[Gate]) -> list[Row]:
     """The answer of `Tx.look_at_gates`."""
     lines: list[Found] = []
     for gate in rows:
@@ -31,18 +31,18 @@ async def look_at_gates(tx: Tx, wanted: Wanted, rows: Sequence[Gate], turns: int
             use, _ = await _use(tx, wanted, gate, "")
             if not _left(wanted, gate, use):
                 continue
-        for key, its_turns in (await _turns(tx, gate, turns)).items():
-            lines.append(Found(its_turns, key, gate, use))
+        by_key = await _turns(tx, gate)
+        lines += [Found(turns, key, gate, use) for key, turns in by_key.items()]
     lines.sort(key=lambda line: line.turns[0])
     per_queue = Counter(line.gate["queue"] for line in lines)
     return [await _line(tx, wanted, line, per_queue[line.gate["queue"]]) for line in lines]
 
 
-async def _turns(tx: Tx, gate: Gate, most: int) -> dict[str, Turns]:
+async def _turns(tx: Tx, gate: Gate) -> dict[str, Turns]:
     """The turns of one gate by key."""
     by_key: dict[str, Turns] = {}
     for priority, n, key in await tx.fetch(
-        "due_turns", queue=gate["queue"], gate=gate["gate"], turns=most
+        "due_turns", queue=gate["queue"], gate=gate["gate"], turns=gate["turns"]
     ):
         by_key.setdefault(key, []).append((priority, n))
     return by_key

@@ -175,24 +175,28 @@ class PostgresTx(Tx):
             self._now = rows[0][-1]
         return rows
 
-    async def look_at_gates(
-        self, wanted: Wanted, rows: Sequence[Mapping[str, Any]], turns: int
-    ) -> list[Row]:
+    async def look_at_gates(self, wanted: Wanted, rows: Sequence[Mapping[str, Any]]) -> list[Row]:
         found = await self.fetch(
-            "look_at_gates", rows=to_json(rows), turns=turns, worker=wanted.worker,
-            free=wanted.new_places,
-        )  # fmt: skip
+            "look_at_gates", rows=to_json(rows), worker=wanted.worker, free=wanted.new_places
+        )
         decode = msgspec.json.decode
         return [
             (*row, decode(turns), most, decode(tickets or "[]"))
             for *row, turns, most, tickets in found
         ]
 
-    async def take_gated(self, wanted: Wanted, lines: Sequence[Mapping[str, Any]]) -> list[Row]:
-        return await self.fetch(
+    async def take_gated(
+        self, wanted: Wanted, lines: Sequence[Mapping[str, Any]]
+    ) -> list[list[Row]]:
+        by_line: dict[Row, list[Row]] = {
+            (line["queue"], line["gate"], line["key"]): [] for line in lines
+        }
+        for row in await self.fetch(
             "take_gated", rows=to_json(lines), worker=wanted.worker, call=self.call,
             lease_seconds=wanted.lease_seconds, ahead=wanted.ahead,
-        )  # fmt: skip
+        ):  # fmt: skip
+            by_line[row[-3:]].append(row[:-3])
+        return list(by_line.values())
 
     async def commit_late(self) -> None:
         await self._wire.script("set local synchronous_commit = off")

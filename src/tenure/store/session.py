@@ -142,10 +142,8 @@ class Tx(ABC):
         """
 
     @abstractmethod
-    async def look_at_gates(
-        self, wanted: Wanted, rows: Sequence[Mapping[str, Any]], turns: int
-    ) -> list[Row]:
-        """claim: the lines whose turn it is at gates that are locked, up to so many turns of each.
+    async def look_at_gates(self, wanted: Wanted, rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+        """claim: the lines whose turn it is at gates that are locked.
 
         Rows: queue, gate, key, the places that others use and that this worker uses, its jobs that
         have passed, its share, how many jobs of the same line run, the tokens and how old they are,
@@ -153,8 +151,11 @@ class Tx(ABC):
         """
 
     @abstractmethod
-    async def take_gated(self, wanted: Wanted, lines: Sequence[Mapping[str, Any]]) -> list[Row]:
-        """claim: the same as `take_tickets` for these tickets, each at the head of its line."""
+    async def take_gated(
+        self, wanted: Wanted, lines: Sequence[Mapping[str, Any]]
+    ) -> list[list[Row]]:
+        """claim: the same as `take_tickets` for so many tickets at the head of each line, up to the
+        last one. Answers for each line."""
 
     async def commit_late(self) -> None:  # noqa: B027 - where nothing was written, nothing is waited for
         """What this transaction has written may be forgotten by a crash of the database."""

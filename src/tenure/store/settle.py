@@ -166,10 +166,18 @@ async def _settle(
     if len(landed) < len(batch) and read_back:
         landed |= await _landed_before(tx, worker, [key for key in batch if key not in landed])
     if done_leases:
-        await tx.fetch("drop_leases", ids=to_json(list(done_leases)), worker=worker)
+        await drop_leases(tx, done_leases, worker)
     if len(landed) == len(batch):
         return [LANDED] * len(settlements)
     return [LANDED if (s.id, s.token) in landed else STALE for s in settlements]
+
+
+async def drop_leases(tx: Tx, ids: Sequence[int], worker: str) -> None:
+    """Remove leases on which nothing is live any more. `heal_gates` finds what is left at gates."""
+    leases = to_json(list(ids))
+    await tx.fetch("drop_leases", ids=leases, worker=worker)
+    if tx.gates.there:
+        await tx.fetch("drop_holds", ids=leases)
 
 
 async def _landed_before(

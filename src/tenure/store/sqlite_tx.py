@@ -1,8 +1,7 @@
 """One open transaction on a SQLite file: the statements of the hot steps, row by row or in bulk."""
 
 import sqlite3
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
 from itertools import chain
@@ -113,32 +112,26 @@ class SQLiteTx(Tx):
     async def open_gates(self, queues: Collection[str]) -> list[Row]:
         return [row for queue in queues for row in await self.fetch("open_gates", queue=queue)]
 
-    async def look_at_gates(
-        self, wanted: Wanted, rows: Sequence[Mapping[str, Any]], turns: int
-    ) -> list[Row]:
-        return await look_at_gates(self, wanted, rows, turns)
+    async def look_at_gates(self, wanted: Wanted, rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+        return await look_at_gates(self, wanted, rows)
 
-    async def take_gated(self, wanted: Wanted, lines: Sequence[Mapping[str, Any]]) -> list[Row]:
+    async def take_gated(
+        self, wanted: Wanted, lines: Sequence[Mapping[str, Any]]
+    ) -> list[list[Row]]:
         taken: list[Row] = []
-        line_of: dict[int, Row] = {}
-        for line in lines:
+        line_of: dict[tuple[str, int], int] = {}
+        for n, line in enumerate(lines):
             name = {"queue": line["queue"], "gate": line["gate"], "key": line["key"]}
-            last = {"priority": line["priorities"][-1], "place": line["places"][-1]}
+            last = {"priority": line["priority"], "place": line["place"]}
             rows = await self.fetch("take_gated", **name, **last)
             await self.fetch("drop_gated", **name, **last)
-            line_of.update(dict.fromkeys([row[3] for row in rows], tuple(name.values())))
+            line_of.update(dict.fromkeys([(row[0], row[2]) for row in rows], n))
             taken += rows
-        leased = await self._put_on_leases(wanted, taken)
-        held: defaultdict[Row, list[tuple[int, int]]] = defaultdict(list)
-        for row in leased:
-            if row[17] is not None:
-                held[row[17], line_of[row[3]]].append((row[3], row[4]))
-        holds = [
-            (lease, *line, wanted.worker, len(jobs), to_json(jobs))
-            for (lease, line), jobs in held.items()
-        ]
-        await self._each("hold_at_gates", holds)
-        return leased
+        by_line: list[list[Row]] = [[] for _ in lines]
+        for row in await self._put_on_leases(wanted, taken):
+            by_line[line_of[row[0], row[2]]].append(row)
+        await self._each("hold_at_gates", list(_holds(wanted, lines, by_line)))
+        return by_line
 
     async def _put_on_leases(self, wanted: Wanted, taken: list[Row]) -> list[Row]:
         live = [row for row in sorted(taken, key=_line_order) if row[3] is not None]
@@ -257,6 +250,17 @@ def _blocks(rows: list[Row]) -> list[list[Row]]:
     trusted = [row for row in rows if not row[10] and not row[16]]
     suspects = [[row] for row in rows if row[10] and not row[16]]
     return [block for block in (flagged, trusted, *suspects) if block]
+
+
+def _holds(
+    wanted: Wanted, lines: Sequence[Mapping[str, Any]], by_line: list[list[Row]]
+) -> Iterator[Row]:
+    """For each lease and line, who has passed."""
+    for line, rows in zip(lines, by_line, strict=True):
+        for lease in {row[17] for row in rows if row[17] is not None}:
+            jobs = [(row[3], row[4]) for row in rows if row[17] == lease]
+            name = (line["queue"], line["gate"], line["key"])
+            yield (lease, *name, wanted.worker, len(jobs), to_json(jobs))
 
 
 def _key(job: NewJob, unique: Unique) -> tuple[str, str, str, float | None]:

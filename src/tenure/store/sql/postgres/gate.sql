@@ -93,7 +93,8 @@ from clock, busy, lateral (
 -- all that it wants even if nothing has ended, what has ended is not counted.
 with gate as materialized (
     select * from json_to_recordset(:rows::json) as b (
-        queue text, gate text, keyed boolean, max_running int, most int, riders double precision)
+        queue text, gate text, keyed boolean, max_running int, most int, turns int,
+        riders double precision)
 ), shared as materialized (
     select g.gate,
            coalesce(sum(least(w.live, s.places)) filter (where w.worker <> :worker), 0)::int as others,
@@ -124,7 +125,7 @@ with gate as materialized (
         select turn.priority, turn.n, turn.key from tenure.turn
         where turn.queue = g.queue and turn.gate = g.gate
           and (turn.not_before is null or turn.not_before <= :now::timestamptz)
-        order by turn.priority, turn.n limit :turns) as t
+        order by turn.priority, turn.n limit g.turns) as t
     where s.gate is null or s.others + s.mine < g.max_running and :free > 0
           or g.riders > 0 and s.mine > 0
     group by g.queue, g.gate, g.keyed, g.max_running, g.most, g.riders, t.key
@@ -169,16 +170,18 @@ from head r left join lateral (
 order by r.priority, r.n;
 
 -- name: take_gated
--- claim: these tickets are consumed, and their jobs go on leases as in `take_tickets`. For each lease
--- and line it is noted who has passed.
+-- claim: so many tickets at the head of each line, up to the last that was seen, are consumed, and their
+-- jobs go on leases as in `take_tickets`. For each lease and line it is noted who has passed. One
+-- that came meanwhile, before the last, takes its place.
 with spot as materialized (
     select g.ctid
     from json_to_recordset(:rows::json) as b (
-             queue text, gate text, key text, priorities smallint[], places bigint[]),
-         lateral unnest(b.priorities, b.places) as t (priority, place),
+             queue text, gate text, key text, priority smallint, place bigint, suspect bigint, count int),
          lateral (select gated.ctid from tenure.gated
                   where gated.queue = b.queue and gated.gate = b.gate and gated.key = b.key
-                    and gated.priority = t.priority and gated.place = t.place
+                    and (gated.priority, gated.place) <= (b.priority, b.place)
+                    and (not gated.suspect or gated.place = b.suspect)
+                  order by gated.priority, gated.place limit b.count
                   for update skip locked) as g
 ), taken as (
     delete from tenure.gated where ctid = any (array(select ctid from spot))
@@ -213,7 +216,8 @@ with spot as materialized (
 )
 select f.queue, f.priority, f.place, f.id, f.token, f.task, f.args::text, f.tenant, f.attempts,
        f.max_attempts, f.crashes, timestamptz_send(f.created_at), f.timeout_seconds, f.retry::text,
-       f.metadata::text, f.features, f.cancel_requested, b.lease, timestamptz_send(b.now)
+       f.metadata::text, f.features, f.cancel_requested, b.lease, timestamptz_send(b.now),
+       f.queue, f.gate, f.key
 from found f left join block b on b.block = f.block and f.id is not null;
 
 -- name: places_given
@@ -223,9 +227,10 @@ select h.gate, case when g.keyed then h.key else '' end, h.ids,
        coalesce((select places from tenure.gate_share s
                  where s.gate = h.gate and s.worker = h.worker
                    and s.key = case when g.keyed then h.key else '' end), g.max_running)
-from tenure.lease l, tenure.gate_hold h, tenure.gate g
-where l.worker = :worker and l.call = :call and h.lease = l.id and g.name = h.gate
-  and g.max_running is not null;
+from tenure.lease l,
+     lateral (select * from tenure.gate_hold where lease = l.id offset 0) as h,
+     lateral (select * from tenure.gate where name = h.gate offset 0) as g
+where l.worker = :worker and l.call = :call and g.max_running is not null;
 
 -- name: share_places
 -- claim: this worker has more jobs than places there: it runs no more of them at once.

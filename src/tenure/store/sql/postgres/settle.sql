@@ -137,19 +137,20 @@ where (exists (select from tenure.history h
 -- name: drop_leases
 -- succeed, retry and the other settlements: only when none of their (job, token) is live, never
 -- because a worker believes that it is done.
-with gone as (
-    delete from tenure.lease l
-    where l.id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
-      and l.worker = :worker
-      and not exists (
-          select from json_array_elements(l.jobs) as pair,
-               lateral (select from tenure.job j
-                        where j.id = (pair ->> 0)::bigint and j.token = (pair ->> 1)::bigint offset 0) as live)
-    returning l.id
-), freed as (
-    delete from tenure.gate_hold where lease = any (array(select id from gone))
-)
-select id from gone;
+delete from tenure.lease l
+where l.id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
+  and l.worker = :worker
+  and not exists (
+      select from json_array_elements(l.jobs) as pair,
+           lateral (select from tenure.job j
+                    where j.id = (pair ->> 0)::bigint and j.token = (pair ->> 1)::bigint offset 0) as live)
+returning l.id;
+
+-- name: drop_holds
+-- succeed, retry and the other settlements: and what was noted of them at gates.
+delete from tenure.gate_hold h
+where h.lease = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
+  and not exists (select from tenure.lease l where l.id = h.lease offset 0);
 
 -- name: release_keys
 -- succeed, fail, cancel, sweep and every other path to a final state: the key is given back, where it

@@ -138,6 +138,9 @@ where id in (select value from json_each(:ids)) and worker = :worker
                        cross join tenure.job as j on j.id = pair.value ->> 0
                   where j.token = pair.value ->> 1)
 returning id;
+
+-- name: drop_holds
+-- succeed, retry and the other settlements: and what was noted of them at gates.
 delete from tenure.gate_hold as hold
 where lease in (select value from json_each(:ids))
   and not exists (select 1 from tenure.lease l where l.id = hold.lease);
