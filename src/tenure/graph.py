@@ -231,9 +231,14 @@ def last_nodes(nodes: Sequence[tuple[Sequence[int], When]]) -> list[int]:
 
 def features_in(nodes: Sequence[NewNode | GrowingNode]) -> list[int]:
     """What settlement has to look at for each node. All have children: another node, or the end."""
-    own = Feature.WORKFLOW | Feature.CHILDREN
-    waits = int(own | Feature.PARENTS)
-    return [waits if node.after or _older_parents(node) else int(own) for node in nodes]
+    own = int(Feature.WORKFLOW | Feature.CHILDREN)
+    waits, rule = int(Feature.PARENTS), int(Feature.RULE)
+    return [
+        own
+        + (waits if node.after or _older_parents(node) else 0)
+        + (0 if node.when is When.ALL_SUCCEEDED else rule)
+        for node in nodes
+    ]
 
 
 def _older_parents(node: NewNode | GrowingNode) -> tuple[str, ...]:

@@ -79,6 +79,8 @@ class Feature(IntFlag):
     """It waits at a gate, and holds a place there while it runs."""
     WORKFLOW = 64
     """It is a node of a workflow."""
+    RULE = 256
+    """It is one that does not simply wait until all of its parents have succeeded."""
 
 
 class When(StrEnum):
@@ -200,7 +202,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             check_time("due_at", self.due_at)
 
 
-_OF_WORKFLOWS = int(Feature.CHILDREN | Feature.PARENTS | Feature.WORKFLOW)
+_OF_WORKFLOWS = int(Feature.CHILDREN | Feature.PARENTS | Feature.WORKFLOW | Feature.RULE)
 
 
 class Enqueued(msgspec.Struct, frozen=True, gc=False):

@@ -302,22 +302,24 @@ async def _free_or_end(tx: Tx, ids: list[int]) -> list[Ending]:
         return []
     endings: list[Ending] = []
     tickets: list[Ticket] = []
-    for id, token, due_at, flagged, rule, *ends in await tx.fetch(
+    events: list[Happening] = []
+    for id, token, due_at, flagged, features, rule, *ends in await tx.fetch(
         "freed_children", ids=to_json(ids)
     ):
-        move = after_parents(
-            Ends(*map(bool, ends)), when=When(rule), cancel_requested=bool(flagged)
-        )
+        when = When.ALL_SUCCEEDED if rule is None else When(rule)
+        move = after_parents(Ends(*map(bool, ends)), when=when, cancel_requested=bool(flagged))
         if move is None:
             continue
         if move.to.final:
             endings.append(Ending(id, token, move.to, reason=move.reason))
-        else:
-            due = tx.time(tx.when_or_none(due_at))
-            tickets.append(Ticket(id, token, due_at=due, reason=move.reason))
+            continue
+        due = tx.time(tx.when_or_none(due_at))
+        tickets.append(Ticket(id, token, due_at=due, reason=move.reason))
+        if not features & _WORKFLOW:  # that a node was freed is told by its parents' ends
+            events.append(Happening(id, token, "freed"))
     if tickets:
         await put_in_line(tx, tickets)
-        await add_events(tx, [Happening(t.id, t.token, "freed") for t in tickets])
+        await add_events(tx, events)
     return endings
 
 

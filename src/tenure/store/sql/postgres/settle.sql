@@ -188,7 +188,7 @@ for update;
 -- name: freed_children
 -- free: of the locked children, those whose rule may be decided: all without an unfinished parent, and
 -- those for which one end may be enough. What a rule does not ask for is not looked for.
-select j.id, j.token, j.due_at, j.cancel_requested, coalesce(n.rule, 'all_succeeded'), j.unfinished,
+select j.id, j.token, j.due_at, j.cancel_requested, j.features, n.rule, j.unfinished,
        n.rule = 'any_succeeded'
        and exists (select from tenure.parent p
                    where p.job_id = j.id and p.parent_state = 'succeeded' offset 0),
@@ -204,7 +204,7 @@ from (select id, token, due_at, cancel_requested, features,
       where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
         and parked = 'parents' offset 0) as j
      left join lateral (select rule from tenure.node
-                        where job_id = j.id and j.features & 64 <> 0 offset 0) as n on true
+                        where job_id = j.id and j.features & 256 <> 0 offset 0) as n on true
 where not j.unfinished or n.rule in ('any_succeeded', 'any_failed')
 order by j.id;
 

@@ -172,7 +172,7 @@ where j.parked = 'parents' order by j.id;
 
 -- name: freed_children
 -- The three looks go along edges that did not succeed, or stop at the first one.
-select j.id, j.token, j.due_at, j.cancel_requested, coalesce(n.rule, 'all_succeeded'),
+select j.id, j.token, j.due_at, j.cancel_requested, j.features, n.rule,
        exists (select 1 from tenure.parent p indexed by tenure.parent_unfinished
                where p.job_id = j.id and p.parent_state is null) as unfinished,
        n.rule = 'any_succeeded'
@@ -182,7 +182,7 @@ select j.id, j.token, j.due_at, j.cancel_requested, coalesce(n.rule, 'all_succee
                    where p.job_id = j.id and p.parent_state = 'failed'),
        exists (select 1 from tenure.parent p where p.job_id = j.id and p.parent_state <> 'succeeded')
 from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
-     left join tenure.node as n on n.job_id = j.id
+     left join tenure.node as n on n.job_id = j.id and j.features & 256
 where j.parked = 'parents'
   and (n.rule in ('any_succeeded', 'any_failed')
        or not exists (select 1 from tenure.parent p indexed by tenure.parent_unfinished
