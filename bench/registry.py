@@ -36,6 +36,7 @@ from bench.worker import (
     sqlite_pickup,
     sqlite_throughput,
 )
+from bench.workflows import graphs
 from bench.workloads import (
     backlog,
     drain,
@@ -102,6 +103,7 @@ BENCHMARKS = tuple(
         history,
         footprint,
         drains,
+        graphs,
     )
 )
 

@@ -11,9 +11,10 @@ from bench import plots
 from bench.gates.targets import TARGETS as GATE_TARGETS
 from bench.harness import Result
 from bench.peers.targets import TARGETS as PEER_TARGETS
+from bench.workflows.targets import TARGETS as WORKFLOW_TARGETS
 from bench.workloads.targets import TARGETS as WORKLOAD_TARGETS
 
-TARGETS = PEER_TARGETS | WORKLOAD_TARGETS | GATE_TARGETS
+TARGETS = PEER_TARGETS | WORKLOAD_TARGETS | GATE_TARGETS | WORKFLOW_TARGETS
 
 HEAD = "| figure | ours | unit | theirs | ratio | lowest..highest | wanted | |"
 RULE = "|---|--:|---|---|--:|---|---|---|"

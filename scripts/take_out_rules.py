@@ -283,7 +283,7 @@ PATCHES = (
     Patch(
         "replay-key", "replay does not take the key",
         f"{MARKED}::test_replay_takes_the_unique_key_again_or_is_refused",
-        (python("store/operate", "    await _retake_key(tx, row)\n", ""),),
+        (python("store/operate", "    await retake_key(tx, row)\n", ""),),
     ),
     Patch(
         "enqueue-repeat", "the repeat does not look into history",

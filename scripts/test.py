@@ -45,6 +45,7 @@ NAMED = (
     Part("chaos", ("tests/chaos",)),
     Part("gates", ("tests/gates",)),
     Part("schedules", ("tests/schedules",)),
+    Part("workflows", ("tests/workflows",)),
     Part("borrowing", ("tests/borrowing",)),
     Part("bells", ("tests/bells",)),
     Part("testing", ("tests/testing",)),

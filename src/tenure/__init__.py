@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tenure.store.entries import ScheduleInfo, ScheduleRun
     from tenure.tasks import Call, Task, TaskSet
     from tenure.worker.worker import Worker
+    from tenure.workflow import Node, Workflow, WorkflowRun
 
 __all__ = [
     "Call",
@@ -32,6 +33,7 @@ __all__ = [
     "Handle",
     "Job",
     "JobEvent",
+    "Node",
     "Retry",
     "Running",
     "Schedule",
@@ -48,6 +50,8 @@ __all__ = [
     "Unique",
     "Until",
     "Worker",
+    "Workflow",
+    "WorkflowRun",
     "current",
 ]
 
@@ -65,6 +69,7 @@ _HOMES = {
     "store.entries": ("ScheduleInfo", "ScheduleRun"),
     "tasks": ("Call", "Task", "TaskSet"),
     "worker.worker": ("Worker",),
+    "workflow": ("Node", "Workflow", "WorkflowRun"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -9,13 +9,12 @@ import asyncio
 import os
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, cast
 
 from tenure.codec import decode
 from tenure.errors import (
@@ -27,10 +26,12 @@ from tenure.errors import (
     WaitTimeout,
 )
 from tenure.gate import GateWait, Limits
+from tenure.graph import NewWorkflow, OnFailure, WorkflowAdded
 from tenure.hooks import Hooks
 from tenure.job import Enqueued, Job, State, WorkerSeen, check_seconds
 from tenure.running import current
 from tenure.schedules import Schedules
+from tenure.sides import AwaitingSide, BlockingSide, Body, Operation, Side
 from tenure.store import (
     AsyncStore,
     Store,
@@ -41,60 +42,19 @@ from tenure.store import (
     presence,
 )
 from tenure.store import gates as at_gates
+from tenure.store import workflows as stored
 from tenure.store.enqueue import enqueue
-from tenure.store.session import Scope, drive
+from tenure.store.session import drive
 from tenure.store.watched import Watcher
 from tenure.tasks import Call, Task, TaskSet
 from tenure.why import explain, told
+from tenure.workflow import Workflow, WorkflowRun
 
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
-Operation = Callable[Concatenate[Scope, P], Coroutine[Any, Any, R]]
-
 FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 0.002, 0.25
-
-
-class Side(ABC):
-    """How a body reaches the store and waits, in one colour."""
-
-    @abstractmethod
-    async def do(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run one operation of the store."""
-
-    @abstractmethod
-    async def rest(self, seconds: float) -> None:
-        """Wait."""
-
-
-class BlockingSide(Side):
-    """For callers in threads: nothing here suspends, so `drive` runs a whole body."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    async def do(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._store.run(operation, *args, **kwargs)
-
-    async def rest(self, seconds: float) -> None:
-        time.sleep(seconds)  # noqa: ASYNC251 - this colour blocks
-
-
-class AwaitingSide(Side):
-    """For callers on an event loop."""
-
-    def __init__(self, store: AsyncStore) -> None:
-        self._store = store
-
-    async def do(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return await self._store.run(operation, *args, **kwargs)
-
-    async def rest(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-
-Body = Callable[Concatenate[Side, P], Coroutine[Any, Any, R]]
 
 
 def _blocking(operation: Operation[P, R]) -> "Callable[Concatenate[Client, P], R]":
@@ -309,6 +269,10 @@ class Client(TaskSet):
     set_gate_async = _awaiting(at_gates.set_gate)
     reset_gate = _blocking(at_gates.reset_gate)
     reset_gate_async = _awaiting(at_gates.reset_gate)
+    workflows = _blocking(stored.list_workflows)
+    workflows_async = _awaiting(stored.list_workflows)
+    workflow_of = _blocking(stored.workflow_of)
+    workflow_of_async = _awaiting(stored.workflow_of)
     workers = _blocking(presence.workers)
     workers_async = _awaiting(presence.workers)
 
@@ -365,6 +329,41 @@ class Client(TaskSet):
         return [
             Handle(self, call.task, answer) for call, answer in zip(calls, enqueued, strict=True)
         ]
+
+    def workflow(
+        self,
+        name: str,
+        *,
+        key: str | None = None,
+        on_failure: OnFailure | Literal["finish", "stop"] = OnFailure.FINISH,
+        finaliser: Call[Any] | None = None,
+        tenant: str | None = None,
+    ) -> Workflow:
+        """A workflow to be filled with `add`, and then enqueued as one.
+
+        While one of this name and key has not ended, to enqueue another one gives the first.
+        `on_failure`: "finish" what does not depend on a failed node, or "stop" the rest.
+        `finaliser` is a call that runs once all others have ended, however they did.
+        """
+        return Workflow(
+            self, name, key=key, on_failure=on_failure, finaliser=finaliser, tenant=tenant
+        )
+
+    def workflow_run(self, id: int) -> WorkflowRun:
+        """A workflow that was enqueued before, to wait for it, look at it or act on it."""
+        return WorkflowRun(self, WorkflowAdded(id))
+
+    def add_workflow(self, new: NewWorkflow, on: object | None) -> WorkflowAdded:
+        """For a workflow: what it has just been filled with."""
+        if self._undeclared and on is None:
+            self._declare_gates()
+        return self.store.run(stored.enqueue_workflow, new, on=on)
+
+    async def add_workflow_async(self, new: NewWorkflow, on: object | None) -> WorkflowAdded:
+        """For a workflow: what it has just been filled with."""
+        if self._undeclared and on is None:
+            await self._declare_gates_async()
+        return await self.async_store.run(stored.enqueue_workflow, new, on=on)
 
     def handle(self, task: Task[..., R], id: int) -> Handle[R]:
         """The handle of a job that was enqueued elsewhere."""

@@ -45,6 +45,10 @@ class UnknownZone(InvalidInput):
     """This machine does not know the time zone."""
 
 
+class InvalidWorkflow(InvalidInput):
+    """The nodes of a workflow do not fit together: a circle, a name used twice, no such parent."""
+
+
 class TenantMismatch(InvalidInput):
     """A store of one tenant was handed a job of another, or asked for what concerns all of them."""
 
@@ -109,8 +113,12 @@ class ScheduleExists(TenureError):
     """A schedule of this name is there already. Nothing was changed."""
 
 
+class WorkflowNotFound(TenureError, LookupError):
+    """No such workflow, or not one that this tenant may touch."""
+
+
 class KeyTaken(TenureError):
-    """A replay was refused: another live job holds this job's unique key."""
+    """Refused: another live job holds a unique key that a replay or a workflow needs."""
 
 
 class StillInUse(TenureError):
@@ -136,6 +144,14 @@ class JobFailed(TenureError):
         super().__init__(message)
         self.state = state
         self.error = error
+
+
+class WorkflowFailed(TenureError):
+    """The workflow that was waited for ended without success: failed or cancelled."""
+
+    def __init__(self, message: str, *, outcome: str) -> None:
+        super().__init__(message)
+        self.outcome = outcome
 
 
 class AttemptTimedOut(TenureError):

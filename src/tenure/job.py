@@ -77,6 +77,23 @@ class Feature(IntFlag):
     """It was enqueued with parents."""
     GATE = 32
     """It waits at a gate, and holds a place there while it runs."""
+    WORKFLOW = 64
+    """It is a node of a workflow."""
+    RULE = 256
+    """It is one that does not simply wait until all of its parents have succeeded."""
+
+
+class When(StrEnum):
+    """Which ends of its parents let a job run. It is skipped once they cannot come any more."""
+
+    ALL_SUCCEEDED = "all_succeeded"
+    """All have succeeded."""
+    ALL_FINISHED = "all_finished"
+    """All have ended, however."""
+    ANY_SUCCEEDED = "any_succeeded"
+    """One has succeeded; the others may still be at work."""
+    ANY_FAILED = "any_failed"
+    """One has failed; the others may still be at work."""
 
 
 class Until(StrEnum):
@@ -133,6 +150,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     gate: str | None = None
     gate_key: str | None = None
     """Its line there, without the tenant. None: the one for all."""
+    features: int = 0
+    """What a workflow knows of it. Set by the store, never by callers."""
 
     def __post_init__(self) -> None:
         # A million of these are made in a row: usual values pass without a function call.
@@ -158,6 +177,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             check_parents(self.parents)
         if self.gate is not None or self.gate_key is not None:
             self._check_gate()
+        if self.features != 0:
+            check_int("features", self.features, 0, _OF_WORKFLOWS)
 
     def _check_gate(self) -> None:
         if self.gate is None:
@@ -179,6 +200,9 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             check_seconds("delay_seconds", self.delay_seconds, least=-MAX_SECONDS)
         if self.due_at is not None:
             check_time("due_at", self.due_at)
+
+
+_OF_WORKFLOWS = int(Feature.CHILDREN | Feature.PARENTS | Feature.WORKFLOW | Feature.RULE)
 
 
 class Enqueued(msgspec.Struct, frozen=True, gc=False):

@@ -20,14 +20,14 @@ The token grows by one each time the job is put in line, so it names one attempt
 about a running job presents the token and the lease, and changes nothing when either has moved on.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Protocol, assert_never
 
 import msgspec
 
 from tenure.codec import clean_text
-from tenure.job import FINAL_STATES, MAX_REASON_LENGTH, Json, State, check_seconds
+from tenure.job import FINAL_STATES, MAX_REASON_LENGTH, Json, State, When, check_seconds
 
 W, S, Q, R = State.WAITING, State.SCHEDULED, State.QUEUED, State.RUNNING
 
@@ -63,7 +63,9 @@ TRANSITIONS: Mapping[str, Transition] = {
     row.name: row
     for row in (
         _row("enqueue", set(), {W, S, Q}, By.CLIENT, "a valid job, a free unique key"),
-        _row("free", {W}, {S, Q, State.CANCELLED, State.SKIPPED}, By.STORE, "all parents final"),
+        _row(
+            "free", {W}, {S, Q, State.CANCELLED, State.SKIPPED}, By.STORE, "parents that have ended"
+        ),
         _row("promote", {S}, {Q}, By.ANY_WORKER, "a due time that has come; the token stays"),
         _row("claim", {Q}, {R, State.CANCELLED}, By.WORKER, "the live ticket"),
         _row("succeed", {R}, {State.SUCCEEDED}, By.WORKER, _HELD),
@@ -78,7 +80,7 @@ TRANSITIONS: Mapping[str, Transition] = {
         _row("hold", {W, S, Q, R}, {W, Q, R}, By.OPERATOR, "the id"),
         _row("unhold", {W, Q, R}, {W, S, Q, R}, By.OPERATOR, "the id"),
         _row("move", {W, S, Q}, {W, S, Q}, By.OPERATOR, "the id of a job that does not run"),
-        _row("replay", _END, {S, Q}, By.OPERATOR, "the id, a free unique key; the token grows"),
+        _row("replay", _END, {W, S, Q}, By.OPERATOR, "the id, a free unique key; the token grows"),
         _row("delete", _END, set(), By.OPERATOR, "the id"),
     )
 }
@@ -263,12 +265,44 @@ def after_crash(job: Standing, *, charged: bool) -> Move:
     return Move(State.QUEUED, charged=charged, reason="lease lost")
 
 
-def after_parents(*, all_succeeded: bool, cancel_requested: bool) -> Move:
-    """Turn the end of the last parent into the child's next state."""
+class Ends(msgspec.Struct, frozen=True):
+    """What the store knows of the parents of a waiting job."""
+
+    unfinished: bool
+    """One has not ended yet."""
+    any_succeeded: bool
+    any_failed: bool
+    any_unsuccessful: bool
+    """One has ended in another way than by success."""
+
+
+_RULES: Mapping[When, tuple[Callable[[Ends], bool], str]] = {
+    When.ALL_SUCCEEDED: (
+        lambda ends: not (ends.unfinished or ends.any_unsuccessful),
+        "a parent did not succeed",
+    ),
+    When.ALL_FINISHED: (lambda ends: not ends.unfinished, ""),
+    When.ANY_SUCCEEDED: (lambda ends: ends.any_succeeded, "no parent succeeded"),
+    When.ANY_FAILED: (lambda ends: ends.any_failed, "no parent failed"),
+}
+"""Per rule: may the job run, and why it never will if all parents have ended and it may not."""
+
+WAITS_FOR_ALL = frozenset({When.ALL_SUCCEEDED, When.ALL_FINISHED})
+"""Under these rules a job outlasts all of its parents."""
+
+
+def after_parents(
+    ends: Ends, *, when: When = When.ALL_SUCCEEDED, cancel_requested: bool
+) -> Move | None:
+    """Turn the end of a parent into the child's next state. None: it waits on."""
+    may_run, why_not = _RULES[when]
+    runs = may_run(ends)
+    if not runs and ends.unfinished:
+        return None
     if cancel_requested:
         return Move(State.CANCELLED, reason="cancelled")
-    if not all_succeeded:
-        return Move(State.SKIPPED, reason="a parent did not succeed")
+    if not runs:
+        return Move(State.SKIPPED, reason=why_not)
     return Move(State.QUEUED, reason="parents finished")
 
 

@@ -5,12 +5,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import datetime
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tenure.control import Cancel
 from tenure.errors import LeaseLost
 
+if TYPE_CHECKING:
+    from tenure.graph import ParentEnd
+    from tenure.tasks import Task
+    from tenure.workflow import Growth
+
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Flag:
@@ -131,6 +137,27 @@ class Running(ABC):
     @abstractmethod
     async def load_async(self, type: type[T]) -> T | None:
         """`load` for async handlers."""
+
+    @property
+    @abstractmethod
+    def workflow(self) -> "Growth":
+        """To add jobs to the workflow of this job: `add(...)`, and then `enqueue()`."""
+
+    @abstractmethod
+    def parents(self) -> "list[ParentEnd]":
+        """The jobs that this one has waited for: their names, tasks and states, in order."""
+
+    @abstractmethod
+    async def parents_async(self) -> "list[ParentEnd]":
+        """`parents` for async handlers."""
+
+    @abstractmethod
+    def results(self, task: "Task[..., R]") -> list[R]:
+        """What those parents returned that are jobs of this task and have succeeded, in order."""
+
+    @abstractmethod
+    async def results_async(self, task: "Task[..., R]") -> list[R]:
+        """`results` for async handlers."""
 
     @abstractmethod
     def complete(self, result: object = None, *, on: object) -> None:

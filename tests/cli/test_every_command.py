@@ -11,12 +11,13 @@ from tenure.cli.main import cli
 from tests.cli import cases
 from tests.cli.gate_cases import GATE_CASES
 from tests.cli.schedule_cases import SCHEDULE_CASES
+from tests.cli.workflow_cases import WORKFLOW_CASES
 from tests.cli.world import World
 
-CASES = cases.CASES | GATE_CASES | SCHEDULE_CASES
+CASES = cases.CASES | GATE_CASES | SCHEDULE_CASES | WORKFLOW_CASES
 ON_POSTGRES = ("db init", "db status", "db migrate", "db sql", "doctor", "ls", "enqueue", "worker",
                "top", "health", "prune", "errors", "bench", "schedule list", "schedule show",
-               "schedule add", "schedule trigger")  # fmt: skip
+               "schedule add", "schedule trigger", "workflow show", "workflow replay")  # fmt: skip
 
 
 def commands(group: click.Group = cli, path: str = "") -> Iterator[tuple[str, click.Command]]:

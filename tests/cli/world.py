@@ -64,6 +64,18 @@ class World:
         return {self.succeeded, self.failed, self.failed_too, self.cancelled, self.queued,
                 self.scheduled, self.waiting, self.held}  # fmt: skip
 
+    @property
+    def flow(self) -> int:
+        """The newest workflow."""
+        with open_store(self.url) as store:
+            return store.list_workflows()[0].id
+
+    @property
+    def ended_flow(self) -> int:
+        """The oldest workflow."""
+        with open_store(self.url) as store:
+            return store.list_workflows()[-1].id
+
     def job(self, id: int) -> Job:
         """A job as the database has it now."""
         with open_store(self.url) as store:

@@ -10,9 +10,10 @@ import pytest
 from tenure import lifecycle
 from tenure.codec import encode
 from tenure.errors import OutOfRange
-from tenure.job import FINAL_STATES, State
+from tenure.job import FINAL_STATES, State, When
 from tenure.lifecycle import (
     TRANSITIONS,
+    Ends,
     Move,
     Outcome,
     Settlement,
@@ -137,21 +138,41 @@ def test_an_uncharged_crash_never_fails_a_job() -> None:
     assert {after_crash(standing, charged=False).to for standing in standings} == {State.QUEUED}
 
 
-@pytest.mark.parametrize(
-    ("all_succeeded", "flagged", "expected"),
-    [
-        (True, False, Move(State.QUEUED, reason="parents finished")),
-        (False, False, Move(State.SKIPPED, reason="a parent did not succeed")),
-        (True, True, ABORTED),
-        (False, True, ABORTED),
-    ],
-)
-def test_the_end_of_the_last_parent_frees_skips_or_cancels(
-    all_succeeded: bool, flagged: bool, expected: Move
-) -> None:
-    move = after_parents(all_succeeded=all_succeeded, cancel_requested=flagged)
-    assert move == expected
-    assert move.to in TRANSITIONS["free"].targets
+RUN = Move(State.QUEUED, reason="parents finished")
+LOST = Move(State.SKIPPED, reason="a parent did not succeed")
+NO_SUCCESS = Move(State.SKIPPED, reason="no parent succeeded")
+NO_FAILURE = Move(State.SKIPPED, reason="no parent failed")
+
+# By what the parents have come to: (still at work, succeeded, failed, ended otherwise).
+RULES: dict[When, dict[str, Move | None]] = {
+    When.ALL_SUCCEEDED: {
+        "w": None, "ws": None, "wf": None, "wsf": None, "wo": None,
+        "s": RUN, "f": LOST, "sf": LOST, "o": LOST, "so": LOST, "": RUN,
+    },
+    When.ALL_FINISHED: {
+        "w": None, "ws": None, "wf": None, "wsf": None, "wo": None,
+        "s": RUN, "f": RUN, "sf": RUN, "o": RUN, "so": RUN, "": RUN,
+    },
+    When.ANY_SUCCEEDED: {
+        "w": None, "ws": RUN, "wf": None, "wsf": RUN, "wo": None,
+        "s": RUN, "f": NO_SUCCESS, "sf": RUN, "o": NO_SUCCESS, "so": RUN, "": NO_SUCCESS,
+    },
+    When.ANY_FAILED: {
+        "w": None, "ws": None, "wf": RUN, "wsf": RUN, "wo": None,
+        "s": NO_FAILURE, "f": RUN, "sf": RUN, "o": NO_FAILURE, "so": NO_FAILURE, "": NO_FAILURE,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("when", When)
+def test_the_ends_of_parents_free_or_skip_a_job_as_its_rule_says(when: When) -> None:
+    for parents, expected in RULES[when].items():
+        ends = Ends("w" in parents, "s" in parents, "f" in parents, bool({*"fo"} & {*parents}))
+        move = after_parents(ends, when=when, cancel_requested=False)
+        assert move == expected, parents
+        assert move is None or move.to in TRANSITIONS["free"].targets
+        flagged = after_parents(ends, when=when, cancel_requested=True)
+        assert flagged == (None if expected is None else ABORTED), parents
 
 
 @pytest.mark.parametrize("outcome", Outcome)

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from tenure import Job, Retry, Running, State, Tenure
-from tenure.client import BlockingSide, Side, _wait
+from tenure.client import _wait
 from tenure.codec import encode
 from tenure.errors import JobFailed, JobNotFound
 from tenure.lifecycle import succeed
+from tenure.sides import BlockingSide, Side
 from tenure.store import inspect
 from tenure.store.session import drive
 from tests.statements.support import at_once, statement

@@ -8,7 +8,8 @@
        has changed that by hand; whoever waits there will be looked at: its line has a turn, or
        a job that writes one when it ends
 9      a unique key that ends with its job points to a live one, and each live job has its key
-12     a waiting job has an unfinished parent; an unfinished parent is live
+12     a waiting job has an unfinished parent; an unfinished parent is live; a workflow is open as
+       long as one of its nodes is live, and no longer
 15     counts equal a recount of the rows
 """
 
@@ -53,6 +54,7 @@ def check(plain: Plain) -> None:
         _check_place(id, job)
     _check_keys(plain, live)
     _check_parents(plain, live)
+    _check_workflows(plain, live, set(final))
     _check_gates(plain, live)
     for table in ("event", "note"):
         for job_id, token in plain.table(table, ("job_id", "token")):
@@ -151,6 +153,22 @@ def _check_parents(plain: Plain, live: dict[int, Live]) -> None:
             unfinished.add(id)
     waiting = {id for id, job in live.items() if job.row["parked"] == "parents"}
     assert waiting <= unfinished, f"jobs {waiting - unfinished} wait for nobody"
+
+
+def _check_workflows(plain: Plain, live: dict[int, Live], final: set[int]) -> None:
+    nodes: dict[int, int] = dict(plain.table("node", ("job_id", "workflow_id")))
+    assert nodes.keys() <= live.keys() | final, "a node has no job"
+    marked = {id for id, features in plain.table("job", ("id", "features")) if features & 64}
+    assert marked == nodes.keys() & live.keys(), "a node is not marked as one"
+    open_ones = {nodes[id] for id in live if id in nodes}
+    waited_for = {
+        -id for id, state in plain.table("parent", ("job_id", "parent_state"))
+        if id < 0 and state is None
+    }  # fmt: skip
+    for id, ended_at, stopping in plain.table("workflow", ("id", "ended_at", "stopping")):
+        assert (ended_at is None) == (id in open_ones), f"workflow {id} ended at {ended_at}"
+        assert (ended_at is None) == (id in waited_for), f"the end of workflow {id} waits"
+        assert not stopping or ended_at is None, f"workflow {id} has ended and is to be stopped"
 
 
 def _check_gates(plain: Plain, live: dict[int, Live]) -> None:

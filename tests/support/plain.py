@@ -37,6 +37,8 @@ TABLES = (
     "gate_hold",
     "gate_share",
     "bucket",
+    "workflow",
+    "node",
 )
 
 

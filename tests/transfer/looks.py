@@ -32,6 +32,8 @@ def told(store: Store, now: datetime) -> dict[str, object]:
         "finished": store.count_finished(LONG_AGO, FAR_FUTURE, now=now),
         "paused": store.paused_queues(now=now),
         "gates": store.gates(now=now),
+        "workflows": store.list_workflows(now=now),
+        "parents": {id: store.parent_ends(id, now=now) for id in ids},
         "schedules": store.list_schedules(now=now),
         "oldest": [(each.queue, each.since) for each in store.oldest_ready(now=now)],
     }

@@ -11,15 +11,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from random import Random
+from typing import Any
+
+from msgspec import structs
 
 from tenure import lifecycle
 from tenure.codec import encode
 from tenure.errors import JobNotFound, KeyTaken
 from tenure.gate import Limits
+from tenure.graph import NewWorkflow, OnFailure
 from tenure.job import Claimed, Json, Unique, Until
 from tenure.policy import Fixed, dump_policy
 from tenure.schedule import Timing
 from tenure.store import NewSchedule, Store
+from tests.support.flows import failing, flow, more
 from tests.support.stores import Clock
 from tests.support.work import ERROR, add, add_many, job, run, settle, take, take_one
 
@@ -33,7 +38,7 @@ def everything(store: Store, clock: Clock) -> None:
     """One scene per feature, at times with microseconds."""
     clock.advance(0.123456)
     for scene in (_lines, _values, _due, _tries, _crashes, _family, _holding, _keys, _notes, _stops,
-                  _operators, _pauses, _schedules, _gates):  # fmt: skip
+                  _operators, _pauses, _schedules, _gates, _workflows):  # fmt: skip
         clock.advance(1.000001)
         scene(store, clock)
     clock.advance(1.5)
@@ -67,6 +72,32 @@ def _values(store: Store, clock: Clock) -> None:
         held = take_one(store, clock.advance(0.2), queue="results")
         settle(store, clock.now, lifecycle.succeed(held, encode(result), duration_seconds=1 / 3))
     run(store, clock.now, lambda held: lifecycle.succeed(held, ODD_JSON), queue="raw")
+
+
+def _workflows(store: Store, clock: Clock) -> None:
+    """One that has ended, one that has failed, one that is paused, and one that has grown."""
+    chain: dict[str, tuple[str, ...]] = {"a": (), "b": ("a",), "c": ("b",)}
+    line: dict[str, Any] = {"queue": "flows"}
+
+    def new(name: str, **options: Any) -> NewWorkflow:
+        made = flow(chain, name=name, **options)
+        nodes = tuple(
+            structs.replace(node, job=structs.replace(node.job, **line)) for node in made.nodes
+        )
+        return structs.replace(made, nodes=nodes)
+
+    store.enqueue_workflow(new("ended", key="k"), now=clock.advance(0.1))
+    for _ in chain:
+        run(store, clock.advance(0.1), lifecycle.succeed, **line)
+    store.enqueue_workflow(new("failed", on_failure=OnFailure.STOP), now=clock.advance(0.1))
+    run(store, clock.advance(0.1), failing, **line)
+    paused = store.enqueue_workflow(new("paused"), now=clock.advance(0.1))
+    store.pause_workflow(paused.id, now=clock.now)
+    store.enqueue_workflow(new("grown", key="k", finaliser="fin"), now=clock.advance(0.1))
+    held = take_one(store, clock.advance(0.1), **line)
+    late = more("x", before_names=("b",))
+    store.grow_workflow("w1", held, [late, more("y", after=(0,))], now=clock.now)
+    settle(store, clock.advance(0.1), lifecycle.succeed(held))
 
 
 def _gates(store: Store, clock: Clock) -> None:

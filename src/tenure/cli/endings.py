@@ -21,6 +21,7 @@ from tenure.errors import (
     SchemaError,
     StoreError,
     TenureError,
+    WorkflowNotFound,
 )
 
 FAILED, USAGE, NOT_FOUND, UNREACHABLE, SCHEMA, INTERRUPTED = 1, 2, 3, 4, 5, 130
@@ -76,7 +77,7 @@ def ending() -> Iterator[None]:
 def code_of(error: TenureError) -> int:
     """The exit code of an error."""
     match error:
-        case JobNotFound() | TaskNotFound() | ScheduleNotFound():
+        case JobNotFound() | TaskNotFound() | ScheduleNotFound() | WorkflowNotFound():
             return NOT_FOUND
         case SchemaError():
             return SCHEMA

@@ -30,6 +30,7 @@ COMMANDS = {
     "queues": ("tenure.cli.queues:queues", "Show queues; pause and resume them."),
     "gate": ("tenure.cli.gate:gate", "Show gates; change what they allow."),
     "schedule": ("tenure.cli.schedule:schedule", "Show and change schedules; run one now."),
+    "workflow": ("tenure.cli.workflow:workflow", "Show workflows; cancel, pause, replay them."),
     "workers": ("tenure.cli.queues:workers", "Show the workers that are alive."),
     "stats": ("tenure.cli.queues:stats", "Count jobs by queue and state."),
     "top": ("tenure.cli.top:top", "Watch jobs, rates and workers live."),

@@ -21,6 +21,12 @@ from tenure.store.bell import Bell
 from tenure.store.claim import claim
 from tenure.store.enqueue import enqueue
 from tenure.store.fire import fire
+from tenure.store.flowing import (
+    cancel_workflow,
+    heal_workflows,
+    pause_workflow,
+    resume_workflow,
+)
 from tenure.store.gates import (
     declare_gates,
     gate_lines,
@@ -59,6 +65,16 @@ from tenure.store.session import P, R, Scope, Session, drive, for_all_tenants
 from tenure.store.settle import report_progress, save_checkpoint, settle
 from tenure.store.sweep import extend, peek, promote, sweep
 from tenure.store.threads import WRITING_THREADS, GatheringScope, Line, Threads, Writer
+from tenure.store.workflows import (
+    enqueue_workflow,
+    get_workflow,
+    grow_workflow,
+    list_nodes,
+    list_workflows,
+    node_named,
+    parent_ends,
+    workflow_of,
+)
 
 Call = Callable[Concatenate[Scope, P], Coroutine[Any, Any, R]]
 
@@ -95,7 +111,7 @@ async def _close(scope: Scope) -> None:
 _READERS = frozenset(
     {about, get, list_jobs, timeline, progress, workers, peek, gates, gate_lines, gate_wait,
      count_live, count_finished, oldest_ready, paused_queues, get_schedule, list_schedules,
-     schedule_runs}
+     schedule_runs, get_workflow, list_workflows, list_nodes, node_named, parent_ends, workflow_of}
 )  # fmt: skip
 
 _GATHERED: frozenset[Callable[..., Any]] = frozenset({enqueue})
@@ -164,6 +180,18 @@ class Store:
     get_schedule = _blocking(get_schedule)
     list_schedules = _blocking(list_schedules)
     schedule_runs = _blocking(schedule_runs)
+    enqueue_workflow = _blocking(enqueue_workflow)
+    grow_workflow = _blocking(grow_workflow)
+    get_workflow = _blocking(get_workflow)
+    list_workflows = _blocking(list_workflows)
+    list_nodes = _blocking(list_nodes)
+    node_named = _blocking(node_named)
+    parent_ends = _blocking(parent_ends)
+    workflow_of = _blocking(workflow_of)
+    cancel_workflow = _blocking(cancel_workflow)
+    pause_workflow = _blocking(pause_workflow)
+    resume_workflow = _blocking(resume_workflow)
+    heal_workflows = _blocking(heal_workflows)
     migrate = _blocking(_migrate)
     close = _blocking(_close)
 
@@ -276,6 +304,18 @@ class AsyncStore:
     get_schedule = _awaiting(get_schedule)
     list_schedules = _awaiting(list_schedules)
     schedule_runs = _awaiting(schedule_runs)
+    enqueue_workflow = _awaiting(enqueue_workflow)
+    grow_workflow = _awaiting(grow_workflow)
+    get_workflow = _awaiting(get_workflow)
+    list_workflows = _awaiting(list_workflows)
+    list_nodes = _awaiting(list_nodes)
+    node_named = _awaiting(node_named)
+    parent_ends = _awaiting(parent_ends)
+    workflow_of = _awaiting(workflow_of)
+    cancel_workflow = _awaiting(cancel_workflow)
+    pause_workflow = _awaiting(pause_workflow)
+    resume_workflow = _awaiting(resume_workflow)
+    heal_workflows = _awaiting(heal_workflows)
     migrate = _awaiting(_migrate)
 
     async def close(self) -> None:

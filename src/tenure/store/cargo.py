@@ -1,4 +1,4 @@
-"""What a copy carries: jobs and what is known of them, keys, pauses, gates, schedules.
+"""What a copy carries: jobs and what is known of them, keys, pauses, gates, workflows, schedules.
 
 Rows travel in a form of their own, the same for all stores: times are datetimes, flags are bools,
 JSON is text, to the letter. Whether two stores hold the same is whether these are equal.
@@ -19,6 +19,7 @@ from tenure.store.session import Row, Tx, to_json
 CHUNK_ROWS = 1000
 CHUNK_BYTES = 16 * 2**20
 """A chunk of jobs ends where either is reached, with at least one: memory stays bounded."""
+CHUNK_WORKFLOWS = 100
 
 Key = int | tuple[str, ...]
 Chunk = dict[Key, tuple[Any, ...]]
@@ -26,10 +27,13 @@ Chunk = dict[Key, tuple[Any, ...]]
 _TIMES = frozenset(
     {"at", "claimed_at", "created_at", "due_at", "expires_at", "finished_at", "paused_at",
      "queued_at", "reported_at", "saved_at", "next_at", "done_until", "last_at", "changed_at",
-     "tick_at", "fired_at"}
+     "tick_at", "fired_at", "ended_at", "cancelled_at"}
 )  # fmt: skip
 _LONG_AGO = LONG_AGO.isoformat()
-_FLAGS = frozenset({"held", "cancel_requested", "suspect", "triggered", "keyed", "by_hand"})
+_FLAGS = frozenset(
+    {"held", "cancel_requested", "suspect", "triggered", "keyed", "by_hand", "paused", "failed",
+     "cancelled", "stopping"}
+)  # fmt: skip
 
 
 class Table(NamedTuple):
@@ -84,9 +88,17 @@ JOB_TABLES: tuple[Table, ...] = (
     _table("note", "job_id token fraction message reported_at checkpoint saved_at"),
     _table("parent", "job_id parent_id parent_state"),
     _table("gated", "job_id queue gate key priority place token suspect"),
+    _table("node", "job_id workflow_id name rule added_by paused"),
 )
 """All that is known of a job. The first column is its id."""
 _LIVE, _FINISHED = 0, 3
+
+WORKFLOWS = _table(
+    "workflow",
+    """id created_at ended_at paused_at cancelled_at finaliser_id failed cancelled stopping tenant
+    name key on_failure outcome reason""",
+)
+_ENDS = next(table for table in JOB_TABLES if table.name == "parent")
 
 UNIQUE_KEYS = _table("unique_key", "tenant scope key job_id until fingerprint expires_at")
 QUEUES = _table("queue", "name paused_at reason")
@@ -158,6 +170,33 @@ class Jobs(Kind):
             await table.write(tx, (row for rows in chunk.values() for row in rows[n]))
 
 
+class Workflows(Kind):
+    """Workflows, each with the edges to its end. Their nodes come with the jobs."""
+
+    first = 0
+
+    def name(self, key: Key) -> str:
+        return f"workflow {key}"
+
+    async def next_keys(self, tx: Tx, after: Key) -> list[Key]:
+        rows = await tx.fetch("next_workflows", after=after, most=CHUNK_WORKFLOWS)
+        return [row[0] for row in rows]
+
+    async def read(self, tx: Tx, keys: list[Key]) -> Chunk:
+        rows = await tx.fetch("workflow_rows", ids=to_json(keys))
+        found: dict[int, tuple[Row, list[Row]]] = {
+            row[0]: (WORKFLOWS.read(tx, row), []) for row in rows
+        }
+        ends = to_json([-id for id in found])
+        for row in await tx.fetch("parent_rows", ids=ends):
+            found[-row[0]][1].append(_ENDS.read(tx, row))
+        return {id: found[id] for id in sorted(found)}
+
+    async def write(self, tx: Tx, chunk: Chunk) -> None:
+        await WORKFLOWS.write(tx, (row for row, _ in chunk.values()))
+        await _ENDS.write(tx, (edge for _, ends in chunk.values() for edge in ends))
+
+
 class _Listed(Kind):
     """The rows of one table. Its first columns are their key. Times in it are texts, in UTC."""
 
@@ -210,6 +249,7 @@ def kinds(last_id: int = MAX_ID) -> tuple[Kind, ...]:
         _Listed("paused queue", QUEUES, 1),
         _Listed("gate", GATES, 1),
         _Listed("unique key", UNIQUE_KEYS, 3),
+        Workflows(),
         Jobs(last_id),
         _Listed("tick", TICKS, 3),
         _Listed("schedule", SCHEDULES, 2),

@@ -11,6 +11,7 @@ import msgspec
 
 from tenure.errors import InvalidInput
 from tenure.job import Claimed, Lease, State, check_int, check_name, check_seconds
+from tenure.store.ends import end_workflows
 from tenure.store.gates import Passed, any_gates, pass_gates, passed_before
 from tenure.store.rows import Ending
 from tenure.store.session import Mode, Row, Scope, Tx, Wanted, for_all_tenants, to_json
@@ -165,6 +166,7 @@ async def _cancel(tx: Tx, worker: str, rows: list[Row], now: datetime | None) ->
     await finish_jobs(tx, [_cancelled(row) for row in rows])
     leases = sorted({row[_LEASE] for row in rows})
     await drop_leases(tx, leases, worker)
+    await end_workflows(tx)
 
 
 def _check(worker: str, queues: Mapping[str, int], lease_seconds: float) -> None:

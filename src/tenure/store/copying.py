@@ -14,7 +14,13 @@ Numbered = Sequence[tuple[int, NewJob]]
 
 def can_copy(job: NewJob) -> bool:
     """COPY is for jobs that stand in line at once; the others need a due time worked out."""
-    return job.delay_seconds is None and job.due_at is None and not job.parents and job.gate is None
+    return (
+        job.delay_seconds is None
+        and job.due_at is None
+        and not job.parents
+        and job.gate is None
+        and job.features == 0
+    )
 
 
 def job_lines(jobs: Numbered, first_place: int, created_at: str) -> Iterator[str]:

@@ -89,11 +89,11 @@ async def enqueue_in(
     if tx.collided:
         answers = {id: Enqueued(id) for id in await _already_stored(tx, new)}
         new = [(id, job) for id, job in new if id not in answers]
-    held = await _take_keys(tx, new)
+    held = await claim_keys(tx, new)
     if held:
         answers |= held
         new = [(id, job) for id, job in new if id not in held]
-    await _insert(tx, new)
+    await insert_new(tx, new)
     if tx.repeat and not tx.collided and await _landed_before(tx, new, list(held)):
         raise Collided
     if not answers:
@@ -114,7 +114,8 @@ def stamp(job: NewJob, tenant: str | None) -> NewJob:
     return msgspec.structs.replace(job, tenant=tenant)
 
 
-async def _insert(tx: Tx, new: Numbered) -> None:
+async def insert_new(tx: Tx, new: Numbered) -> None:
+    """Write these jobs, with their tickets, their places at gates and their parents."""
     for part in _chunks(new):
         await tx.insert_jobs(part)
     special = [(id, job) for id, job in new if job.parents or job.gate is not None]
@@ -184,7 +185,7 @@ async def _landed_before(tx: Tx, new: Numbered, refused: list[int]) -> bool:
     return bool(new) and bool(await tx.fetch("finished_among", ids=ids))
 
 
-async def _take_keys(tx: Tx, new: Numbered) -> dict[int, Enqueued]:
+async def claim_keys(tx: Tx, new: Numbered) -> dict[int, Enqueued]:
     """Take the unique keys of these jobs. Answers for every job whose key was already held."""
     keyed = [(id, job, key_of(job)) for id, job in new if job.unique is not None]
     if not keyed:

@@ -8,16 +8,13 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
 
-from tenure.errors import InvalidInput, JobNotFound, KeyTaken, StoreBusy
+from tenure.errors import InvalidInput, JobNotFound, StoreBusy
 from tenure.job import (
     LONG_AGO,
     MAX_PRIORITY,
     MIN_PRIORITY,
     Feature,
-    Json,
     State,
-    Unique,
-    Until,
     check_int,
     check_name,
     check_reason,
@@ -25,10 +22,17 @@ from tenure.job import (
     check_time,
     is_id,
 )
-from tenure.store.enqueue import key_row, take_keys
+from tenure.store.ends import end_workflows
 from tenure.store.fire import KEEP_TICKS_SECONDS, forget_ticks
+from tenure.store.flowing import (
+    before_waiting_node_ends,
+    forget_workflows,
+    oldest_workflow,
+    replay_node,
+)
 from tenure.store.gates import put_in_line, stand_at_gates
 from tenure.store.presence import forget_dead
+from tenure.store.replaying import ended_before, retake_key
 from tenure.store.rows import Ending, Happening, Ticket
 from tenure.store.session import (
     Mode,
@@ -60,8 +64,11 @@ async def cancel(
     if job is None:
         return await _final_state(tx, id)
     token, parked = job[1], job[6]
+    if parked == "parents" and job[11] & Feature.WORKFLOW:
+        await before_waiting_node_ends(tx, id)
     if parked is not None or await _take_ticket(tx, job):
         await finish_jobs(tx, [Ending(id, token, State.CANCELLED, reason=reason)])
+        await end_workflows(tx)
         return State.CANCELLED
     if not job[8]:
         await tx.fetch("request_cancel", id=id, reason=reason)
@@ -154,7 +161,8 @@ async def replay(tx: Tx, id: int, *, now: datetime | None = None) -> bool:
     """Run a finished job again: token + 1, attempts 0, its unique key retaken.
 
     Children that still wait wait for its new end. Answers False when the job is live already.
-    Raises `KeyTaken` when another job holds its key.
+    Raises `KeyTaken` when another job holds its key. A node of a workflow opens it again: what was
+    skipped or cancelled below the node waits once more.
     """
     tx.at(now)
     if await _done_before(tx, id):
@@ -163,49 +171,34 @@ async def replay(tx: Tx, id: int, *, now: datetime | None = None) -> bool:
     if row is None:
         await _lock_live(tx, id)
         return False
+    if row[10] & Feature.WORKFLOW:
+        return await replay_node(tx, row)
     token = row[1]
-    await _retake_key(tx, row)
+    await retake_key(tx, row)
     waiting = await tx.fetch("reopen_edges", id=id)
     features = Feature.CHILDREN if waiting else 0
     await stand_at_gates(tx, await tx.fetch("replay", id=id, features=features))
-    await add_events(tx, [_ended(tx, row), Happening(id, token + 1, "replayed", call=tx.call)])
+    await add_events(
+        tx, [ended_before(tx, row), Happening(id, token + 1, "replayed", call=tx.call)]
+    )
     return True
-
-
-def _ended(tx: Tx, row: Row) -> Happening:
-    """What the row of history said, as a line of the story."""
-    id, token, state, worker, finished_at, reason, claimed_at = (
-        row[0], row[1], row[2], row[11], row[12], row[13], row[14],
-    )  # fmt: skip
-    detail: dict[str, object] = {"reason": reason}
-    if claimed_at is not None:
-        detail["claimed_at"] = tx.when(claimed_at)
-    return Happening(id, token, state, worker, detail, tx.time(tx.when(finished_at)))
-
-
-async def _retake_key(tx: Tx, row: Row) -> None:
-    id, tenant, task, args, scope, key, until, period = (
-        row[0], row[3], row[4], row[5], row[6], row[7], row[8], row[9],
-    )  # fmt: skip
-    if key is None:
-        return
-    unique = Unique(key=key, scope=scope, until=Until(until), period_seconds=period)
-    wanted = (tenant, scope, key)
-    rows = {wanted: key_row(wanted, id, unique, task, Json(args.encode()))}
-    holder, _ = (await take_keys(tx, rows))[wanted]
-    if holder != id:
-        raise KeyTaken(f"job {holder} holds the unique key {key!r}; cancel it or wait for its end")
 
 
 @transaction(Mode.WRITE)
 async def delete(tx: Tx, id: int, *, now: datetime | None = None) -> None:
-    """Remove a finished job and its story for good. A live job is refused: cancel it first."""
+    """Remove a finished job and its story for good. A live job is refused: cancel it first.
+
+    So is a node of a workflow that has not ended: its children may want its result.
+    """
     tx.at(now)
-    if await _finished(tx, id) is None:
+    row = await _finished(tx, id)
+    if row is None:
         if tx.repeat and await _lock(tx, id) is None:
             return  # the first try, whose COMMIT got no answer, has removed it
         await _lock_live(tx, id)
         raise InvalidInput(f"job {id} is not finished; cancel it first")
+    if row[10] & Feature.WORKFLOW and any(flow[3] for flow in await tx.fetch("node_of", id=id)):
+        raise InvalidInput(f"job {id} belongs to a workflow that has not ended; cancel that first")
     await tx.fetch("delete_finished", id=id)
     await tx.fetch("forget_jobs", ids=to_json([id]))
 
@@ -255,7 +248,8 @@ async def prune(
 ) -> int:
     """Remove finished jobs older than the retention, in batches; answers how many single rows.
 
-    PostgreSQL drops whole days where it can, and prepares the partitions of the coming ones.
+    PostgreSQL drops whole days where it can, and prepares the partitions of the coming ones. The
+    jobs of a workflow are kept until all of it goes, so long after its end.
     Workers that were last seen a day ago are forgotten, too, and ticks of schedules that were fired
     before the retention of succeeded jobs, or a day ago if that is shorter.
     """
@@ -279,7 +273,8 @@ async def prune(
 
     async def drop_days(tx: Tx) -> int:
         tx.at(now)
-        [(dropped,)] = await tx.fetch("drop_history_days", before=tx.time(min(cuts)))
+        before = await oldest_workflow(tx, min(cuts))
+        [(dropped,)] = await tx.fetch("drop_history_days", before=tx.time(before))
         return int(dropped)
 
     async def stretches(tx: Tx) -> list[Row]:
@@ -287,9 +282,9 @@ async def prune(
         return await tx.fetch("history_stretches", latest=tx.time(max(cuts)))
 
     await scope.transact(add_days)
+    removed = await forget_workflows(scope, *cuts, now=now)
     if await scope.transact(drop_days):
         await _prune_orphans(scope)
-    removed = 0
     for start, stop in await scope.transact(stretches, Mode.READ):
         removed += await _prune_stretch(scope, start, stop, cuts, now)
     await _prune_keys(scope, now)
@@ -394,7 +389,7 @@ async def _final_state(tx: Tx, id: int) -> State:
 async def _take_ticket(tx: Tx, job: Row) -> bool:
     """Take the job's live ticket, from `due` first and then, in a later statement, from `ready`."""
     id, token, queue, priority, place, due_at = job[:6]
-    gate, key = job[9:]
+    gate, key = job[9:11]
     if due_at is not None and await tx.fetch("take_due_ticket", id=id, token=token, due_at=due_at):
         return True
     if place is None:

@@ -237,6 +237,8 @@ def _moved(rows: list[Row]) -> Moved:
 class BorrowedTx(PostgresTx):
     """The caller's transaction, through whatever connection the caller has: see `borrow`."""
 
+    bulk = False
+
     def __init__(self, wire: Wire, sql: Mapping[str, tuple[str, ...]], lent: Lent) -> None:
         # Planned anew each time: a plan kept from the days of empty tables would scan them.
         super().__init__(wire, sql, Floors(), prepare=False)

@@ -5,6 +5,9 @@ import msgspec
 from tenure.gate import line_name
 from tenure.job import Feature, NewJob, State, Until
 
+PARENTS = int(Feature.PARENTS)
+"""A job with this waits: it was given parents, or is a node of a workflow that has some."""
+
 
 class JobRow(msgspec.Struct, omit_defaults=True, gc=False):
     """One row of `insert_jobs`."""
@@ -36,7 +39,7 @@ def job_row(id: int, job: NewJob, due_at: object) -> JobRow:
     row = JobRow(
         id, job.task, msgspec.Raw(job.args), job.queue, job.priority, job.delay_seconds, due_at,
         job.tenant, job.max_attempts, job.timeout_seconds, raw(job.retry), raw(job.metadata),
-        features_of(job), "parents" if job.parents else None,
+        features_of(job), "parents" if job.parents or job.features & PARENTS else None,
     )  # fmt: skip
     if job.unique is not None:
         row.unique_scope, row.unique_key = job.unique.scope or job.task, job.unique.key
@@ -57,12 +60,13 @@ def is_plain(job: NewJob) -> bool:
         and job.metadata is None
         and not job.parents
         and job.gate is None
+        and job.features == 0
     )
 
 
 def features_of(job: NewJob) -> int:
     """What settlement will have to look at for this job."""
-    features = 0
+    features = job.features
     if job.unique is not None:
         features |= Feature.KEY
         if job.unique.until is Until.STARTED:

@@ -17,7 +17,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, Self, Type
 import msgspec
 
 from tenure.errors import TenantMismatch, ValueRefused
-from tenure.job import Json, NewJob, check_time
+from tenure.job import Json, NewJob, State, check_time
 from tenure.store.bell import Bell, Ring
 
 P = ParamSpec("P")
@@ -81,6 +81,16 @@ class Gates:
     """The queues at whose gates somebody waited when a claim last looked."""
 
 
+@dataclass(slots=True)
+class FlowNews:
+    """What a transaction has done to workflows, to be dealt with when all else is locked."""
+
+    over: set[int] = field(default_factory=set)
+    """Workflows of which a last node has ended."""
+    lost: dict[int, State] = field(default_factory=dict)
+    """Nodes that have failed or were cancelled."""
+
+
 class Tx(ABC):
     """One open transaction. `repeat`: an earlier try of this operation got no answer to its COMMIT,
     so it may have landed; `collided`: the repeat met rows that only the first try can have made."""
@@ -90,6 +100,10 @@ class Tx(ABC):
     repeat: bool = False
     collided: bool = False
     waited_seconds: float = 0.0
+    bulk: bool = True
+    """May rows be written by `write_rows`? Not through a connection of who knows what kind."""
+    flows: FlowNews | None = None
+    """None: it has ended no node that its workflow must hear of."""
     call: str = ""
     """Names this call, and stays the same in its repeats; empty where nothing is ever repeated."""
 

@@ -12,8 +12,9 @@ import msgspec
 
 from tenure.codec import clean_text
 from tenure.errors import LeaseLost, StoreBusy, ValueRefused
-from tenure.job import Feature, Json, State, check_json, check_name, check_progress
+from tenure.job import Feature, Json, State, When, check_json, check_name, check_progress
 from tenure.lifecycle import (
+    Ends,
     HeldJob,
     Move,
     Outcome,
@@ -22,9 +23,20 @@ from tenure.lifecycle import (
     after_parents,
     after_settlement,
 )
+from tenure.store.ends import end_workflows, ending
 from tenure.store.gates import leave_gates, put_in_line
 from tenure.store.rows import Ending, Happening, Ticket, raw
-from tenure.store.session import Done, Mode, Row, Scope, Tx, for_all_tenants, to_json, transaction
+from tenure.store.session import (
+    Done,
+    FlowNews,
+    Mode,
+    Row,
+    Scope,
+    Tx,
+    for_all_tenants,
+    to_json,
+    transaction,
+)
 
 MAX_MESSAGE = 1000
 
@@ -35,6 +47,8 @@ _SETTLED = " ".join([*EVENT_OF.values(), "succeeded", "failed", "cancelled", "sk
 # Plain numbers: masking an int with an IntFlag costs a microsecond per job.
 _KEY, _NOTES, _CHILDREN = int(Feature.KEY), int(Feature.NOTES), int(Feature.CHILDREN)
 _TO_LET_GO = _KEY | _NOTES | _CHILDREN
+_WORKFLOW = int(Feature.WORKFLOW)
+_LOST = frozenset({State.FAILED, State.CANCELLED})
 
 
 _by_id = attrgetter("id")
@@ -85,12 +99,13 @@ async def settle(
     if on is not None:
         tx = await scope.borrow(on)
         answers = await _settle(tx, worker, settlements, (), now, read_back=False)
+        await end_workflows(tx)
         for settlement, answer in zip(settlements, answers, strict=True):
             if not answer.landed:
                 raise LeaseLost(_lost(settlement))
         return answers
     if not patient:
-        return await scope.transact(lambda tx: _settle_unlocked(tx, worker, settlements, now))
+        return await ending(scope, lambda tx: _settle_unlocked(tx, worker, settlements, now), now)
     return await _settle_halving(scope, worker, list(settlements), done_leases, now)
 
 
@@ -102,11 +117,13 @@ async def _settle_halving(
     now: datetime | None,
 ) -> list[Answer]:
     try:
-        return await scope.transact(lambda tx: _settle(tx, worker, settlements, done_leases, now))
+        return await ending(
+            scope, lambda tx: _settle(tx, worker, settlements, done_leases, now), now
+        )
     except StoreBusy:
         if len(settlements) <= 1:
             raise
-        return await scope.transact(lambda tx: _settle_unlocked(tx, worker, settlements, now))
+        return await ending(scope, lambda tx: _settle_unlocked(tx, worker, settlements, now), now)
     except ValueRefused as error:
         if len(settlements) <= 1:
             return [Answer(False, str(error)) for _ in settlements]
@@ -215,13 +232,16 @@ async def _succeed(tx: Tx, worker: str, batch: list[Settlement]) -> set[tuple[in
 
 
 async def finish_jobs(tx: Tx, endings: list[Ending]) -> set[tuple[int, int]]:
-    """Move jobs to history and let go of all that hung on them. Answers those that moved."""
-    landed, children = await _finish(tx, endings)
+    """Move jobs to history and let go of all that hung on them. Answers those that moved.
+
+    What this means for workflows is for `end_workflows`, when the transaction has all its locks.
+    """
+    landed, children = await finish(tx, endings)
     await free_children(tx, children)
     return landed
 
 
-async def _finish(tx: Tx, endings: list[Ending]) -> tuple[set[tuple[int, int]], list[int]]:
+async def finish(tx: Tx, endings: list[Ending]) -> tuple[set[tuple[int, int]], list[int]]:
     """Move jobs to history. Answers those that moved, and the children that may be free now."""
     if not endings:
         return set(), []
@@ -251,18 +271,26 @@ async def _let_go(tx: Tx, finished: list[tuple[int, int, State]]) -> list[int]:
     if not parents:
         return []
     await tx.require_read_committed()
-    children = await tx.fetch("note_parent_ends", rows=to_json(parents))
-    return sorted({row[0] for row in children})
+    children = {row[0] for row in await tx.fetch("note_parent_ends", rows=to_json(parents))}
+    lost = {
+        id: state for id, features, state in finished if features & _WORKFLOW and state in _LOST
+    }
+    over = {-id for id in children if id < 0}
+    if over or lost:
+        tx.flows = tx.flows or FlowNews()
+        tx.flows.over |= over
+        tx.flows.lost |= lost
+    return sorted(id for id in children if id > 0)
 
 
 async def free_children(tx: Tx, ids: list[int]) -> None:
-    """free: put children in line whose last parent has finished; skip those that lost one.
+    """free: put children in line whose rule is met; skip those for which that cannot be any more.
 
     Skipped ones may free or skip their own children: generation by generation, so that a long chain
     needs no deep stack.
     """
     while ids:
-        _, ids = await _finish(tx, await _free_or_end(tx, ids))
+        _, ids = await finish(tx, await _free_or_end(tx, ids))
 
 
 async def _free_or_end(tx: Tx, ids: list[int]) -> list[Ending]:
@@ -275,18 +303,24 @@ async def _free_or_end(tx: Tx, ids: list[int]) -> list[Ending]:
         return []
     endings: list[Ending] = []
     tickets: list[Ticket] = []
-    for id, token, due_at, flagged, all_succeeded in await tx.fetch(
+    events: list[Happening] = []
+    for id, token, due_at, flagged, features, rule, *ends in await tx.fetch(
         "freed_children", ids=to_json(ids)
     ):
-        move = after_parents(all_succeeded=bool(all_succeeded), cancel_requested=bool(flagged))
+        when = When.ALL_SUCCEEDED if rule is None else When(rule)
+        move = after_parents(Ends(*map(bool, ends)), when=when, cancel_requested=bool(flagged))
+        if move is None:
+            continue
         if move.to.final:
             endings.append(Ending(id, token, move.to, reason=move.reason))
-        else:
-            due = tx.time(tx.when_or_none(due_at))
-            tickets.append(Ticket(id, token, due_at=due, reason=move.reason))
+            continue
+        due = tx.time(tx.when_or_none(due_at))
+        tickets.append(Ticket(id, token, due_at=due, reason=move.reason))
+        if not features & _WORKFLOW:  # that a node was freed is told by its parents' ends
+            events.append(Happening(id, token, "freed"))
     if tickets:
         await put_in_line(tx, tickets)
-        await add_events(tx, [Happening(t.id, t.token, "freed") for t in tickets])
+        await add_events(tx, events)
     return endings
 
 
@@ -324,6 +358,12 @@ async def save_checkpoint(
         return STALE
     await tx.fetch("save_checkpoint", id=job.id, token=job.token, checkpoint=checkpoint.decode())
     return LANDED
+
+
+async def hold_job(tx: Tx, worker: str, job: HeldJob) -> Row | None:
+    """Lock a job if this worker holds it; the row of `lock_held`."""
+    rows = await tx.fetch("lock_held", rows=_held_rows([job]), worker=worker)
+    return rows[0] if rows else None
 
 
 async def _hold_notes(tx: Tx, worker: str, jobs: Sequence[HeldJob]) -> set[tuple[int, int]]:

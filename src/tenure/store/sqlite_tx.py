@@ -16,7 +16,7 @@ from tenure.job import Feature, Json, NewJob, Unique
 from tenure.store import sqlite_driver as driver
 from tenure.store.boot import EPOCH, MICROSECOND, Clock
 from tenure.store.gates_sqlite import look_at_gates
-from tenure.store.rows import features_of, is_plain
+from tenure.store.rows import PARENTS, features_of, is_plain
 from tenure.store.session import Done, Moved, Row, Tx, Wanted, given_time, to_json
 from tenure.store.sqlite_driver import Connection
 from tenure.store.statements import statements
@@ -68,7 +68,8 @@ class SQLiteTx(Tx):
                 continue
             due = self._due(job, now)
             key = _NO_KEY if job.unique is None else _key(job, job.unique)
-            stands = due is None and not job.parents
+            waits = job.parents or job.features & PARENTS
+            stands = due is None and not waits
             if job.gate is not None:
                 line = line_name(job.tenant, job.gate_key)
                 gated.append((job.gate, line, place if stands else None, id))
@@ -76,7 +77,7 @@ class SQLiteTx(Tx):
                 (id, place if stands and job.gate is None else None, now, due,
                  job.timeout_seconds, job.priority, job.max_attempts, features_of(job), job.tenant,
                  job.queue, job.task, job.args.decode(), _text(job.retry), _text(job.metadata),
-                 "parents" if job.parents else None, *key)
+                 "parents" if waits else None, *key)
             )  # fmt: skip
         await self._insert("insert_job", rows)
         await self.fetch("insert_tickets", first=jobs[0][0], last=jobs[-1][0])

@@ -9,6 +9,7 @@ import msgspec
 from tenure.errors import StoreBusy
 from tenure.job import Beat, check_int, check_name, check_seconds
 from tenure.lifecycle import Move, Standing, after_crash
+from tenure.store.ends import ending
 from tenure.store.gates import put_in_line, stand_at_gates
 from tenure.store.rows import Ending, Happening, Ticket
 from tenure.store.session import Mode, Row, Scope, Tx, for_all_tenants, to_json, transaction
@@ -146,7 +147,7 @@ async def sweep(scope: Scope, *, most: int = 20, now: datetime | None = None) ->
         for expires, lease_id in page:
             after = (expires, lease_id)
             try:
-                done = await scope.transact(partial(_sweep_lease, lease_id=lease_id, now=now))
+                done = await ending(scope, partial(_sweep_lease, lease_id=lease_id, now=now), now)
             except StoreBusy:
                 continue
             if done is None:

@@ -1,17 +1,23 @@
 """The running job, as given to handlers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 from tenure import lifecycle
 from tenure.client import Client
 from tenure.codec import decode, encode
+from tenure.control import Cancel
 from tenure.errors import InvalidInput, LeaseLost
-from tenure.job import Claimed, Json, check_progress
+from tenure.graph import GrowingNode, ParentEnd
+from tenure.job import Claimed, Json, State, check_progress
 from tenure.running import Flag, Running
+from tenure.store.workflows import grow_workflow, parent_ends
+from tenure.tasks import Task
+from tenure.workflow import Growth
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Signals(Protocol):
@@ -27,6 +33,7 @@ class RunningHere(Running):
     """A job whose handler runs in this process."""
 
     __slots__ = ("_app", "_job", "_signals", "worker")
+    _growth: Growth | None = None
 
     def __init__(self, job: Claimed, signals: Signals, app: Client, worker: str) -> None:
         self._job = job
@@ -89,6 +96,40 @@ class RunningHere(Running):
     async def load_async(self, type: type[T]) -> T | None:
         return _decoded((await self._app.whole_async_store.progress(self.id)).checkpoint, type)
 
+    @property
+    def workflow(self) -> Growth:
+        if self._growth is None:
+            self._growth = Growth(self.id, self._grow, self._grow_async)
+        return self._growth
+
+    def _grow(self, nodes: Sequence[GrowingNode]) -> list[int]:
+        self._refuse_if_lost()
+        return self._grown(self._app.whole_store.run(grow_workflow, self.worker, self._job, nodes))
+
+    async def _grow_async(self, nodes: Sequence[GrowingNode]) -> list[int]:
+        self._refuse_if_lost()
+        run = self._app.whole_async_store.run
+        return self._grown(await run(grow_workflow, self.worker, self._job, nodes))
+
+    def _grown(self, ids: list[int] | None) -> list[int]:
+        if ids is None:
+            self.cancelled.set()
+            raise Cancel("cancelled")
+        return ids
+
+    def parents(self) -> list[ParentEnd]:
+        return self._app.whole_store.run(parent_ends, self.id)
+
+    async def parents_async(self) -> list[ParentEnd]:
+        return await self._app.whole_async_store.run(parent_ends, self.id)
+
+    def results(self, task: Task[..., R]) -> list[R]:
+        return _results(task, self._app.whole_store.run(parent_ends, self.id, task=task.name))
+
+    async def results_async(self, task: Task[..., R]) -> list[R]:
+        run = self._app.whole_async_store.run
+        return _results(task, await run(parent_ends, self.id, task=task.name))
+
     def complete(self, result: object = None, *, on: object) -> None:
         success = self._success(result, on)
         self._app.whole_store.settle(self.worker, [success], on=on)
@@ -109,6 +150,11 @@ class RunningHere(Running):
     def _refuse_if_lost(self) -> None:
         if self.lost:
             raise LeaseLost(f"job {self.id} is no longer ours; roll back and stop")
+
+
+def _results(task: Task[..., R], ends: list[ParentEnd]) -> list[R]:
+    kind = cast(type[R], task.signature.result_type)
+    return [decode(end.result or "null", kind) for end in ends if end.state is State.SUCCEEDED]
 
 
 def _decoded(checkpoint: str | None, type: type[T]) -> T | None:

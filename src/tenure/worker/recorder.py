@@ -22,10 +22,23 @@ import msgspec
 
 from tenure.client import Client
 from tenure.errors import OutcomeUnknown, TenureError
+from tenure.graph import GrowingNode, NewWorkflow, WorkflowAdded
 from tenure.job import Beat, Enqueued, Lease, NewJob
 from tenure.lifecycle import HeldJob, Settlement
 from tenure.running import Running
-from tenure.store import Answer, AsyncStore, Fired, Store, Swept, operate, presence, settle, sweep
+from tenure.store import (
+    Answer,
+    AsyncStore,
+    Fired,
+    Store,
+    Swept,
+    flowing,
+    operate,
+    presence,
+    settle,
+    sweep,
+    workflows,
+)
 from tenure.store.api import Call
 from tenure.store.claim import claim
 from tenure.store.enqueue import enqueue
@@ -279,6 +292,26 @@ def _enqueued(answers: Sequence[Enqueued]) -> Answered:
     return Answered(n=0, enqueued=[(answer.id, answer.created) for answer in answers])
 
 
+def _enqueue_workflow(workflow: NewWorkflow, **_: object) -> Sent:
+    nodes = [*workflow.nodes, *([workflow.finaliser] if workflow.finaliser else [])]
+    return _enqueue([node.job for node in nodes])
+
+
+def _added(added: WorkflowAdded) -> Answered:
+    ids = [*added.nodes, *([] if added.finaliser is None else [added.finaliser])]
+    return Answered(n=0, enqueued=[(id, True) for id in ids])
+
+
+def _grow(worker: str, job: HeldJob, nodes: Sequence[GrowingNode], **_: object) -> Sent:
+    sent = _enqueue([node.job for node in nodes])
+    sent.worker, sent.jobs = worker, [(job.id, job.token)]
+    return sent
+
+
+def _grown(ids: Sequence[int] | None) -> Answered:
+    return Answered(n=0, enqueued=[(id, True) for id in ids or ()])
+
+
 def _claim(worker: str, queues: object, *, lease_seconds: float = 30.0, **_: object) -> Sent:  # noqa: ARG001
     return _sent(worker=worker, lease_seconds=lease_seconds)
 
@@ -365,6 +398,12 @@ OPS: dict[Callable[..., Any], Op] = {
     call: Op(call.__name__, sent, answered)
     for call, sent, answered in (
         (enqueue, _enqueue, _enqueued),
+        (workflows.enqueue_workflow, _enqueue_workflow, _added),
+        (workflows.grow_workflow, _grow, _grown),
+        (flowing.cancel_workflow, _of_all, _said),
+        (flowing.pause_workflow, _of_all, _said),
+        (flowing.resume_workflow, _of_all, _said),
+        (flowing.heal_workflows, _of_all, _said),
         (claim, _claim, _claimed),
         (settle.settle, _settle, _answers),
         (settle.report_progress, _report, _answers),

@@ -51,8 +51,8 @@ class Services:
         await self._repeat("pruning", self._prune, self._settings.sweep_seconds)
 
     async def heal(self) -> None:
-        """See to gates now and then, for ever."""
-        await self._repeat("healing gates", self._heal, self._settings.sweep_seconds)
+        """See to gates and workflows now and then, for ever."""
+        await self._repeat("healing", self._heal, self._settings.sweep_seconds)
 
     async def _promote(self) -> None:
         await self._due.wait()
@@ -85,6 +85,9 @@ class Services:
         await asyncio.sleep(HEAL_SECONDS)
         if healed := await self._store.heal_gates():
             log.warning("put right what was wrong at gates: %d", healed)
+            self._ring()
+        if stopped := await self._store.heal_workflows():
+            log.warning("stopped workflows for a worker that died: %d", stopped)
             self._ring()
 
     async def _repeat(self, what: str, step: Callable[[], Awaitable[None]], seconds: float) -> None:

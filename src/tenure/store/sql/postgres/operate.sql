@@ -1,6 +1,7 @@
 -- name: lock_job
 -- cancel, hold, unhold, move: the job row first, its ticket afterwards.
-select id, token, queue, priority, place, due_at, parked, held, cancel_requested, gate, gate_key
+select id, token, queue, priority, place, due_at, parked, held, cancel_requested, gate, gate_key,
+       features
 from tenure.job where id = :id and (:tenant::text is null or tenant = :tenant::text)
 for update;
 
@@ -96,6 +97,8 @@ with gone as materialized (
     delete from tenure.event where job_id = any (array(select id from gone))
 ), notes as (
     delete from tenure.note where job_id = any (array(select id from gone))
+), nodes as (
+    delete from tenure.node where job_id = any (array(select id from gone))
 )
 delete from tenure.parent where job_id = any (array(select id from gone));
 
@@ -151,16 +154,17 @@ select set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', '
 -- name: prune_finished
 -- prune: one step of a walk along the ids of one partition, which the stretch selects. The pruned
 -- part of an index is emptied by vacuum, that of a table is not: so the next prune has little to
--- walk. Answers the ids that are gone and, with a null for id, how far it came.
+-- walk. Jobs of workflows go with these: see `prune_nodes`. Answers the ids that are gone and, with a null for id, how far it came.
 with walked as materialized (
-    select ctid as spot, id, state, finished_at from tenure.history
+    select ctid as spot, id, state, features, finished_at from tenure.history
     where finished_at >= :start::timestamptz and finished_at < :stop::timestamptz and id > :after
     order by id limit :most
 ), gone as (
     delete from tenure.history h
     where h.ctid = any (array(
               select spot from walked
-              where finished_at < case when state = 'succeeded' then :succeeded_before::timestamptz
+              where features & 64 = 0
+                and finished_at < case when state = 'succeeded' then :succeeded_before::timestamptz
                                        else :other_before::timestamptz end))
       and h.finished_at >= :start::timestamptz and h.finished_at < :stop::timestamptz
       and h.finished_at < case when h.state = 'succeeded' then :succeeded_before::timestamptz

@@ -170,7 +170,8 @@ delete from tenure.note n
 where n.job_id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));
 
 -- name: note_parent_ends
--- free: write the parent's end on each of its edges; answers the children.
+-- free: write the parent's end on each of its edges; answers the children. One below zero is the end
+-- of a workflow.
 update tenure.parent p set parent_state = b.state::tenure.state
 from json_to_recordset(:rows::json) as b (id bigint, state text)
 where p.parent_id = any (array[b.id])
@@ -185,15 +186,26 @@ order by j.id
 for update;
 
 -- name: freed_children
--- free: of the locked children, those without an unfinished parent.
-select j.id, j.token, j.due_at, j.cancel_requested,
-       not exists (select from tenure.parent p
-                   where p.job_id = j.id and p.parent_state <> 'succeeded' offset 0)
-from tenure.job j
-where j.id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
-  and j.parked = 'parents'
-  and not exists (select from tenure.parent p
-                  where p.job_id = j.id and p.parent_state is null offset 0)
+-- free: of the locked children, those whose rule may be decided: all without an unfinished parent, and
+-- those for which one end may be enough. What a rule does not ask for is not looked for.
+select j.id, j.token, j.due_at, j.cancel_requested, j.features, n.rule, j.unfinished,
+       n.rule = 'any_succeeded'
+       and exists (select from tenure.parent p
+                   where p.job_id = j.id and p.parent_state = 'succeeded' offset 0),
+       n.rule = 'any_failed'
+       and exists (select from tenure.parent p
+                   where p.job_id = j.id and p.parent_state = 'failed' offset 0),
+       exists (select from tenure.parent p
+               where p.job_id = j.id and p.parent_state <> 'succeeded' offset 0)
+from (select id, token, due_at, cancel_requested, features,
+             exists (select from tenure.parent p
+                     where p.job_id = job.id and p.parent_state is null offset 0) as unfinished
+      from tenure.job
+      where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
+        and parked = 'parents' offset 0) as j
+     left join lateral (select rule from tenure.node
+                        where job_id = j.id and j.features & 256 <> 0 offset 0) as n on true
+where not j.unfinished or n.rule in ('any_succeeded', 'any_failed')
 order by j.id;
 
 -- name: report_progress

@@ -18,6 +18,8 @@ select 'paused queues', count(*) from tenure.queue
 union all
 select 'gates', count(*) from tenure.gate
 union all
+select 'workflows', count(*) from tenure.workflow
+union all
 select 'schedules', count(*) from tenure.schedule
 union all
 select 'ticks', count(*) from tenure.tick;
@@ -233,3 +235,24 @@ from json_to_recordset(:rows::json) as b (tenant text, schedule text, tick_at ti
 -- name: write_tick
 -- copy: ticks that were dealt with.
 copy tenure.tick (tenant, schedule, tick_at, fired_at, job_id, triggered) from stdin;
+
+-- name: next_workflows
+select id from tenure.workflow where id > :after order by id limit :most;
+
+-- name: workflow_rows
+select id, created_at, ended_at, paused_at, cancelled_at, finaliser_id, failed, cancelled, stopping,
+       tenant, name, key, on_failure, outcome, reason
+from tenure.workflow
+where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));
+
+-- name: write_workflow
+-- copy: workflows.
+copy tenure.workflow (
+    id, created_at, ended_at, paused_at, cancelled_at, finaliser_id, failed, cancelled, stopping,
+    tenant, name, key, on_failure, outcome, reason)
+from stdin;
+
+-- name: node_rows
+select job_id, workflow_id, name, rule, added_by, paused
+from tenure.node
+where job_id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));

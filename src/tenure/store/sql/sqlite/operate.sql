@@ -1,5 +1,6 @@
 -- name: lock_job
-select id, token, queue, priority, place, due_at, parked, held, cancel_requested, gate, gate_key
+select id, token, queue, priority, place, due_at, parked, held, cancel_requested, gate, gate_key,
+       features
 from tenure.job where id = :id and (:tenant is null or tenant = :tenant);
 
 -- name: events_of_call
@@ -76,6 +77,7 @@ delete from tenure.history where id = :id;
 delete from tenure.event where job_id in (select value from json_each(:ids));
 delete from tenure.note where job_id in (select value from json_each(:ids));
 delete from tenure.parent where job_id in (select value from json_each(:ids));
+delete from tenure.node where job_id in (select value from json_each(:ids));
 
 -- name: pause_queue
 -- pause: a second pause changes the reason, not the time.
@@ -112,10 +114,11 @@ order by finished_at desc, id desc limit 1;
 delete from tenure.history
 where id in (
     select id
-    from (select id, state, finished_at from tenure.history indexed by tenure.history_finished_at
+    from (select id, state, features, finished_at from tenure.history indexed by tenure.history_finished_at
           where (finished_at, id) > (:start, :after) and finished_at < :stop
           order by finished_at, id limit :most)
-    where finished_at < case when state = 'succeeded' then :succeeded_before else :other_before end)
+    where features & 64 = 0
+      and finished_at < case when state = 'succeeded' then :succeeded_before else :other_before end)
 returning id, null, null;
 
 -- name: prune_keys

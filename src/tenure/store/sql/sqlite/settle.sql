@@ -169,11 +169,22 @@ select j.id from json_each(:ids) as b cross join tenure.job as j on j.id = b.val
 where j.parked = 'parents' order by j.id;
 
 -- name: freed_children
-select j.id, j.token, j.due_at, j.cancel_requested,
-       not exists (select 1 from tenure.parent p where p.job_id = j.id and p.parent_state <> 'succeeded')
+-- The three looks go along edges that did not succeed, or stop at the first one.
+select j.id, j.token, j.due_at, j.cancel_requested, j.features, n.rule,
+       exists (select 1 from tenure.parent p indexed by tenure.parent_unfinished
+               where p.job_id = j.id and p.parent_state is null) as unfinished,
+       n.rule = 'any_succeeded'
+       and exists (select 1 from tenure.parent p where p.job_id = j.id and p.parent_state = 'succeeded'),
+       n.rule = 'any_failed'
+       and exists (select 1 from tenure.parent p indexed by tenure.parent_failed
+                   where p.job_id = j.id and p.parent_state = 'failed'),
+       exists (select 1 from tenure.parent p where p.job_id = j.id and p.parent_state <> 'succeeded')
 from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
+     left join tenure.node as n on n.job_id = j.id and j.features & 256
 where j.parked = 'parents'
-  and not exists (select 1 from tenure.parent p where p.job_id = j.id and p.parent_state is null)
+  and (n.rule in ('any_succeeded', 'any_failed')
+       or not exists (select 1 from tenure.parent p indexed by tenure.parent_unfinished
+                      where p.job_id = j.id and p.parent_state is null))
 order by j.id;
 
 -- name: report_progress

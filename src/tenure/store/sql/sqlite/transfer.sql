@@ -18,6 +18,8 @@ select 'paused queues', count(*) from tenure.queue
 union all
 select 'gates', count(*) from tenure.gate
 union all
+select 'workflows', count(*) from tenure.workflow
+union all
 select 'schedules', count(*) from tenure.schedule
 union all
 select 'ticks', count(*) from tenure.tick;
@@ -216,3 +218,23 @@ from json_each(:rows) as b
 -- copy: ticks that were dealt with.
 insert into tenure.tick (tenant, schedule, tick_at, fired_at, job_id, triggered)
 values (?, ?, ?, ?, ?, ?);
+
+-- name: next_workflows
+select id from tenure.workflow where id > :after order by id limit :most;
+
+-- name: workflow_rows
+select id, created_at, ended_at, paused_at, cancelled_at, finaliser_id, failed, cancelled, stopping,
+       tenant, name, key, on_failure, outcome, reason
+from tenure.workflow
+where id in (select value from json_each(:ids));
+
+-- name: write_workflow
+-- copy: workflows.
+insert into tenure.workflow (
+    id, created_at, ended_at, paused_at, cancelled_at, finaliser_id, failed, cancelled, stopping,
+    tenant, name, key, on_failure, outcome, reason)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: node_rows
+select n.job_id, n.workflow_id, n.name, n.rule, n.added_by, n.paused
+from json_each(:ids) as b cross join tenure.node as n on n.job_id = b.value;

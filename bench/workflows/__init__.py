@@ -1,0 +1,1 @@
+"""What workflows cost: graphs of jobs against as many plain ones."""

@@ -1,0 +1,448 @@
+"""Workflows as users build, enqueue and follow them.
+
+    flow   = app.workflow("ingest", key=doc_id)
+    pages  = flow.add(split.call(doc_id))
+    embeds = [flow.add(embed.call(doc_id, n), after=[pages]) for n in range(100)]
+    flow.add(index.call(doc_id), after=embeds)
+    run = flow.enqueue()
+    run.wait()
+
+Nothing is written before `enqueue`, and then all of it in one transaction. A running job adds to
+its own workflow in the same way, with `job.workflow`.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import wraps
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+)
+
+from tenure.drawing import draw
+from tenure.errors import InvalidWorkflow, WaitTimeout, WorkflowFailed
+from tenure.graph import (
+    GrowingNode,
+    NewNode,
+    NewWorkflow,
+    NodeSeen,
+    OnFailure,
+    Outcome,
+    WorkflowAdded,
+    WorkflowSeen,
+    in_order,
+)
+from tenure.job import NewJob, When, check_name, check_seconds
+from tenure.sides import AwaitingSide, BlockingSide, Side
+from tenure.store import AsyncStore, Store, flowing, operate, workflows
+from tenure.store.session import drive
+from tenure.tasks import Call, Task
+
+if TYPE_CHECKING:
+    from tenure.client import Handle
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+Rule = When | Literal["all_succeeded", "all_finished", "any_succeeded", "any_failed"]
+
+FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 0.005, 0.5
+MAX_BASE_LENGTH = 150
+
+
+class App(Protocol):
+    """What is needed of an application."""
+
+    @property
+    def store(self) -> Store:
+        """For callers in threads."""
+
+    @property
+    def async_store(self) -> AsyncStore:
+        """For callers on the running event loop."""
+
+    def add_workflow(self, new: NewWorkflow, on: object | None) -> WorkflowAdded:
+        """Enqueue it."""
+
+    async def add_workflow_async(self, new: NewWorkflow, on: object | None) -> WorkflowAdded:
+        """Enqueue it."""
+
+    def handle(self, task: Task[..., R], id: int) -> "Handle[R]":
+        """The handle of a job."""
+
+
+class Node(Generic[R_co]):
+    """One job of a workflow that is being built: what `add` returns, and `after` takes."""
+
+    __slots__ = ("_home", "name", "task")
+
+    def __init__(self, name: str, task: Task[..., R_co], home: object) -> None:
+        self.name = name
+        self.task = task
+        self._home = home
+
+    def __repr__(self) -> str:
+        return f"<Node {self.name}>"
+
+    def belongs_to(self, home: object) -> bool:
+        """Was it made by this workflow?"""
+        return self._home is home
+
+
+class _Draft(NamedTuple):
+    """A node as it was asked for."""
+
+    name: str
+    job: NewJob
+    after: tuple[str, ...]
+    before: tuple[str, ...]
+    when: When
+
+
+class _Builder:
+    """Collects nodes, and gives names to those that have none."""
+
+    def __init__(self, prefix: str = "") -> None:
+        self._drafts: dict[str, _Draft] = {}
+        self._counts: dict[str, int] = {}
+        self._prefix = prefix
+
+    def add(
+        self,
+        call: Call[R],
+        *,
+        after: "Iterable[Node[Any] | str]" = (),
+        before: "Iterable[Node[Any] | str]" = (),
+        when: Rule = When.ALL_SUCCEEDED,
+        name: str | None = None,
+    ) -> Node[R]:
+        """Add a job that waits for those in `after`, and for which those in `before` wait.
+
+        `when` says which ends of its parents let it run. Without a name it is called like its task,
+        with a number from the second one on.
+        """
+        if not isinstance(call, Call):
+            raise InvalidWorkflow(f"add takes a call such as task.call(...), not {call!r:.60}")
+        if name is None:
+            name = self._new_name(call.task.name)
+        check_name("node", name)
+        if name in self._drafts:
+            raise InvalidWorkflow(f"two nodes are called {name}; give each a name= of its own")
+        try:
+            rule = When(when)
+        except ValueError:
+            known = ", ".join(When)
+            raise InvalidWorkflow(f"when takes one of {known}, not {when!r:.60}") from None
+        draft = _Draft(name, call.job, self._names("after", after), self._names("before", before),
+                       rule)  # fmt: skip
+        self._drafts[name] = draft
+        return Node(name, call.task, self)
+
+    def _new_name(self, task: str) -> str:
+        base = self._prefix + task.rsplit(".", 1)[-1][:MAX_BASE_LENGTH]
+        while True:
+            count = self._counts[base] = self._counts.get(base, 0) + 1
+            name = base if count == 1 else f"{base}-{count}"
+            if name not in self._drafts:
+                return name
+
+    def _names(self, what: str, given: "Iterable[Node[Any] | str]") -> tuple[str, ...]:
+        if isinstance(given, Node | str) or not isinstance(given, Iterable):
+            raise InvalidWorkflow(f"{what} takes several nodes: {what}=[{given!r:.60}]")
+        names = []
+        for each in given:
+            if isinstance(each, Node):
+                if not each.belongs_to(self):
+                    raise InvalidWorkflow(f"node {each.name} belongs to another workflow")
+                names.append(each.name)
+            elif isinstance(each, str):
+                names.append(each)
+            else:
+                raise InvalidWorkflow(f"{what} takes nodes or their names, not {each!r:.60}")
+        return tuple(dict.fromkeys(names))
+
+
+class Workflow(_Builder):
+    """A workflow that is being built."""
+
+    def __init__(
+        self,
+        app: App,
+        name: str,
+        *,
+        key: str | None = None,
+        on_failure: OnFailure | Literal["finish", "stop"] = OnFailure.FINISH,
+        finaliser: Call[Any] | None = None,
+        tenant: str | None = None,
+    ) -> None:
+        super().__init__()
+        check_name("workflow", name)
+        try:
+            self._on_failure = OnFailure(on_failure)
+        except ValueError:
+            raise InvalidWorkflow(
+                f'on_failure takes "finish" or "stop", not {on_failure!r:.60}'
+            ) from None
+        self._app = app
+        self._name = name
+        self._key = key
+        self._tenant = tenant
+        self._finaliser: NewNode | None = None
+        if finaliser is not None:
+            node = self.add(finaliser)
+            self._finaliser = NewNode(name=node.name, job=finaliser.job)
+
+    def __repr__(self) -> str:
+        return f"<Workflow {self._name} of {len(self._drafts)} nodes>"
+
+    def enqueue(self, *, on: object | None = None) -> "WorkflowRun":
+        """Enqueue all of it, or nothing, in one transaction, or in the caller's own.
+
+        Raises `InvalidWorkflow`, before anything is written, when nodes wait for each other in a
+        circle, or for one that is not there.
+        """
+        return WorkflowRun(self._app, self._app.add_workflow(self._new(), on))
+
+    async def enqueue_async(self, *, on: object | None = None) -> "WorkflowRun":
+        """Enqueue all of it, or nothing, in one transaction, or in the caller's own.
+
+        Raises `InvalidWorkflow`, before anything is written, when nodes wait for each other in a
+        circle, or for one that is not there.
+        """
+        return WorkflowRun(self._app, await self._app.add_workflow_async(self._new(), on))
+
+    def _new(self) -> NewWorkflow:
+        final = None if self._finaliser is None else self._finaliser.name
+        drafts = [draft for name, draft in self._drafts.items() if name != final]
+        names = [draft.name for draft in drafts]
+        spots = {name: n for n, name in enumerate(names)}
+        parents = [[_found(spots, name, draft) for name in draft.after] for draft in drafts]
+        for n, draft in enumerate(drafts):
+            for name in draft.before:
+                parents[_found(spots, name, draft)].append(n)
+        order = in_order(names, parents)
+        moved = {n: place for place, n in enumerate(order)}
+        nodes = tuple(
+            NewNode(
+                name=drafts[n].name, job=drafts[n].job, when=drafts[n].when,
+                after=tuple(moved[parent] for parent in dict.fromkeys(parents[n])),
+            )
+            for n in order
+        )  # fmt: skip
+        return NewWorkflow(
+            name=self._name, key=self._key, tenant=self._whose(nodes), nodes=nodes,
+            on_failure=self._on_failure, finaliser=self._finaliser,
+        )  # fmt: skip
+
+    def _whose(self, nodes: Sequence[NewNode]) -> str:
+        """The tenant: the one that was named, or that of the calls, if they have one."""
+        if self._tenant is not None:
+            return self._tenant
+        return max((node.job.tenant for node in nodes), default="")
+
+
+def _found(spots: dict[str, int], name: str, draft: _Draft) -> int:
+    if name not in spots:
+        raise InvalidWorkflow(f"node {draft.name} names {name}, which is no node of this workflow")
+    return spots[name]
+
+
+class Growth(_Builder):
+    """What a running job adds to its own workflow: `add`, and then `enqueue` all of it.
+
+    `after` and `before` may name nodes that are there already; those in `before` must still wait.
+    Each attempt of a job gives the same names in the same order, and what an earlier attempt has
+    added is not added again.
+    """
+
+    def __init__(
+        self,
+        job_id: int,
+        grow: Callable[[Sequence[GrowingNode]], list[int]],
+        grow_async: Callable[[Sequence[GrowingNode]], Awaitable[list[int]]],
+    ) -> None:
+        super().__init__(f"{job_id}:")
+        self._grow = grow
+        self._grow_async = grow_async
+
+    def enqueue(self) -> list[int]:
+        """Add the jobs, or none of them; answers their ids. Raises `LeaseLost` if this job is lost.
+
+        Raises `Cancel` when this job is asked to stop. Nothing was added then.
+        """
+        return self._grow(self._new())
+
+    async def enqueue_async(self) -> list[int]:
+        """Add the jobs, or none of them; answers their ids. Raises `LeaseLost` if this job is lost.
+
+        Raises `Cancel` when this job is asked to stop. Nothing was added then.
+        """
+        return await self._grow_async(self._new())
+
+    def _new(self) -> list[GrowingNode]:
+        drafts = list(self._drafts.values())
+        names = [draft.name for draft in drafts]
+        spots = {name: n for n, name in enumerate(names)}
+        parents = [[spots[name] for name in draft.after if name in spots] for draft in drafts]
+        for n, draft in enumerate(drafts):
+            for name in draft.before:
+                if name in spots:
+                    parents[spots[name]].append(n)
+        order = in_order(names, parents)
+        moved = {n: place for place, n in enumerate(order)}
+        return [
+            GrowingNode(
+                name=drafts[n].name, job=drafts[n].job, when=drafts[n].when,
+                after=tuple(moved[parent] for parent in dict.fromkeys(parents[n])),
+                after_names=tuple(name for name in drafts[n].after if name not in spots),
+                before_names=tuple(name for name in drafts[n].before if name not in spots),
+            )
+            for n in order
+        ]  # fmt: skip
+
+
+# --- what was enqueued ----------------------------------------------------------------------------
+
+
+class _At(NamedTuple):
+    """A workflow, and how to reach it."""
+
+    side: Side
+    id: int
+
+
+async def _status(at: _At) -> WorkflowSeen:
+    """The workflow as it stands, with how many of its nodes are in which state."""
+    return await at.side.do(workflows.get_workflow, at.id)
+
+
+async def _wait(at: _At, *, timeout_seconds: float | None = None) -> WorkflowSeen:
+    """The workflow, once it has ended well. Raises `WorkflowFailed` or `WaitTimeout`."""
+    if timeout_seconds is not None:
+        check_seconds("timeout_seconds", timeout_seconds)
+    started, pause = time.monotonic(), FIRST_LOOK_SECONDS
+    while True:
+        if await at.side.do(workflows.has_ended, at.id):
+            break
+        if timeout_seconds is not None:
+            left = timeout_seconds - (time.monotonic() - started)
+            if left <= 0:
+                seen = await _status(at)
+                raise WaitTimeout(
+                    f"workflow {at.id} is not finished after {timeout_seconds:g} s: {seen.state}, "
+                    f"{seen.finished} of {seen.total} nodes have ended"
+                )
+            pause = min(pause, left)
+        await at.side.rest(pause)
+        pause = min(pause * 1.5, LAST_LOOK_SECONDS)
+    seen = await _status(at)
+    if seen.outcome is not None and seen.outcome is not Outcome.SUCCEEDED:
+        counts = ", ".join(f"{count} {state}" for state, count in sorted(seen.counts.items()))
+        raise WorkflowFailed(
+            f"workflow {at.id} of {seen.name} {seen.outcome}: {counts}", outcome=str(seen.outcome)
+        )
+    return seen
+
+
+async def _nodes(at: _At) -> list[NodeSeen]:
+    """All of its nodes, with their states and their parents, in the order of their ids."""
+    nodes: list[NodeSeen] = []
+    after: int | None = 0
+    while after is not None:
+        page = await at.side.do(workflows.list_nodes, at.id, after=after)
+        nodes += page.nodes
+        after = page.next
+    return nodes
+
+
+async def _draw(at: _At) -> str:
+    """The workflow as text."""
+    return draw(await _status(at), await _nodes(at))
+
+
+async def _cancel(at: _At, *, reason: str = "cancelled") -> bool:
+    """Cancel what has not started, and ask what runs to stop. False: it had ended already.
+
+    The finaliser still runs; to cancel again, when it alone is left, cancels it, too.
+    """
+    return await at.side.do(flowing.cancel_workflow, at.id, reason=reason)
+
+
+async def _pause(at: _At, *, reason: str = flowing.PAUSED) -> bool:
+    """Hold all nodes that have not started, until `resume`. False: it was paused, or has ended."""
+    return await at.side.do(flowing.pause_workflow, at.id, reason=reason)
+
+
+async def _resume(at: _At) -> bool:
+    """Let a paused workflow go on. False: it was not paused."""
+    return await at.side.do(flowing.resume_workflow, at.id)
+
+
+async def _replay(at: _At, node: "Node[Any] | str") -> bool:
+    """Run a finished node again, and what was skipped or cancelled below it. False: it is live.
+
+    The workflow is open again, and its finaliser will run once more.
+    """
+    return await at.side.do(operate.replay, await _job_id(at, node))
+
+
+async def _job_id(at: _At, node: "Node[Any] | str") -> int:
+    """The id of the job that is this node."""
+    name = node.name if isinstance(node, Node) else node
+    return await at.side.do(workflows.node_named, at.id, name)
+
+
+def _both(
+    body: Callable[Concatenate[_At, P], Coroutine[Any, Any, R]],
+) -> "tuple[Callable[Concatenate[WorkflowRun, P], R], Callable[Concatenate[WorkflowRun, P], Coroutine[Any, Any, R]]]":  # noqa: E501
+    @wraps(body)
+    def blocking(self: "WorkflowRun", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return drive(body(_At(BlockingSide(self._app.store), self.id), *args, **kwargs))
+
+    @wraps(body)
+    async def awaiting(self: "WorkflowRun", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await body(_At(AwaitingSide(self._app.async_store), self.id), *args, **kwargs)
+
+    return blocking, awaiting
+
+
+class WorkflowRun:
+    """An enqueued workflow. `created` is False when another one held the key; this is that one."""
+
+    __slots__ = ("_app", "created", "id")
+
+    def __init__(self, app: App, added: WorkflowAdded) -> None:
+        self._app = app
+        self.id = added.id
+        self.created = added.created
+
+    def __repr__(self) -> str:
+        return f"<WorkflowRun {self.id}>"
+
+    status, status_async = _both(_status)
+    wait, wait_async = _both(_wait)
+    nodes, nodes_async = _both(_nodes)
+    draw, draw_async = _both(_draw)
+    cancel, cancel_async = _both(_cancel)
+    pause, pause_async = _both(_pause)
+    resume, resume_async = _both(_resume)
+    replay, replay_async = _both(_replay)
+    job_id, job_id_async = _both(_job_id)
+
+    def result(self, node: Node[R], *, timeout_seconds: float | None = None) -> R:
+        """The typed result of one of its nodes, once that is finished. Raises `JobFailed`."""
+        handle = self._app.handle(node.task, self.job_id(node))
+        return handle.wait(timeout_seconds=timeout_seconds)
+
+    async def result_async(self, node: Node[R], *, timeout_seconds: float | None = None) -> R:
+        """The typed result of one of its nodes, once that is finished. Raises `JobFailed`."""
+        handle = self._app.handle(node.task, await self.job_id_async(node))
+        return await handle.wait_async(timeout_seconds=timeout_seconds)

@@ -1,0 +1,210 @@
+"""Races in workflows, as fixed orders of events and as many threads that settle at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+from tenure.graph import OnFailure, Outcome
+from tenure.job import Claimed, State
+from tenure.lifecycle import succeed
+from tenure.store import Store, open_store
+from tests.support.audit import audit
+from tests.support.flows import failing, flow, more, states
+
+PATIENCE_SECONDS = 60.0
+
+
+@pytest.fixture
+def store(pg_migrated_url: str) -> Iterator[Store]:
+    """On PostgreSQL: SQLite has one writer."""
+    with open_store(pg_migrated_url) as opened:
+        yield opened
+    audit(pg_migrated_url)
+
+
+@pytest.fixture
+def other(pg_migrated_url: str) -> Iterator[psycopg.Connection]:
+    """Somebody else's connection, whose transaction is held open."""
+    with psycopg.connect(pg_migrated_url) as connection:
+        yield connection
+
+
+def take(store: Store, worker: str = "w1", most: int = 100) -> dict[str, Claimed]:
+    """All that can be had, by the name of the node."""
+    return {
+        job.task.removeprefix("app."): job
+        for lease in store.claim(worker, {"default": most})
+        for job in lease.jobs
+    }
+
+
+class Late(threading.Thread):
+    """Does something that has to wait for somebody."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
+        self._act = act
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._act()
+        except BaseException as error:  # noqa: BLE001 - told by `end`
+            self.error = error
+
+    def end(self) -> None:
+        """It must come to its end now."""
+        self.join(PATIENCE_SECONDS)
+        assert not self.is_alive()
+        if self.error is not None:
+            raise self.error
+
+
+def waits_for_a_lock(other: psycopg.Connection, url: str) -> None:
+    """Return when somebody waits for this transaction."""
+    with psycopg.connect(url, autocommit=True) as looking:
+        while not looking.execute(
+            "select 1 from pg_stat_activity where %s = any (pg_blocking_pids(pid))",
+            [other.info.backend_pid],
+        ).fetchone():
+            pass
+
+
+def test_the_last_two_parents_end_at_the_same_instant(  # H2
+    store: Store, other: psycopg.Connection, pg_migrated_url: str
+) -> None:
+    """Neither sees the other's end before it has locked the child: it is freed once, not never."""
+    run = store.enqueue_workflow(flow({"a": (), "b": (), "c": ("a", "b")}))
+    held = take(store)
+    store.settle("w1", [succeed(held["a"])], on=other)
+    late = Late(lambda: store.settle("w1", [succeed(held["b"])]))
+    waits_for_a_lock(other, pg_migrated_url)
+    other.commit()
+    late.end()
+    child = take(store)
+    assert list(child) == ["c"]
+    assert take(store) == {}
+    store.settle("w1", [succeed(child["c"])])
+    assert store.get_workflow(run.id).outcome is Outcome.SUCCEEDED
+
+
+@pytest.mark.parametrize("finaliser", [None, "fin"])
+def test_the_last_two_nodes_end_at_the_same_instant(  # H9
+    store: Store, other: psycopg.Connection, pg_migrated_url: str, finaliser: str | None
+) -> None:
+    run = store.enqueue_workflow(flow({"a": (), "b": ()}, finaliser=finaliser))
+    held = take(store)
+    store.settle("w1", [succeed(held["a"])], on=other)
+    late = Late(lambda: store.settle("w1", [succeed(held["b"])]))
+    waits_for_a_lock(other, pg_migrated_url)
+    other.commit()
+    late.end()
+    for final in take(store).values():
+        store.settle("w1", [succeed(final)])
+    seen = store.get_workflow(run.id)
+    assert (seen.outcome, seen.finished) == (Outcome.SUCCEEDED, 2 + (finaliser is not None))
+
+
+def test_settlements_of_inner_nodes_do_not_wait_for_each_other(
+    store: Store, other: psycopg.Connection
+) -> None:
+    """A transaction that has ended a node, and is not committed, holds up no other branch."""
+    parents: dict[str, tuple[str, ...]] = {"a": (), "b": (), "after-a": ("a",), "after-b": ("b",)}
+    store.enqueue_workflow(flow({**parents, "join": ("after-a", "after-b")}))
+    held = take(store)
+    store.settle("w1", [succeed(held["a"])], on=other)
+    [answer] = store.settle("w1", [succeed(held["b"])])
+    assert answer.landed
+    assert list(take(store)) == ["after-b"]
+    other.commit()
+
+
+def test_a_waiting_node_is_cancelled_while_its_parent_ends(
+    store: Store, other: psycopg.Connection, pg_migrated_url: str
+) -> None:
+    """The end of the workflow must not wait for a parent that is already over."""
+    run = store.enqueue_workflow(flow({"a": (), "b": ("a",)}))
+    held = take(store)
+    store.settle("w1", [succeed(held["a"])], on=other)
+    late = Late(lambda: store.cancel(run.nodes[1]))
+    waits_for_a_lock(other, pg_migrated_url)
+    other.commit()
+    late.end()
+    assert states(store, run.id) == {"a": State.SUCCEEDED, "b": State.CANCELLED}
+    assert store.get_workflow(run.id).outcome is Outcome.CANCELLED
+
+
+def test_a_workflow_is_cancelled_while_a_node_ends_and_frees_others(  # H7
+    store: Store, other: psycopg.Connection, pg_migrated_url: str
+) -> None:
+    run = store.enqueue_workflow(flow({"a": (), "b": ("a",), "c": ("b",)}))
+    held = take(store)
+    store.settle("w1", [succeed(held["a"])], on=other)
+    late = Late(lambda: store.cancel_workflow(run.id))
+    waits_for_a_lock(other, pg_migrated_url)
+    other.commit()
+    late.end()
+    assert take(store) == {}
+    assert store.get_workflow(run.id).outcome is Outcome.CANCELLED
+
+
+@pytest.mark.parametrize("act", ["cancel_workflow", "pause_workflow"])
+def test_nodes_that_are_added_at_that_moment_are_not_forgotten(
+    store: Store, other: psycopg.Connection, pg_migrated_url: str, act: str
+) -> None:
+    """Who adds has the adding job locked; who cancels looks again once it has that lock."""
+    run = store.enqueue_workflow(flow({"a": (), "b": ("a",)}))
+    held = take(store)
+    other.execute("select 1 from tenure.job where id = %s for update", [held["a"].id])
+    late = Late(lambda: getattr(store, act)(run.id))
+    waits_for_a_lock(other, pg_migrated_url)
+    other.commit()
+    late.end()
+    grown = store.grow_workflow("w1", held["a"], [more("x")])
+    if act == "cancel_workflow":
+        assert grown is None
+    assert take(store) == {}
+    store.settle("w1", [succeed(held["a"])])
+    if act == "pause_workflow":
+        store.resume_workflow(run.id)
+    while held := take(store):
+        store.settle("w1", [succeed(job) for job in held.values()])
+    assert store.get_workflow(run.id).outcome is not None
+
+
+@pytest.mark.parametrize("on_failure", OnFailure)
+def test_many_workers_settle_one_wide_workflow(url: str, on_failure: OnFailure) -> None:
+    """Four threads settle in small batches, and one node fails: all ends once."""
+    width = 120
+    parents: dict[str, tuple[str, ...]] = {f"n{n}": () for n in range(width)}
+    parents |= {f"m{n}": (f"n{n}", f"n{(n + 1) % width}") for n in range(width)}
+    with open_store(url) as store:
+        run = store.enqueue_workflow(
+            flow({**parents, "join": tuple(f"m{n}" for n in range(width))}, finaliser="fin",
+                 on_failure=on_failure)
+        )  # fmt: skip
+        ran: list[str] = []
+
+        def work(worker: str) -> None:
+            while store.get_workflow(run.id).outcome is None:
+                held = take(store, worker, 3)
+                ran.extend(held)
+                ends = [
+                    failing(job) if name == "n7" else succeed(job) for name, job in held.items()
+                ]
+                if ends:
+                    store.settle(worker, ends, done_leases=sorted({end.lease for end in ends}))
+
+        threads = [Late(lambda n=n: work(f"w{n}")) for n in range(4)]  # type: ignore[misc]
+        for thread in threads:
+            thread.end()
+        seen = store.get_workflow(run.id)
+        assert len(ran) == len(set(ran))
+        assert ran[-1] == "fin"
+        assert (seen.outcome, seen.finished) == (Outcome.FAILED, 2 * width + 2)
+        assert states(store, run.id)["join"] is not State.SUCCEEDED
