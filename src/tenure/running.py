@@ -2,14 +2,16 @@
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, ParamSpec, TypeVar, overload
 
 from tenure.control import Cancel
 from tenure.errors import LeaseLost
 
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -131,6 +133,29 @@ class Running(ABC):
     @abstractmethod
     async def load_async(self, type: type[T]) -> T | None:
         """`load` for async handlers."""
+
+    @abstractmethod
+    def step(self, name: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run `fn` once, and keep its result: later attempts get that, and do not run it again.
+
+        Recorded and durable when it returns. Raises `LeaseLost` when the job is not ours,
+        `StepConflict` when the name is taken, `TooManySteps`, `PayloadTooLarge`. When `fn` raises,
+        nothing is recorded.
+        """
+
+    @overload
+    async def step_async(
+        self, name: str, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+    @overload
+    async def step_async(
+        self, name: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+    @abstractmethod
+    async def step_async(
+        self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """`step` for async handlers; `fn` is a coroutine function, or one that does not block."""
 
     @abstractmethod
     def complete(self, result: object = None, *, on: object) -> None:

@@ -150,11 +150,12 @@ async def move(
 
 
 @transaction(Mode.WRITE)
-async def replay(tx: Tx, id: int, *, now: datetime | None = None) -> bool:
+async def replay(tx: Tx, id: int, *, afresh: bool = False, now: datetime | None = None) -> bool:
     """Run a finished job again: token + 1, attempts 0, its unique key retaken.
 
-    Children that still wait wait for its new end. Answers False when the job is live already.
-    Raises `KeyTaken` when another job holds its key.
+    A job that succeeded begins anew. Any other goes on with its steps and its checkpoint, unless
+    `afresh` has them forgotten. Children that still wait wait for its new end. Answers False when
+    the job is live already. Raises `KeyTaken` when another job holds its key.
     """
     tx.at(now)
     if await _done_before(tx, id):
@@ -165,11 +166,21 @@ async def replay(tx: Tx, id: int, *, now: datetime | None = None) -> bool:
         return False
     token = row[1]
     await _retake_key(tx, row)
+    if afresh or row[2] == State.SUCCEEDED:
+        await _forget_work(tx, id, row[10])
     waiting = await tx.fetch("reopen_edges", id=id)
     features = Feature.CHILDREN if waiting else 0
     await stand_at_gates(tx, await tx.fetch("replay", id=id, features=features))
     await add_events(tx, [_ended(tx, row), Happening(id, token + 1, "replayed", call=tx.call)])
     return True
+
+
+async def _forget_work(tx: Tx, id: int, features: int) -> None:
+    """What earlier attempts have left to go on from."""
+    if features & Feature.STEPS:
+        await tx.fetch("forget_steps", id=id)
+    if features & Feature.NOTES:
+        await tx.fetch("drop_notes", ids=to_json([id]))
 
 
 def _ended(tx: Tx, row: Row) -> Happening:

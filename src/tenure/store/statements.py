@@ -14,8 +14,8 @@ from typing import Literal
 Dialect = Literal["postgres", "sqlite"]
 
 TOPICS = (
-    "enqueue", "claim", "gate", "settle", "sweep", "schedule", "operate", "inspect", "presence",
-    "bell", "transfer",
+    "enqueue", "claim", "gate", "settle", "step", "sweep", "schedule", "operate", "inspect",
+    "presence", "bell", "transfer",
 )  # fmt: skip
 
 _NAME_LINE = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)

@@ -25,7 +25,18 @@ from tenure.errors import OutcomeUnknown, TenureError
 from tenure.job import Beat, Enqueued, Lease, NewJob
 from tenure.lifecycle import HeldJob, Settlement
 from tenure.running import Running
-from tenure.store import Answer, AsyncStore, Fired, Store, Swept, operate, presence, settle, sweep
+from tenure.store import (
+    Answer,
+    AsyncStore,
+    Fired,
+    Store,
+    Swept,
+    operate,
+    presence,
+    settle,
+    steps,
+    sweep,
+)
 from tenure.store.api import Call
 from tenure.store.claim import claim
 from tenure.store.enqueue import enqueue
@@ -319,7 +330,7 @@ def _report(worker: str, reports: Sequence[tuple[HeldJob, Any, Any]], **_: objec
     return _sent(worker=worker, jobs=[(job.id, job.token) for job, _, _ in reports])
 
 
-def _save(worker: str, job: HeldJob, checkpoint: object, **_: object) -> Sent:  # noqa: ARG001
+def _save(worker: str, job: HeldJob, what: object, **_: object) -> Sent:  # noqa: ARG001
     return _sent(worker=worker, jobs=[(job.id, job.token)])
 
 
@@ -369,6 +380,7 @@ OPS: dict[Callable[..., Any], Op] = {
         (settle.settle, _settle, _answers),
         (settle.report_progress, _report, _answers),
         (settle.save_checkpoint, _save, _saved),
+        (steps.record_step, _save, _saved),
         (sweep.extend, _extend, _beat),
         (sweep.promote, _of_all, _said),
         (sweep.sweep, _of_all, _swept),
