@@ -46,7 +46,9 @@ def stopped(stage: Stage, member: Member) -> None:
 def rows(stage: Stage) -> dict[str, Any]:
     """Everything that the database knows about jobs."""
     with Plain(stage.url) as plain:
-        return {name: plain.table(name) for name in ("job", "history", "event", "note", "lease")}
+        return {
+            name: plain.table(name) for name in ("job", "history", "event", "note", "step", "lease")
+        }
 
 
 def calls(stage: Stage, member: Member, op: str) -> list[Call]:

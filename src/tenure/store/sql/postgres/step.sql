@@ -2,11 +2,11 @@
 -- step: only for a job locked as held in this transaction. No row: the name is taken, or the job has
 -- as much as it may have.
 insert into tenure.step (job_id, token, recorded_at, n, bytes, name, function, result)
-select :id, :token, coalesce(:now::timestamptz, clock_timestamp()), had.steps + 1, :bytes, :name,
+select :id, :token, coalesce(:now::timestamptz, clock_timestamp()), had.steps + 1, :bytes::int, :name,
        :function, :result::json
 from (select count(*) as steps, coalesce(sum(bytes), 0) as bytes
       from tenure.step where job_id = :id) as had
-where had.steps < :most_steps and had.bytes + :bytes <= :most_bytes
+where had.steps < :most_steps and had.bytes + :bytes::int <= :most_bytes
 on conflict (job_id, name) do nothing
 returning n;
 
