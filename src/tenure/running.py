@@ -153,7 +153,7 @@ class Running(ABC):
     ) -> R: ...
     @abstractmethod
     async def step_async(
-        self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+        self, name: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> Any:
         """`step` for async handlers; `fn` is a coroutine function, or one that does not block."""
 

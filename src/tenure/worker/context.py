@@ -108,7 +108,7 @@ class RunningHere(Running):
         return cast(R, step.value)
 
     async def step_async(
-        self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+        self, name: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> Any:
         steps, store = self._my_steps(), self._app.whole_async_store
         if not steps.known:
