@@ -254,6 +254,23 @@ def test_a_step_is_recorded_once_and_says_so(
     audit(pg_migrated_url)
 
 
+def test_a_step_is_durable_when_it_is_answered(far: Store, proxy: Proxy, clock: Clock) -> None:
+    """Not like progress, which a crash of the server may forget."""
+    add(far, clock.now)
+    held = take_one(far, clock.now)
+
+    def commits_late(write: Callable[[], object]) -> bool:
+        before = {id(link): len(link.said) for link in proxy.links}
+        write()
+        said = [text for link in proxy.links for text in link.said[before.get(id(link), 0) :]]
+        assert any("commit" in text for text in said)
+        return any("synchronous_commit = off" in text for text in said)
+
+    step = NewStep("a", "f", encode(1))
+    assert not commits_late(lambda: far.record_step("w1", held, step, now=clock.now))
+    assert commits_late(lambda: far.report_progress("w1", [(held, 0.5, None)], now=clock.now))
+
+
 def test_a_step_whose_commit_was_lost_is_stale_when_another_has_the_job(
     far: Store, near: Store, proxy: Proxy, clock: Clock
 ) -> None:
