@@ -229,6 +229,8 @@ class Client(TaskSet):
     timeline_async = _awaiting(inspect.timeline)
     progress = _blocking(inspect.progress)
     progress_async = _awaiting(inspect.progress)
+    steps = _blocking(inspect.steps)
+    steps_async = _awaiting(inspect.steps)
     why = _blocking_body(_why)
     why_async = _awaiting_body(_why)
     wait = _blocking_body(_wait)

@@ -101,6 +101,14 @@ class LeaseLost(TenureError):
     """The job is no longer ours: its token moved on or our lease is gone. Nothing was written."""
 
 
+class StepConflict(TenureError):
+    """The name of a step stands for another one of the same job. Nothing was recorded."""
+
+
+class TooManySteps(TenureError):
+    """The job has recorded as many steps as it may, or as much in them. Nothing was recorded."""
+
+
 class JobNotFound(TenureError, LookupError):
     """No such job, or not one that this tenant may touch."""
 

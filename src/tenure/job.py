@@ -2,6 +2,7 @@
 
     NewJob -> Enqueued            what a client asks for, and what it is told
     Lease of Claimed jobs         what a worker receives
+    NewStep -> Step               what a part of a job has answered
     Job, Event, Progress          what everybody may look at
     WorkerInfo -> WorkerSeen      what a worker says of itself, and what is known of it
 
@@ -27,6 +28,9 @@ MAX_NAME_LENGTH = 200
 MAX_REASON_LENGTH = 1000
 MAX_KEY_BYTES = 512
 MAX_PARENTS = 10_000
+MAX_STEPS = 1000
+MAX_STEP_BYTES = 16 * 2**20
+"""All results of the steps of one job."""
 MAX_ID = 2**53 - 1
 MAX_HOST_BYTES = 255
 MAX_PID = 2**31 - 1
@@ -79,6 +83,8 @@ class Feature(IntFlag):
     """It waits at a gate, and holds a place there while it runs."""
     WORKFLOW = 64
     """It is a node of a workflow."""
+    STEPS = 128
+    """It has recorded steps."""
     RULE = 256
     """It is one that does not simply wait until all of its parents have succeeded."""
 
@@ -286,6 +292,30 @@ class Progress(msgspec.Struct, frozen=True):
     saved_at: datetime | None = None
 
 
+class NewStep(msgspec.Struct, frozen=True):
+    """What a step of a running job has answered, to be kept. Checked here."""
+
+    name: str
+    function: str
+    """The function that ran, by its name in the code: another one may not take its place."""
+    result: Json
+
+    def __post_init__(self) -> None:
+        check_step_name(self.name)
+        check_text("the name of a step's function", self.function, 4 * MAX_NAME_LENGTH)
+        check_json(f"the result of step {self.name!r}", self.result)
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A recorded step: its name, its function, the attempt that ran it, and its result as JSON."""
+
+    name: str
+    function: str
+    token: int
+    recorded_at: datetime
+    result: str
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """A job as anybody may see it: live or finished, with everything that explains its state."""
 
@@ -431,6 +461,13 @@ def check_json(what: str, data: bytes, maker: str = "tenure.codec.encode(value)"
         raise PayloadInvalid(f"{what} is not strict JSON ({error}); use {maker}") from error
     if _BACKSLASH in data and _ESCAPED_NUL.search(data):
         raise PayloadInvalid(f"{what} has NUL in its text, which no database keeps; remove it")
+
+
+def check_step_name(name: str) -> None:
+    """Accept printable text: what tells one step of a job from the others."""
+    check_text("the name of a step", name, MAX_NAME_LENGTH)
+    if not name:
+        raise InvalidName("the name of a step is empty; name each step of a job")
 
 
 def check_reason(reason: str) -> None:

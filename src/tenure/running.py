@@ -2,10 +2,10 @@
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from tenure.control import Cancel
 from tenure.errors import LeaseLost
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from tenure.tasks import Task
     from tenure.workflow import Growth
 
-T = TypeVar("T")
+P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class Flag:
@@ -158,6 +159,29 @@ class Running(ABC):
     @abstractmethod
     async def results_async(self, task: "Task[..., R]") -> list[R]:
         """`results` for async handlers."""
+
+    @abstractmethod
+    def step(self, name: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run `fn` once, and keep its result: later attempts get that, and do not run it again.
+
+        Recorded and durable when it returns. Raises `LeaseLost` when the job is not ours,
+        `StepConflict` when the name is taken, `TooManySteps`, `PayloadTooLarge`. When `fn` raises,
+        nothing is recorded.
+        """
+
+    @overload
+    async def step_async(
+        self, name: str, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+    @overload
+    async def step_async(
+        self, name: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+    @abstractmethod
+    async def step_async(
+        self, name: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Any:
+        """`step` for async handlers; `fn` is a coroutine function, or one that does not block."""
 
     @abstractmethod
     def complete(self, result: object = None, *, on: object) -> None:

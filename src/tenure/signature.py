@@ -7,7 +7,7 @@ out, because the worker fills it in.
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from functools import reduce
+from functools import partial, reduce
 from itertools import count
 from operator import or_
 from types import NoneType, UnionType
@@ -34,7 +34,7 @@ class Signature:
     def __init__(self, task: str, fn: Callable[..., Any]) -> None:
         self._task = task
         signature = inspect.signature(fn)
-        hints = self._hints(fn)
+        hints = _hints(task, fn)
         params = list(signature.parameters.values())
         self.wants_running = (
             bool(params) and hints.get(params[0].name) is Running and params[0].kind in _BY_POSITION
@@ -60,15 +60,6 @@ class Signature:
         )
         self._read = decoder(self._fields).decode
 
-    def _hints(self, fn: Callable[..., Any]) -> dict[str, Any]:
-        try:
-            return get_type_hints(fn, include_extras=True)
-        except Exception as error:  # an annotation is an expression, and may raise anything
-            raise InvalidInput(
-                f"an annotation of {self._task} cannot be read: {error}; what it names must be "
-                "imported at run time, not only under TYPE_CHECKING, at the top of the module"
-            ) from error
-
     def _check(self, hints: Mapping[str, object]) -> None:
         """Find out now whether every annotation can be decoded, not in the middle of the night."""
         for name in self._names:
@@ -79,7 +70,7 @@ class Signature:
                     "the first one, and annotate it Running"
                 )
             check_type(f"the annotation of parameter {name!r} of {self._task}", hint)
-        check_type(f"the annotation of the result of {self._task}", self.result_type)
+        _check_result_type(self._task, self.result_type)
 
     def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Json:
         """A call as JSON. Refuses what does not fit the signature, or would arrive changed."""
@@ -149,6 +140,38 @@ class Signature:
         if self._stars:
             kwargs |= kwargs.pop(self._stars)
         return args, kwargs
+
+
+def result_type_of(what: str, fn: Callable[..., Any]) -> object:
+    """What any function returns, by its annotation; `object` without one.
+
+    Raises `InvalidInput` when that has no JSON form.
+    """
+    while isinstance(fn, partial):
+        fn = fn.func
+    if isinstance(fn, type):
+        kind: object = fn
+    else:
+        has_hints = inspect.isroutine(fn) or not callable(fn)
+        kind = _result_type(
+            _hints(what, fn if has_hints else type(fn).__call__).get("return", object)
+        )
+    _check_result_type(what, kind)
+    return kind
+
+
+def _check_result_type(what: str, kind: object) -> None:
+    check_type(f"the annotation of the result of {what}", kind)
+
+
+def _hints(what: str, fn: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(fn, include_extras=True)
+    except Exception as error:  # an annotation is an expression, and may raise anything
+        raise InvalidInput(
+            f"an annotation of {what} cannot be read: {error}; what it names must be "
+            "imported at run time, not only under TYPE_CHECKING, at the top of the module"
+        ) from error
 
 
 def _field(param: inspect.Parameter, hint: Any) -> Any:

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from tenure.codec import encode
-from tenure.job import Claimed, WorkerInfo
+from tenure.job import Claimed, NewStep, WorkerInfo
 from tenure.lifecycle import fail, release, retry, skip, snooze, succeed
 from tenure.store import Store
 from tests.support.stores import Clock
@@ -122,6 +122,11 @@ def _checkpoint(store: Store, clock: Clock) -> Act:
     return lambda: store.save_checkpoint("w1", held, encode(1), now=clock.now)
 
 
+def _step(store: Store, clock: Clock) -> Act:
+    held = _taken(store, clock)
+    return lambda: store.record_step("w1", held, NewStep("a", "f", encode(1)), now=clock.now)
+
+
 def _hold(store: Store, clock: Clock) -> Act:
     id = add(store, clock.now, queue="q")
     return lambda: store.hold(id, now=clock.now)
@@ -168,6 +173,7 @@ QUIET: dict[str, Prepared] = {
     "heartbeat": _extend,
     "progress": _progress,
     "checkpoint": _checkpoint,
+    "step": _step,
     "success": _settling(succeed),
     "failure": _settling(lambda held: fail(held, ERROR)),
     "skip": _settling(skip),

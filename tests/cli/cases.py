@@ -13,7 +13,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tenure.benchmark.figures import UNITS
-from tenure.job import State
+from tenure.codec import encode
+from tenure.job import NewStep, State
+from tenure.lifecycle import fail
 from tenure.store import open_store
 from tenure.store.migrate import VERSION
 from tests.cli.terminal import CTRL_C, PATIENCE_SECONDS, Terminal, run, start
@@ -154,6 +156,29 @@ def _story(lines: list[Any], world: World) -> None:
         (event.kind, event.token, event.worker) for event in story
     ]
     assert [datetime.fromisoformat(line["at"]) for line in lines] == [event.at for event in story]
+
+
+def _with_steps(world: World) -> None:
+    """The queued job has taken two steps, and failed."""
+    with open_store(world.url) as store:
+        claimed = next(
+            job for lease in store.claim("w-1", {"default": 10}) for job in lease.jobs
+            if job.id == world.queued
+        )  # fmt: skip
+        store.record_step("w-1", claimed, NewStep("parse", "Parser.run", encode({"pages": 3})))
+        store.record_step("w-1", claimed, NewStep("send", "send", encode(None)))
+        store.settle("w-1", [fail(claimed, encode(ERROR))], done_leases=[claimed.lease_id])
+
+
+def _steps(lines: list[Any], world: World) -> None:
+    with open_store(world.url) as store:
+        recorded = store.steps(world.queued)
+    assert [(line["name"], line["token"], line["function"], line["result"]) for line in lines] == [
+        ("parse", 1, "Parser.run", {"pages": 3}), ("send", 1, "send", None),
+    ]  # fmt: skip
+    assert [datetime.fromisoformat(line["recorded_at"]) for line in lines] == [
+        step.recorded_at for step in recorded
+    ]
 
 
 def _errors(lines: list[Any], world: World) -> None:
@@ -396,6 +421,11 @@ CASES: dict[str, Case] = {
     "timeline": Case(
         shows("timeline", "%failed", texts=["enqueued", "claimed", "failed", "w-1"]),
         tells("timeline", "%failed", look=_story),
+    ),
+    "steps": Case(
+        shows("steps", "%queued", before=_with_steps,
+              texts=["function", "parse", "Parser.run", '{"pages":3}', "send"]),
+        tells("steps", "%queued", before=_with_steps, look=_steps),
     ),
     "errors": Case(
         shows("errors", texts=["jobs", "2", "shop.send", ERROR["message"]]),

@@ -78,6 +78,7 @@ STEPS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("about", (), {}),
     ("get", (ID,), {}),
     ("progress", (ID,), {}),
+    ("steps", (ID,), {}),
     ("hold", (ID,), {"reason": "wait"}),
     ("unhold", (ID,), {}),
     ("move", (ID,), {"queue": "other", "due_at": LATER}),

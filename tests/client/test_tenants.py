@@ -46,7 +46,7 @@ def test_a_tenant_sees_and_changes_only_its_own(app: Tenure, acme: Tenure) -> No
         for other in (theirs, common):
             with pytest.raises(JobNotFound):
                 operation(other.id)
-    for look in (acme.get, acme.why, acme.wait, acme.timeline, acme.progress):
+    for look in (acme.get, acme.why, acme.wait, acme.timeline, acme.progress, acme.steps):
         with pytest.raises(JobNotFound):
             look(theirs.id)
     assert acme.cancel(mine.id) is State.CANCELLED

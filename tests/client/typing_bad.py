@@ -61,6 +61,22 @@ number: int = answers.enqueue("u").wait()  # E
 handle: Handle[int] = send.enqueue("ada", "hi")  # E
 several: list[Handle[int]] = app.enqueue_many([send.call("ada", "hi")])  # E
 
+# --- steps ---------------------------------------------------------------------------------------
+
+
+def plain_step(order: int) -> str:
+    return str(order)
+
+
+async def in_steps(job: Running) -> None:
+    job.step("plain", plain_step, "3")  # E
+    job.step("plain", plain_step)  # E
+    job.step(3, plain_step, 3)  # E
+    await job.step_async("plain", plain_step, orders=3)  # E
+    number: int = job.step("plain", plain_step, 3)  # E
+    print(number)
+
+
 # --- options -------------------------------------------------------------------------------------
 
 send.options(dely_seconds=5)  # E

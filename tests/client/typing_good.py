@@ -116,6 +116,22 @@ def only_the_job(job: Running) -> int:
     return job.attempt
 
 
+def plain_step(order: int, *, gift: bool = False) -> str:
+    return f"{order} {gift}"
+
+
+async def awaited_step(order: int) -> list[str]:
+    return [str(order)]
+
+
+@app.task()
+async def in_steps(job: Running) -> int:
+    assert_type(job.step("plain", plain_step, 3, gift=True), str)
+    assert_type(await job.step_async("plain", plain_step, 3), str)
+    assert_type(await job.step_async("awaited", awaited_step, 3), list[str])
+    return job.step("of a class", int, "3")
+
+
 @app.task()
 async def async_with_the_job(job: Running, n: int, /, *, flag: bool = False) -> list[int]:
     return [job.token, n, flag]

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tenure.codec import encode
-from tenure.job import State, Unique, Until
+from tenure.job import NewStep, State, Unique, Until
 from tenure.lifecycle import abort, fail, retry, skip, succeed
 from tenure.store import Store
 from tests.support.plain import Plain
@@ -217,6 +217,9 @@ def test_whole_days_are_dropped_with_the_stories_of_their_jobs(
     children = take(store, now)
     for child in children[:5]:
         store.save_checkpoint("w1", child, encode([1]), now=now)
+    for child in children[3:]:
+        for name in ("one", "two"):
+            store.record_step("w1", child, NewStep(name, "f", encode(1)), now=now)
     settle(store, now, *(fail(child, ERROR) for child in children[:7]))
     settle(store, now, *(retry(child, ERROR, 0) for child in children[7:]))
     settle(store, now, *(fail(child, ERROR) for child in take(store, now)))
@@ -224,7 +227,7 @@ def test_whole_days_are_dropped_with_the_stories_of_their_jobs(
     assert removed == 0, "rows were removed one by one"
     assert day(-33) not in partitions(days)
     assert ids(days) == {live}
-    for table in ("event", "note", "parent"):
+    for table in ("event", "note", "step", "parent"):
         assert {row[0] for row in days.rows(f"select job_id from tenure.{table}")} <= {live}
     assert [event.kind for event in store.timeline(live)][:3] == ["enqueued", "claimed", "retried"]
 

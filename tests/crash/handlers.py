@@ -20,6 +20,7 @@ import msgspec
 from tenure.app import Tenure
 from tenure.control import Retry, Skip, Snooze
 from tenure.errors import LeaseLost
+from tenure.policy import Fixed
 from tenure.running import Running
 from tenure.tasks import TaskSet
 from tests.crash import ledger
@@ -230,6 +231,7 @@ def write_late(job: Running, gate: str) -> None:
         pass_gate(gate)
     attempts: dict[str, Any] = {
         "save": lambda: job.save({"token": job.token}),
+        "step": lambda: job.step("late", lambda: job.token),
         "complete": lambda: _complete(job),
     }
     for name, write in attempts.items():
@@ -246,6 +248,78 @@ def _complete(job: Running) -> None:
         quick_child.options(on=connection).enqueue(job.token)
         ledger.enter(connection, job.id, job.token)
         job.complete(on=connection)
+
+
+STEPS = 3
+
+
+def effect(job: Running, n: int, deaths: list[str]) -> list[int]:
+    """What a step does to the world: it is said."""
+    die(job, f"before effect {n}", deaths)
+    say("effect", job, n)
+    die(job, f"before record {n}", deaths)
+    return [n, job.token]
+
+
+async def effect_async(job: Running, n: int, deaths: list[str]) -> list[int]:
+    """The same on the event loop."""
+    return effect(job, n, deaths)
+
+
+def die(job: Running, moment: str, deaths: list[str]) -> None:
+    """SIGKILL, at the moment that is chosen for this attempt."""
+    if job.token <= len(deaths) and deaths[job.token - 1] == moment:
+        meet(signal.SIGKILL)
+
+
+def take_steps(job: Running, deaths: list[str]) -> list[list[int]]:
+    """All steps, one after the other."""
+    say("ran", job)
+    results = []
+    for n in range(STEPS):
+        results.append(job.step(f"step {n}", effect, job, n, deaths))
+        die(job, f"after record {n}", deaths)
+    return results
+
+
+@tasks.task(max_attempts=10)
+def steps(job: Running, deaths: list[str]) -> list[list[int]]:
+    """Steps in a thread."""
+    return take_steps(job, deaths)
+
+
+@tasks.task(max_attempts=10, isolation="process", retry=Fixed(0.01))
+def steps_in_child(job: Running, deaths: list[str]) -> list[list[int]]:
+    """Steps in a child process, which dies alone."""
+    return take_steps(job, deaths)
+
+
+@tasks.task(max_attempts=10)
+async def steps_async(job: Running, deaths: list[str]) -> list[list[int]]:
+    """Steps on the event loop."""
+    say("ran", job)
+    results = []
+    for n in range(STEPS):
+        results.append(await job.step_async(f"step {n}", effect_async, job, n, deaths))
+        die(job, f"after record {n}", deaths)
+    return results
+
+
+@tasks.task()
+def step_late(job: Running, gate: str) -> list[str]:
+    """A step that takes longer than the lease, deaf to the worker; later attempts are quick."""
+
+    def late() -> str:
+        say("effect", job)
+        if job.token == 1:
+            pass_gate(gate)
+        return f"token {job.token}"
+
+    try:
+        return [job.step("early", lambda: f"token {job.token}"), job.step("late", late)]
+    except LeaseLost:
+        say("refused", job)
+        raise
 
 
 app = Tenure()

@@ -46,7 +46,9 @@ def stopped(stage: Stage, member: Member) -> None:
 def rows(stage: Stage) -> dict[str, Any]:
     """Everything that the database knows about jobs."""
     with Plain(stage.url) as plain:
-        return {name: plain.table(name) for name in ("job", "history", "event", "note", "lease")}
+        return {
+            name: plain.table(name) for name in ("job", "history", "event", "note", "step", "lease")
+        }
 
 
 def calls(stage: Stage, member: Member, op: str) -> list[Call]:
@@ -124,9 +126,9 @@ def test_everything_that_a_late_handler_writes_is_refused(shared_stage: Stage) -
     before = rows(stage)
     stage.open("late")
     late.signal(signal.SIGCONT)
-    stage.heard("refused", id, times=2)
+    stage.heard("refused", id, times=3)
 
-    assert [word.what for word in stage.said("refused", id)] == ["save", "complete"]
+    assert [word.what for word in stage.said("refused", id)] == ["save", "step", "complete"]
     assert {word.token for word in stage.said("landed", id)} == {2}
     until(lambda: "lease was lost; not recorded" in stage.log_of(late), "the handler's end")
     assert rows(stage) == before

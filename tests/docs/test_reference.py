@@ -162,6 +162,7 @@ def test_the_limits_are_the_ones_in_the_code() -> None:
         "tenant": (job.MAX_NAME_LENGTH,),
         "unique key": (job.MAX_KEY_BYTES,),
         "parents of a job": (job.MAX_PARENTS,),
+        "steps of a job": (job.MAX_STEPS, job.MAX_STEP_BYTES // 2**20, job.MAX_NAME_LENGTH),
         "one encoded value": (codec.MAX_BYTES // 2**20, codec.MAX_DEPTH),
         "one claim": (claim.MAX_BLOCK,),
         "one page of a list": (looks.MAX_PAGE,),

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from tenure import lifecycle
+from tenure.codec import encode
 from tenure.errors import StoreUnavailable
-from tenure.job import Claimed, Enqueued, State, Unique, Until
+from tenure.job import Claimed, Enqueued, Feature, NewStep, State, Unique, Until
 from tenure.lifecycle import Settlement
 from tenure.store import LANDED, STALE, Store
 from tests.support.audit import audit
@@ -233,6 +234,62 @@ def test_a_settlement_whose_commit_was_lost_is_stale_when_another_has_run_the_jo
 
     assert answers == [STALE]
     assert near.get(id).worker == "w2"
+
+
+@landed_or_not
+def test_a_step_is_recorded_once_and_says_so(
+    far: Store, proxy: Proxy, clock: Clock, pg_migrated_url: str, landed: bool
+) -> None:
+    add(far, clock.now)
+    held = take_one(far, clock.now)
+    cut = proxy.cut_commit("insert into tenure.step", landed=landed)
+
+    assert far.record_step("w1", held, NewStep("a", "f", encode(1)), now=clock.now) == LANDED
+
+    assert cut.done
+    assert [(step.name, step.result) for step in far.steps(held.id)] == [("a", "1")]
+    assert far.record_step("w1", held, NewStep("b", "f", encode(2)), now=clock.now) == LANDED
+    assert settle(far, clock.now, lifecycle.retry(held, ERROR, 0)) == [LANDED]
+    assert take_one(far, clock.now).features & Feature.STEPS
+    audit(pg_migrated_url)
+
+
+def test_a_step_is_durable_when_it_is_answered(far: Store, proxy: Proxy, clock: Clock) -> None:
+    """Not like progress, which a crash of the server may forget."""
+    add(far, clock.now)
+    held = take_one(far, clock.now)
+
+    def commits_late(write: Callable[[], object]) -> bool:
+        before = {id(link): len(link.said) for link in proxy.links}
+        write()
+        said = [text for link in proxy.links for text in link.said[before.get(id(link), 0) :]]
+        assert any("commit" in text for text in said)
+        return any("synchronous_commit = off" in text for text in said)
+
+    step = NewStep("a", "f", encode(1))
+    assert not commits_late(lambda: far.record_step("w1", held, step, now=clock.now))
+    assert commits_late(lambda: far.report_progress("w1", [(held, 0.5, None)], now=clock.now))
+
+
+def test_a_step_whose_commit_was_lost_is_stale_when_another_has_the_job(
+    far: Store, near: Store, proxy: Proxy, clock: Clock
+) -> None:
+    add(far, clock.now)
+    held = take_one(far, clock.now)
+    cut = proxy.cut_commit("insert into tenure.step", landed=False)
+
+    def take_over() -> None:
+        clock.advance(31)
+        while near.sweep(now=clock.now).requeued == 0:
+            pass  # the server has not noticed yet, and the job is still locked
+
+    step = NewStep("a", "f", encode(1))
+    answer = meanwhile(
+        proxy, cut, lambda: far.record_step("w1", held, step, now=clock.now), take_over
+    )
+
+    assert answer == STALE
+    assert near.steps(held.id) == []
 
 
 @landed_or_not

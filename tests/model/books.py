@@ -19,6 +19,7 @@ from tenure.job import (
     NewJob,
     Progress,
     State,
+    Step,
     Until,
 )
 from tenure.store import Count, OldestReady, PausedQueue
@@ -95,6 +96,7 @@ class Work:
     error: str | None = None
     parents: dict[JobId, State | None] = field(default_factory=dict)
     noted: bool = False
+    stepped: bool = False
     has_children: bool = False
     story: list[Event] = field(default_factory=list)
     # Once it is final:
@@ -130,6 +132,7 @@ class Work:
                 flags |= Feature.KEY_UNTIL_STARTED
         flags |= Feature.CHILDREN if self.has_children else Feature(0)
         flags |= Feature.NOTES if self.noted else Feature(0)
+        flags |= Feature.STEPS if self.stepped else Feature(0)
         flags |= Feature.PARENTS if self.parents else Feature(0)
         return int(flags)
 
@@ -165,6 +168,7 @@ class Books:
         self.keys: dict[Key, Hold] = {}
         self.paused: dict[str, PausedQueue] = {}
         self.notes: dict[JobId, Progress] = {}
+        self.taken: dict[JobId, list[Step]] = {}
         self.settled: dict[tuple[JobId, int], str] = {}
         self.last_job = 0
         self.last_lease = 0

@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from tenure.errors import InvalidInput, JobNotFound, KeyTaken, TenantMismatch
-from tenure.job import Beat, Enqueued, Event, Json, Lease, Progress, State, Until
+from tenure.errors import InvalidInput, JobNotFound, KeyTaken, StepConflict, TenantMismatch
+from tenure.job import Beat, Enqueued, Event, Json, Lease, NewStep, Progress, State, Step, Until
 from tenure.lifecycle import Outcome, Settlement
 from tenure.store import LANDED, STALE, Answer, PausedQueue, Swept
 from tests.model.books import (
@@ -400,6 +400,20 @@ class Model(Books):
         )
         return LANDED
 
+    def record_step(self, worker: str, held: Held, step: NewStep, *, now: datetime) -> Answer:
+        if not self.is_held(worker, *held):
+            return STALE
+        taken = self.taken.setdefault(held.id, [])
+        new = Step(step.name, step.function, held.token, now, step.result.decode())
+        for old in taken:
+            if old.name == new.name:
+                if msgspec.structs.replace(old, recorded_at=now) != new:
+                    raise StepConflict
+                return LANDED
+        self.jobs[held.id].stepped = True
+        taken.append(new)
+        return LANDED
+
     # Sweep ------------------------------------------------------------------------------------
 
     def expired(self, now: datetime) -> list[LeaseId]:
@@ -521,7 +535,9 @@ class Model(Books):
             self._put_in_line(work, now, work.due_at, "moved")
         return True
 
-    def replay(self, id: JobId, *, now: datetime, tenant: str | None = None) -> bool:
+    def replay(
+        self, id: JobId, *, afresh: bool = False, now: datetime, tenant: str | None = None
+    ) -> bool:
         work = self._known(id, tenant)
         if work.live:
             return False
@@ -531,6 +547,9 @@ class Model(Books):
         if self._take_key(keys, work, now).id != id:
             raise KeyTaken
         self.keys = keys
+        if afresh or work.final is State.SUCCEEDED:
+            self.notes.pop(id, None)
+            self.taken.pop(id, None)
         work.story += [
             Event(work.finished_at, work.final, work.token, work.worker),
             Event(now, "replayed", work.token + 1),
@@ -553,6 +572,7 @@ class Model(Books):
     def _forget(self, id: JobId) -> None:
         del self.jobs[id]
         self.notes.pop(id, None)
+        self.taken.pop(id, None)
         for attempt in [pair for pair in self.settled if pair[0] == id]:
             del self.settled[attempt]
 

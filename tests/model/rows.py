@@ -11,7 +11,7 @@ from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tenure.job import Progress
+from tenure.job import Progress, Step
 from tests.model.books import JobId, Where
 from tests.model.reference import Model
 from tests.model.sides import Side
@@ -38,6 +38,7 @@ def expected_rows(model: Model) -> Rows:
             for parent, state in work.parents.items()
         },
         "notes": dict(model.notes),
+        "steps": {id: taken for id, taken in model.taken.items() if taken},
         "paused": {name: (x.paused_at, x.reason) for name, x in model.paused.items()},
         "stories": {
             work.id: [(x.at, x.kind, x.token, x.worker) for x in work.story]
@@ -65,6 +66,14 @@ def stored_rows(side: Side) -> Rows:
         "select job_id, at, kind, token, worker from tenure.event order by seq"
     ):
         stories[mine(id)].append((when(at), kind, token, worker))
+    steps: dict[int, list[Step]] = defaultdict(list)
+    for id, name, function, token, at, result in rows(
+        "select job_id, name, function, token, recorded_at, cast(result as text) from tenure.step"
+        " order by job_id, n"
+    ):
+        recorded_at = when(at)
+        assert recorded_at is not None
+        steps[mine(id)].append(Step(name, function, token, recorded_at, result))
     return {
         "lines": dict(lines),
         "due": sorted(
@@ -96,6 +105,7 @@ def stored_rows(side: Side) -> Rows:
                 "select job_id, fraction, message, reported_at, cast(checkpoint as text), saved_at"
                 " from tenure.note")
         },
+        "steps": dict(steps),
         "paused": {
             name: (when(at), reason)
             for name, at, reason in rows("select name, paused_at, reason from tenure.queue")

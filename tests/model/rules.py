@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from tenure.codec import encode
-from tenure.job import NewJob, State, Unique, Until
+from tenure.job import NewJob, NewStep, State, Unique, Until
 from tenure.lifecycle import Settlement, abort, fail, release, retry, skip, snooze, succeed
 from tests.model.books import NOBODY, Held, JobId, LeaseId, Where, Wish, Work
 from tests.model.reference import Model
@@ -76,7 +76,7 @@ class Scene:
 
 REPEATABLE = {
     "settle", "extend", "cancel", "hold", "unhold", "move", "replay", "report_progress",
-    "save_checkpoint", "delete",
+    "save_checkpoint", "record_step", "delete",
 }  # fmt: skip
 
 Rule = Callable[[Scene, Random], Op | None]
@@ -207,7 +207,8 @@ def move(scene: Scene, rnd: Random) -> Op:
 
 def replay(scene: Scene, rnd: Random) -> Op:
     id = _job_in(scene, rnd, Where.HISTORY)
-    return scene.op("replay", id, tenant=_scope(scene, rnd, id), lost=_lost(rnd))
+    afresh = rnd.random() < 0.3
+    return scene.op("replay", id, afresh=afresh, tenant=_scope(scene, rnd, id), lost=_lost(rnd))
 
 
 def delete(scene: Scene, rnd: Random) -> Op:
@@ -342,6 +343,16 @@ def save_checkpoint(scene: Scene, rnd: Random) -> Op | None:
     return scene.op("save_checkpoint", worker, rnd.choice(mine[-6:]), state, lost=_lost(rnd))
 
 
+def record_step(scene: Scene, rnd: Random) -> Op | None:
+    """Mostly a name of its own, sometimes one that stands for another result already."""
+    worker = rnd.choice(WORKERS)
+    mine = [held for name, held in scene.handed_out if name == worker]
+    if not mine:
+        return None
+    step = NewStep(rnd.choice("abc"), "f", encode(rnd.randrange(2)))
+    return scene.op("record_step", worker, rnd.choice(mine[-6:]), step, lost=_lost(rnd))
+
+
 def promote(scene: Scene, rnd: Random) -> Op:
     return scene.op("promote", most=rnd.choice((1, 2, 100)), lost=_lost(rnd))
 
@@ -433,6 +444,7 @@ RULES: dict[str, tuple[int, Rule]] = {
     "extend": (6, extend),
     "report_progress": (3, report_progress),
     "save_checkpoint": (2, save_checkpoint),
+    "record_step": (3, record_step),
     "promote": (6, promote),
     "sweep": (8, sweep),
     "repeat": (7, repeat),

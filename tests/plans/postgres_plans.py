@@ -14,7 +14,8 @@ from tenure.store.statements import statements
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
-HOT_TABLES = ("job", "ready", "due", "history", "lease", "unique_key", "event", "note", "parent")
+HOT_TABLES = ("job", "ready", "due", "history", "lease", "unique_key", "event", "note", "step",
+              "parent")  # fmt: skip
 _PARAMETER = re.compile(r"%\(([a-z_]+)\)s")
 _CONDITIONS = ("Index Cond", "TID Cond", "Recheck Cond")
 _PASSES_LIMIT_ON = {"LockRows", "Subquery Scan", "Result"}

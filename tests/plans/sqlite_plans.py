@@ -12,7 +12,7 @@ import apsw
 from tenure.store.statements import statements
 
 HOT_TABLES = frozenset(
-    {"job", "ready", "due", "history", "lease", "event", "unique_key", "note", "parent"}
+    {"job", "ready", "due", "history", "lease", "event", "unique_key", "note", "step", "parent"}
 )
 _SCAN = re.compile(r"SCAN (\w+)(?: USING (?:COVERING )?INDEX (\w+))?")
 _SUBQUERY = re.compile(r"(?:CO-ROUTINE|MATERIALIZE) (\w+)")

@@ -47,6 +47,8 @@ select '', 'a.b', n::text, n, 'finished', '' from generate_series(1, 5000) as n;
 insert into tenure.event (job_id, at, token, kind)
 select n, now(), 1, 'retried' from generate_series(1, 5000) as n;
 insert into tenure.note (job_id, token) select n, 1 from generate_series(1, 5000) as n;
+insert into tenure.step (job_id, name, n, token, recorded_at, bytes, function, result)
+select n % 500, n::text, 1, 1, now(), 1, 'f', '1' from generate_series(1, 5000) as n;
 insert into tenure.parent (job_id, parent_id) select n, n - 1 from generate_series(2, 5000) as n;
 insert into tenure.schedule (
     tenant, name, next_at, done_until, created_at, changed_at, timing, job)

@@ -14,6 +14,7 @@ import pytest
 
 from tenure.codec import encode
 from tenure.errors import LeaseLost
+from tenure.job import NewStep
 from tenure.lifecycle import Outcome
 from tenure.store import LANDED, Store
 from tests.statements.support import (
@@ -152,6 +153,17 @@ def test_a_zombie_saves_no_checkpoint(
 
 
 @zombies
+def test_a_zombie_records_no_step(
+    store: Store, clock: Clock, database: Database, raise_zombie: Raise
+) -> None:
+    worker, held = raise_zombie(store, clock, database)
+    before = database.snapshot()
+    step = NewStep("charge", "charge", encode({"at": 1}))
+    assert store.record_step(worker, held, step, now=clock.now).stale
+    assert database.snapshot() == before
+
+
+@zombies
 def test_a_zombie_extends_no_lease(
     store: Store, clock: Clock, database: Database, raise_zombie: Raise
 ) -> None:
@@ -235,4 +247,6 @@ def test_every_worker_write_has_a_zombie_test() -> None:
         for name, method in inspect.getmembers(Store, inspect.isfunction)
         if "worker" in inspect.signature(method).parameters
     }
-    assert writes == {"claim", "retire", "settle", "extend", "report_progress", "save_checkpoint"}
+    assert writes == {
+        "claim", "retire", "settle", "extend", "report_progress", "save_checkpoint", "record_step",
+    }  # fmt: skip

@@ -2,7 +2,7 @@
 
 1, 3   every live job stands in exactly one place: in line, due, parked, or on one lease with
        its current token; no id is both live and in history
-4      no ticket, lease, event or note carries a token above its job's
+4      no ticket, lease, event, note or step carries a token above its job's
 8      attempts never exceed max_attempts, and a live job has one left
 10     what counts at a gate is what runs; no more places are used than there are, unless somebody
        has changed that by hand; whoever waits there will be looked at: its line has a turn, or
@@ -56,7 +56,7 @@ def check(plain: Plain) -> None:
     _check_parents(plain, live)
     _check_workflows(plain, live, set(final))
     _check_gates(plain, live)
-    for table in ("event", "note"):
+    for table in ("event", "note", "step"):
         for job_id, token in plain.table(table, ("job_id", "token")):
             assert token <= tokens.get(job_id, token), f"{table} of job {job_id} is from the future"
     _check_counts(plain, live)

@@ -124,7 +124,7 @@ class Books:
         """Every fenced write that was sent."""
         found = []
         for call in self.records.calls:
-            if call.sent.op in ("settle", "report_progress", "save_checkpoint"):
+            if call.sent.op in ("settle", "report_progress", "save_checkpoint", "record_step"):
                 sent = call.sent
                 outcomes = sent.outcomes or [""] * len(sent.jobs)
                 for (id, token), word, answer in zip(

@@ -28,6 +28,7 @@ TABLES = (
     "unique_key",
     "event",
     "note",
+    "step",
     "parent",
     "queue",
     "worker",

@@ -28,6 +28,7 @@ def told(store: Store, now: datetime) -> dict[str, object]:
         "jobs": {id: store.get(id, now=now) for id in ids},
         "stories": {id: store.timeline(id, now=now) for id in ids},
         "progress": {id: store.progress(id, now=now) for id in ids},
+        "steps": {id: store.steps(id, now=now) for id in ids},
         "live": store.count_live(now=now),
         "finished": store.count_finished(LONG_AGO, FAR_FUTURE, now=now),
         "paused": store.paused_queues(now=now),
@@ -77,6 +78,9 @@ def rows(url: str) -> dict[str, list[Row]]:
             held[f"{table} to the letter"] = sorted(
                 plain.rows(f"select id, {texts} from tenure.{table}"), key=repr
             )
+        held["step to the letter"] = plain.rows(
+            "select job_id, n, name, cast(result as text) from tenure.step order by job_id, n"
+        )
     for apart in ("lease", "gate_hold", "turn", "bucket"):
         del held[apart]
     return held

@@ -20,7 +20,7 @@ from tenure.codec import encode
 from tenure.errors import JobNotFound, KeyTaken
 from tenure.gate import Limits
 from tenure.graph import NewWorkflow, OnFailure
-from tenure.job import Claimed, Json, Unique, Until
+from tenure.job import Claimed, Json, NewStep, Unique, Until
 from tenure.policy import Fixed, dump_policy
 from tenure.schedule import Timing
 from tenure.store import NewSchedule, Store
@@ -193,6 +193,9 @@ def _notes(store: Store, clock: Clock) -> None:
         held = take(store, clock.advance(0.5), queue="notes")[-1]
         store.report_progress("w1", [(held, 1 / 3, ODD_TEXT)], now=clock.now)
         store.save_checkpoint("w1", held, ODD_JSON, now=clock.advance(0.000001))
+        for name in ("back\\slash \\N é 漢字 %s ?", "zebra", "ant"):
+            step = NewStep(f"{name} {held.token}", "Parser.<locals>.é", ODD_JSON)
+            store.record_step("w1", held, step, now=clock.advance(0.000001))
         settle(store, clock.now, end(held))
         store.sweep(now=clock.advance(31))
 

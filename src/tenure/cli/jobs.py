@@ -214,6 +214,26 @@ def timeline(desk: Desk, *, id: int, as_json: bool) -> None:
 
 
 @click.command()
+@click.argument("id", type=int)
+@json_option
+@with_desk
+def steps(desk: Desk, *, id: int, as_json: bool) -> None:
+    """Show what the steps of one job have answered, in order."""
+    recorded = desk.client.steps(id)
+    if as_json:
+        for step in recorded:
+            write_json(step)
+        return
+    short = (columns() or WIDE) < WIDE
+    rows = (
+        (when(step.recorded_at, short=short), step.name, step.token, step.function, step.result)
+        for step in recorded
+    )
+    head = ("at", "step", "token", "function", "result")
+    write_table(head, rows, empty="no steps")
+
+
+@click.command()
 @click.argument("filter", nargs=-1)
 @json_option
 @with_desk

@@ -20,6 +20,7 @@ COMMANDS = {
     "get": ("tenure.cli.jobs:get", "Show everything about one job."),
     "why": ("tenure.cli.jobs:why", "Say where a job is, and why it does not run."),
     "timeline": ("tenure.cli.jobs:timeline", "Tell the story of one job."),
+    "steps": ("tenure.cli.jobs:steps", "Show what the steps of a job have answered."),
     "errors": ("tenure.cli.jobs:errors", "Failed jobs, grouped by what went wrong."),
     "replay": ("tenure.cli.operate:replay", "Run finished jobs again."),
     "cancel": ("tenure.cli.operate:cancel", "Cancel jobs; running ones are asked to stop."),

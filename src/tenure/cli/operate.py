@@ -36,14 +36,23 @@ class Verb(NamedTuple):
 
 @click.command()
 @filter_argument
+@click.option("--afresh", is_flag=True, help="Forget their steps and checkpoints.")
 @yes_option
 @json_option
 @with_desk
-def replay(desk: Desk, *, filter: tuple[str, ...], yes: bool, as_json: bool) -> None:
-    """Run finished jobs again, such as `tenure replay state=failed task=app.send`."""
+def replay(desk: Desk, *, filter: tuple[str, ...], afresh: bool, yes: bool,
+           as_json: bool) -> None:  # fmt: skip
+    """Run finished jobs again, such as `tenure replay state=failed task=app.send`.
+
+    A job that succeeded begins anew. Any other goes on with the steps and the checkpoint that it
+    has, unless --afresh is given.
+    """
+
+    def one(client: "Client", job: Job) -> bool:
+        return client.replay(job.id, afresh=afresh)
+
     verb = Verb("replay", "replayed", "live already")
-    _each(desk, filter, verb, lambda client, job: client.replay(job.id), FINAL_STATES, yes=yes,
-          as_json=as_json)  # fmt: skip
+    _each(desk, filter, verb, one, FINAL_STATES, yes=yes, as_json=as_json)
 
 
 @click.command()

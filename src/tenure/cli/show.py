@@ -15,7 +15,7 @@ from typing import Any
 import click
 import msgspec
 
-from tenure.job import Job, State
+from tenure.job import Job, State, Step
 
 COLOURS = {
     State.SUCCEEDED: "green",
@@ -29,7 +29,7 @@ RIGHT = {"id", "attempt", "jobs", "slots", "pid", "age", "waiting", "scheduled",
          "highest"}  # fmt: skip
 """Numbers. They are never cut."""
 SPARE = ("host", "started", "pid", "token", "attempt", "waiting", "scheduled", "queues", "tenant",
-         "queue", "worker", "stuck")  # fmt: skip
+         "queue", "worker", "stuck", "function")  # fmt: skip
 """What a narrow terminal does without, first to last."""
 NARROWEST = 9
 GAP = "  "
@@ -45,9 +45,9 @@ def write_json(record: object) -> None:
 def as_builtins(record: object) -> object:
     """A record as plain values."""
     plain = msgspec.to_builtins(record)
-    if isinstance(record, Job) and isinstance(plain, dict):
+    if isinstance(record, Job | Step) and isinstance(plain, dict):
         for field in ("args", "result", "error", "metadata", "retry"):
-            if isinstance(plain[field], str):
+            if isinstance(plain.get(field), str):
                 plain[field] = json.loads(plain[field])
     return plain
 

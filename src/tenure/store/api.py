@@ -45,6 +45,7 @@ from tenure.store.inspect import (
     oldest_ready,
     paused_queues,
     progress,
+    steps,
     timeline,
 )
 from tenure.store.operate import cancel, delete, hold, move, pause, prune, replay, resume, unhold
@@ -63,6 +64,7 @@ from tenure.store.schedules import (
 )
 from tenure.store.session import P, R, Scope, Session, drive, for_all_tenants
 from tenure.store.settle import report_progress, save_checkpoint, settle
+from tenure.store.steps import record_step
 from tenure.store.sweep import extend, peek, promote, sweep
 from tenure.store.threads import WRITING_THREADS, GatheringScope, Line, Threads, Writer
 from tenure.store.workflows import (
@@ -109,7 +111,7 @@ async def _close(scope: Scope) -> None:
 
 
 _READERS = frozenset(
-    {about, get, list_jobs, timeline, progress, workers, peek, gates, gate_lines, gate_wait,
+    {about, get, list_jobs, timeline, progress, steps, workers, peek, gates, gate_lines, gate_wait,
      count_live, count_finished, oldest_ready, paused_queues, get_schedule, list_schedules,
      schedule_runs, get_workflow, list_workflows, list_nodes, node_named, parent_ends, workflow_of}
 )  # fmt: skip
@@ -138,6 +140,7 @@ class Store:
     settle = _blocking(settle)
     report_progress = _blocking(report_progress)
     save_checkpoint = _blocking(save_checkpoint)
+    record_step = _blocking(record_step)
     peek = _blocking(peek)
     promote = _blocking(promote)
     sweep = _blocking(sweep)
@@ -154,6 +157,7 @@ class Store:
     list_jobs = _blocking(list_jobs)
     timeline = _blocking(timeline)
     progress = _blocking(progress)
+    steps = _blocking(steps)
     count_live = _blocking(count_live)
     count_finished = _blocking(count_finished)
     oldest_ready = _blocking(oldest_ready)
@@ -262,6 +266,7 @@ class AsyncStore:
     settle = _awaiting(settle)
     report_progress = _awaiting(report_progress)
     save_checkpoint = _awaiting(save_checkpoint)
+    record_step = _awaiting(record_step)
     peek = _awaiting(peek)
     promote = _awaiting(promote)
     sweep = _awaiting(sweep)
@@ -278,6 +283,7 @@ class AsyncStore:
     list_jobs = _awaiting(list_jobs)
     timeline = _awaiting(timeline)
     progress = _awaiting(progress)
+    steps = _awaiting(steps)
     count_live = _awaiting(count_live)
     count_finished = _awaiting(count_finished)
     oldest_ready = _awaiting(oldest_ready)

@@ -27,7 +27,7 @@ Chunk = dict[Key, tuple[Any, ...]]
 _TIMES = frozenset(
     {"at", "claimed_at", "created_at", "due_at", "expires_at", "finished_at", "paused_at",
      "queued_at", "reported_at", "saved_at", "next_at", "done_until", "last_at", "changed_at",
-     "tick_at", "fired_at", "ended_at", "cancelled_at"}
+     "tick_at", "fired_at", "ended_at", "cancelled_at", "recorded_at"}
 )  # fmt: skip
 _LONG_AGO = LONG_AGO.isoformat()
 _FLAGS = frozenset(
@@ -86,6 +86,7 @@ JOB_TABLES: tuple[Table, ...] = (
     ),
     _table("event", "job_id at token kind worker call detail"),
     _table("note", "job_id token fraction message reported_at checkpoint saved_at"),
+    _table("step", "job_id name n token recorded_at bytes function result"),
     _table("parent", "job_id parent_id parent_state"),
     _table("gated", "job_id queue gate key priority place token suspect"),
     _table("node", "job_id workflow_id name rule added_by paused"),

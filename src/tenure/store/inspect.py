@@ -12,6 +12,7 @@ from tenure.job import (
     Job,
     Progress,
     State,
+    Step,
     check_int,
     check_name,
     check_time,
@@ -199,6 +200,7 @@ async def timeline(tx: Tx, id: int, *, now: datetime | None = None) -> list[Even
     progress = await _progress(tx, id)
     if progress.reported_at is not None:
         story.append(Event(progress.reported_at, "progressed", job.token, None, progress.message))
+    story += [Event(s.recorded_at, "step", s.token, None, s.name) for s in await _steps(tx, id)]
     if job.finished_at is not None:
         story.append(Event(job.finished_at, job.state, job.token, job.worker, job.reason))
     return sorted(story, key=lambda event: event.at)
@@ -220,6 +222,21 @@ async def _progress(tx: Tx, id: int) -> Progress:
     return Progress(
         fraction, message, tx.when_or_none(reported_at), checkpoint, tx.when_or_none(saved_at)
     )
+
+
+@transaction(Mode.READ)
+async def steps(tx: Tx, id: int, *, now: datetime | None = None) -> list[Step]:
+    """The steps that the job has recorded, in order."""
+    tx.at(now)
+    await _get(tx, id)
+    return await _steps(tx, id)
+
+
+async def _steps(tx: Tx, id: int) -> list[Step]:
+    return [
+        Step(name, function, token, tx.when(at), result)
+        for name, function, token, at, result in await tx.fetch("job_steps", id=id)
+    ]
 
 
 @transaction(Mode.READ)

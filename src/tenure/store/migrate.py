@@ -8,10 +8,10 @@ from tenure.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
 from tenure.store.sqlite_driver import Connection
 from tenure.store.statements import migration_script, split_script
 
-VERSION = 4
+VERSION = 5
 """The schema this code writes."""
 
-MIN_CODE = {1: 1, 2: 1, 3: 1, 4: 1}
+MIN_CODE = {1: 1, 2: 1, 3: 1, 4: 1, 5: 1}
 """Per schema version: the oldest code version that may use it."""
 
 FIX = "run `tenure db migrate` or call app.migrate()"

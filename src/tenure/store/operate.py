@@ -157,12 +157,13 @@ async def move(
 
 
 @transaction(Mode.WRITE)
-async def replay(tx: Tx, id: int, *, now: datetime | None = None) -> bool:
+async def replay(tx: Tx, id: int, *, afresh: bool = False, now: datetime | None = None) -> bool:
     """Run a finished job again: token + 1, attempts 0, its unique key retaken.
 
-    Children that still wait wait for its new end. Answers False when the job is live already.
-    Raises `KeyTaken` when another job holds its key. A node of a workflow opens it again: what was
-    skipped or cancelled below the node waits once more.
+    A job that succeeded begins anew. Any other goes on with its steps and its checkpoint, unless
+    `afresh` has them forgotten. Children that still wait wait for its new end. Answers False when
+    the job is live already. Raises `KeyTaken` when another job holds its key. A node of a workflow
+    opens it again: what was skipped or cancelled below the node waits once more.
     """
     tx.at(now)
     if await _done_before(tx, id):
@@ -171,6 +172,8 @@ async def replay(tx: Tx, id: int, *, now: datetime | None = None) -> bool:
     if row is None:
         await _lock_live(tx, id)
         return False
+    if afresh or row[2] == State.SUCCEEDED:
+        await _forget_work(tx, id, row[10])
     if row[10] & Feature.WORKFLOW:
         return await replay_node(tx, row)
     token = row[1]
@@ -182,6 +185,14 @@ async def replay(tx: Tx, id: int, *, now: datetime | None = None) -> bool:
         tx, [ended_before(tx, row), Happening(id, token + 1, "replayed", call=tx.call)]
     )
     return True
+
+
+async def _forget_work(tx: Tx, id: int, features: int) -> None:
+    """What earlier attempts have left to go on from."""
+    if features & Feature.STEPS:
+        await tx.fetch("forget_steps", id=id)
+    if features & Feature.NOTES:
+        await tx.fetch("drop_notes", ids=to_json([id]))
 
 
 @transaction(Mode.WRITE)

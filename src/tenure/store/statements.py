@@ -14,7 +14,8 @@ from typing import Literal
 Dialect = Literal["postgres", "sqlite"]
 
 TOPICS = (
-    "enqueue", "claim", "gate", "settle", "workflow", "sweep", "schedule", "operate", "inspect",
+    "enqueue", "claim", "gate", "settle", "step", "workflow", "sweep", "schedule", "operate",
+    "inspect",
     "presence", "bell", "transfer",
 )  # fmt: skip
 

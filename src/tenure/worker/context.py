@@ -1,8 +1,9 @@
 """The running job, as given to handlers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Protocol, TypeVar, cast
+from inspect import isawaitable
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from tenure import lifecycle
 from tenure.client import Client
@@ -10,14 +11,18 @@ from tenure.codec import decode, encode
 from tenure.control import Cancel
 from tenure.errors import InvalidInput, LeaseLost
 from tenure.graph import GrowingNode, ParentEnd
-from tenure.job import Claimed, Json, State, check_progress
+from tenure.job import Claimed, Feature, Json, State, check_progress
 from tenure.running import Flag, Running
 from tenure.store.workflows import grow_workflow, parent_ends
 from tenure.tasks import Task
+from tenure.worker.steps import Steps
 from tenure.workflow import Growth
 
-T = TypeVar("T")
+P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
+
+_STEPS = int(Feature.STEPS)
 
 
 class Signals(Protocol):
@@ -32,13 +37,14 @@ class Signals(Protocol):
 class RunningHere(Running):
     """A job whose handler runs in this process."""
 
-    __slots__ = ("_app", "_job", "_signals", "worker")
+    __slots__ = ("_app", "_job", "_signals", "_steps", "worker")
     _growth: Growth | None = None
 
     def __init__(self, job: Claimed, signals: Signals, app: Client, worker: str) -> None:
         self._job = job
         self._signals = signals
         self._app = app
+        self._steps: Steps | None = None
         self.worker = worker
 
     # fmt: off
@@ -129,6 +135,38 @@ class RunningHere(Running):
     async def results_async(self, task: Task[..., R]) -> list[R]:
         run = self._app.whole_async_store.run
         return _results(task, await run(parent_ends, self.id, task=task.name))
+
+    def step(self, name: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        steps, store = self._my_steps(), self._app.whole_store
+        if not steps.known:
+            steps.know(store.steps(self.id))
+        with steps.taking(name, fn) as step:
+            if not step.recorded:
+                new = step.ran(fn(*args, **kwargs))
+                self._refuse_if_lost()
+                self._saved(store.record_step(self.worker, self._job, new).landed)
+        return cast(R, step.value)
+
+    async def step_async(
+        self, name: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Any:
+        steps, store = self._my_steps(), self._app.whole_async_store
+        if not steps.known:
+            steps.know(await store.steps(self.id))
+        with steps.taking(name, fn) as step:
+            if not step.recorded:
+                result = fn(*args, **kwargs)
+                new = step.ran(await result if isawaitable(result) else result)
+                self._refuse_if_lost()
+                self._saved((await store.record_step(self.worker, self._job, new)).landed)
+        return step.value
+
+    def _my_steps(self) -> Steps:
+        """Those of earlier attempts are read once, and only if the job's row says there are any."""
+        self._refuse_if_lost()
+        if self._steps is None:
+            self._steps = Steps(known=not self._job.features & _STEPS)
+        return self._steps
 
     def complete(self, result: object = None, *, on: object) -> None:
         success = self._success(result, on)

@@ -36,6 +36,7 @@ from tenure.store import (
     operate,
     presence,
     settle,
+    steps,
     sweep,
     workflows,
 )
@@ -352,7 +353,7 @@ def _report(worker: str, reports: Sequence[tuple[HeldJob, Any, Any]], **_: objec
     return _sent(worker=worker, jobs=[(job.id, job.token) for job, _, _ in reports])
 
 
-def _save(worker: str, job: HeldJob, checkpoint: object, **_: object) -> Sent:  # noqa: ARG001
+def _save(worker: str, job: HeldJob, what: object, **_: object) -> Sent:  # noqa: ARG001
     return _sent(worker=worker, jobs=[(job.id, job.token)])
 
 
@@ -408,6 +409,7 @@ OPS: dict[Callable[..., Any], Op] = {
         (settle.settle, _settle, _answers),
         (settle.report_progress, _report, _answers),
         (settle.save_checkpoint, _save, _saved),
+        (steps.record_step, _save, _saved),
         (sweep.extend, _extend, _beat),
         (sweep.promote, _of_all, _said),
         (sweep.sweep, _of_all, _swept),

@@ -99,6 +99,8 @@ with gone as materialized (
     delete from tenure.note where job_id = any (array(select id from gone))
 ), nodes as (
     delete from tenure.node where job_id = any (array(select id from gone))
+), steps as (
+    delete from tenure.step where job_id = any (array(select id from gone))
 )
 delete from tenure.parent where job_id = any (array(select id from gone));
 
@@ -197,6 +199,8 @@ with walked as materialized (
         union
         (select job_id from tenure.note where job_id > :after order by job_id limit :most)
         union
+        (select distinct job_id from tenure.step where job_id > :after order by job_id limit :most)
+        union
         (select distinct job_id from tenure.parent where job_id > :after order by job_id limit :most)
     ) as storied
     order by job_id limit :most
@@ -208,6 +212,8 @@ with walked as materialized (
     delete from tenure.event where job_id = any (array(select job_id from orphan))
 ), notes as (
     delete from tenure.note where job_id = any (array(select job_id from orphan))
+), steps as (
+    delete from tenure.step where job_id = any (array(select job_id from orphan))
 ), edges as (
     delete from tenure.parent where job_id = any (array(select job_id from orphan))
 )

@@ -49,6 +49,7 @@ select n.id, n.bytes
                    from tenure.event e where e.job_id = n.id), 0)::bigint
        + coalesce((select octet_length(o.checkpoint::text)
                    from tenure.note o where o.job_id = n.id), 0)
+       + coalesce((select sum(100 + s.bytes) from tenure.step s where s.job_id = n.id), 0)
        + (select 50 * count(*) from tenure.parent p where p.job_id = n.id)
 from (
     (select id, octet_length(args::text) + coalesce(octet_length(metadata::text), 0)
@@ -104,6 +105,12 @@ select job_id, token, fraction, message, reported_at, checkpoint::text, saved_at
 from tenure.note
 where job_id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));
 
+-- name: step_rows
+select job_id, name, n, token, recorded_at, bytes, function, result::text
+from tenure.step
+where job_id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
+order by job_id, n;
+
 -- name: parent_rows
 select job_id, parent_id, parent_state::text
 from tenure.parent
@@ -142,6 +149,10 @@ copy tenure.event (job_id, at, token, kind, worker, call, detail) from stdin;
 -- name: write_note
 -- copy: progress and checkpoints.
 copy tenure.note (job_id, token, fraction, message, reported_at, checkpoint, saved_at) from stdin;
+
+-- name: write_step
+-- copy: recorded steps.
+copy tenure.step (job_id, name, n, token, recorded_at, bytes, function, result) from stdin;
 
 -- name: write_parent
 -- copy: who waits for whom.

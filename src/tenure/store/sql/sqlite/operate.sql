@@ -76,6 +76,7 @@ delete from tenure.history where id = :id;
 -- delete, prune: what hangs on jobs that are gone. Keys held for ever stay.
 delete from tenure.event where job_id in (select value from json_each(:ids));
 delete from tenure.note where job_id in (select value from json_each(:ids));
+delete from tenure.step where job_id in (select value from json_each(:ids));
 delete from tenure.parent where job_id in (select value from json_each(:ids));
 delete from tenure.node where job_id in (select value from json_each(:ids));
 

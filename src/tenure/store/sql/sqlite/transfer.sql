@@ -42,6 +42,7 @@ select n.id, n.bytes
        + coalesce((select sum(100 + coalesce(length(e.detail), 0))
                    from tenure.event e where e.job_id = n.id), 0)
        + coalesce((select length(o.checkpoint) from tenure.note o where o.job_id = n.id), 0)
+       + coalesce((select sum(100 + s.bytes) from tenure.step s where s.job_id = n.id), 0)
        + (select 50 * count(*) from tenure.parent p where p.job_id = n.id)
 from (
     select * from (
@@ -90,6 +91,11 @@ order by e.job_id, e.seq;
 select n.job_id, n.token, n.fraction, n.message, n.reported_at, n.checkpoint, n.saved_at
 from json_each(:ids) as b cross join tenure.note as n on n.job_id = b.value;
 
+-- name: step_rows
+select s.job_id, s.name, s.n, s.token, s.recorded_at, s.bytes, s.function, s.result
+from json_each(:ids) as b cross join tenure.step as s on s.job_id = b.value
+order by s.job_id, s.n;
+
 -- name: parent_rows
 select p.job_id, p.parent_id, p.parent_state
 from json_each(:ids) as b cross join tenure.parent as p on p.job_id = b.value
@@ -128,6 +134,11 @@ insert into tenure.event (job_id, at, token, kind, worker, call, detail) values 
 -- copy: progress and checkpoints.
 insert into tenure.note (job_id, token, fraction, message, reported_at, checkpoint, saved_at)
 values (?, ?, ?, ?, ?, ?, ?);
+
+-- name: write_step
+-- copy: recorded steps.
+insert into tenure.step (job_id, name, n, token, recorded_at, bytes, function, result)
+values (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: write_parent
 -- copy: who waits for whom.
