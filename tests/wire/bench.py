@@ -1,0 +1,91 @@
+"""One database behind a proxy, on which a deed is done again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tenure.store import Store
+from tests.faults.conftest import check_transactions
+from tests.support.audit import check as check_rows
+from tests.support.plain import Plain
+from tests.support.proxy import Fault, Proxy, Side
+from tests.support.stores import Clock, open_face
+from tests.wire.deeds import Deed
+
+PATIENCE_SECONDS = 20.0
+
+
+class Bench:
+    """A store behind the proxy is opened for each deed."""
+
+    def __init__(self, colour: str, url: str, proxy: Proxy, dbname: str) -> None:
+        self.colour = colour
+        self.proxy = proxy
+        self._far_url = proxy.url(dbname)
+        self._near = open_face("postgres-sync", url)
+        self._plain = Plain(url)
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._plain.close()
+        self._near.close()
+
+    def lay(self, kind: type[Deed]) -> Deed:
+        """An empty database, and the scene of a deed."""
+        self._plain.wipe()
+        return kind(self._near, self._plain, Clock())
+
+    @contextmanager
+    def far(self, give_up_seconds: float = PATIENCE_SECONDS) -> Iterator[Store]:
+        """A store that reaches its database through the proxy."""
+        store = open_face(self.colour, self._far_url, give_up_seconds=give_up_seconds)
+        try:
+            yield store
+        finally:
+            store.close()
+
+    def listen(self, kind: type[Deed]) -> dict[Side, str]:
+        """Do it undisturbed. Answers the kinds of the messages of each side."""
+        deed = self.lay(kind)
+        with self.far() as store:
+            self.warm(store, kind)
+            answer = deed.do(store)
+            [link] = self.proxy.links
+            kinds = dict(link.passed)
+            deed.check(answer, store)
+        self.forget()
+        return kinds
+
+    def do(self, kind: type[Deed], fault: Fault) -> int:
+        """Do it with a fault on the wire, and check everything. Answers how often it struck."""
+        deed = self.lay(kind)
+        with self.far() as store:
+            self.warm(store, kind)
+            self.proxy.order(fault)
+            try:
+                answer: Any = deed.do(store)
+            finally:
+                self.proxy.order(None)
+            check_rows(self._plain)
+            deed.check(answer, store)
+            check_rows(self._plain)
+        self.forget()
+        return fault.times
+
+    def warm(self, store: Store, kind: type[Deed]) -> None:
+        """Connect, unless that is a part of the deed."""
+        if not kind.is_cold:
+            store.paused_queues()
+            self.proxy.order(None)
+
+    def forget(self) -> None:
+        """On each connection every COMMIT belonged to a BEGIN. They are not looked at again."""
+        for link in self.proxy.links:
+            check_transactions(link.said)
+        self.proxy.links.clear()
+
+    def check(self) -> None:
+        """The rows are in order."""
+        check_rows(self._plain)
