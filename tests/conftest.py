@@ -28,6 +28,11 @@ if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`make test` takes a share of what has thousands of cases; other verbs take all of them."""
+    parser.addoption("--whole", action="store_true", help="every case, not a share of them")
+
+
 def migrate(url: str) -> None:
     """Bring an empty database to the current schema, and leave no connection behind."""
     from tenure.store import open_store

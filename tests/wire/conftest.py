@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
@@ -10,11 +10,27 @@ from tests.support.postgres import Server, database_name
 from tests.support.proxy import Proxy
 from tests.wire.bench import Bench
 
+TURNS = 4
+Share = Callable[[Iterable[int]], list[int]]
+
 
 @pytest.fixture(params=["postgres-sync", "postgres-async"])
 def colour(request: pytest.FixtureRequest) -> str:
     """How the store is called."""
     return str(request.param)
+
+
+@pytest.fixture
+def share(request: pytest.FixtureRequest, colour: str) -> Share:
+    """Which messages this test is to cut: all with --whole, else those that are its turn.
+
+    The tests of one deed take turns, so that each message is cut in one way and colour at least.
+    """
+    if request.config.getoption("--whole"):
+        return list
+    way = request.node.callspec.params.get("way", "")
+    turn = 2 * (colour == "postgres-sync") + (way == "before")
+    return lambda numbers: [number for number in numbers if number % TURNS == turn]
 
 
 @pytest.fixture

@@ -1,33 +1,43 @@
 """The connection is cut at every single message of an operation, in both directions.
 
 Before message n: it is the first that does not arrive. After message n: it is the last that does.
-One deed begins with the connect, so that the handshake is cut as well. The store tries again by itself; its caller sees no error, the answer of an undisturbed
-call, and a database that agrees with it.
+One deed begins with the connect, so that the handshake is cut as well. The store tries again by
+itself; its caller sees no error, the answer of an undisturbed call, and a database that agrees with
+it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
+from tenure.errors import OutcomeUnknown, StoreUnavailable
 from tests.support.proxy import SIDES, Fault, Side, Way
-from tests.wire.bench import Bench
+from tests.wire.bench import Bench, worth_a_fault
+from tests.wire.conftest import Share
 from tests.wire.deeds import DEEDS
+
+pytestmark = pytest.mark.slow
 
 FEWEST = 5
 """Every deed has more messages than this."""
+IN_STEPS = {"claim", "sweep"}
+"""Several transactions: when one of them is never answered, earlier ones are kept."""
+
+every_deed = pytest.mark.parametrize("name", DEEDS)
+every_side = pytest.mark.parametrize("side", SIDES)
+every_way = pytest.mark.parametrize("way", ["before", "after"])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", ["before", "after"])
-@pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("name", DEEDS)
-def test_every_message_is_cut_once(bench: Bench, name: str, side: Side, way: Way) -> None:
+@every_way
+@every_side
+@every_deed
+def test_every_message_is_cut_once(
+    bench: Bench, share: Share, name: str, side: Side, way: Way
+) -> None:
     kinds = bench.listen(DEEDS[name])[side]
-    numbers = list(worth_cutting(kinds))
+    numbers = list(worth_a_fault(kinds))
     assert len(numbers) > FEWEST
-    for number in numbers:
+    for number in share(numbers):
         fault = Fault(side, number, way)
         try:
             bench.do(DEEDS[name], fault)
@@ -37,9 +47,38 @@ def test_every_message_is_cut_once(bench: Bench, name: str, side: Side, way: Way
             raise
 
 
-def worth_cutting(kinds: str) -> Iterator[int]:
-    """All of them, except in the middle of many alike: libpq has no row until all are there."""
-    for number in range(1, len(kinds) + 1):
-        around = kinds[max(0, number - 3) : number + 2]
-        if len(around) < 5 or len(set(around)) > 1:
-            yield number
+@every_way
+@every_side
+@every_deed
+def test_who_is_cut_every_time_is_told_the_truth(
+    bench: Bench, share: Share, name: str, side: Side, way: Way
+) -> None:
+    """`StoreUnavailable` means that nothing was kept. Only `OutcomeUnknown` leaves it open."""
+    kinds = bench.listen(DEEDS[name])[side]
+    for number in share(worth_a_fault(kinds)):
+        try:
+            cut_every_time(bench, name, Fault(side, number, way, again=True))
+        except BaseException as error:
+            error.add_note(f"{name}: always cut {way} message {number} of the {side}: {kinds}")
+            raise
+
+
+def cut_every_time(bench: Bench, name: str, fault: Fault) -> None:
+    deed = bench.lay(DEEDS[name])
+    before = bench.rows()
+    with bench.far(give_up_seconds=0.05) as store:
+        bench.warm(store, DEEDS[name])
+        bench.proxy.order(fault)
+        try:
+            answer = deed.do(store)
+        except OutcomeUnknown:
+            bench.rows()
+        except StoreUnavailable:
+            assert bench.rows() == before or name in IN_STEPS
+        else:
+            bench.proxy.order(None)
+            deed.check(answer, store)
+        finally:
+            bench.proxy.order(None)
+    assert fault.times
+    bench.forget()

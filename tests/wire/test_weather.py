@@ -1,0 +1,78 @@
+"""A wire that is slow, that brings every byte by itself, or that swallows what it is given."""
+
+from __future__ import annotations
+
+import pytest
+
+from tenure.errors import OutcomeUnknown, StoreUnavailable
+from tests.support.proxy import SIDES, Fault, Side
+from tests.wire.bench import Bench, worth_a_fault
+from tests.wire.conftest import Share
+from tests.wire.deeds import DEEDS, Settle
+
+STEP = (3, 9)
+"""Each takes a third of a second and more; a connect takes two seconds before it is given up."""
+
+every_deed = pytest.mark.parametrize("name", DEEDS)
+every_side = pytest.mark.parametrize("side", SIDES)
+
+
+@every_deed
+def test_every_byte_comes_by_itself(bench: Bench, name: str) -> None:
+    bench.proxy.split = True
+    bench.do(DEEDS[name], None)
+
+
+@pytest.mark.slow
+@every_deed
+def test_every_message_takes_its_time(bench: Bench, name: str) -> None:
+    bench.proxy.slow_seconds = 0.005
+    bench.do(DEEDS[name], None)
+
+
+@pytest.mark.slow
+@every_side
+@every_deed
+def test_from_some_message_on_all_is_swallowed(
+    bench: Bench, share: Share, name: str, side: Side
+) -> None:
+    """Half-open: nothing arrives, and nothing is closed. The store goes on by another connection.
+
+    Silence that lasts a third of a second is long enough here. Should the machine be that slow, it
+    only tries once more.
+    """
+    kinds = bench.listen(DEEDS[name])[side]
+    for number in share(worth_a_fault(kinds))[:: STEP[name == "connect"]]:
+        fault = Fault(side, number, "swallow")
+        try:
+            bench.do(DEEDS[name], fault, silence_seconds=0.3)
+            assert fault.times == 1
+        except BaseException as error:
+            error.add_note(f"{name}: swallowed from message {number} of the {side} on: {kinds}")
+            raise
+
+
+@every_side
+def test_an_operation_gives_up_on_a_wire_that_swallows_everything(bench: Bench, side: Side) -> None:
+    deed = bench.lay(Settle)
+    before = bench.rows()
+    with bench.far(give_up_seconds=0.2, silence_seconds=0.3) as store:
+        bench.warm(store, Settle)
+        bench.proxy.order(Fault(side, 4, "swallow", again=True))
+        with pytest.raises(StoreUnavailable, match=r"no answer for 0\.3 s|timeout expired"):
+            deed.do(store)
+        bench.proxy.order(None)
+        assert bench.rows() == before
+        deed.check(deed.do(store), store)
+
+
+def test_an_answer_to_commit_that_was_swallowed_may_mean_anything(bench: Bench) -> None:
+    deed = bench.lay(Settle)
+    kinds = bench.listen(Settle)["client"]
+    deed = bench.lay(Settle)
+    with bench.far(give_up_seconds=0.2, silence_seconds=0.3) as store:
+        bench.warm(store, Settle)
+        bench.proxy.order(Fault("client", len(kinds), "swallow"))
+        with pytest.raises(OutcomeUnknown, match="it may have been kept"):
+            deed.do(store)
+        deed.check(deed.do(store), store)
