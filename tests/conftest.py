@@ -36,7 +36,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """`make test` takes a share of what has thousands of cases; other verbs take all of them."""
     parser.addoption("--whole", action="store_true", help="every case, not a share of them")
     parser.addoption(
-        "--pooler", action="store_true", help="only PostgreSQL, through PgBouncer: ?pooler=transaction"
+        "--pooler",
+        action="store_true",
+        help="only PostgreSQL, through PgBouncer: ?pooler=transaction",
     )
 
 

@@ -107,9 +107,12 @@ class Bouncer:
         (self.directory / "users").write_text('"postgres" ""\n')
         (self.directory / "ini").write_text(
             SETTINGS.format(
-                host=self._server.directory, server_port=self._server.port, port=self.port,
-                directory=self.directory, pool_size=self._pool_size,
-            )  # fmt: skip
+                host=self._server.directory,
+                server_port=self._server.port,
+                port=self.port,
+                directory=self.directory,
+                pool_size=self._pool_size,
+            )
         )
         account = self._account
         self._watchdog = subprocess.Popen(

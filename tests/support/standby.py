@@ -44,7 +44,9 @@ class Standby(Server):
         assert not self._primary.is_running, "files are copied while nobody writes to them"
         shutil.copytree(self._primary.directory / "data", self._data, symlinks=True)
         (self._data / "standby.signal").touch()
-        upstream = f"host=127.0.0.1 port={self._upstream_port} user=postgres application_name={NAME}"
+        upstream = (
+            f"host=127.0.0.1 port={self._upstream_port} user=postgres application_name={NAME}"
+        )
         with (self._data / "postgresql.conf").open("a") as configuration:
             configuration.write(f"unix_socket_directories = '{self.directory}'\n")
             configuration.write(f"primary_conninfo = '{upstream}'\n")

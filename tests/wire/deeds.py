@@ -37,7 +37,7 @@ class Deed(ABC):
         self.clock = clock
         self.lay()
 
-    def lay(self) -> None:
+    def lay(self) -> None:  # noqa: B027 - some need no scene
         """Lay the scene."""
 
     @abstractmethod
@@ -120,9 +120,7 @@ class Claim(Deed):
         assert self.near.sweep(now=self.clock.advance(31)).requeued == 1
         self.ids = [self.suspect, *add_many(self.near, self.clock.now, 6)]
         self.flagged = self.ids[2]
-        self.plain.rows(
-            "update tenure.job set cancel_requested = true where id = ?", self.flagged
-        )
+        self.plain.rows("update tenure.job set cancel_requested = true where id = ?", self.flagged)
 
     def do(self, store: Store) -> list[Lease]:
         return store.claim(WORKER, {"default": 5}, now=self.clock.now)
@@ -216,9 +214,7 @@ class Extend(Deed):
         self.blocks = [take(self.near, self.clock.now, 2), take(self.near, self.clock.now, 1)]
         self.asked = self.blocks[1][0]
         assert self.near.cancel(self.asked.id, now=self.clock.now) is State.RUNNING
-        self.leases = {
-            block[0].lease_id: [one.id for one in block[:1]] for block in self.blocks
-        }
+        self.leases = {block[0].lease_id: [one.id for one in block[:1]] for block in self.blocks}
         self.clock.advance(20)
 
     def do(self, store: Store) -> Any:

@@ -10,7 +10,7 @@ from tests.wire.bench import Bench, worth_a_fault
 from tests.wire.conftest import Share
 from tests.wire.deeds import DEEDS, Settle
 
-STEP = (3, 9)
+RARER = 4
 """Each takes a third of a second and more; a connect takes two seconds before it is given up."""
 
 every_deed = pytest.mark.parametrize("name", DEEDS)
@@ -42,7 +42,7 @@ def test_from_some_message_on_all_is_swallowed(
     only tries once more.
     """
     kinds = bench.listen(DEEDS[name])[side]
-    for number in share(worth_a_fault(kinds))[:: STEP[name == "connect"]]:
+    for number in share(worth_a_fault(kinds), rarer=RARER):
         fault = Fault(side, number, "swallow")
         try:
             bench.do(DEEDS[name], fault, silence_seconds=0.3)
