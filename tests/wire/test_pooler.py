@@ -22,7 +22,8 @@ from tests.support.postgres import Server
 POOL = 3
 """Fewer than the connections of two workers and a client."""
 KEPT = """
-select (select count(*) from pg_prepared_statements), (select count(*) from pg_listening_channels()),
+select (select count(*) from pg_prepared_statements),
+       (select count(*) from pg_listening_channels()),
        (select count(*) from pg_locks where locktype = 'advisory'),
        current_setting('enable_seqscan'), current_setting('search_path'),
        current_setting('lock_timeout'), current_setting('synchronous_commit')
