@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def test_workers_lose_nothing_in_a_storm_of_cuts(
             ids += stage.add(*[quick.call() for _ in range(5)])
             fault = Fault(lots.choice(SIDES), lots.randint(1, MESSAGES), lots.choice(WAYS))
             proxy.order(fault)
-            until(lambda fault=fault: fault.times, "the cut")
+            until(partial(getattr, fault, "times"), "the cut")
         stage.drained(60)
         assert {stage.store.get(id).state for id in ids} == {State.SUCCEEDED}
         stage.check(disturbed={worker.pid for worker in workers})
