@@ -18,10 +18,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+import psycopg
 
 from tests.support import watchdog
 from tests.support.postgres import (
@@ -35,6 +37,8 @@ from tests.support.postgres import (
 )
 
 START_SECONDS = 60.0
+TURNS = 3
+"""So many connections to the server take turns, though one might do."""
 UNPACKED = Path(sys.prefix) / "pgbouncer"
 USUAL_PLACES = ("/usr/sbin/pgbouncer", "/usr/local/sbin/pgbouncer")
 SETTINGS = """
@@ -83,11 +87,18 @@ class Bouncer:
         self.close()
 
     def url(self, server_url: str) -> str:
-        """The address of a database of the server, for a store, through PgBouncer."""
-        return (
-            f"postgresql://postgres@127.0.0.1:{self.port}/{database_name(server_url)}"
-            "?sslmode=disable&pooler=transaction"
-        )
+        """The address of a database of the server, for a store, through PgBouncer.
+
+        Some connections to the server are made at once: with a single one, all that a session keeps
+        would be found again.
+        """
+        name = database_name(server_url)
+        address = f"postgresql://postgres@127.0.0.1:{self.port}/{name}?sslmode=disable"
+        with ExitStack() as stack:
+            for _ in range(TURNS):
+                client = stack.enter_context(psycopg.connect(address))
+                client.execute("select 1")  # and keep the transaction open
+        return f"{address}&pooler=transaction"
 
     def close(self) -> None:
         """End it and remove its directory."""

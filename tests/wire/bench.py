@@ -47,18 +47,29 @@ class Bench:
         return kind(self._near, self._plain, Clock())
 
     @contextmanager
-    def far(
-        self, *, give_up_seconds: float = PATIENCE_SECONDS, silence_seconds: float | None = None
-    ) -> Iterator[Store]:
+    def far(self, *, give_up_seconds: float = PATIENCE_SECONDS) -> Iterator[Store]:
         """A store that reaches its database through the proxy."""
         store = open_face(self.colour, self._far_url, give_up_seconds=give_up_seconds)
-        if silence_seconds is not None:
-            session = session_of(store)
-            session.silence_seconds = session.read_silence_seconds = silence_seconds
         try:
             yield store
         finally:
             store.close()
+
+    @contextmanager
+    def struck(
+        self, store: Store, fault: Fault | None, silence_seconds: float | None = None
+    ) -> Iterator[None]:
+        """While this lasts the fault is on the wire, and so much silence is too much."""
+        session = session_of(store)
+        usual = session.silence_seconds, session.read_silence_seconds
+        if silence_seconds is not None:
+            session.silence_seconds = session.read_silence_seconds = silence_seconds
+        self.proxy.order(fault)
+        try:
+            yield
+        finally:
+            self.proxy.order(None)
+            session.silence_seconds, session.read_silence_seconds = usual
 
     def listen(self, kind: type[Deed]) -> dict[Side, str]:
         """Do it undisturbed. Answers the kinds of the messages of each side."""
@@ -76,13 +87,10 @@ class Bench:
     ) -> None:
         """Do it with a fault on the wire, and check everything."""
         deed = self.lay(kind)
-        with self.far(silence_seconds=silence_seconds) as store:
+        with self.far() as store:
             self.warm(store, kind)
-            self.proxy.order(fault)
-            try:
-                answer: Any = deed.do(store)
-            finally:
-                self.proxy.order(None)
+            with self.struck(store, fault, silence_seconds):
+                answer = deed.do(store)
             check_rows(self._plain)
             deed.check(answer, store)
             check_rows(self._plain)

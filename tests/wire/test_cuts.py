@@ -68,17 +68,14 @@ def cut_every_time(bench: Bench, name: str, fault: Fault) -> None:
     before = bench.rows()
     with bench.far(give_up_seconds=0.05) as store:
         bench.warm(store, DEEDS[name])
-        bench.proxy.order(fault)
         try:
-            answer = deed.do(store)
+            with bench.struck(store, fault):
+                answer = deed.do(store)
         except OutcomeUnknown:
             bench.rows()
         except StoreUnavailable:
             assert bench.rows() == before or name in IN_STEPS
         else:
-            bench.proxy.order(None)
             deed.check(answer, store)
-        finally:
-            bench.proxy.order(None)
     assert fault.times
     bench.forget()

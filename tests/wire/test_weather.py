@@ -56,23 +56,26 @@ def test_from_some_message_on_all_is_swallowed(
 def test_an_operation_gives_up_on_a_wire_that_swallows_everything(bench: Bench, side: Side) -> None:
     deed = bench.lay(Settle)
     before = bench.rows()
-    with bench.far(give_up_seconds=0.2, silence_seconds=0.3) as store:
+    with bench.far(give_up_seconds=0.2) as store:
         bench.warm(store, Settle)
-        bench.proxy.order(Fault(side, 4, "swallow", again=True))
-        with pytest.raises(StoreUnavailable, match=r"no answer for 0\.3 s|timeout expired"):
+        fault = Fault(side, 4, "swallow", again=True)
+        with (
+            pytest.raises(StoreUnavailable, match=r"no answer for 0\.3 s|timeout expired"),
+            bench.struck(store, fault, silence_seconds=0.3),
+        ):
             deed.do(store)
-        bench.proxy.order(None)
         assert bench.rows() == before
         deed.check(deed.do(store), store)
 
 
 def test_an_answer_to_commit_that_was_swallowed_may_mean_anything(bench: Bench) -> None:
+    commit = len(bench.listen(Settle)["client"])
     deed = bench.lay(Settle)
-    kinds = bench.listen(Settle)["client"]
-    deed = bench.lay(Settle)
-    with bench.far(give_up_seconds=0.2, silence_seconds=0.3) as store:
+    with bench.far(give_up_seconds=0.2) as store:
         bench.warm(store, Settle)
-        bench.proxy.order(Fault("client", len(kinds), "swallow"))
-        with pytest.raises(OutcomeUnknown, match="it may have been kept"):
+        with (
+            pytest.raises(OutcomeUnknown, match="it may have been kept"),
+            bench.struck(store, Fault("client", commit, "swallow"), silence_seconds=0.3),
+        ):
             deed.do(store)
         deed.check(deed.do(store), store)
