@@ -65,6 +65,7 @@ def test_an_operation_gives_up_on_a_wire_that_swallows_everything(bench: Bench, 
         ):
             deed.do(store)
         assert bench.rows() == before
+    with bench.far() as store:
         deed.check(deed.do(store), store)
 
 
@@ -78,4 +79,5 @@ def test_an_answer_to_commit_that_was_swallowed_may_mean_anything(bench: Bench) 
             bench.struck(store, Fault("client", commit, "swallow"), silence_seconds=0.3),
         ):
             deed.do(store)
+    with bench.far() as store:
         deed.check(deed.do(store), store)
