@@ -3,11 +3,12 @@
 PY := .venv/bin/python
 READY := .venv/.ready
 RUNS := .venv/.runs
+KILLS ?= 1000
 STEPS ?= $(or $(TENURE_STEPS),2000)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format quick test wire rules explore bench docs clean
+.PHONY: help setup demo check format quick test wire rules explore chaos bench docs clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +52,9 @@ rules: $(READY) ## take each marked rule out of a copy of the code and see its t
 
 explore: $(READY) ## walk the state machine at random for long (TENURE_STEPS=100000 make explore)
 	@$(PY) -m tests.model.explore --steps $(STEPS)
+
+chaos: $(READY) ## kill, stop and cut off workers and servers at random (KILLS=5000 ARGS="--store postgres")
+	@$(PY) -m tests.chaos --kills $(KILLS) $(ARGS)
 
 bench: $(READY) ## run all benchmarks
 	@$(PY) -m bench all

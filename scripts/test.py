@@ -42,6 +42,7 @@ NAMED = (
     Part("client", ("tests/client",)),
     Part("worker", ("tests/worker",)),
     Part("crash", ("tests/crash",)),
+    Part("chaos", ("tests/chaos",)),
     Part("schedules", ("tests/schedules",)),
     Part("borrowing", ("tests/borrowing",)),
     Part("bells", ("tests/bells",)),

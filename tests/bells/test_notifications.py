@@ -127,13 +127,43 @@ def test_the_notification_travels_with_the_commit(
 ) -> None:
     with Proxy(pg_server.port) as proxy:
         store = open_store(proxy.url(database_name(pg_migrated_url)))
-        store.enqueue([NewJob(task="a")])
+        store.enqueue([NewJob(task="a"), NewJob(task="b")])
         ends = [text for link in proxy.links for text in link.said if text.endswith("commit")]
         store.close()
     assert listener.heard() == ["default"]
     [end] = ends
     assert end.startswith("select pg_notify('tenure.bell', 'default'")
     assert end.endswith("; commit")
+
+
+def test_a_lone_job_is_one_statement_and_the_notification_another(
+    pg_server: Server, pg_migrated_url: str, listener: Listener
+) -> None:
+    with Proxy(pg_server.port) as proxy:
+        store = open_store(proxy.url(database_name(pg_migrated_url)))
+        store.enqueue([NewJob(task="a")])  # draws ids, and opens the connection
+        store.claim("w1", {"default": 1})
+        assert listener.heard() == ["default"]
+        before = sum(len(link.said) for link in proxy.links)
+        store.enqueue([NewJob(task="a")])
+        said = [text for link in proxy.links for text in link.said][before:]
+        store.close()
+    assert listener.heard() == ["default"]
+    insert, notify_workers = said
+    assert "insert into" in insert
+    assert "pg_notify" in notify_workers
+
+
+def test_a_lone_job_whose_notification_is_refused_is_there(
+    pg_store: Store, clock: Clock, listener: Listener, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = cast(Postgres, _session(pg_store))
+    session._sql = {**session._sql, "notify": ("select 1 / 0",)}
+    with caplog.at_level(logging.WARNING, "tenure.bell"):
+        id = add(pg_store, clock.now, queue="q")
+    assert [held.id for held in take(pg_store, clock.now, queue="q")] == [id]
+    assert listener.heard() == []
+    assert "refused a notification" in caplog.text
 
 
 # --- no notification with a backlog ------------------------------------------------------------
@@ -337,9 +367,9 @@ def test_a_refused_notification_costs_no_job(
     with psycopg.connect(pg_migrated_url, autocommit=True) as plain:
         plain.execute(REFUSE_ONCE)
     with caplog.at_level(logging.WARNING, "tenure.bell"):
-        id = add(pg_store, clock.now, queue="q")
-        assert [held.id for held in take(pg_store, clock.now, queue="q")] == [id]
-        add(pg_store, clock.now, queue="q")
+        ids = add_many(pg_store, clock.now, 2, queue="q")
+        assert [held.id for held in take(pg_store, clock.now, queue="q")] == ids
+        add_many(pg_store, clock.now, 2, queue="q")
     assert listener.heard() == [], "it stays silent for a while"
     assert len(caplog.records) == 1
     assert "refused a notification" in caplog.text
@@ -362,6 +392,6 @@ def test_what_was_refused_for_another_reason_is_still_refused(
     with psycopg.connect(pg_migrated_url, autocommit=True) as plain:
         plain.execute(REFUSE_ONCE.replace("= 1 then", "> 0 then"))
     with pytest.raises(Exception, match="too many notifications"):
-        add(pg_store, clock.now, queue="q")
+        add_many(pg_store, clock.now, 2, queue="q")
     assert listener.heard() == []
     assert _session(pg_store)._notifier._silent_until == 0

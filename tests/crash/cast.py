@@ -14,14 +14,13 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-import apsw
 import msgspec
 
 from tenure.job import Job
@@ -34,11 +33,12 @@ from tenure.worker.worker import Worker
 from tests.crash import handlers
 from tests.processes.crew import Crew, Member, Voice
 from tests.support.invariants import Books, Expected, check
-from tests.support.plain import Plain
 
 LEASE_SECONDS = 1.5
 PATIENCE_SECONDS = 30.0
 LOOK_SECONDS = 0.005
+WRITE_LOCK_BYTE = 120
+"""In the `-shm` file: https://www.sqlite.org/walformat.html"""
 STALL = 0
 """Instead of a signal: this part of the process hangs, for as long as the test lasts."""
 MID_SWEEP = "in the middle of a sweep"
@@ -194,20 +194,9 @@ class Stage:
         while True:
             member.signal(signal.SIGSTOP)
             until(lambda: is_stopped(member.pid), "the process is stopped")
-            if self._can_be_written():
+            if not holds_write_lock(member.pid, self.url):
                 return
             member.signal(signal.SIGCONT)
-
-    def _can_be_written(self) -> bool:
-        with Plain(self.url) as plain:
-            if plain.is_postgres:
-                return True
-            try:
-                plain.rows("begin immediate")
-                plain.rows("rollback")
-            except (apsw.BusyError, sqlite3.OperationalError):
-                return False
-            return True
 
     def open(self, gate: str) -> None:
         """Let those pass who wait at this gate."""
@@ -264,3 +253,23 @@ def is_stopped(pid: int) -> bool:
     """Has the process been stopped by a signal?"""
     status = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     return status == "T"
+
+
+def holds_write_lock(pid: int, url: str) -> bool:
+    """Does this process hold the lock of SQLite's one writer? PostgreSQL has none."""
+    parts = urlsplit(url)
+    if parts.scheme != "sqlite":
+        return False
+    inode = Path(f"{parts.path.removeprefix('/')}-shm").stat().st_ino
+    return any(
+        kind == "WRITE" and holder == str(pid) and where.endswith(f":{inode}")
+        and int(first) <= WRITE_LOCK_BYTE <= int(last)
+        for _, _, _, kind, holder, where, first, last in _locks()
+        if last != "EOF"
+    )  # fmt: skip
+
+
+def _locks() -> list[list[str]]:
+    """All locks on files; those that somebody waits for have a line of another shape."""
+    lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    return [fields for fields in lines if len(fields) == 8]

@@ -162,6 +162,28 @@ def end_as(job: Running, how: str) -> str:
 
 
 @tasks.task(max_attempts=50)
+def nap(job: Running, seconds: float) -> int:
+    """Take some time, in a thread."""
+    job.lost.wait(seconds)
+    job.check()
+    return job.token
+
+
+@tasks.task(max_attempts=50)
+async def nap_async(job: Running, seconds: float) -> int:
+    """Take some time, on the event loop."""
+    await asyncio.sleep(seconds)
+    return job.token
+
+
+@tasks.task(max_attempts=50, isolation="process")
+def nap_in_child(job: Running, seconds: float) -> int:
+    """Take some time, in a child process."""
+    time.sleep(seconds)
+    return job.token
+
+
+@tasks.task(max_attempts=50)
 def book(job: Running, seconds: float = 0.0) -> None:
     """Write a row into the ledger, in the transaction that completes the job."""
     time.sleep(seconds)

@@ -128,8 +128,7 @@ BUDGETS: Table = {
     "sqlite.heartbeat": _sqlite(4, 1, 1, 10, 2.38, 113),
     "sqlite.peek": _sqlite(3, 0, 0, 7, 0, 91),
     "postgres.enqueue_bulk": _postgres(5.25, 1.25, 2000, 4124, 366_900),
-    # Whom to tell is looked up by the clock: a page more or less.
-    "postgres.enqueue_one": _postgres(3.02, 1.02, 2, 8.7, 510),
+    "postgres.enqueue_one": _postgres(1.02, 1.02, 2, 8.7, 510),
     "postgres.claim": _postgres(2, 2.375, 501, 3542, 59_100),
     "postgres.settle": _postgres(4, 1, 1001, 6988, 221_200),
     "postgres.claim_nothing": _postgres(1, 1, 0, 12.7, 0),
@@ -152,7 +151,7 @@ BUDGETS: Table = {
     "postgres.worker_calls.async": _calls(18, 27, 0, 1.05),
     "postgres.worker_calls.thread": _calls(20, 30, 0, 0.7),
     "sqlite.enqueue_calls.bulk": _calls(11, 19, 0, 0.07),
-    "sqlite.enqueue_calls.one": _calls(75, 63, 4, 0.07),
+    "sqlite.enqueue_calls.one": _calls(76, 63, 4, 0.07),
     "postgres.enqueue_calls.bulk": _calls(14, 24, 0, 0.07),
     "postgres.enqueue_calls.one": _calls(68, 45, 158, 0.35),
 }

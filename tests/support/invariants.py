@@ -394,7 +394,7 @@ def keys_are_unique(books: Books) -> Violations:
         if call.is_known and call.answer is not None:
             alike[key].append((row, call.answer.wall))
     for key, holders in alike.items():
-        holders.sort(key=lambda held: held[0].id)
+        holders.sort(key=lambda held: held[0].created_at)  # ids come in blocks
         for (first, _), (second, there_at) in pairwise(holders):
             if first.finished_at is None or there_at < first.finished_at - SLACK_SECONDS:
                 yield Violation(9, "key held twice", second.id, f"{key.key!r}, also by {first.id}")

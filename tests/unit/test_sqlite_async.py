@@ -74,7 +74,7 @@ def test_one_await_after_the_other_takes_one_thread(url: str) -> None:
         async with open_async_store(url) as store:
             for _ in range(20):
                 await store.enqueue([NewJob(task="t")])
-            assert len(own_threads()) <= 2  # the first may still be on its way back
+            assert len(own_threads()) == 1
 
     asyncio.run(scenario())
 

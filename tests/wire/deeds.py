@@ -94,6 +94,21 @@ class Enqueue(Deed):
         assert {held.id for held in take(far, self.clock.now)} == {first, third}
 
 
+class EnqueueOne(Deed):
+    """A job without a key and without parents is one statement that commits itself."""
+
+    name = "enqueue one"
+
+    def do(self, store: Store) -> list[Enqueued]:
+        return store.enqueue([job()], now=self.clock.now)
+
+    def check(self, answer: list[Enqueued], far: Store) -> None:
+        [added] = answer
+        assert added.created
+        assert self.states() == {added.id: (State.QUEUED, 1)}
+        assert [held.id for held in take(far, self.clock.now)] == [added.id]
+
+
 class EnqueueMany(Deed):
     """A bulk that goes by COPY."""
 
@@ -263,5 +278,15 @@ class Sweep(Deed):
 
 DEEDS: dict[str, type[Deed]] = {
     deed.name: deed
-    for deed in (Connect, Enqueue, EnqueueMany, Claim, Settle, SettleOthers, Extend, Sweep)
+    for deed in (
+        Connect,
+        Enqueue,
+        EnqueueOne,
+        EnqueueMany,
+        Claim,
+        Settle,
+        SettleOthers,
+        Extend,
+        Sweep,
+    )
 }

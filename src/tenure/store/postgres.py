@@ -312,7 +312,7 @@ class Postgres(Session):
             tx.call, tx.repeat, tx.collided = call.name, call.repeat, call.collided
             if mode is Mode.GLANCE and not self._pooler:
                 return await op(tx)
-            if mode is Mode.LONE and not (self._pooler or self._commits_late):
+            if mode is Mode.LONE and not (self._pooler or self._commits_late or call.repeat):
                 return await self._alone(op, tx, call)
             await wire.script(self._begin(mode))
             reads = mode in (Mode.READ, Mode.GLANCE)
@@ -332,11 +332,26 @@ class Postgres(Session):
 
     async def _alone(self, op: Operation[R], tx: PostgresTx, call: "_Call") -> R:
         """Each statement commits itself, which saves the round trips of BEGIN and COMMIT."""
+        tx.news = self._notifier.news()
         try:
-            return await op(tx)
+            answer = await op(tx)
         except psycopg.Error as error:
-            call.repeat = call.repeat or _is_unanswered(error)
+            call.repeat = _is_unanswered(error)
             raise
+        await self._tell(tx)
+        return answer
+
+    async def _tell(self, tx: PostgresTx) -> None:
+        """Wake whoever waits for what was committed already. It lands, whatever comes of this."""
+        notice = None if tx.news is None else tx.news.take()
+        if notice is None:
+            return
+        try:
+            await tx.fetch("notify", **notice.params)
+            self._notifier.note_told(notice)
+        except psycopg.Error as error:
+            if not _is_outage(error):
+                self._notifier.fall_silent()
 
     async def _commit(self, wire: Wire, news: News | None, call: "_Call") -> None:
         """COMMIT and, in the same round trip, wake whoever waits for what it brings."""

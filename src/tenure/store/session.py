@@ -38,7 +38,8 @@ class Mode(Enum):
     WRITE = auto()
     """Survives power loss once it has answered."""
     LONE = auto()
-    """The same for an operation of one statement, or of several that may each land alone."""
+    """The same for an operation of one statement, or of several that may each land alone. One that
+    got no answer is repeated in a transaction that can be undone."""
     BEAT = auto()
     """A heartbeat or a progress report: may be forgotten by a crash of the database."""
 
@@ -205,9 +206,9 @@ class Scope:
         """Run `op` in a transaction that knows the tenant."""
         return await self.session.transact(lambda tx: op(self.enter(tx)), mode)
 
-    async def transact_joint(self, op: Joint[R]) -> R:
+    async def transact_joint(self, op: Joint[R], mode: Mode = Mode.WRITE) -> R:
         """Run `op` in a transaction, with those of others where that is faster."""
-        return await self.session.transact(op)
+        return await self.session.transact(op, mode)
 
     async def borrow(self, connection: object) -> Tx:
         """The caller's own open transaction, which knows the tenant."""

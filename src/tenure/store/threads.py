@@ -1,8 +1,8 @@
 """Where an async store's SQLite operations run, so that they do not block the event loop.
 
 Several threads may write: they wait for each other, and share commits. One reads, as there is one
-reading connection, and never behind those that write. Threads start on demand; a fork has none, and
-starts its own.
+reading connection, and never behind those that write. One writes what event loops have gathered.
+Threads start on demand; a fork has none, and starts its own.
 
 What the tasks of an event loop enqueue goes to a thread together. A `Gathering` collects for one
 turn of the loop, or for as long as the ones before are being written. Then all of them take one
@@ -20,13 +20,13 @@ from contextlib import suppress
 from typing import Any, Literal, Protocol
 
 from tenure.errors import InvalidInput
-from tenure.store.session import Joint, Operation, R, Scope
+from tenure.store.session import Joint, Mode, Operation, R, Scope
 from tenure.store.turns import Outcome
 
 WRITING_THREADS = 32
 GATHERING_LIMIT = 1000
 
-Line = Literal["writing", "reading"]
+Line = Literal["writing", "reading", "gathering"]
 
 
 class Writer(Protocol):
@@ -50,6 +50,7 @@ class Threads:
         self._pools: dict[Line, ThreadPoolExecutor] = {
             "writing": ThreadPoolExecutor(self._most, thread_name_prefix="tenure-sqlite"),
             "reading": ThreadPoolExecutor(1, thread_name_prefix="tenure-sqlite-read"),
+            "gathering": ThreadPoolExecutor(1, thread_name_prefix="tenure-sqlite-gather"),
         }
 
     def of(self, line: Line) -> ThreadPoolExecutor | None:
@@ -88,7 +89,7 @@ class GatheringScope(Scope):
         super().__init__(scope.session, scope.tenant, suspends=True)
         self._threads = threads
 
-    async def transact_joint(self, op: Joint[R]) -> R:
+    async def transact_joint(self, op: Joint[R], mode: Mode = Mode.WRITE) -> R:  # noqa: ARG002
         answer: R = await self._threads.gathering().add(op)
         return answer
 
@@ -120,7 +121,7 @@ class Gathering:
     def send(self) -> None:
         """Have a thread write all that wait."""
         try:
-            pool = self._threads.of("writing")
+            pool = self._threads.of("gathering")
             if pool is None:
                 raise InvalidInput("this store is closed; open another one")
             pool.submit(self._write)

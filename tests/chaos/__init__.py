@@ -1,0 +1,1 @@
+"""Chaos: producers and workers on one database, disturbed at random, and every invariant after."""
