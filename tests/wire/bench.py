@@ -11,7 +11,7 @@ from tenure.store.postgres import Postgres
 from tests.faults.conftest import check_transactions
 from tests.support.audit import check as check_rows
 from tests.support.plain import Plain, Row
-from tests.support.proxy import Fault, Proxy, Side
+from tests.support.proxy import SIDES, Fault, Proxy, Side, Way
 from tests.support.stores import Clock, open_face
 from tests.wire.deeds import Deed
 
@@ -81,6 +81,16 @@ class Bench:
             deed.check(answer, store)
         self.forget()
         return kinds
+
+    def faults(self, kind: type[Deed], *ways: Way, again: bool = False) -> list[Fault]:
+        """Every fault of these ways that a deed can meet."""
+        kinds = self.listen(kind)
+        return [
+            Fault(side, number, way, again)
+            for side in SIDES
+            for number in worth_a_fault(kinds[side])
+            for way in ways
+        ]
 
     def do(
         self, kind: type[Deed], fault: Fault | None, *, silence_seconds: float | None = None

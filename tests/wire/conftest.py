@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from tests.support.postgres import Server, database_name
-from tests.support.proxy import Proxy
+from tests.support.proxy import Fault, Proxy
 from tests.wire.bench import Bench
 
-TURNS = 8
-
-
-class Share(Protocol):
-    """Chooses some of the messages of an operation."""
-
-    def __call__(self, numbers: Iterable[int], rarer: int = 1) -> list[int]: ...
+TURN = 9
+Share = Callable[[Sequence[Fault], int], list[Fault]]
 
 
 @pytest.fixture(params=["postgres-sync", "postgres-async"])
@@ -28,15 +22,14 @@ def colour(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def share(request: pytest.FixtureRequest, colour: str) -> Share:
-    """Which messages are this test's to hurt: all with --whole, else every eighth or so.
+    """Which of the faults are to strike: all with --whole, else every ninth, or fewer still.
 
-    The tests of one deed take turns, so that they do not all hurt the same ones.
+    The two colours take other ones.
     """
     if request.config.getoption("--whole"):
-        return lambda numbers, rarer=1: list(numbers)  # noqa: ARG005 - all of them
-    way = request.node.callspec.params.get("way", "")
-    turn = 4 * (colour == "postgres-sync") + 2 * (way == "before")
-    return lambda numbers, rarer=1: list(numbers)[turn :: TURNS * rarer] or list(numbers)[-1:]
+        return lambda faults, _: list(faults)
+    first = 4 * (colour == "postgres-sync")
+    return lambda faults, rarer: list(faults)[first :: TURN * rarer]
 
 
 @pytest.fixture

@@ -13,57 +13,44 @@ from typing import Any
 import pytest
 
 from tenure.errors import OutcomeUnknown, StoreUnavailable
-from tests.support.proxy import SIDES, Fault, Side, Way
-from tests.wire.bench import Bench, worth_a_fault
+from tests.support.proxy import Fault
+from tests.wire.bench import Bench
 from tests.wire.conftest import Share
 from tests.wire.deeds import DEEDS
 
 pytestmark = pytest.mark.slow
 
-FEWEST = 5
-"""Every deed has more messages than this."""
+FEWEST = 50
+"""Every deed has more places for a cut than this."""
 IN_STEPS = {"claim", "sweep"}
 """Several transactions: when one of them is never answered, earlier ones are kept."""
 
 NOTHING = object()
 
 every_deed = pytest.mark.parametrize("name", DEEDS)
-every_side = pytest.mark.parametrize("side", SIDES)
-every_way = pytest.mark.parametrize("way", ["before", "after"])
 
 
-@every_way
-@every_side
 @every_deed
-def test_every_message_is_cut_once(
-    bench: Bench, share: Share, name: str, side: Side, way: Way
-) -> None:
-    kinds = bench.listen(DEEDS[name])[side]
-    numbers = list(worth_a_fault(kinds))
-    assert len(numbers) > FEWEST
-    for number in share(numbers):
-        fault = Fault(side, number, way)
+def test_every_message_is_cut_once(bench: Bench, share: Share, name: str) -> None:
+    faults = bench.faults(DEEDS[name], "before", "after")
+    assert len(faults) > FEWEST
+    for fault in share(faults, 1):
         try:
             bench.do(DEEDS[name], fault)
             assert fault.times == 1
         except BaseException as error:
-            error.add_note(f"{name}: cut {way} message {number} of the {side}: {kinds}")
+            error.add_note(f"{name}: {fault}")
             raise
 
 
-@every_way
-@every_side
 @every_deed
-def test_who_is_cut_every_time_is_told_the_truth(
-    bench: Bench, share: Share, name: str, side: Side, way: Way
-) -> None:
+def test_who_is_cut_every_time_is_told_the_truth(bench: Bench, share: Share, name: str) -> None:
     """`StoreUnavailable` means that nothing was kept. Only `OutcomeUnknown` leaves it open."""
-    kinds = bench.listen(DEEDS[name])[side]
-    for number in share(worth_a_fault(kinds), rarer=2):
+    for fault in share(bench.faults(DEEDS[name], "before", "after", again=True), 3):
         try:
-            cut_every_time(bench, name, Fault(side, number, way, again=True))
+            cut_every_time(bench, name, fault)
         except BaseException as error:
-            error.add_note(f"{name}: always cut {way} message {number} of the {side}: {kinds}")
+            error.add_note(f"{name}: {fault}")
             raise
 
 
