@@ -8,7 +8,7 @@ STEPS ?= $(or $(TENURE_STEPS),2000)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format quick test rules explore chaos bench docs clean
+.PHONY: help setup demo check format quick test wire rules explore chaos bench docs clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,10 @@ quick: $(READY) ## the inner loop: tests not marked slow, below 2 minutes (ARGS=
 
 test: $(READY) ## every test, part by part, with the time of each part (ARGS="unit model" to choose)
 	@$(PY) scripts/test.py $(ARGS)
+
+wire: $(READY) ## cut the wire at every message, run the contract through PgBouncer, lose a primary: 10 minutes
+	@$(PY) -m pytest -n 2 --whole tests/wire $(ARGS)
+	@$(PY) -m pytest -n 2 --whole --pooler tests/contract $(ARGS)
 
 rules: $(READY) ## take each marked rule out of a copy of the code and see its test fail (ARGS="read-back")
 	@$(PY) scripts/take_out_rules.py $(ARGS)

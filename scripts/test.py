@@ -55,6 +55,8 @@ NAMED = (
     Part("model", ("tests/model",)),
     Part("processes", ("tests/processes",)),
     Part("faults", ("tests/faults",)),
+    Part("wire", ("tests/wire",)),
+    Part("pooler", ("tests/contract",), ("-n", "2", "--pooler")),
     Part("plans", ("tests/plans",)),
     Part("guard", ("tests/guard",)),
     Part("docs", ("tests/docs",)),

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from tenure.store import Store
+from tests.support.pgbouncer import Bouncer
 from tests.support.postgres import Server
 from tests.support.stores import STYLES, Clock, open_face, url_of
+
+ASYNC = {"postgres-async", "psycopg-async"}
+POOLED = {"postgres-sync", "psycopg", *ASYNC}
 
 # A busy machine is not a failing test.
 settings.register_profile("tenure", deadline=None)
@@ -26,6 +31,37 @@ settings.load_profile("tenure")
 # inherit that: programs whose interruption is tested. What is handled here, they do not inherit.
 if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`make test` takes a share of what has thousands of cases; other verbs take all of them."""
+    parser.addoption("--whole", action="store_true", help="every case, not a share of them")
+    parser.addoption(
+        "--pooler",
+        action="store_true",
+        help="only PostgreSQL, through PgBouncer: ?pooler=transaction",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With --pooler, what does not go through it is left out."""
+    if not config.getoption("--pooler"):
+        return
+    whole = config.getoption("--whole")
+    kept = [item for item in items if goes_through_pooler(item, whole=whole)]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
+
+
+def goes_through_pooler(item: pytest.Item, *, whole: bool) -> bool:
+    """Is this a test on PostgreSQL? For a share of them: in one colour, and every third."""
+    params = getattr(item, "callspec", None)
+    if params is None or "reach" not in getattr(item, "fixturenames", ()):
+        return False
+    styles = {str(value) for value in params.params.values()} & POOLED
+    if whole or not styles:
+        return bool(styles)
+    return not styles & ASYNC and zlib.crc32(item.nodeid.encode()) % 3 == 0
 
 
 def migrate(url: str) -> None:
@@ -70,6 +106,16 @@ def pg_migrated_url(pg_server: Server, pg_template: str) -> Iterator[str]:
     pg_server.drop_database(url)
 
 
+@pytest.fixture(scope="session")
+def reach(request: pytest.FixtureRequest) -> Iterator[Callable[[str], str]]:
+    """How a store reaches a database of the server: directly or, with --pooler, by PgBouncer."""
+    if request.config.getoption("--pooler"):
+        with Bouncer(request.getfixturevalue("pg_server")) as bouncer:
+            yield bouncer.url
+    else:
+        yield str
+
+
 @pytest.fixture(params=STYLES)
 def style(request: pytest.FixtureRequest) -> str:
     """The store and calling style under test; a test that asks for it runs once per style."""
@@ -77,9 +123,13 @@ def style(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def store_url(style: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+def store_url(
+    style: str, tmp_path: Path, request: pytest.FixtureRequest, reach: Callable[[str], str]
+) -> str:
     """The address of a fresh, migrated store of this style."""
-    pg_url = request.getfixturevalue("pg_migrated_url") if style.startswith("postgres") else None
+    pg_url = None
+    if style.startswith("postgres"):
+        pg_url = reach(request.getfixturevalue("pg_migrated_url"))
     return url_of(style, str(tmp_path / "jobs.db"), pg_url)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +19,7 @@ from tenure.job import Json, State, Unique
 from tenure.lifecycle import fail, retry, succeed
 from tenure.store import LANDED, Store, open_async_store, open_store
 from tests.support.audit import audit
+from tests.support.plain import drivers_url
 from tests.support.stores import Clock, Face, open_face
 from tests.support.work import ERROR, add, ids_of, job, settle, take, take_one
 
@@ -64,7 +65,9 @@ class User:
 
 
 @pytest.fixture(params=COLOURS)
-def user(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[User]:
+def user(
+    request: pytest.FixtureRequest, tmp_path: Path, reach: Callable[[str], str]
+) -> Iterator[User]:
     """The same user on both databases, in both colours."""
     colour = str(request.param)
     if colour.startswith("sqlite3"):
@@ -72,13 +75,13 @@ def user(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[User]:
         url = f"sqlite:///{path}?driver=sqlite3&allow_affected_sqlite=1"
         connection: Any = sqlite3.connect(path, isolation_level=None)
     else:
-        url = request.getfixturevalue("pg_migrated_url")
+        url = reach(request.getfixturevalue("pg_migrated_url"))
         connection = None
     store = open_face("async" if colour.endswith("async") else "sync", url)
     if colour == "psycopg":
-        connection = psycopg.connect(url)
+        connection = psycopg.connect(drivers_url(url), prepare_threshold=None)
     elif colour == "psycopg-async":
-        connecting = psycopg.AsyncConnection.connect(url)
+        connecting = psycopg.AsyncConnection.connect(drivers_url(url), prepare_threshold=None)
         connection = cast(Face, store).loop.run_until_complete(connecting)
     someone = User(store, connection)
     someone._do("execute", "create table payment (n integer)")

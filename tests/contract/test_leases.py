@@ -12,7 +12,7 @@ from tenure.errors import InvalidInput
 from tenure.job import Beat, State
 from tenure.lifecycle import release, succeed
 from tenure.store import LANDED, STALE, Store, Swept
-from tests.support.plain import Plain
+from tests.support.plain import Plain, drivers_url
 from tests.support.stores import Clock, open_face
 from tests.support.work import add, add_many, ids_of, settle, take, take_one
 
@@ -204,7 +204,7 @@ def test_what_somebody_locks_stays_on_its_lease_and_is_not_charged_for_being_lef
         pytest.skip("SQLite has one writer; nothing is locked while it sweeps")
     ids = add_many(store, clock.now, 3)
     take(store, clock.now)
-    with psycopg.connect(store_url) as somebody:
+    with psycopg.connect(drivers_url(store_url)) as somebody:
         somebody.execute(f"select from tenure.job where id = {ids[1]} for update")
         assert store.sweep(now=clock.advance(30)) == Swept(requeued=2)
         assert store.get(ids[1]).state is State.RUNNING

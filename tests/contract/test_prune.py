@@ -11,7 +11,7 @@ from tenure.codec import encode
 from tenure.job import NewStep, State, Unique, Until
 from tenure.lifecycle import abort, fail, retry, skip, succeed
 from tenure.store import Store
-from tests.support.plain import Plain
+from tests.support.plain import Plain, drivers_url
 from tests.support.stores import Clock
 from tests.support.work import ERROR, add, add_many, job, run, settle, take, take_one
 
@@ -239,7 +239,7 @@ def test_a_day_that_somebody_reads_is_dropped_another_time(
     now = make_day(days, 33)
     id = add(store, now)
     run(store, now, lambda job: fail(job, ERROR))
-    with psycopg.connect(store_url) as reader:
+    with psycopg.connect(drivers_url(store_url)) as reader:
         reader.execute("select count(*) from tenure.history")
         store.prune()
         assert day(-33) in partitions(days)

@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import apsw
 
+from tenure.store.api import without
 from tenure.store.statements import qualify
 
 Row = tuple[Any, ...]
@@ -43,6 +44,11 @@ TABLES = (
 )
 
 
+def drivers_url(url: str) -> str:
+    """The URL of a store on PostgreSQL as a driver understands it."""
+    return without(url, ("schema", "pooler", "notify"))
+
+
 class Plain:
     """A connection of its own; every statement is its own transaction."""
 
@@ -53,7 +59,10 @@ class Plain:
         if self.is_postgres:
             import psycopg  # the demo looks at SQLite through this, where psycopg may be missing
 
-            self._connection = psycopg.connect(url, autocommit=True)
+            # Nothing is prepared: there may be a pooler in between.
+            self._connection = psycopg.connect(
+                drivers_url(url), autocommit=True, prepare_threshold=None
+            )
         elif parse_qs(parts.query).get("driver") == ["sqlite3"]:
             self._connection = sqlite3.connect(
                 parts.path.removeprefix("/"), isolation_level=None, check_same_thread=False

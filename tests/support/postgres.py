@@ -16,6 +16,7 @@ import itertools
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -182,6 +183,17 @@ class Server:
             raise ServerError(f"did not stop ({mode}):\n{self.log_tail()}") from None
         self._release_watchdog()
 
+    def kill(self) -> None:
+        """SIGKILL for every process of the server, and return when all are gone."""
+        if self._watchdog is None:
+            return
+        first = self.postmaster_pid
+        for pid in (first, *children_of(first)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._watchdog.wait(STOP_SECONDS)
+        self._release_watchdog()
+
     def restart(self, mode: Mode = "fast") -> None:
         """Stop in the given mode and start again at the same address.
 
@@ -315,6 +327,17 @@ def make_directory(parent: Path, account: pwd.struct_passwd | None) -> Path:
     if account is not None:
         os.chown(directory, account.pw_uid, account.pw_gid)
     return directory
+
+
+def children_of(parent: int) -> list[int]:
+    """The processes that this one has started."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            after_name = status.read_text().rpartition(")")[2].split()
+            if int(after_name[1]) == parent:
+                found.append(int(status.parent.name))
+    return found
 
 
 def free_port() -> int:

@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback between a store and PostgreSQL, to cut connections at a chosen message.
+"""A TCP proxy on loopback between a store and PostgreSQL, to hurt connections at a chosen message.
 
     with Proxy(server.port) as proxy:
         store = open_store(proxy.url("postgres"))
@@ -6,9 +6,11 @@
         store.enqueue([...])        # its COMMIT reaches the server, the answer never comes back
         assert cut.done
 
-It reads enough of the protocol to know where a client's message ends, which statements ran in the
-transaction, and where the server's answer to a COMMIT is complete. A connection that is cut because
-its COMMIT landed is cut only after the server has answered, so "landed" is certain, not likely.
+        fault = proxy.order(Fault("server", 3, "before"))   # the server's third message from now on
+
+It reads the frames of protocol 3 in both directions, and enough of their contents to know which
+statements ran in a transaction. A client learns that it was cut only when the server has ended that
+session: whatever had reached the server is done by then, so "landed" is certain, not likely.
 """
 
 from __future__ import annotations
@@ -16,17 +18,21 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
+
+Side = Literal["client", "server"]
+Way = Literal["before", "after", "swallow"]
 
 LOOPBACK = "127.0.0.1"
 CHUNK_BYTES = 1 << 16
 # Codes in the place of a protocol version: a request for encryption, answered by one byte.
 ENCRYPTION_REQUESTS = (80877103, 80877104)
-READY_FOR_QUERY = b"Z"
+SIDES: tuple[Side, ...] = ("client", "server")
 
 
 @dataclass
@@ -51,17 +57,39 @@ class Cut:
         self._done.set()
 
 
+@dataclass
+class Fault:
+    """One order about message `number` of one side, counted from the order on, on each connection.
+
+    `before`: the message is not passed on, and the connection ends. `after`: it is the last one to
+    be passed on. `swallow`: neither it nor any later one of that side is, and nothing is closed.
+    `again`: not once, but on every connection.
+    """
+
+    side: Side
+    number: int
+    way: Way
+    again: bool = False
+    times: int = 0
+    """How often it has struck."""
+
+
 class Link:
     """One client's connection and its connection to the server."""
 
     def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
         self._proxy = proxy
-        self._client = client
-        self._server = server
+        self._ends = {"client": client, "server": server}
         self._statements: dict[bytes, str] = {}
         self._started = False
+        self._bare_bytes = 0
+        """So many answers of a single byte are owed, without a frame."""
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._swallowed: set[Side] = set()
         self._cut: Cut | None = None
-        self._may_cut = threading.Event()
+        self.passed: dict[Side, str] = {"client": "", "server": ""}
+        """The kinds of the messages that were passed on since the last order; ^ is the first."""
         self.said: list[str] = []
         """Every statement in order, for tests that look at what was sent on which connection."""
         self.transaction: list[str] = []
@@ -69,60 +97,93 @@ class Link:
 
     def run(self) -> None:
         """Pump both ways until either side is gone."""
-        answers = threading.Thread(target=self._pump_answers, daemon=True)
+        answers = threading.Thread(target=self._pump, args=("server",), daemon=True)
         answers.start()
-        with suppress(OSError):
-            self._pump_messages()
-        if self._may_cut.is_set():  # the server owes an answer: the other thread waits for it
-            answers.join(10)
-        self.close()
+        self._pump("client")
         answers.join(10)
 
     def close(self) -> None:
-        """Cut both sides."""
-        for end in (self._client, self._server):
+        """Cut both sides, now."""
+        for end in self._ends.values():
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
 
-    def _pump_messages(self) -> None:
-        pending = b""
-        while data := self._client.recv(CHUNK_BYTES):
-            self._proxy.wait_for_thaw()
+    def _end(self, cut: Cut | None = None) -> None:
+        """Pass nothing on any more. The server learns of it at once, the client afterwards."""
+        self._is_over = True
+        self._cut = cut
+        with suppress(OSError):
+            self._ends["server"].shutdown(socket.SHUT_WR)
+
+    def _pump(self, side: Side) -> None:
+        """Pass on what one side sends. The server's pump is the last to leave."""
+        with suppress(OSError):
+            for message in self._messages(side):
+                self._proxy.wait_for_thaw()
+                with self._lock:
+                    if not self._is_over:
+                        self._pass_on(side, message)
+        if side == "client":
+            with self._lock:
+                if not self._is_over:
+                    self._end()
+            return
+        self.close()
+        if self._cut is not None:
+            self._cut.mark()
+
+    def _messages(self, side: Side) -> Iterator[bytes]:
+        """What one side sends, frame by frame."""
+        pending = bytearray()
+        while data := self._ends[side].recv(CHUNK_BYTES):
             pending += data
-            while message := self._first_message(pending):
-                pending = pending[len(message) :]
-                if not self._pass_on(message):
-                    return
+            while (length := self._frame(side, pending)) is not None:
+                yield bytes(pending[:length])
+                del pending[:length]
 
-    def _first_message(self, data: bytes) -> bytes:
-        """The first complete message of what has arrived, or nothing yet."""
-        prefix = 1 if self._started else 0
+    def _frame(self, side: Side, data: bytearray) -> int | None:
+        """The length of the first message of what has arrived; None: it is not complete yet."""
+        if side == "server" and self._bare_bytes and data:
+            self._bare_bytes -= 1
+            return 1
+        prefix = 1 if side == "server" or self._started else 0
         if len(data) < prefix + 4:
-            return b""
+            return None
         (length,) = struct.unpack_from("!I", data, prefix)
-        return data[: prefix + length] if len(data) >= prefix + length else b""
+        return prefix + length if len(data) >= prefix + length else None
 
-    def _pass_on(self, message: bytes) -> bool:
-        """Send a message to the server; False when the connection ends here."""
+    def _pass_on(self, side: Side, message: bytes) -> None:
+        """Send a message to the other side, or do to it what was ordered."""
+        kind = self._note(message) if side == "client" else message[:1].decode("latin-1")
+        cut = self._ordered_cut(message) if side == "client" else None
+        way = self._proxy.strike(side, len(self.passed[side]) + 1)
+        if side in self._swallowed or way == "swallow":
+            self._swallowed.add(side)
+            return
+        if way == "before" or (cut is not None and not cut.landed):
+            self._end(cut)
+            return
+        self.passed[side] += kind
+        self._send("server" if side == "client" else "client", message)
+        if way == "after" or cut is not None:
+            self._end(cut)
+
+    def _send(self, to: Side, message: bytes) -> None:
+        proxy = self._proxy
+        if proxy.slow_seconds:
+            time.sleep(proxy.slow_seconds)
+        step = 1 if proxy.split else len(message)
+        for start in range(0, len(message), step):
+            self._ends[to].sendall(message[start : start + step])
+
+    def _note(self, message: bytes) -> str:
+        """Read a message of the client; answers its kind."""
         if not self._started:
             (code,) = struct.unpack_from("!I", message, 4)
             self._started = code not in ENCRYPTION_REQUESTS
-        else:
-            self._note(message)
-            if (cut := self._ordered_cut(message)) is not None:
-                if not cut.landed:
-                    self.close()
-                    cut.mark()
-                    return False
-                self._cut = cut
-                self._may_cut.set()
-                self._server.sendall(message)
-                return False
-        self._server.sendall(message)
-        return True
-
-    def _note(self, message: bytes) -> None:
+            self._bare_bytes += not self._started
+            return "^"
         kind, body = message[:1], message[5:]
         match kind:
             case b"Q":
@@ -133,6 +194,7 @@ class Link:
             case b"B":
                 _, name, *_ = body.split(b"\0")
                 self._say(self._statements[name])
+        return kind.decode("latin-1")
 
     def _say(self, statement: str) -> None:
         if statement.startswith("begin"):
@@ -151,27 +213,13 @@ class Link:
             self._is_open = False
         return self._proxy.take_order(self.transaction) if commits else None
 
-    def _pump_answers(self) -> None:
-        with suppress(OSError):
-            while data := self._server.recv(CHUNK_BYTES):
-                self._proxy.wait_for_thaw()
-                if self._may_cut.is_set():
-                    # The last message of an answer is six bytes long: Z, its length, the status.
-                    if data[-6:-5] == READY_FOR_QUERY:
-                        assert self._cut is not None
-                        self.close()
-                        self._cut.mark()
-                        return
-                    continue
-                self._client.sendall(data)
-        self.close()
-
 
 class Proxy:
     """Listens on a free port of 127.0.0.1 and passes everything on, until told to be unkind."""
 
     def __init__(self, server_port: int) -> None:
-        self._server_port = server_port
+        self.server_port = server_port
+        """Where new connections go; may be changed at any time."""
         self._listener = socket.create_server((LOOPBACK, 0))
         self.port = int(self._listener.getsockname()[1])
         self._open = threading.Event()
@@ -180,7 +228,12 @@ class Proxy:
         self._flowing.set()
         self.held_back = 0
         """How often something came while everything was frozen."""
+        self.split = False
+        """Send each byte by itself."""
+        self.slow_seconds = 0.0
+        """Keep each message for so long."""
         self._orders: list[Cut] = []
+        self._fault: Fault | None = None
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self.links: list[Link] = []
@@ -233,6 +286,25 @@ class Proxy:
                     return order
         return None
 
+    def order(self, fault: Fault | None) -> Fault | None:
+        """Let this happen, instead of what was ordered before; None: nothing any more."""
+        with self._lock:
+            for link in self.links:
+                link.passed = {"client": "", "server": ""}
+            self._fault = fault
+        return fault
+
+    def strike(self, side: Side, number: int) -> Way | None:
+        """Called by the links for each message: what is to become of it."""
+        with self._lock:
+            fault = self._fault
+            if fault is None or (fault.side, fault.number) != (side, number):
+                return None
+            fault.times += 1
+            if not fault.again:
+                self._fault = None
+            return fault.way
+
     def hold_new(self) -> None:
         """Let new clients connect, and keep them waiting."""
         self._open.clear()
@@ -277,14 +349,11 @@ class Proxy:
     def _serve(self, client: socket.socket) -> None:
         self._open.wait()
         try:
-            server = socket.create_connection((LOOPBACK, self._server_port))
+            server = socket.create_connection((LOOPBACK, self.server_port))
         except OSError:  # the server is down: so are we
             client.close()
             return
-        for end in (
-            client,
-            server,
-        ):  # messages are sent one by one: do not wait for acknowledgement
+        for end in (client, server):  # each message is sent at once
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         link = Link(self, client, server)
         self.links.append(link)

@@ -3,6 +3,7 @@
 An operation that fails because of a deadlock or a serialization conflict runs again. One that loses
 its connection runs again on a new one until `give_up_seconds` are over; `tx.repeat` then tells it
 that its first COMMIT may have landed. A COMMIT is never sent on another connection than its BEGIN.
+A connection on which no answer comes counts as lost.
 
 Hot-path plans must not depend on statistics: a plan prepared while the tables were empty would scan
 them for ever. Our own connections therefore plan without sequential scans, hash and merge joins.
@@ -81,6 +82,8 @@ _PLANNER = {
 }
 _LOCK_SECONDS = 5.0
 _GATE_SECONDS = 5
+_READ_SECONDS = 60.0
+"""So much longer may the server think about what only reads: somebody may count millions."""
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _BETWEEN = "\x1e"
 """Between the names of a line: see `succeed`. No name has it: it is not printable."""
@@ -295,6 +298,9 @@ class Postgres(Session):
         self._schema = schema
         self._sql = statements("postgres", schema)
         self._give_up_seconds = give_up_seconds
+        # Longer than anybody waits for a lock, so that the server is the first to give up.
+        self.silence_seconds = give_up_seconds + _LOCK_SECONDS
+        self.read_silence_seconds = self.silence_seconds + _READ_SECONDS
         self._pooler = transaction_pooler
         self._notifier = Notifier(self._sql["notify"][0], on=notify)
         self._closed = False
@@ -352,6 +358,9 @@ class Postgres(Session):
     async def _attempt(self, op: Operation[R], mode: Mode, deadline: float, call: "_Call") -> R:
         wire = await self._acquire(deadline)
         try:
+            wire.allow_silence(
+                self.read_silence_seconds if mode is Mode.READ else self.silence_seconds
+            )
             tx = PostgresTx(wire, self._sql, self.floors, prepare=not self._pooler)
             tx.call, tx.repeat, tx.collided = call.name, call.repeat, call.collided
             tx.gates = self.gates
@@ -525,6 +534,7 @@ class Postgres(Session):
     async def _connect_checked(self, deadline: float) -> Wire:
         """A connection to a server that has our schema. Ids and floors of another are forgotten."""
         wire = await self._connect(deadline)
+        wire.allow_silence(self.silence_seconds)
         self.floors.reset()
         self.gates.there = None
         self._ids.clear()

@@ -4,7 +4,8 @@ A `Wire` runs statements. `Blocking` wraps psycopg's sync connection in coroutin
 suspend; `Suspending` awaits its async one. Everything above is written once.
 
 A connection may be the caller's, with a row factory and a cursor class of its own; ours are made by
-hand.
+hand. Ours also give up on a server that says nothing for too long: TCP notices when the other host
+is gone, not when a proxy or a server that hangs keeps the connection open.
 """
 
 import asyncio
@@ -12,12 +13,15 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
+from psycopg.abc import PQGen
 from psycopg.rows import tuple_row
 
 from tenure.store.session import Row
+
+RV = TypeVar("RV")
 
 
 class Wire(ABC):
@@ -48,6 +52,9 @@ class Wire(ABC):
     @abstractmethod
     def idle(self) -> bool:
         """True when no transaction is open."""
+
+    def allow_silence(self, seconds: float | None) -> None:  # noqa: B027 - a caller's has no limit
+        """From now on give up when the server says nothing for so long; None: wait for ever."""
 
     def original(self, error: psycopg.Error) -> Exception:
         """The error as the driver raised it."""
@@ -86,6 +93,46 @@ def as_psycopg(error: Exception, sqlstate: str | None) -> psycopg.Error:
     return same
 
 
+def _bounded(gen: PQGen[RV], seconds: float | None) -> PQGen[RV]:
+    """The same, ended by an error when nothing came for so long. psycopg looks up ten times a
+    second while it waits; to cancel a statement would be to wait for the silent one again."""
+    if seconds is None:
+        return (yield from gen)
+    quiet_since: float | None = None
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if ready:
+                quiet_since = None
+            elif quiet_since is None:
+                quiet_since = time.monotonic()
+            elif time.monotonic() - quiet_since > seconds:
+                raise psycopg.OperationalError(f"no answer for {seconds:g} s")
+            wanted = gen.send(ready)
+    except StopIteration as done:
+        answer: RV = done.value
+        return answer
+
+
+class OurConnection(psycopg.Connection[Row]):
+    """psycopg's, with a limit to the silence of the server."""
+
+    silence_seconds: float | None = None
+
+    def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
+        return super().wait(_bounded(gen, self.silence_seconds), *args, **kwargs)
+
+
+class OurAsyncConnection(psycopg.AsyncConnection[Row]):
+    """The same in the other colour."""
+
+    silence_seconds: float | None = None
+
+    async def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
+        return await super().wait(_bounded(gen, self.silence_seconds), *args, **kwargs)
+
+
 class Blocking(Wire):
     """psycopg's sync connection."""
 
@@ -108,6 +155,10 @@ class Blocking(Wire):
 
     async def close(self) -> None:
         self.connection.close()
+
+    def allow_silence(self, seconds: float | None) -> None:
+        if isinstance(self.connection, OurConnection):
+            self.connection.silence_seconds = seconds
 
     @property
     def broken(self) -> bool:
@@ -140,6 +191,10 @@ class Suspending(Wire):
 
     async def close(self) -> None:
         await self.connection.close()
+
+    def allow_silence(self, seconds: float | None) -> None:
+        if isinstance(self.connection, OurAsyncConnection):
+            self.connection.silence_seconds = seconds
 
     @property
     def broken(self) -> bool:
@@ -181,7 +236,7 @@ class BlockingColour(Colour):
         self._places = threading.BoundedSemaphore(places)
 
     async def connect(self, **params: Any) -> Wire:
-        return Blocking(psycopg.connect(**params))
+        return Blocking(OurConnection.connect(**params))
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -200,7 +255,7 @@ class SuspendingColour(Colour):
         self._places = asyncio.BoundedSemaphore(places)
 
     async def connect(self, **params: Any) -> Wire:
-        return Suspending(await psycopg.AsyncConnection.connect(**params))
+        return Suspending(await OurAsyncConnection.connect(**params))
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -1,0 +1,292 @@
+"""The operations that are cut, each with its scene and with what must be true afterwards.
+
+A deed is one call of a store. Its scene is laid by a store that no fault reaches. Its check knows
+what an undisturbed call answers and leaves behind, and accepts nothing else, except where it says.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+from msgspec.json import decode
+
+from tenure import lifecycle
+from tenure.codec import encode
+from tenure.job import Claimed, Enqueued, Lease, State, Unique
+from tenure.store import LANDED, Store
+from tenure.store.sweep import Swept
+from tests.support.plain import Plain
+from tests.support.stores import Clock
+from tests.support.work import ERROR, add, add_many, job, settle, take, take_one
+
+WORKER = "w1"
+BULK = 120  # goes by COPY
+
+
+class Deed(ABC):
+    """One call; a new object for each time it is made."""
+
+    name: ClassVar[str]
+    is_cold: ClassVar[bool] = False
+    """Its first message is that of a connect; otherwise the connection is there already."""
+
+    def __init__(self, near: Store, plain: Plain, clock: Clock) -> None:
+        self.near = near
+        self.plain = plain
+        self.clock = clock
+        self.lay()
+
+    def lay(self) -> None:  # noqa: B027 - some need no scene
+        """Lay the scene."""
+
+    @abstractmethod
+    def do(self, store: Store) -> Any:
+        """Make the call."""
+
+    @abstractmethod
+    def check(self, answer: Any, far: Store) -> None:
+        """The answer and the rows agree, and are what they should be."""
+
+    def states(self) -> dict[int, tuple[State, int]]:
+        """Every job there is, with its state and token."""
+        found = self.near.list_jobs(limit=1000).jobs
+        return {each.id: (each.state, self.near.get(each.id).token) for each in found}
+
+
+class Connect(Deed):
+    """A first look: the handshake, the look at the schema, a statement that reads."""
+
+    name = "connect"
+    is_cold = True
+
+    def lay(self) -> None:
+        self.near.pause("b", now=self.clock.now)
+
+    def do(self, store: Store) -> Any:
+        return store.paused_queues()
+
+    def check(self, answer: Any, far: Store) -> None:
+        assert answer == far.paused_queues() == self.near.paused_queues()
+        assert len(answer) == 1
+
+
+class Enqueue(Deed):
+    """Four jobs in one call, two of them with the same key."""
+
+    name = "enqueue"
+
+    def do(self, store: Store) -> list[Enqueued]:
+        jobs = [
+            job(args=encode({"n": 1})), job(delay_seconds=60),
+            job(unique=Unique(key="a")), job(unique=Unique(key="a")),
+        ]  # fmt: skip
+        return store.enqueue(jobs, now=self.clock.now)
+
+    def check(self, answer: list[Enqueued], far: Store) -> None:
+        first, second, third = (added.id for added in answer[:3])
+        assert [added.created for added in answer] == [True, True, True, False]
+        assert answer[3].id == third
+        assert self.states() == {
+            first: (State.QUEUED, 1), second: (State.SCHEDULED, 1), third: (State.QUEUED, 1),
+        }  # fmt: skip
+        assert decode(self.near.get(first).args) == {"n": 1}
+        assert {held.id for held in take(far, self.clock.now)} == {first, third}
+
+
+class EnqueueOne(Deed):
+    """A job without a key and without parents is one statement that commits itself."""
+
+    name = "enqueue one"
+
+    def do(self, store: Store) -> list[Enqueued]:
+        return store.enqueue([job()], now=self.clock.now)
+
+    def check(self, answer: list[Enqueued], far: Store) -> None:
+        [added] = answer
+        assert added.created
+        assert self.states() == {added.id: (State.QUEUED, 1)}
+        assert [held.id for held in take(far, self.clock.now)] == [added.id]
+
+
+class EnqueueMany(Deed):
+    """A bulk that goes by COPY."""
+
+    name = "enqueue many"
+
+    def do(self, store: Store) -> list[Enqueued]:
+        return store.enqueue([job()] * BULK, now=self.clock.now)
+
+    def check(self, answer: list[Enqueued], far: Store) -> None:
+        ids = [added.id for added in answer]
+        assert len(set(ids)) == BULK
+        assert [held.id for held in take(far, self.clock.now, 2 * BULK)] == ids
+        assert self.plain.one("select count(*) from tenure.job") == BULK
+
+
+class Claim(Deed):
+    """Seven jobs, of which five are wanted: a suspect, and one to be cancelled, are among them."""
+
+    name = "claim"
+
+    def lay(self) -> None:
+        self.suspect = add(self.near, self.clock.now)
+        take_one(self.near, self.clock.now, worker="dead")
+        assert self.near.sweep(now=self.clock.advance(31)).requeued == 1
+        self.ids = [self.suspect, *add_many(self.near, self.clock.now, 6)]
+        self.flagged = self.ids[2]
+        self.plain.rows("update tenure.job set cancel_requested = true where id = ?", self.flagged)
+
+    def do(self, store: Store) -> list[Lease]:
+        return store.claim(WORKER, {"default": 5}, now=self.clock.now)
+
+    def check(self, answer: list[Lease], far: Store) -> None:
+        held = [claimed for lease in answer for claimed in lease.jobs]
+        got = sorted(claimed.id for claimed in held)
+        assert got == sorted({*self.ids[:5]} - {self.flagged})
+        alone = [lease for lease in answer if lease.jobs[0].id == self.suspect]
+        assert [len(lease.jobs) for lease in alone] == [1]
+        rows = self.plain.rows("select id, worker from tenure.lease")
+        assert sorted(rows) == sorted((lease.id, WORKER) for lease in answer)
+        states = self.states()
+        assert {id for id in states if states[id][0] is State.RUNNING} == set(got)
+        assert states[self.flagged][0] is State.CANCELLED
+        assert settle(far, self.clock.now, *map(lifecycle.succeed, held)) == [LANDED] * len(held)
+        rest = take(far, self.clock.now)
+        assert sorted([*got, self.flagged, *(left.id for left in rest)]) == sorted(self.ids)
+
+
+class Settle(Deed):
+    """Three jobs of one block that succeed."""
+
+    name = "settle"
+
+    def lay(self) -> None:
+        add_many(self.near, self.clock.now, 3)
+        self.held = take(self.near, self.clock.now)
+        self.ends = [lifecycle.succeed(one, result=encode(one.id)) for one in self.held]
+
+    def do(self, store: Store) -> Any:
+        return settle(store, self.clock.now, *self.ends)
+
+    def check(self, answer: Any, far: Store) -> None:
+        assert answer == [LANDED] * len(self.held)
+        for one in self.held:
+            found = self.near.get(one.id)
+            assert (found.state, found.token, found.attempts) == (State.SUCCEEDED, 1, 1)
+            assert found.result is not None
+            assert decode(found.result) == one.id
+        self.check_repeat(far)
+
+    def check_repeat(self, far: Store) -> None:
+        """Who repeats it is told that it has landed; the lease is gone, and nothing changes."""
+        assert self.plain.rows("select id from tenure.lease") == []
+        before = self.plain.everything()
+        assert settle(far, self.clock.now, *self.ends) == [LANDED] * len(self.ends)
+        assert self.plain.everything() == before
+
+
+class SettleOthers(Settle):
+    """Every other way to end an attempt, in one batch; one job has a key, one has a child."""
+
+    name = "settle in all ways"
+
+    def lay(self) -> None:
+        now = self.clock.now
+        parent = add(self.near, now, unique=Unique(key="a"))
+        self.child = add(self.near, now, parents=(parent,))
+        add_many(self.near, now, 6)
+        self.held = take(self.near, now)
+        success, failure, again, later, back, stopped, skipped = self.held
+        self.ends = [
+            lifecycle.succeed(success), lifecycle.fail(failure, ERROR),
+            lifecycle.retry(again, ERROR, 0), lifecycle.snooze(later, 60), lifecycle.release(back),
+            lifecycle.abort(stopped), lifecycle.skip(skipped),
+        ]  # fmt: skip
+
+    def check(self, answer: Any, far: Store) -> None:
+        assert answer == [LANDED] * 7
+        ids = [one.id for one in self.held]
+        found = [(each.state, each.token, each.attempts) for each in map(self.near.get, ids)]
+        assert found == [
+            (State.SUCCEEDED, 1, 1), (State.FAILED, 1, 1), (State.QUEUED, 2, 1),
+            (State.SCHEDULED, 2, 0), (State.QUEUED, 2, 0), (State.CANCELLED, 1, 0),
+            (State.SKIPPED, 1, 1),
+        ]  # fmt: skip
+        child = self.near.get(self.child)
+        assert (child.state, child.token) == (State.QUEUED, 2)
+        self.check_repeat(far)
+        assert len(take(far, self.clock.now)) == 3  # retried, released, and the child
+
+
+class Extend(Deed):
+    """A heartbeat for two leases: a job has started, another is asked to stop."""
+
+    name = "extend"
+
+    def lay(self) -> None:
+        add_many(self.near, self.clock.now, 3)
+        self.blocks = [take(self.near, self.clock.now, 2), take(self.near, self.clock.now, 1)]
+        self.asked = self.blocks[1][0]
+        assert self.near.cancel(self.asked.id, now=self.clock.now) is State.RUNNING
+        self.leases = {block[0].lease_id: [one.id for one in block[:1]] for block in self.blocks}
+        self.clock.advance(20)
+
+    def do(self, store: Store) -> Any:
+        return store.extend(WORKER, self.leases, now=self.clock.now)
+
+    def check(self, answer: Any, far: Store) -> None:
+        assert (answer.lost, answer.busy) == ((), ())
+        assert answer.cancelled == ((self.asked.id, self.asked.token),)
+        for block in self.blocks:
+            for one in block:
+                expires_at = self.near.get(one.id).expires_at
+                assert expires_at is not None
+                assert (expires_at - self.clock.now).total_seconds() == 30
+        assert far.sweep(now=self.clock.advance(29)) == Swept()
+        assert far.sweep(now=self.clock.advance(2)) == Swept(requeued=2, finished=1)
+
+
+class Sweep(Deed):
+    """Two expired leases: one job has no attempt left, the others go back in line."""
+
+    name = "sweep"
+
+    def lay(self) -> None:
+        self.last = add(self.near, self.clock.now, max_attempts=1)
+        self.alone: list[Claimed] = take(self.near, self.clock.now, 1)
+        add_many(self.near, self.clock.now, 2)
+        self.block = take(self.near, self.clock.now, 2)
+        self.clock.advance(31)
+
+    def do(self, store: Store) -> Swept:
+        return store.sweep(now=self.clock.now)
+
+    def check(self, answer: Swept, far: Store) -> None:
+        # Each lease is a transaction of its own. One whose COMMIT got no answer is found empty by
+        # the repeat, so the count may miss it; it never counts what was not done.
+        assert answer.requeued in (0, 2)
+        assert answer.finished in (0, 1)
+        states = self.states()
+        assert states[self.last] == (State.FAILED, 1)
+        for one in self.block:
+            assert states[one.id] == (State.QUEUED, 2)
+            assert self.near.get(one.id).crashes == 1
+        assert self.plain.rows("select id from tenure.lease") == []
+        assert far.sweep(now=self.clock.now) == Swept()
+
+
+DEEDS: dict[str, type[Deed]] = {
+    deed.name: deed
+    for deed in (
+        Connect,
+        Enqueue,
+        EnqueueOne,
+        EnqueueMany,
+        Claim,
+        Settle,
+        SettleOthers,
+        Extend,
+        Sweep,
+    )
+}

@@ -1,0 +1,109 @@
+"""The primary is killed under load, and its hot standby takes over.
+
+With synchronous replication nothing that was acknowledged is lost, and clients and workers with a
+URL of both hosts go on by themselves. Without it the last commits are gone: what is left is
+consistent, and who holds a job of the lost time is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tenure import lifecycle
+from tenure.errors import JobNotFound
+from tenure.store import LANDED, STALE, open_store
+from tests.conftest import migrate
+from tests.crash.cast import Stage
+from tests.crash.handlers import quick
+from tests.faults.test_outages import Toil, wait_for_progress
+from tests.processes.crew import Crew
+from tests.support.audit import audit
+from tests.support.postgres import database_name
+from tests.support.standby import Pair
+from tests.support.stores import Clock
+from tests.support.work import add_many, ids_of, settle, take
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """Two servers, one of which follows the other."""
+    with Pair() as running:
+        yield running
+
+
+@pytest.fixture
+def url(pair: Pair) -> str:
+    """A migrated database that is on both."""
+    created = pair.primary.create_database()
+    migrate(created)
+    return pair.url(database_name(created))
+
+
+def test_nothing_acknowledged_is_lost_when_a_synchronous_standby_takes_over(
+    pair: Pair, url: str
+) -> None:
+    pair.follow(wait=True)
+    store = open_store(url, give_up_seconds=60)
+    toil = Toil(store)
+    with toil.running():
+        wait_for_progress(toil, 100)
+        pair.primary.kill()
+        pair.promote()
+        wait_for_progress(toil, 100)
+    toil.finish(url)
+    toil.check_nothing_lost(url)
+    store.close()
+
+
+def test_workers_go_on_when_a_standby_takes_over(pair: Pair, url: str, tmp_path: Path) -> None:
+    pair.follow(wait=True)
+    folder, crew_folder = tmp_path / "stage", tmp_path / "crew"
+    folder.mkdir()
+    crew_folder.mkdir()
+    with Crew(crew_folder) as crew:
+        stage = Stage(url, folder, crew)
+        workers = [stage.worker(), stage.worker()]
+        before = stage.add(*[quick.call() for _ in range(200)])
+        stage.heard("ran", times=50)
+        pair.primary.kill()
+        pair.promote()
+        after = stage.add(*[quick.call() for _ in range(50)])
+        stage.drained(60)
+        for id in (*before, *after):
+            assert stage.store.get(id).state.final
+        stage.check(disturbed={worker.pid for worker in workers})
+        stage.close()
+
+
+def test_after_the_loss_of_the_last_commits_the_rest_is_consistent(
+    pair: Pair, url: str, clock: Clock
+) -> None:
+    pair.follow(wait=False)
+    store = open_store(url, give_up_seconds=60)
+    ids = add_many(store, clock.now, 4)
+    first = take(store, clock.now, 2)
+    pair.follow(wait=False)
+    pair.stream.freeze()
+    lost = add_many(store, clock.now, 2)
+    second = take(store, clock.now, 1)
+    assert settle(store, clock.now, lifecycle.succeed(first[0])) == [LANDED]
+    pair.primary.kill()
+    pair.promote()
+
+    # The claim of the lost time gives no right to anything; the one before it still does.
+    assert settle(store, clock.now, lifecycle.succeed(second[0])) == [STALE]
+    assert settle(store, clock.now, lifecycle.succeed(first[1])) == [LANDED]
+    audit(url)
+    for id in lost:
+        with pytest.raises(JobNotFound):
+            store.get(id)
+    assert store.sweep(now=clock.advance(31)).requeued == 1  # whose settlement was lost
+    fresh = add_many(store, clock.now, 3)
+    assert sorted(ids_of(take(store, clock.now))) == sorted({*ids, *fresh} - {first[1].id})
+    audit(url)
+    store.close()
