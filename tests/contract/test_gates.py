@@ -570,6 +570,7 @@ def test_a_store_learns_of_gates_that_others_declare(
     with open_store(store_url) as mine:
         assert mine.claim("w1", {"default": 10}, now=clock.now) == []
         assert mine.peek(["default"], now=clock.now).ready == frozenset()
+        store.declare_gates({"one": ONE}, now=clock.now)
         id = add(store, clock.now, gate="one")
         assert mine.peek(["default"], now=clock.now).ready == {"default"}
         assert ids_of(take(mine, clock.now)) == [id]
