@@ -224,6 +224,7 @@ def _picked(line: Line) -> dict[str, Any]:
     suspects = [ticket[1] for ticket in line.passed if ticket[2]]
     return {
         "queue": line.queue, "gate": line.gate, "key": line.key,
+        "priority": line.tickets[0][0], "place": line.tickets[0][1],
         "suspect": suspects[0] if suspects else None, "count": len(line.passed) + line.unseen,
     }  # fmt: skip
 
