@@ -209,9 +209,9 @@ class PostgresTx(Tx):
 
     async def peek(self, queues: Collection[str]) -> Row:
         ranges = self._floors.ranges(queues, all_of_it=False)
-        [(ready, due_seconds, expired)] = await self.fetch("peek", ranges=ranges)
+        [(ready, due_seconds, expired, gates)] = await self.fetch("peek", ranges=ranges)
         # What nobody may have seen for a while counts as ready: the claim will look everywhere.
-        return {*ready, *self._floors.overdue(queues)}, due_seconds, expired
+        return {*ready, *self._floors.overdue(queues)}, due_seconds, expired, gates
 
     async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> Moved:
         groups = []
@@ -425,6 +425,9 @@ class Postgres(Session):
             parts = ["begin isolation level repeatable read read only"]
         if mode is Mode.GATE:  # who is stopped while it has gates locked stops all others there
             parts.append(f"set local idle_in_transaction_session_timeout = '{_GATE_SECONDS}s'")
+            parts.append(
+                "set local plan_cache_mode = force_generic_plan"
+            )  # planned once, not six times
         if mode is Mode.BEAT:
             parts.append("set local synchronous_commit = off")
         elif mode is not Mode.READ and self._commits_late:  # the user's default is not our promise

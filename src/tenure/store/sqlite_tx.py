@@ -121,10 +121,10 @@ class SQLiteTx(Tx):
         taken: list[Row] = []
         line_of: dict[tuple[str, int], int] = {}
         for n, line in enumerate(lines):
-            name = {"queue": line["queue"], "gate": line["gate"], "key": line["key"]}
-            last = {"priority": line["priority"], "place": line["place"]}
-            rows = await self.fetch("take_gated", **name, **last)
-            await self.fetch("drop_gated", **name, **last)
+            rows = await self.fetch("take_gated", **line)
+            if rows:
+                _, priority, place, *_ = rows[-1]
+                await self.fetch("drop_gated", **{**line, "priority": priority, "place": place})
             line_of.update(dict.fromkeys([(row[0], row[2]) for row in rows], n))
             taken += rows
         leased = await self._put_on_leases(wanted, taken)
@@ -152,9 +152,11 @@ class SQLiteTx(Tx):
         return rows
 
     async def peek(self, queues: Collection[str]) -> Row:
-        [(ready, due_microseconds, expired)] = await self.fetch("peek", queues=to_json([*queues]))
+        [(ready, due_microseconds, expired, gates)] = await self.fetch(
+            "peek", queues=to_json([*queues])
+        )
         due_seconds = None if due_microseconds is None else due_microseconds / 1e6
-        return set(msgspec.json.decode(ready)), due_seconds, bool(expired)
+        return set(msgspec.json.decode(ready)), due_seconds, bool(expired), bool(gates)
 
     async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> Moved:
         """Through a table in memory: half the cost of a JSON batch answered by RETURNING."""

@@ -134,7 +134,8 @@ with gate as materialized (
     select l.*, coalesce(s.others, o.others) as others, coalesce(s.mine, o.mine) as mine,
            coalesce(s.live, o.live) as live, coalesce(o.here, 0) as here,
            coalesce(s.share, o.share) as share,
-           1 + least(l.most, 8 + 2 * l.most / count(*) over (partition by l.queue))::int as asked
+           1 + least(l.most, 8 + case when count(*) over () > 1
+                                      then 2 * l.most / count(*) over (partition by l.queue) else 0 end)::int as asked
     from line l left join shared s on s.gate = l.gate
          left join lateral (
              select coalesce(sum(least(w.live, s.places)) filter (where w.worker <> :worker), 0)::int as others,
@@ -171,16 +172,16 @@ from head r left join lateral (
 order by r.priority, r.n;
 
 -- name: take_gated
--- claim: so many tickets at the head of each line, up to the last that was seen, are consumed, and their
--- jobs go on leases as in `take_tickets`. For each lease and line it is noted who has passed. One
--- that came meanwhile, before the last, takes its place.
+-- claim: so many tickets at the head of each line, which was seen before: dead ones are not walked twice,
+-- are consumed, one suspect at most among them, and
+-- their jobs go on leases as in `take_tickets`. For each lease and line it is noted who has passed.
 with spot as materialized (
     select g.ctid
     from json_to_recordset(:rows::json) as b (
              queue text, gate text, key text, priority smallint, place bigint, suspect bigint, count int),
          lateral (select gated.ctid from tenure.gated
                   where gated.queue = b.queue and gated.gate = b.gate and gated.key = b.key
-                    and (gated.priority, gated.place) <= (b.priority, b.place)
+                    and (gated.priority, gated.place) >= (b.priority, b.place)
                     and (not gated.suspect or gated.place = b.suspect)
                   order by gated.priority, gated.place limit b.count
                   for update skip locked) as g
