@@ -293,6 +293,8 @@ class Line:
     holders: bool
     """Jobs of this line run; the end of each writes a turn."""
     passed: list[Waiting] = field(default_factory=list)
+    unseen: int = 0
+    """So many more may pass behind those that were read: nobody else wants a turn."""
     landed: list[int] = field(default_factory=list)
     """The jobs that have truly passed: a ticket may be void, or locked by somebody."""
 
@@ -330,6 +332,10 @@ def admit(lines: Sequence[Line], most: dict[str, int], *, free: int) -> None:
         line.passed += line.tickets[first : first + jobs]
         if first + jobs == last < len(line.tickets):
             heappush(heads, (line.tickets[last][0], last, n))
+    if len(lines) == 1 and lines[0].more and len(lines[0].passed) == len(lines[0].tickets):
+        [line] = lines
+        line.unseen, own = line.room.lets_pass(most[line.queue], free)
+        line.room.take(line.unseen, own)
 
 
 def _next_suspect(tickets: Sequence[Waiting], first: int) -> int:
@@ -353,7 +359,7 @@ def next_turn(line: Line, *, alone: bool) -> Next:
     the next one. In all other cases one stays.
     """
     landed = len(line.landed)
-    all_landed = landed == len(line.passed)
+    all_landed = landed == len(line.passed) + line.unseen
     if all_landed and landed == len(line.tickets) and not line.more:
         return Next(line.turns)
     runs = line.holders or landed > 0

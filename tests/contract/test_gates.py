@@ -13,7 +13,7 @@ from tenure.gate import Limits
 from tenure.job import Claimed, State, Unique, Until
 from tenure.lifecycle import Settlement, fail, release, retry, skip, snooze, succeed
 from tenure.schedule import Timing
-from tenure.store import NewSchedule, Store
+from tenure.store import NewSchedule, Store, open_store
 from tests.support.plain import Plain
 from tests.support.stores import Clock
 from tests.support.work import ERROR, add, add_many, ids_of, job, settle, take, take_one
@@ -560,3 +560,17 @@ def test_what_a_lease_that_is_gone_left_is_removed(
     finish(store, clock.now, claimed)
     assert store.heal_gates(now=clock.now) == 1
     assert ids_of(take(store, clock.now)) == [second]
+
+
+def test_a_store_learns_of_gates_that_others_declare(
+    store: Store, store_url: str, plain: Plain, clock: Clock
+) -> None:
+    """With the next look: a worker whose code has no gates serves their jobs, too."""
+    plain.rows("delete from tenure.gate")
+    with open_store(store_url) as mine:
+        assert mine.claim("w1", {"default": 10}, now=clock.now) == []
+        assert mine.peek(["default"], now=clock.now).ready == frozenset()
+        store.declare_gates({"one": ONE}, now=clock.now)
+        id = add(store, clock.now, gate="one")
+        assert mine.peek(["default"], now=clock.now).ready == {"default"}
+        assert ids_of(take(mine, clock.now)) == [id]

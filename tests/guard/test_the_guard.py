@@ -89,7 +89,7 @@ def look_again(monkeypatch: pytest.MonkeyPatch, method: str, statement: str, per
 def _with(step: Callable[..., Any], statement: str, *, per_job: bool) -> Callable[..., Any]:
     async def slower(self: Any, *args: Any) -> Any:
         answer = await step(self, *args)
-        for _ in answer if per_job else [None]:
+        for _ in getattr(answer, "jobs", answer) if per_job else [None]:
             await self.fetch(statement, **({"tenant": None} if statement == "count_live" else {}))
         return answer
 

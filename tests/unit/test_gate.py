@@ -17,7 +17,6 @@ from tenure.gate import (
     Line,
     Next,
     Room,
-    Waiting,
     admit,
     line_name,
     next_turn,
@@ -36,7 +35,7 @@ def line(
     holders: bool = False,
 ) -> Line:
     """A line of tickets with these priorities."""
-    waiting = [Waiting(priority, place, False) for place, priority in enumerate(tickets)]
+    waiting = [(priority, place, False) for place, priority in enumerate(tickets)]
     return Line("q", "g", key, limits, room or Room(), [(0, 1), (0, 2)], waiting, more, holders)
 
 
@@ -127,20 +126,20 @@ def test_no_more_start_than_rate_and_burst_allow(
 
 def test_lines_take_turns() -> None:
     lines = [line(*[0] * 10, key="a"), line(*[0] * 2, key="b"), line(*[0] * 10, key="c")]
-    admit(lines, {"q": 8}, at_most=100)
+    admit(lines, {"q": 8}, free=100)
     assert [len(each.passed) for each in lines] == [3, 2, 3]
 
 
 def test_the_lower_priority_goes_first() -> None:
     lines = [line(0, 0, 0, key="a"), line(-1, -1, 5, key="b")]
-    admit(lines, {"q": 3}, at_most=100)
+    admit(lines, {"q": 3}, free=100)
     assert [len(each.passed) for each in lines] == [1, 2]
 
 
 def test_lines_share_a_room() -> None:
     room = Room(running=3)
     lines = [line(0, 0, 0, key=key, room=room) for key in "ab"]
-    admit(lines, {"q": 100}, at_most=100)
+    admit(lines, {"q": 100}, free=100)
     assert sum(len(each.passed) for each in lines) == 3
     assert (room.running, room.taken) == (0, 3)
 
@@ -148,47 +147,73 @@ def test_lines_share_a_room() -> None:
 def test_one_suspect_passes_and_nobody_overtakes_one() -> None:
     lines = [
         Line("q", "g", key, Limits(), Room(), [(0, 1)],
-             [Waiting(0, 1, True), Waiting(0, 2, False)], more=False, holders=False)
+             [(0, 1, True), (0, 2, False)], more=False, holders=False)
         for key in "ab"
     ]  # fmt: skip
-    admit(lines, {"q": 10}, at_most=10)
+    admit(lines, {"q": 10}, free=10)
     assert [len(each.passed) for each in lines] == [2, 0]
+
+
+def test_riders_come_along_with_places() -> None:
+    room = Room(running=2, mine=1, live=1, riders=1.5)
+    each = line(*[0] * 20, limits=Limits(max_running=3), room=room)
+    admit([each], {"q": 100}, free=1)
+    assert (len(each.passed), room.mine, room.running) == (4, 2, 1)  # five in hand with two places
+    assert room.rides
+
+
+def test_a_suspect_does_not_ride() -> None:
+    room = Room(running=0, mine=1, live=1, riders=5)
+    each = line(0, 0, limits=Limits(max_running=1), room=room)
+    each.tickets = [(0, 1, True), (0, 2, False)]
+    admit([each], {"q": 100}, free=5)
+    assert each.passed == []
+
+
+def test_one_line_alone_is_not_read_to_its_end() -> None:
+    each = line(0, 0, limits=Limits(max_running=10), room=Room(running=10), more=True)
+    admit([each], {"q": 7}, free=100)
+    assert (len(each.passed), each.unseen) == (2, 5)
+    both = [line(0, more=True, key=key) for key in "ab"]
+    admit(both, {"q": 7}, free=100)
+    assert [each.unseen for each in both] == [0, 0]
 
 
 def test_a_turn_is_used_up_by_an_empty_line() -> None:
     each = line()
-    assert next_turn(each, 0, alone=False) == Next(each.turns)
+    assert next_turn(each, alone=False) == Next(each.turns)
     each = line(0)
-    admit([each], {"q": 5}, at_most=5)
-    assert next_turn(each, 1, alone=False) == Next(each.turns)
+    admit([each], {"q": 5}, free=5)
+    each.landed = [7]
+    assert next_turn(each, alone=False) == Next(each.turns)
 
 
 def test_a_turn_is_used_up_by_a_full_line_only_if_its_own_jobs_run() -> None:
     full = Room(running=0)
     own = line(0, limits=KEYED, room=full, holders=True)
-    assert next_turn(own, 0, alone=False) == Next(own.turns)
+    assert next_turn(own, alone=False) == Next(own.turns)
     others = line(0, limits=KEYED, room=full)
-    assert next_turn(others, 0, alone=False).gone != others.turns
+    assert next_turn(others, alone=False).gone != others.turns
     shared = line(0, limits=Limits(max_running=1), room=full, holders=True)
-    assert next_turn(shared, 0, alone=False).gone != shared.turns
+    assert next_turn(shared, alone=False).gone != shared.turns
 
 
 def test_a_turn_stays_when_what_passed_was_not_there_any_more() -> None:
     each = line(0, limits=KEYED, room=Room(running=1))
-    admit([each], {"q": 5}, at_most=5)
-    assert next_turn(each, 0, alone=False).again
+    admit([each], {"q": 5}, free=5)
+    assert next_turn(each, alone=False).again
 
 
 def test_a_line_without_tokens_waits_for_one() -> None:
     each = line(0, limits=Limits(rate=2), room=Room(tokens=0.5))
-    assert next_turn(each, 0, alone=True) == Next(each.turns, again=True, wait_seconds=0.25)
+    assert next_turn(each, alone=True) == Next(each.turns, again=True, wait_seconds=0.25)
 
 
 def test_few_spare_turns_stay_and_many_go() -> None:
     each = line(0, 0, more=True)
-    assert next_turn(each, 0, alone=True) == Next([])
-    each.turns *= SPARE_TURNS
-    assert next_turn(each, 0, alone=True) == Next(each.turns[1:])
+    assert next_turn(each, alone=True) == Next([])
+    each.turns = [*each.turns] * SPARE_TURNS
+    assert next_turn(each, alone=True) == Next(each.turns[1:])
 
 
 @given(
@@ -200,7 +225,7 @@ def test_nobody_gets_two_more_than_a_neighbour_who_waits(
 ) -> None:
     room = Room(running=limit)
     lines = [line(*[0] * size, key=str(n), room=room) for n, size in enumerate(sizes)]
-    admit(lines, {"q": most}, at_most=most)
+    admit(lines, {"q": most}, free=most)
     got = Counter({n: len(each.passed) for n, each in enumerate(lines)})
     assert got.total() == min(sum(sizes), most, limit)
     waiting = [got[n] for n, size in enumerate(sizes) if got[n] < size]

@@ -1,5 +1,6 @@
 """claim: tickets are consumed in order, their jobs go on a lease, and a worker holds them."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from functools import partial
@@ -105,13 +106,10 @@ async def _pass(scope: Scope, wanted: Wanted, now: datetime | None, *, first: bo
 
 def _rest(wanted: Wanted, leases: list[Lease]) -> Wanted:
     """What is still wanted. A claim takes at most one suspect: after that, nothing more."""
-    left = dict(wanted.queues)
-    free = wanted.new_places
-    for lease in leases:
-        free -= len(lease.jobs)
-        for job in lease.jobs:
-            left[job.queue] -= 1
-    queues = {queue: most for queue, most in left.items() if most > 0}
+    got = Counter([job.queue for lease in leases for job in lease.jobs])
+    free = wanted.new_places - got.total()
+    queues = {queue: most - got[queue] for queue, most in wanted.queues.items()}
+    queues = {queue: most for queue, most in queues.items() if most > 0}
     has_suspect = any(lease.jobs[0].crashes for lease in leases)
     return wanted._replace(queues={} if has_suspect else queues, new_places=max(0, free))
 

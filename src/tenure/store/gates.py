@@ -125,6 +125,7 @@ async def pass_gates(tx: Tx, wanted: Wanted, *, first: bool) -> Passed:
         by_line = await tx.take_gated(wanted, [_picked(line) for line in picked])
         for line, rows in zip(picked, by_line, strict=True):
             line.landed = [row[3] for row in rows if row[3] is not None]
+            line.room.tokens += len(line.passed) + line.unseen - len(rows)  # there were no more
             taken += rows
     await _go_on(tx, lines)
     looked_at = wanted.queues.keys() - late
@@ -137,7 +138,8 @@ async def pass_gates(tx: Tx, wanted: Wanted, *, first: bool) -> Passed:
 async def passed_before(tx: Tx, worker: str) -> Passed:
     """claim, repeated: what its first try, whose COMMIT got no answer, has taken."""
     rows = await tx.fetch("claimed_before", worker=worker, call=tx.call)
-    given = await tx.fetch("places_given", worker=worker, call=tx.call) if rows else []
+    leases = sorted({row[-2] for row in rows})
+    given = await tx.fetch("places_given", ids=to_json(leases)) if rows else []
     return Passed(
         rows,
         places=tuple(Places(gate, key, most, frozenset(ids)) for gate, key, ids, most in given),
@@ -205,11 +207,10 @@ def _best(lines: Iterable[Line], queue: str) -> tuple[float, float]:
 
 
 def _picked(line: Line) -> dict[str, Any]:
-    priority, place, _ = line.passed[-1]
     suspects = [ticket[1] for ticket in line.passed if ticket[2]]
     return {
-        "queue": line.queue, "gate": line.gate, "key": line.key, "priority": priority,
-        "place": place, "suspect": suspects[0] if suspects else None, "count": len(line.passed),
+        "queue": line.queue, "gate": line.gate, "key": line.key,
+        "suspect": suspects[0] if suspects else None, "count": len(line.passed) + line.unseen,
     }  # fmt: skip
 
 
@@ -438,5 +439,4 @@ async def heal_gates(tx: Tx, *, now: datetime | None = None) -> int:
     for_all_tenants("heal_gates", tx.tenant)
     tx.at(now)
     await tx.fetch("end_waits")
-    tx.gates.there = await any_gates(tx) or tx.gates.there
     return len(await tx.fetch("heal_holds")) + len(await tx.fetch("heal_turns"))

@@ -35,7 +35,11 @@ async def look_at_gates(tx: Tx, wanted: Wanted, rows: Sequence[Gate]) -> list[Ro
         lines += [Found(turns, key, gate, use) for key, turns in by_key.items()]
     lines.sort(key=lambda line: line.turns[0])
     per_queue = Counter(line.gate["queue"] for line in lines)
-    return [await _line(tx, wanted, line, per_queue[line.gate["queue"]]) for line in lines]
+    alone = len(lines) == 1
+    return [
+        await _line(tx, wanted, line, 0 if alone else per_queue[line.gate["queue"]])
+        for line in lines
+    ]
 
 
 async def _turns(tx: Tx, gate: Gate) -> dict[str, Turns]:
@@ -79,9 +83,10 @@ def _left(wanted: Wanted, gate: Gate, use: Use) -> int:
 
 
 async def _line(tx: Tx, wanted: Wanted, line: Found, lines: int) -> Row:
+    """`lines`: among so many of its queue; 0: it is alone, and need not be read far."""
     gate, key = line.gate, line.key
     name = {"queue": gate["queue"], "gate": gate["gate"], "key": key}
-    most = 1 + min(gate["most"], 8 + 2 * gate["most"] // lines)
+    most = 1 + min(gate["most"], 8 + (2 * gate["most"] // lines if lines else 0))
     if gate["max_running"] is not None:
         if gate["keyed"]:
             use, here = await _use(tx, wanted, gate, key)

@@ -188,14 +188,17 @@ class PostgresTx(Tx):
     async def take_gated(
         self, wanted: Wanted, lines: Sequence[Mapping[str, Any]]
     ) -> list[list[Row]]:
-        by_line: dict[Row, list[Row]] = {
-            (line["queue"], line["gate"], line["key"]): [] for line in lines
-        }
-        for row in await self.fetch(
+        several = len(lines) > 1
+        rows = await self.fetch(
             "take_gated", rows=to_json(lines), worker=wanted.worker, call=self.call,
-            lease_seconds=wanted.lease_seconds, ahead=wanted.ahead,
-        ):  # fmt: skip
-            by_line[row[-3:]].append(row[:-3])
+            lease_seconds=wanted.lease_seconds, ahead=wanted.ahead, several=several,
+        )  # fmt: skip
+        if not several:
+            return [[row[:-1] for row in rows]]
+        names = [_BETWEEN.join([line["queue"], line["gate"], line["key"]]) for line in lines]
+        by_line: dict[str, list[Row]] = {name: [] for name in names}
+        for row in rows:
+            by_line[row[-1]].append(row[:-1])
         return list(by_line.values())
 
     async def commit_late(self) -> None:
@@ -203,9 +206,9 @@ class PostgresTx(Tx):
 
     async def peek(self, queues: Collection[str]) -> Row:
         ranges = self._floors.ranges(queues, all_of_it=False)
-        [(ready, due_seconds, expired)] = await self.fetch("peek", ranges=ranges)
+        [(ready, due_seconds, expired, gates)] = await self.fetch("peek", ranges=ranges)
         # What nobody may have seen for a while counts as ready: the claim will look everywhere.
-        return {*ready, *self._floors.overdue(queues)}, due_seconds, expired
+        return {*ready, *self._floors.overdue(queues)}, due_seconds, expired, gates
 
     async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> Moved:
         groups = []
@@ -398,6 +401,9 @@ class Postgres(Session):
             parts = ["begin isolation level repeatable read read only"]
         if mode is Mode.GATE:  # who is stopped while it has gates locked stops all others there
             parts.append(f"set local idle_in_transaction_session_timeout = '{_GATE_SECONDS}s'")
+            parts.append(
+                "set local plan_cache_mode = force_generic_plan"
+            )  # planned once, not six times
         if mode is Mode.BEAT:
             parts.append("set local synchronous_commit = off")
         elif mode is not Mode.READ and self._commits_late:  # the user's default is not our promise

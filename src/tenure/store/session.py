@@ -75,7 +75,7 @@ class Gates:
     """What a session knows of gates, so that nobody pays for them where there are none."""
 
     there: bool | None = None
-    """Are there any? None: it has not looked. `heal_gates` notices what others have declared."""
+    """Are there any? None: it has not looked. `peek` notices what others have declared."""
     turns: set[str] = field(default_factory=set)
     """The queues at whose gates somebody waited when a claim last looked."""
 
@@ -162,7 +162,8 @@ class Tx(ABC):
 
     @abstractmethod
     async def peek(self, queues: Collection[str]) -> Row:
-        """peek: the queues in which tickets stand, the time until the next is due, a dead lease."""
+        """peek: the queues in which tickets stand, the time until the next is due, whether there is
+        a dead lease, and whether there are gates."""
 
     @abstractmethod
     async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> Moved:

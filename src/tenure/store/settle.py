@@ -46,6 +46,7 @@ _SETTLED = " ".join([*EVENT_OF.values(), "succeeded", "failed", "cancelled", "sk
 
 # Plain numbers: masking an int with an IntFlag costs a microsecond per job.
 _KEY, _NOTES, _CHILDREN = int(Feature.KEY), int(Feature.NOTES), int(Feature.CHILDREN)
+_TO_LET_GO = _KEY | _NOTES | _CHILDREN
 _WORKFLOW = int(Feature.WORKFLOW)
 _LOST = frozenset({State.FAILED, State.CANCELLED})
 
@@ -224,7 +225,7 @@ async def _succeed(tx: Tx, worker: str, batch: list[Settlement]) -> set[tuple[in
     moved = await tx.succeed_jobs(worker, by_lease)
     if moved.lines:
         await leave_gates(tx, moved.lines)
-    finished = [(row[0], row[2], State.SUCCEEDED) for row in moved.jobs if row[2]]
+    finished = [(row[0], row[2], State.SUCCEEDED) for row in moved.jobs if row[2] & _TO_LET_GO]
     if finished:
         await free_children(tx, await _let_go(tx, finished))
     return {(row[0], row[1]) for row in moved.jobs}
@@ -248,7 +249,7 @@ async def finish(tx: Tx, endings: list[Ending]) -> tuple[set[tuple[int, int]], l
     moved = await tx.end_jobs(to_json(endings))
     if moved.lines:
         await leave_gates(tx, moved.lines)
-    finished = [(row[0], row[2], by_id[row[0]].state) for row in moved.jobs if row[2]]
+    finished = [(row[0], row[2], by_id[row[0]].state) for row in moved.jobs if row[2] & _TO_LET_GO]
     return {(row[0], row[1]) for row in moved.jobs}, await _let_go(tx, finished)
 
 

@@ -121,14 +121,15 @@ class SQLiteTx(Tx):
         taken: list[Row] = []
         line_of: dict[tuple[str, int], int] = {}
         for n, line in enumerate(lines):
-            name = {"queue": line["queue"], "gate": line["gate"], "key": line["key"]}
-            last = {"priority": line["priority"], "place": line["place"]}
-            rows = await self.fetch("take_gated", **name, **last)
-            await self.fetch("drop_gated", **name, **last)
+            rows = await self.fetch("take_gated", **line)
+            if rows:
+                _, priority, place, *_ = rows[-1]
+                await self.fetch("drop_gated", **line, priority=priority, place=place)
             line_of.update(dict.fromkeys([(row[0], row[2]) for row in rows], n))
             taken += rows
-        by_line: list[list[Row]] = [[] for _ in lines]
-        for row in await self._put_on_leases(wanted, taken):
+        leased = await self._put_on_leases(wanted, taken)
+        by_line: list[list[Row]] = [leased] if len(lines) == 1 else [[] for _ in lines]
+        for row in leased if len(lines) > 1 else ():
             by_line[line_of[row[0], row[2]]].append(row)
         await self._each("hold_at_gates", list(_holds(wanted, lines, by_line)))
         return by_line
@@ -151,9 +152,11 @@ class SQLiteTx(Tx):
         return rows
 
     async def peek(self, queues: Collection[str]) -> Row:
-        [(ready, due_microseconds, expired)] = await self.fetch("peek", queues=to_json([*queues]))
+        [(ready, due_microseconds, expired, gates)] = await self.fetch(
+            "peek", queues=to_json([*queues])
+        )
         due_seconds = None if due_microseconds is None else due_microseconds / 1e6
-        return set(msgspec.json.decode(ready)), due_seconds, bool(expired)
+        return set(msgspec.json.decode(ready)), due_seconds, bool(expired), bool(gates)
 
     async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> Moved:
         """Through a table in memory: half the cost of a JSON batch answered by RETURNING."""
@@ -175,15 +178,12 @@ class SQLiteTx(Tx):
             ids = to_json([row[0] for row in rows])
             return await self._drop_live(await self.fetch("moved_jobs", ids=ids))
         moved: list[Row] = [(row[0], row[1], 0) for row in rows]
-        lines: list[Row] = []
-        [(any_featured, any_gated)] = await self.fetch("any_featured")
-        if any_featured:
+        kinds = await self.fetch("features_of_batch") if await self.fetch("any_featured") else []
+        if any(row[0] & ~_GATE for row in kinds):
             featured = {row[0]: row for row in await self.fetch("featured_in_batch")}
-            moved = [featured.get(row[0], row) for row in moved] if featured else moved
-        if any_gated:
-            lines = await self.fetch("lines_of_batch")
+            moved = [featured.get(row[0], row) for row in moved]
         await self.fetch("drop_batch")
-        return Moved(moved, lines)
+        return Moved(moved, sorted({row[1:] for row in kinds if row[0] & _GATE}))
 
     async def end_jobs(self, rows: str) -> Moved:
         return await self._drop_live(await self.fetch("finish", rows=rows))
@@ -242,6 +242,7 @@ def _for_rows(sql: str, count: int) -> str:
 _line_order = itemgetter(1, 2)  # of a ticket: priority, place
 _NO_KEY = (None, None, None, None)
 _KEY_UNTIL_STARTED = int(Feature.KEY_UNTIL_STARTED)
+_GATE = int(Feature.GATE)
 
 
 def _blocks(rows: list[Row]) -> list[list[Row]]:

@@ -51,8 +51,8 @@ async def peek(tx: Tx, queues: Collection[str], *, now: datetime | None = None) 
     for name in queues:
         check_name("queue", name)
     tx.at(now)
-    ready, due_seconds, expired = await tx.peek(queues)
-    if tx.gates.there is False:
+    ready, due_seconds, expired, tx.gates.there = await tx.peek(queues)
+    if not tx.gates.there:
         return Outlook(frozenset(ready), due_seconds, expired)
     return await _with_gates(tx, Outlook(frozenset(ready), due_seconds, expired), queues)
 

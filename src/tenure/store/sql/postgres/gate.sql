@@ -33,8 +33,9 @@ with freed as materialized (
     insert into tenure.turn (queue, gate, priority, key)
     select queue, gate, coalesce(priority, 0), key from freed
 )
-select distinct f.queue from freed f
-where f.priority is not null
+select distinct f.queue
+from (select queue, gate, bool_or(priority is not null) as waits from freed group by queue, gate) as f
+where f.waits
    or exists (select from tenure.turn t where t.queue = f.queue and t.gate = f.gate offset 0);
 
 -- name: open_gates
@@ -133,7 +134,8 @@ with gate as materialized (
     select l.*, coalesce(s.others, o.others) as others, coalesce(s.mine, o.mine) as mine,
            coalesce(s.live, o.live) as live, coalesce(o.here, 0) as here,
            coalesce(s.share, o.share) as share,
-           1 + least(l.most, 8 + 2 * l.most / count(*) over (partition by l.queue))::int as asked
+           1 + least(l.most, 8 + case when count(*) over () > 1
+                                      then 2 * l.most / count(*) over (partition by l.queue) else 0 end)::int as asked
     from line l left join shared s on s.gate = l.gate
          left join lateral (
              select coalesce(sum(least(w.live, s.places)) filter (where w.worker <> :worker), 0)::int as others,
@@ -160,26 +162,24 @@ with gate as materialized (
 )
 select r.queue, r.gate, r.key, r.others, r.mine, r.live, r.share, r.here, k.tokens,
        extract(epoch from :now::timestamptz - k.filled_at)::double precision, r.turns::text, r.tickets,
-       (select json_agg(json_build_array(t.priority, t.place, t.suspect) order by t.priority, t.place)
+       (select '[[' || string_agg(t.priority || ',' || t.place || ',' || t.suspect::int, '],[') || ']]'
         from (select g.priority, g.place, g.suspect from tenure.gated g
               where g.queue = r.queue and g.gate = r.gate and g.key = r.key
-              order by g.priority, g.place limit r.tickets) as t)::text
+              order by g.priority, g.place limit r.tickets) as t)
 from head r left join lateral (
          select tokens, filled_at from tenure.bucket
          where gate = r.gate and key = case when r.keyed then r.key else '' end offset 0) as k on true
 order by r.priority, r.n;
 
 -- name: take_gated
--- claim: so many tickets at the head of each line, up to the last that was seen, are consumed, and their
--- jobs go on leases as in `take_tickets`. For each lease and line it is noted who has passed. One
--- that came meanwhile, before the last, takes its place.
+-- claim: so many tickets at the head of each line are consumed, one suspect at most among them, and
+-- their jobs go on leases as in `take_tickets`. For each lease and line it is noted who has passed.
 with spot as materialized (
     select g.ctid
     from json_to_recordset(:rows::json) as b (
-             queue text, gate text, key text, priority smallint, place bigint, suspect bigint, count int),
+             queue text, gate text, key text, suspect bigint, count int),
          lateral (select gated.ctid from tenure.gated
                   where gated.queue = b.queue and gated.gate = b.gate and gated.key = b.key
-                    and (gated.priority, gated.place) <= (b.priority, b.place)
                     and (not gated.suspect or gated.place = b.suspect)
                   order by gated.priority, gated.place limit b.count
                   for update skip locked) as g
@@ -217,7 +217,7 @@ with spot as materialized (
 select f.queue, f.priority, f.place, f.id, f.token, f.task, f.args::text, f.tenant, f.attempts,
        f.max_attempts, f.crashes, timestamptz_send(f.created_at), f.timeout_seconds, f.retry::text,
        f.metadata::text, f.features, f.cancel_requested, b.lease, timestamptz_send(b.now),
-       f.queue, f.gate, f.key
+       case when :several then f.queue || e'\x1e' || f.gate || e'\x1e' || f.key end
 from found f left join block b on b.block = f.block and f.id is not null;
 
 -- name: places_given
@@ -227,10 +227,9 @@ select h.gate, case when g.keyed then h.key else '' end, h.ids,
        coalesce((select places from tenure.gate_share s
                  where s.gate = h.gate and s.worker = h.worker
                    and s.key = case when g.keyed then h.key else '' end), g.max_running)
-from tenure.lease l,
-     lateral (select * from tenure.gate_hold where lease = l.id offset 0) as h,
-     lateral (select * from tenure.gate where name = h.gate offset 0) as g
-where l.worker = :worker and l.call = :call and g.max_running is not null;
+from tenure.gate_hold h, lateral (select * from tenure.gate where name = h.gate offset 0) as g
+where h.lease = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
+  and g.max_running is not null;
 
 -- name: share_places
 -- claim: this worker has more jobs than places there: it runs no more of them at once.

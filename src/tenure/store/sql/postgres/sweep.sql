@@ -1,5 +1,5 @@
 -- name: peek
--- peek: is there anything to claim, to promote or to sweep? `ranges` are those of `take_tickets`:
+-- peek: is there anything to claim, to promote or to sweep, and are there gates? `ranges` are those of `take_tickets`:
 -- dead tickets below the floors are not walked here either.
 with t as materialized (select coalesce(:now::timestamptz, clock_timestamp()) as now)
 select array(
@@ -16,7 +16,8 @@ select array(
                              where p.name = g.queue and p.paused_at is not null offset 0)),
        (select extract(epoch from d.due_at - t.now)::double precision
         from tenure.due d where d.due_at > '-infinity' order by d.due_at limit 1),
-       exists (select from tenure.lease l where l.expires_at <= t.now offset 0)
+       exists (select from tenure.lease l where l.expires_at <= t.now offset 0),
+       exists (select from tenure.gate offset 0) or exists (select from tenure.turn offset 0)
 from t;
 
 -- name: promote

@@ -82,18 +82,22 @@ select priority, place, suspect from tenure.gated
 where queue = :queue and gate = :gate and key = :key order by priority, place limit :most;
 
 -- name: take_gated
--- claim: the jobs at the head of a line, up to this ticket. A void ticket comes back without its job.
+-- claim: so many jobs at the head of a line, one suspect at most among them. A void ticket comes back
+-- without its job.
 select t.queue, t.priority, t.place, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
        j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry, j.metadata, j.features,
        j.cancel_requested, t.suspect, t.gate, t.key
 from (select * from tenure.gated
-      where queue = :queue and gate = :gate and key = :key and (priority, place) <= (:priority, :place)) as t
-     left join tenure.job as j on j.id = t.job_id and j.token = t.token and j.place = t.place;
+      where queue = :queue and gate = :gate and key = :key and (not suspect or place = :suspect)
+      order by priority, place limit :count) as t
+     left join tenure.job as j on j.id = t.job_id and j.token = t.token and j.place = t.place
+order by t.priority, t.place;
 
 -- name: drop_gated
--- claim: their tickets are consumed.
+-- claim: their tickets, up to the last of them, are consumed.
 delete from tenure.gated
-where queue = :queue and gate = :gate and key = :key and (priority, place) <= (:priority, :place);
+where queue = :queue and gate = :gate and key = :key and (priority, place) <= (:priority, :place)
+  and (not suspect or place = :suspect);
 
 -- name: hold_at_gates
 -- claim: who has passed on a lease; values are bound in this order.

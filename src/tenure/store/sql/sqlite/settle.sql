@@ -29,22 +29,20 @@ from temp.tenure.batch as b cross join tenure.job as j on j.id = b.id and j.toke
 delete from tenure.job where id in (select id from temp.tenure.batch);
 
 -- name: any_featured
--- succeed: does any live job have a gate, a key, children or notes to let go of? Often none has. And has
--- any that runs passed a gate?
-select exists (select 1 from tenure.job indexed by tenure.job_featured where features <> 0),
-       exists (select 1 from tenure.gate_hold);
+-- succeed: does any live job have a gate, a key, children or notes to let go of? Often none has.
+select id from tenure.job indexed by tenure.job_featured where features <> 0 limit 1;
+
+-- name: features_of_batch
+-- succeed: what this batch has of these, and the lines at gates in which attempts have ended.
+select distinct j.features, j.queue, j.gate, j.gate_key
+from temp.tenure.batch as b cross join tenure.job as j on j.id = b.id
+where j.features <> 0;
 
 -- name: featured_in_batch
 -- succeed: those that have more to let go of than a gate (32).
 select j.id, j.token, j.features
 from temp.tenure.batch as b cross join tenure.job as j on j.id = b.id
 where j.features & ~32 <> 0;
-
--- name: lines_of_batch
--- succeed: the lines at gates in which attempts have ended.
-select distinct j.queue, j.gate, j.gate_key
-from temp.tenure.batch as b cross join tenure.job as j on j.id = b.id
-where j.gate is not null;
 
 -- name: moved_jobs
 -- succeed: what is in history and still live has just been moved.

@@ -1,12 +1,13 @@
 -- name: peek
--- peek: is there anything to claim, to promote or to sweep?
+-- peek: is there anything to claim, to promote or to sweep, and are there gates?
 select (select json_group_array(q.value) from json_each(:queues) as q
         where exists (select 1 from tenure.ready r where r.queue = q.value)
           and not exists (select 1 from tenure.queue p where p.name = q.value and p.paused_at is not null)),
        (select min(due_at) from tenure.due) - :now,
        exists (select 1 from tenure.lease where boot = :boot and expires_tick <= :tick)
        or exists (select 1 from tenure.lease where boot < :boot)
-       or exists (select 1 from tenure.lease where boot > :boot);
+       or exists (select 1 from tenure.lease where boot > :boot),
+       exists (select 1 from tenure.gate) or exists (select 1 from tenure.turn);
 
 -- name: promote
 -- promote: due tickets go to the end of the line; the token stays. The job row remembers the new
