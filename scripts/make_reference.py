@@ -122,7 +122,11 @@ def error(name: str) -> Iterator[str]:
 
     kind = getattr(errors, name, None) or getattr(endings, name)
     parents = " and ".join(f"`{base.__name__}`" for base in kind.__bases__)
-    given = {"state": "failed", "error": None} if kind is errors.JobFailed else {}
+    given: dict[str, Any] = {}
+    if kind is errors.JobFailed:
+        given = {"state": "failed", "error": None}
+    elif kind is errors.WorkflowFailed:
+        given = {"outcome": "failed"}
     code = endings.code_of(kind("", **given))
     yield f"{_doc(kind)} A kind of {parents}. Exit code of `tenure`: {code}."
 

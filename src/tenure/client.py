@@ -355,13 +355,13 @@ class Client(TaskSet):
         """A workflow that was enqueued before, to wait for it, look at it or act on it."""
         return WorkflowRun(self, WorkflowAdded(id))
 
-    def add_workflow(self, new: NewWorkflow, on: object | None) -> WorkflowAdded:
+    def _add_workflow(self, new: NewWorkflow, on: object | None) -> WorkflowAdded:
         """For a workflow: what it has just been filled with."""
         if self._undeclared and on is None:
             self._declare_gates()
         return self.store.run(stored.enqueue_workflow, new, on=on)
 
-    async def add_workflow_async(self, new: NewWorkflow, on: object | None) -> WorkflowAdded:
+    async def _add_workflow_async(self, new: NewWorkflow, on: object | None) -> WorkflowAdded:
         """For a workflow: what it has just been filled with."""
         if self._undeclared and on is None:
             await self._declare_gates_async()

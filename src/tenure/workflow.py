@@ -69,10 +69,10 @@ class App(Protocol):
     def async_store(self) -> AsyncStore:
         """For callers on the running event loop."""
 
-    def add_workflow(self, new: NewWorkflow, on: object | None) -> WorkflowAdded:
+    def _add_workflow(self, new: NewWorkflow, on: object | None) -> WorkflowAdded:
         """Enqueue it."""
 
-    async def add_workflow_async(self, new: NewWorkflow, on: object | None) -> WorkflowAdded:
+    async def _add_workflow_async(self, new: NewWorkflow, on: object | None) -> WorkflowAdded:
         """Enqueue it."""
 
     def handle(self, task: Task[..., R], id: int) -> "Handle[R]":
@@ -91,10 +91,6 @@ class Node(Generic[R_co]):
 
     def __repr__(self) -> str:
         return f"<Node {self.name}>"
-
-    def belongs_to(self, home: object) -> bool:
-        """Was it made by this workflow?"""
-        return self._home is home
 
 
 class _Draft(NamedTuple):
@@ -160,7 +156,7 @@ class _Builder:
         names = []
         for each in given:
             if isinstance(each, Node):
-                if not each.belongs_to(self):
+                if each._home is not self:
                     raise InvalidWorkflow(f"node {each.name} belongs to another workflow")
                 names.append(each.name)
             elif isinstance(each, str):
@@ -209,7 +205,7 @@ class Workflow(_Builder):
         Raises `InvalidWorkflow`, before anything is written, when nodes wait for each other in a
         circle, or for one that is not there.
         """
-        return WorkflowRun(self._app, self._app.add_workflow(self._new(), on))
+        return WorkflowRun(self._app, self._app._add_workflow(self._new(), on))
 
     async def enqueue_async(self, *, on: object | None = None) -> "WorkflowRun":
         """Enqueue all of it, or nothing, in one transaction, or in the caller's own.
@@ -217,7 +213,7 @@ class Workflow(_Builder):
         Raises `InvalidWorkflow`, before anything is written, when nodes wait for each other in a
         circle, or for one that is not there.
         """
-        return WorkflowRun(self._app, await self._app.add_workflow_async(self._new(), on))
+        return WorkflowRun(self._app, await self._app._add_workflow_async(self._new(), on))
 
     def _new(self) -> NewWorkflow:
         final = None if self._finaliser is None else self._finaliser.name

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from tenure import Gate, Handle, Running, Schedules, Task, Tenure
+from tenure import Gate, Handle, Running, Schedules, Task, Tenure, Workflow, WorkflowRun
 from tenure.tasks import TunedTask
+from tenure.workflow import Growth
 
 # What does not touch the database, or belongs to one colour by its nature.
 COLOURLESS = {
@@ -18,18 +19,23 @@ COLOURLESS = {
         "add", "around", "async_store", "close_loop", "declared_schedules", "find", "handle",
         "in_use_by_worker", "include", "is_local", "listen", "on_start", "on_stop", "on_trial",
         "run_worker", "schedule", "schedules", "store", "task", "url", "use_url",
-        "whole_async_store", "whole_store",
+        "whole_async_store", "whole_store", "workflow", "workflow_run",
     },
     "Handle": {"created", "id", "same_args"},
     "Running": {
         "attempt", "cancelled", "check", "created_at", "id", "lost", "max_attempts", "metadata",
-        "progress", "queue", "task", "tenant", "token",
+        "progress", "queue", "task", "tenant", "token", "workflow",
     },
     "Task": {"bind", "call", "options", "signature", "stored_retry"},
     "TunedTask": {"call"},
     "Schedules": set(),
+    "Workflow": {"add"},
+    "WorkflowRun": {"created", "id"},
+    "Growth": {"add"},
 }  # fmt: skip
-KINDS: tuple[type, ...] = (Tenure, Handle, Running, Task, TunedTask, Schedules)
+KINDS: tuple[type, ...] = (
+    Tenure, Handle, Running, Task, TunedTask, Schedules, Workflow, WorkflowRun, Growth,
+)  # fmt: skip
 
 
 def public(kind: type) -> set[str]:
@@ -101,6 +107,8 @@ STEPS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("set_gate", ("narrow",), {"max_running": 3}),
     ("gates", (), {"name": "narrow"}),
     ("gate_lines", ("narrow",), {}),
+    ("workflows", (), {"open": True}),
+    ("workflow_of", (ID,), {}),
 ]
 
 

@@ -96,7 +96,8 @@ from (select * from tenure.node where workflow_id = :id and job_id > :after
 order by n.job_id;
 
 -- name: unfinished_parents
-select parent_id from tenure.parent where job_id = :id and parent_state is null order by parent_id;
+select parent_id from tenure.parent
+where job_id = any (array[:id::bigint]) and parent_state is null;
 
 -- name: node_edges
 select job_id, parent_id from tenure.parent
@@ -126,8 +127,9 @@ with recursive up as (
     select (value #>> '{}')::bigint as low, (value #>> '{}')::bigint as high
     from json_array_elements(:ids::json)
     union
-    select up.low, p.parent_id from up, tenure.parent p
-    where p.job_id = up.high and p.parent_state is null
+    select up.low, p.parent_id
+    from up, lateral (select parent_id from tenure.parent
+                      where job_id = any (array[up.high]) and parent_state is null offset 0) as p
 )
 select low, high from up;
 
@@ -235,15 +237,21 @@ where n.workflow_id = :id and h.state = :state::tenure.state
 order by n.job_id;
 
 -- name: nodes_to_reopen
--- replay: these nodes and, from each, what was skipped or cancelled below it.
+-- replay: these nodes and, from each, what was skipped or cancelled below it. (No edge says
+-- 'waiting': it is asked so that no index has all that is needed; on empty tables a wrong one would
+-- be taken for ever.)
 with recursive back as (
     select (value #>> '{}')::bigint as id from json_array_elements(:ids::json)
     union
     select n.job_id
-    from back, tenure.parent p, tenure.node n,
+    from back,
+         lateral (select job_id from tenure.parent
+                  where parent_id = any (array[back.id])
+                    and parent_state is distinct from 'waiting' offset 0) as p,
+         lateral (select job_id from tenure.node
+                  where job_id = any (array[p.job_id]) and workflow_id = :id offset 0) as n,
          lateral (select state from tenure.history where id = n.job_id limit 1) as h
-    where p.parent_id = back.id and n.job_id = p.job_id and n.workflow_id = :id
-      and h.state in ('skipped', 'cancelled')
+    where h.state in ('skipped', 'cancelled')
 )
 select id from back order by id;
 
@@ -279,8 +287,11 @@ update tenure.job set parked = 'parents', place = null, due_at = null where id =
 -- name: waiting_children
 -- replay: locked in id order; they wait for the new ends of their parents.
 select j.id
-from (select distinct job_id from tenure.parent
-      where parent_id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))) as p,
+from (select distinct e.job_id
+      from json_array_elements(:ids::json) as b,
+           lateral (select job_id from tenure.parent
+                    where parent_id = any (array[(b.value #>> '{}')::bigint])
+                      and parent_state is distinct from 'waiting' offset 0) as e) as p,
      lateral (select id from tenure.job where id = p.job_id and parked = 'parents' for update) as j
 order by j.id;
 

@@ -69,19 +69,28 @@ where w.id < :below and (:tenant is null or w.tenant in (:tenant, ''))
 order by w.id desc limit :most;
 
 -- name: count_nodes
-select s.state, count(*)
-from tenure.node n cross join tenure.jobs as s on s.id = n.job_id
-where n.workflow_id = :id
-group by s.state;
+select state, count(*)
+from (select l.state from tenure.node n cross join tenure.live as l on l.id = n.job_id
+      where n.workflow_id = :id
+      union all
+      select h.state from tenure.node n cross join tenure.history as h on h.id = n.job_id
+      where n.workflow_id = :id)
+group by state;
 
 -- name: list_nodes
-select n.job_id, n.name, s.task, s.state, n.rule, s.reason, n.added_by
-from (select * from tenure.node where workflow_id = :id and job_id > :after
-      order by job_id limit :most) as n cross join tenure.jobs as s on s.id = n.job_id
-order by n.job_id;
+with part as materialized (
+    select * from tenure.node where workflow_id = :id and job_id > :after
+    order by job_id limit :most
+)
+select n.job_id, n.name, l.task, l.state, n.rule, l.reason, n.added_by
+from part as n cross join tenure.live as l on l.id = n.job_id
+union all
+select n.job_id, n.name, h.task, h.state, n.rule, h.reason, n.added_by
+from part as n cross join tenure.history as h on h.id = n.job_id
+order by 1;
 
 -- name: unfinished_parents
-select parent_id from tenure.parent where job_id = :id and parent_state is null order by parent_id;
+select parent_id from tenure.parent where job_id = :id and parent_state is null;
 
 -- name: node_edges
 select p.job_id, p.parent_id from json_each(:ids) as b cross join tenure.parent as p on p.job_id = b.value
