@@ -90,8 +90,7 @@ async def give_turns(tx: Tx, ids: list[int]) -> None:
 
 async def leave_gates(tx: Tx, lines: Collection[Row]) -> None:
     """Attempts of jobs of these lines have ended: others may come, once this is committed."""
-    rows = [{"queue": queue, "gate": gate, "key": key} for queue, gate, key in lines]
-    await tx.fetch("leave_gates", rows=to_json(rows))
+    await tx.leave_gates(lines)
 
 
 class Passed(NamedTuple):

@@ -67,7 +67,7 @@ class News:
             for (queue,) in rows:
                 self._lanes[queue, 0] = None  # whoever stands there already is the reason
         elif statement in ("leave_gates", "stand_at_gates"):  # who frees a place looks by itself
-            self._due.update(queue for (queue,) in rows)
+            self._due.update(queue for queue, *_ in rows)
 
     def add(self, queue: str, priority: int, place: int) -> None:
         """A ticket was put in line. Only the first place of a lane counts."""

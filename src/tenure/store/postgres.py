@@ -44,7 +44,7 @@ from tenure.store.bell_postgres import PostgresBell
 from tenure.store.borrowed_postgres import wire_of
 from tenure.store.borrowing import Lent, unwrap
 from tenure.store.copying import can_copy, job_lines, line, ticket_lines
-from tenure.store.floors import Floors
+from tenure.store.floors import Floors, LineFloors
 from tenure.store.notify import News, Notifier
 from tenure.store.rows import job_row, raw
 from tenure.store.session import (
@@ -180,8 +180,9 @@ class PostgresTx(Tx):
 
     async def look_at_gates(self, wanted: Wanted, rows: Sequence[Mapping[str, Any]]) -> list[Row]:
         found = await self.fetch(
-            "look_at_gates", rows=to_json(rows), worker=wanted.worker, free=wanted.new_places
-        )
+            "look_at_gates", rows=to_json(rows), worker=wanted.worker, free=wanted.new_places,
+            floors=self._floors.lines.rows(),
+        )  # fmt: skip
         decode = msgspec.json.decode
         return [
             (*row, decode(turns), most, decode(tickets or "[]"))
@@ -197,12 +198,33 @@ class PostgresTx(Tx):
             lease_seconds=wanted.lease_seconds, ahead=wanted.ahead, several=several,
         )  # fmt: skip
         if not several:
+            [only] = lines
+            if len(rows) >= LineFloors.MANY:
+                last = max((row[1], row[2]) for row in rows)
+                self._floors.lines.note((only["queue"], only["gate"], only["key"]), *last)
             return [[row[:-1] for row in rows]]
         names = [_BETWEEN.join([line["queue"], line["gate"], line["key"]]) for line in lines]
         by_line: dict[str, list[Row]] = {name: [] for name in names}
         for row in rows:
             by_line[row[-1]].append(row[:-1])
         return list(by_line.values())
+
+    async def leave_gates(self, lines: Collection[Row]) -> None:
+        rows = [
+            {
+                "queue": queue,
+                "gate": gate,
+                "key": key,
+                "from_priority": priority,
+                "from_place": place,
+            }
+            for (queue, gate, key), (priority, place) in (
+                (line, self._floors.heads.of(line)) for line in map(tuple, lines)
+            )
+        ]
+        for *name, priority, place in await self.fetch("leave_gates", rows=to_json(rows)):
+            if priority is not None:
+                self._floors.heads.note(tuple(name), priority, place)
 
     async def commit_late(self) -> None:
         await self._wire.script("set local synchronous_commit = off")

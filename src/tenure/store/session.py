@@ -158,6 +158,10 @@ class Tx(ABC):
         """claim: the same as `take_tickets` for so many tickets at the head of each line, up to the
         last one. Answers for each line."""
 
+    @abstractmethod
+    async def leave_gates(self, lines: Collection[Row]) -> None:
+        """succeed, fail, skip, abort, cancel, sweep: a turn for each (queue, gate, key)."""
+
     async def commit_late(self) -> None:  # noqa: B027 - where nothing was written, nothing is waited for
         """What this transaction has written may be forgotten by a crash of the database."""
 

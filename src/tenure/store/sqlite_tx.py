@@ -115,6 +115,10 @@ class SQLiteTx(Tx):
     async def look_at_gates(self, wanted: Wanted, rows: Sequence[Mapping[str, Any]]) -> list[Row]:
         return await look_at_gates(self, wanted, rows)
 
+    async def leave_gates(self, lines: Collection[Row]) -> None:
+        rows = [{"queue": queue, "gate": gate, "key": key} for queue, gate, key in lines]
+        await self.fetch("leave_gates", rows=to_json(rows))
+
     async def take_gated(
         self, wanted: Wanted, lines: Sequence[Mapping[str, Any]]
     ) -> list[list[Row]]:

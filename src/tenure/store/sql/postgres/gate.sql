@@ -22,20 +22,24 @@ select distinct queue from put;
 -- name: leave_gates
 -- succeed, fail, skip, abort, cancel, sweep: where an attempt has ended there is a turn, whether or not
 -- somebody is seen to wait: who comes later finds the line full until this is committed, and takes
--- his own turn away. Answers the queues in which somebody waits, for `notify`.
+-- his own turn away. Answers the heads of lines in queues where somebody waits, for `notify`. A line is
+-- searched from where its head was of late.
 with freed as materialized (
-    select f.queue, f.gate, f.key, head.priority
-    from json_to_recordset(:rows::json) as f (queue text, gate text, key text) left join lateral (
-        select g.priority from tenure.gated g
+    select f.queue, f.gate, f.key, head.priority, head.place
+    from json_to_recordset(:rows::json) as f (
+             queue text, gate text, key text, from_priority smallint, from_place bigint)
+         left join lateral (
+        select g.priority, g.place from tenure.gated g
         where g.queue = f.queue and g.gate = f.gate and g.key = f.key
+          and (g.priority, g.place) >= (f.from_priority, f.from_place)
         order by g.priority, g.place limit 1) as head on true
 ), passed as (
     insert into tenure.turn (queue, gate, priority, key)
     select queue, gate, coalesce(priority, 0), key from freed
 )
-select distinct f.queue
-from (select queue, gate, bool_or(priority is not null) as waits from freed group by queue, gate) as f
-where f.waits
+select f.queue, f.gate, f.key, f.priority, f.place
+from freed f
+where f.priority is not null
    or exists (select from tenure.turn t where t.queue = f.queue and t.gate = f.gate offset 0);
 
 -- name: open_gates
@@ -91,7 +95,8 @@ from clock, busy, lateral (
 -- buckets held, and the heads of the lines, one ticket more than may pass. A worker that has more jobs
 -- than places counts with its places. Where all lines share a limit that is reached, and this worker
 -- has no places for more jobs to come along with, no turn is looked at. Where it is alone, and may take
--- all that it wants even if nothing has ended, what has ended is not counted.
+-- all that it wants even if nothing has ended, what has ended is not counted. A line is searched from
+-- where its head was of late, or from the start where a turn of a lower priority has come.
 with gate as materialized (
     select * from json_to_recordset(:rows::json) as b (
         queue text, gate text, keyed boolean, max_running int, most int, turns int,
@@ -165,8 +170,16 @@ select r.queue, r.gate, r.key, r.others, r.mine, r.live, r.share, r.here, k.toke
        (select '[[' || string_agg(t.priority || ',' || t.place || ',' || t.suspect::int, '],[') || ']]'
         from (select g.priority, g.place, g.suspect from tenure.gated g
               where g.queue = r.queue and g.gate = r.gate and g.key = r.key
+                and (g.priority, g.place) >= (
+                    case when f.priority is null then (-101)::smallint else least(r.priority, f.priority) end,
+                    case when r.priority < f.priority then 0 else coalesce(f.place, 0) end)
               order by g.priority, g.place limit r.tickets) as t)
 from head r left join lateral (
+         select f.priority, f.place
+         from json_to_recordset(:floors::json) as f (
+             queue text, gate text, key text, priority smallint, place bigint)
+         where f.queue = r.queue and f.gate = r.gate and f.key = r.key) as f on true
+     left join lateral (
          select tokens, filled_at from tenure.bucket
          where gate = r.gate and key = case when r.keyed then r.key else '' end offset 0) as k on true
 order by r.priority, r.n;
