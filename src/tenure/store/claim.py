@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from functools import partial
-from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
@@ -12,14 +11,13 @@ import msgspec
 from tenure.errors import InvalidInput
 from tenure.job import Claimed, Lease, State, check_int, check_name, check_seconds
 from tenure.store.ends import end_workflows
-from tenure.store.gates import Passed, any_gates, pass_gates, passed_before
+from tenure.store.gates import Passed, any_gates, line_order, pass_gates, passed_before
 from tenure.store.rows import Ending
 from tenure.store.session import Mode, Row, Scope, Tx, Wanted, for_all_tenants, to_json
 from tenure.store.settle import drop_leases, finish_jobs
 
 MAX_BLOCK = 10_000
 _VOID_ROUNDS = 1000
-_line_order = itemgetter(1, 2)  # of a ticket: priority, place
 _FLAG, _LEASE = 16, 17  # cancellation requested; the lease, None for a void ticket
 
 
@@ -129,7 +127,9 @@ class _Taken(NamedTuple):
 async def _take(tx: Tx, wanted: Wanted, now: datetime | None) -> _Taken:
     tx.at(now)
     before = await passed_before(tx, wanted.worker) if tx.repeat else Passed([])
-    taken = _taken(tx, wanted, before if before.rows else Passed(await tx.take_tickets(wanted)))
+    if not before.rows:
+        before = Passed(sorted(await tx.take_tickets(wanted), key=line_order))
+    taken = _taken(tx, wanted, before)
     if not tx.gates.there:
         return taken
     seen = await tx.fetch("peek_gates", queues=to_json([*wanted.queues]))
@@ -145,7 +145,7 @@ async def _take_gated(tx: Tx, wanted: Wanted, now: datetime | None, first: bool)
 
 
 def _taken(tx: Tx, wanted: Wanted, passed: Passed) -> _Taken:
-    rows = sorted(passed.rows, key=_line_order)
+    rows = passed.rows
     flagged = [row for row in rows if row[_FLAG]]
     granted = [row for row in rows if row[_LEASE] is not None and not row[_FLAG]]
     leases = _leases(tx, wanted, granted)

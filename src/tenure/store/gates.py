@@ -23,6 +23,7 @@ only one may run, order is promised, and nobody takes more than that.
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -60,6 +61,7 @@ SPARE_TURNS = 50
 """So many more turns are read than jobs are wanted: some lines are empty, or full."""
 MAX_LINES = 20
 _GATE = int(Feature.GATE)
+line_order = itemgetter(1, 2)  # of a ticket: priority, place
 _NOBODY = (float("inf"), 0.0)
 
 
@@ -93,8 +95,8 @@ async def leave_gates(tx: Tx, lines: Collection[Row]) -> None:
 
 
 class Passed(NamedTuple):
-    """What passed, as rows of `take_tickets`, the queues whose gates were looked at, and the places
-    that this worker has at gates that limit how many run."""
+    """What passed, as rows of `take_tickets`, in the order in which they start; the queues whose
+    gates were looked at; and the places that this worker has at gates that limit how many run."""
 
     rows: list[Row]
     queues: Collection[str] = ()
@@ -126,7 +128,7 @@ async def pass_gates(tx: Tx, wanted: Wanted, *, first: bool) -> Passed:
         for line, rows in zip(picked, by_line, strict=True):
             line.landed = [row[3] for row in rows if row[3] is not None]
             line.room.tokens += len(line.passed) + line.unseen - len(rows)  # there were no more
-            taken += rows
+        taken = _in_turn(by_line)
     await _go_on(tx, lines)
     looked_at = wanted.queues.keys() - late
     if not taken:  # to lock a gate is to write; turns that come back do no harm
@@ -135,9 +137,21 @@ async def pass_gates(tx: Tx, wanted: Wanted, *, first: bool) -> Passed:
     return Passed(taken, looked_at, await _share(tx, wanted, picked))
 
 
+def _in_turn(by_line: list[list[Row]]) -> list[Row]:
+    """By priority, then one of each line in turn: that is the order in which they start."""
+    if len(by_line) == 1:
+        return sorted(by_line[0], key=line_order)
+    turns = [
+        (row[1], n, i, row)
+        for i, rows in enumerate(by_line)
+        for n, row in enumerate(sorted(rows, key=line_order))
+    ]
+    return [row for _, _, _, row in sorted(turns, key=itemgetter(0, 1, 2))]
+
+
 async def passed_before(tx: Tx, worker: str) -> Passed:
     """claim, repeated: what its first try, whose COMMIT got no answer, has taken."""
-    rows = await tx.fetch("claimed_before", worker=worker, call=tx.call)
+    rows = sorted(await tx.fetch("claimed_before", worker=worker, call=tx.call), key=line_order)
     leases = sorted({row[-2] for row in rows})
     given = await tx.fetch("places_given", ids=to_json(leases)) if rows else []
     return Passed(
@@ -210,6 +224,7 @@ def _picked(line: Line) -> dict[str, Any]:
     suspects = [ticket[1] for ticket in line.passed if ticket[2]]
     return {
         "queue": line.queue, "gate": line.gate, "key": line.key,
+        "priority": line.tickets[0][0], "place": line.tickets[0][1],
         "suspect": suspects[0] if suspects else None, "count": len(line.passed) + line.unseen,
     }  # fmt: skip
 

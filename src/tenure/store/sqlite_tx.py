@@ -124,7 +124,7 @@ class SQLiteTx(Tx):
             rows = await self.fetch("take_gated", **line)
             if rows:
                 _, priority, place, *_ = rows[-1]
-                await self.fetch("drop_gated", **line, priority=priority, place=place)
+                await self.fetch("drop_gated", **{**line, "priority": priority, "place": place})
             line_of.update(dict.fromkeys([(row[0], row[2]) for row in rows], n))
             taken += rows
         leased = await self._put_on_leases(wanted, taken)

@@ -163,7 +163,7 @@ class Settler:
 
 
 def _has_children(batch: list[Ended]) -> bool:
-    """May it have freed others? A hint: all nodes of a workflow have some, so two looks are enough."""
+    """May it have freed others? A hint: all nodes of a workflow have some, so two looks do."""
     return bool((batch[0][0].job.features | batch[-1][0].job.features) & _CHILDREN)
 
 

@@ -172,14 +172,16 @@ from head r left join lateral (
 order by r.priority, r.n;
 
 -- name: take_gated
--- claim: so many tickets at the head of each line are consumed, one suspect at most among them, and
+-- claim: so many tickets at the head of each line, which was seen before: dead ones are not walked twice,
+-- are consumed, one suspect at most among them, and
 -- their jobs go on leases as in `take_tickets`. For each lease and line it is noted who has passed.
 with spot as materialized (
     select g.ctid
     from json_to_recordset(:rows::json) as b (
-             queue text, gate text, key text, suspect bigint, count int),
+             queue text, gate text, key text, priority smallint, place bigint, suspect bigint, count int),
          lateral (select gated.ctid from tenure.gated
                   where gated.queue = b.queue and gated.gate = b.gate and gated.key = b.key
+                    and (gated.priority, gated.place) >= (b.priority, b.place)
                     and (not gated.suspect or gated.place = b.suspect)
                   order by gated.priority, gated.place limit b.count
                   for update skip locked) as g
