@@ -14,6 +14,7 @@ from contextlib import suppress
 from tenure import lifecycle
 from tenure.codec import encode_error
 from tenure.errors import StoreBusy, StoreError, ValueRefused
+from tenure.job import Feature
 from tenure.lifecycle import Outcome, Settlement
 from tenure.store import LANDED, Answer, AsyncStore
 from tenure.worker.holding import Held, Holding
@@ -24,6 +25,7 @@ MAX_BATCH = 1000
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.02, 2.0
 LOCKED_SECONDS = 0.5
 """So often it is looked whether rows are still locked."""
+_CHILDREN = int(Feature.CHILDREN)
 REFUSED = "the store refused how it ended"
 
 Ended = tuple[Holding, Settlement | None]
@@ -109,7 +111,7 @@ class Settler:
         if self._pause > FIRST_PAUSE_SECONDS:
             log.info("settling for %s goes on", self._worker)
             self._pause = FIRST_PAUSE_SECONDS
-        if self._held.gated:
+        if self._held.gated or _has_children(batch):
             self._gates_opened()
         loud = self._tell.hears_successes()
         quiet: list[Holding] = []
@@ -158,6 +160,11 @@ class Settler:
             self.add(holding, lifecycle.fail(holding.job, error, REFUSED))
             return
         self._held.settled([holding])
+
+
+def _has_children(batch: list[Ended]) -> bool:
+    """May it have freed others? A hint: all nodes of a workflow have some, so two looks do."""
+    return bool((batch[0][0].job.features | batch[-1][0].job.features) & _CHILDREN)
 
 
 def _take(line: deque[Ended]) -> list[Ended]:
