@@ -102,6 +102,9 @@ def test_nothing_of_the_tables_is_forgotten(urls: Urls) -> None:
     apart = {
         "lease",
         "gate_hold",
+        "gate_live",
+        "gate_share",
+        "gate_used",
         "turn",
         "bucket",
         "worker",
