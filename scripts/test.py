@@ -35,17 +35,17 @@ class Part:
     may_be_empty: bool = False
 
 
+WAITING = ("-n", "4")
+"""For parts whose tests wait for other processes most of the time."""
+
 NAMED = (
     Part("unit", ("tests/unit", "tests/lifecycle")),
     Part("tour", ("tests/tour",)),
     Part("contract", ("tests/contract",)),
     Part("client", ("tests/client",)),
-    Part("worker", ("tests/worker",)),
-    Part("crash", ("tests/crash",)),
-    Part("chaos", ("tests/chaos",)),
-    Part("gates", ("tests/gates",)),
-    Part("schedules", ("tests/schedules",)),
-    Part("workflows", ("tests/workflows",)),
+    Part("worker", ("tests/worker",), WAITING),
+    Part("crash", ("tests/crash", "tests/chaos"), WAITING),
+    Part("gates", ("tests/gates", "tests/schedules", "tests/workflows"), WAITING),
     Part("borrowing", ("tests/borrowing",)),
     Part("bells", ("tests/bells",)),
     Part("testing", ("tests/testing",)),
@@ -55,7 +55,7 @@ NAMED = (
     Part("model", ("tests/model",)),
     Part("processes", ("tests/processes",)),
     Part("faults", ("tests/faults",)),
-    Part("wire", ("tests/wire",)),
+    Part("wire", ("tests/wire",), WAITING),
     Part("pooler", ("tests/contract",), ("-n", "2", "--pooler")),
     Part("plans", ("tests/plans",)),
     Part("guard", ("tests/guard",)),
