@@ -44,7 +44,7 @@ NAMED = (
     Part("contract", ("tests/contract",)),
     Part("client", ("tests/client",)),
     Part("worker", ("tests/worker",), WAITING),
-    Part("crash", ("tests/crash", "tests/chaos"), WAITING),
+    Part("crash", ("tests/chaos", "tests/crash"), WAITING),  # the longest first
     Part("gates", ("tests/gates", "tests/schedules", "tests/workflows"), WAITING),
     Part("borrowing", ("tests/borrowing",)),
     Part("bells", ("tests/bells",)),
