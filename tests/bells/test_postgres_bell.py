@@ -113,6 +113,20 @@ def test_it_comes_back_with_the_server_and_was_not_there_before_it(
             assert states(caplog) == ["silent", "again"] * 2
 
 
+def test_an_answer_that_comes_in_pieces_holds_up_nobody(
+    pg_server: Server, pg_migrated_url: str, rings: Rings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wire is a thread of this process: a bell that waits in libpq would wait for ever."""
+    monkeypatch.setattr(bell_postgres, "PROBE_SECONDS", 0.05)
+    with Proxy(pg_server.port) as proxy:
+        proxy.slow_seconds = 0.005
+        with ringing(proxy.url(database_name(pg_migrated_url)), rings) as (_, bell):
+            assert rings.wait_for(1)
+            [link] = proxy.links
+            wait_until(lambda: link.said.count("select 1") >= 10)
+            assert bell.alive
+
+
 def test_a_connection_into_nowhere_is_noticed(
     pg_server: Server,
     pg_migrated_url: str,
