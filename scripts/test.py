@@ -35,14 +35,16 @@ class Part:
     may_be_empty: bool = False
 
 
+WAITING = ("-n", "4")
+"""For parts whose tests wait for other processes most of the time."""
+
 NAMED = (
     Part("unit", ("tests/unit", "tests/lifecycle")),
     Part("tour", ("tests/tour",)),
     Part("contract", ("tests/contract",)),
     Part("client", ("tests/client",)),
-    Part("worker", ("tests/worker",)),
-    Part("crash", ("tests/crash",)),
-    Part("chaos", ("tests/chaos",)),
+    Part("worker", ("tests/worker",), WAITING),
+    Part("crash", ("tests/chaos", "tests/crash"), WAITING),  # the longest first
     Part("schedules", ("tests/schedules",)),
     Part("borrowing", ("tests/borrowing",)),
     Part("bells", ("tests/bells",)),

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 from psycopg.pq import ExecStatus
-from psycopg.pq.abc import PGconn
+from psycopg.pq.abc import PGconn, PGresult
 
 from tenure.store.bell import Bell, Ring, pause_seconds
 
@@ -116,12 +116,19 @@ class _Ear:
         return found
 
     async def ask(self, statement: bytes) -> None:
-        """Run a statement. Raises when there is no good answer in time."""
+        """Run a statement. Raises when there is no good answer in time.
+
+        Whether there is more is asked before each result: `get_result` waits for it with the
+        interpreter in its hands, and the whole process would wait with it.
+        """
         self._connection.send_query(statement)
         self._connection.flush()
+        while (result := await self._result()) is not None:
+            if result.status not in _FINE:
+                raise psycopg.OperationalError(result.error_message.decode(errors="replace"))
+
+    async def _result(self) -> PGresult | None:
         while self._connection.is_busy():
             if not await self.wait(ANSWER_SECONDS):
                 raise psycopg.OperationalError(f"no answer for {ANSWER_SECONDS:g} s")
-        while (result := self._connection.get_result()) is not None:
-            if result.status not in _FINE:
-                raise psycopg.OperationalError(result.error_message.decode(errors="replace"))
+        return self._connection.get_result()
