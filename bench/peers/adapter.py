@@ -40,8 +40,6 @@ class Adapter(ABC):
     """What its virtual environment holds, pinned. Nothing: ours, in the present environment."""
     python: ClassVar[tuple[int, int]] = (3, 11)
     """The oldest Python that it runs on."""
-    needs: ClassVar[str | None] = None
-    """An environment variable that must be set, for what cannot be installed."""
     settings: ClassVar[str]
     on_loop: ClassVar[bool]
     """Is its client used on an event loop? A synchronous client must not see one."""

@@ -28,8 +28,6 @@ def python_for(adapter: type[Adapter], say: Callable[[str], None]) -> str:
     """The interpreter in which the adapter runs; its environment is made if it is not there."""
     if not adapter.packages:
         return sys.executable
-    if adapter.needs is not None and not os.environ.get(adapter.needs):
-        raise PeerUnavailable(f"{adapter.name}: set {adapter.needs}; see its adapter")
     folder = FOLDER / adapter.name
     python, note = folder / "bin" / "python", folder / "holds.txt"
     wanted = "\n".join(adapter.packages)

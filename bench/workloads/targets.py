@@ -8,6 +8,8 @@ _FLAT = Target(1.5, at_most=True)
 _LIMIT = Target(1.0, at_most=True)
 
 TARGETS = {
+    "workloads.sqlite.concurrent_enqueue": Target(10.0),
+    "workloads.sqlite.concurrent_enqueue_threads": Target(10.0),
     "workloads.postgres.backlog_pages": _FLAT,
     "workloads.sqlite.backlog_pages": _FLAT,
     "workloads.postgres.held_snapshot_pages": _FLAT,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
@@ -305,18 +305,31 @@ def lose_the_answer_to_a_commit(
 ) -> None:
     """The next COMMIT of a blocking PostgreSQL store lands, then something else happens, and then
     the connection is gone before the answer."""
-    script = Blocking.script
+    script, fetch = Blocking.script, Blocking.fetch
     cut: list[str] = []
 
-    async def cutting(self: Blocking, sql: str) -> None:
-        await script(self, sql)
-        if sql.endswith("commit") and not cut:
+    def lose(self: Blocking, sql: str) -> None:
+        if not cut:
             cut.append(sql)
             meanwhile()
             self.connection.close()
             raise psycopg.OperationalError("the connection was cut by the test")
 
-    monkeypatch.setattr(Blocking, "script", cutting)
+    async def cutting_script(self: Blocking, sql: str) -> None:
+        await script(self, sql)
+        if sql.endswith("commit"):
+            lose(self, sql)
+
+    async def cutting_fetch(
+        self: Blocking, sql: str, params: Mapping[str, object], *, prepare: bool
+    ) -> list[Row]:
+        rows = await fetch(self, sql, params, prepare=prepare)
+        if "insert into tenure.job" in sql and self.idle:  # it has committed itself
+            lose(self, sql)
+        return rows
+
+    monkeypatch.setattr(Blocking, "script", cutting_script)
+    monkeypatch.setattr(Blocking, "fetch", cutting_fetch)
 
 
 def wait_until(condition: Callable[[], object]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from bench import plots
 from bench.harness import BenchmarkFailed, Result
 from bench.lab import Lab
-from bench.peers import sqlite_concurrent_enqueue
+from bench.peers import environments, sqlite_concurrent_enqueue
 from bench.peers.adapter import Adapter, payload
 from bench.peers.adapters.ours import Postgres, Sqlite, SqliteThread
 from bench.peers.board import Board
@@ -121,14 +121,16 @@ def test_the_ratio_is_the_median_of_the_rounds(lab: Lab) -> None:
 
 
 def test_a_peer_that_cannot_compete_does_not_end_the_run(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.delenv("ABSURD_SQL", raising=False)
+    monkeypatch.setattr(environments, "FOLDER", tmp_path)
+    monkeypatch.setattr(environments, "ROOT", tmp_path)
+    monkeypatch.setattr(environments, "_candidates", lambda _: [])
     lab.peers = ("absurd",)
     found = list(compete(lab, "peers.x", "tenure-sqlite", ["absurd"], lambda *_: iter(())))
     assert found == []
     [failure] = lab.failures
-    assert "ABSURD_SQL" in failure
+    assert "no Python 3.11 or newer was found" in failure
 
 
 @pytest.mark.slow

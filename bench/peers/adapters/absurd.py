@@ -1,12 +1,10 @@
 """Absurd: durable tasks as SQL functions; tasks and runs are kept.
 
-Its schema is not in its package: ABSURD_SQL names a copy of `sql/absurd.sql` of its repository.
+Its schema comes with its command line, a package of its own.
 """
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 from bench.peers.adapter import Adapter, chunks, payload
@@ -20,8 +18,7 @@ class Absurd(Adapter):
 
     name = "absurd"
     store = "postgres"
-    packages = ("absurd-sdk==0.5.1", "psycopg[binary]==3.3.8")
-    needs = "ABSURD_SQL"
+    packages = ("absurd-sdk==0.5.1", "absurdctl==0.5.1", "psycopg[binary]==3.3.8")
     settings = f"sync worker, batch_size={BATCH}, poll_interval={POLL_SECONDS:g} (default 0.25)"
     on_loop = False
     stored = "select count(*) from absurd.t_default"
@@ -36,9 +33,10 @@ class Absurd(Adapter):
     def install(self) -> None:
         import psycopg
         from absurd_sdk import Absurd as Client
+        from absurdctl import BUNDLED_SCHEMA_SQL
 
         with psycopg.connect(self.url, autocommit=True) as connection:
-            connection.execute(Path(os.environ["ABSURD_SQL"]).read_bytes())
+            connection.execute(BUNDLED_SCHEMA_SQL.encode())
         Client(self.url).create_queue("default")
 
     async def open(self) -> None:
