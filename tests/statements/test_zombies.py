@@ -8,13 +8,14 @@ writes are enumerated, so that a new one without a zombie test fails here.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 
 import pytest
 
 from tenure.codec import encode
 from tenure.errors import LeaseLost
-from tenure.job import NewStep
+from tenure.job import Claimed, NewStep
 from tenure.lifecycle import Outcome
 from tenure.store import LANDED, Store
 from tests.statements.support import (
@@ -30,6 +31,7 @@ from tests.statements.support import (
     expire,
     running,
 )
+from tests.support.flows import added, more
 from tests.support.stores import Clock
 
 Zombie = tuple[str, Presented]
@@ -164,6 +166,26 @@ def test_a_zombie_records_no_step(
 
 
 @zombies
+def test_a_zombie_adds_nothing_to_its_workflow(
+    store: Store,
+    clock: Clock,
+    database: Database,
+    raise_zombie: Raise,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def running_node(store: Store, clock: Clock, worker: str = "w1") -> Claimed:
+        added(store, clock.now, {"first": ()})
+        return claim_one(store, clock, worker)
+
+    monkeypatch.setattr(sys.modules[__name__], "running", running_node)
+    worker, held = raise_zombie(store, clock, database)
+    before = database.snapshot()
+    with pytest.raises(LeaseLost):
+        store.grow_workflow(worker, held, [more("second")], now=clock.now)
+    assert database.snapshot() == before
+
+
+@zombies
 def test_a_zombie_extends_no_lease(
     store: Store, clock: Clock, database: Database, raise_zombie: Raise
 ) -> None:
@@ -249,4 +271,5 @@ def test_every_worker_write_has_a_zombie_test() -> None:
     }
     assert writes == {
         "claim", "retire", "settle", "extend", "report_progress", "save_checkpoint", "record_step",
+        "grow_workflow",
     }  # fmt: skip
