@@ -8,7 +8,7 @@ STEPS ?= $(or $(TENURE_STEPS),2000)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format quick test wire rules explore chaos bench docs clean
+.PHONY: help setup demo check format quick test wire rules explore chaos kills bench docs clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ explore: $(READY) ## walk the state machine at random for long (TENURE_STEPS=100
 
 chaos: $(READY) ## kill, stop and cut off workers and servers at random (KILLS=5000 ARGS="--store postgres")
 	@$(PY) -m tests.chaos --kills $(KILLS) $(ARGS)
+
+kills: $(READY) ## kill the workers of other queues as well, and compare
+	@$(PY) -m bench.kills $(ARGS)
 
 bench: $(READY) ## run all benchmarks
 	@$(PY) -m bench all
