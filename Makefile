@@ -8,7 +8,7 @@ STEPS ?= $(or $(TENURE_STEPS),2000)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format quick test wire rules explore chaos kills bench docs clean
+.PHONY: help setup demo check format quick test wire rules explore chaos kills soak bench docs clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ chaos: $(READY) ## kill, stop and cut off workers and servers at random (KILLS=5
 
 kills: $(READY) ## kill the workers of other queues as well, and compare
 	@$(PY) -m bench.kills $(ARGS)
+
+soak: $(READY) ## one worker at half of its peak for twenty minutes on each store (ARGS="--minutes 5")
+	@$(PY) -m bench.soak $(ARGS)
 
 bench: $(READY) ## run all benchmarks
 	@$(PY) -m bench all
