@@ -42,5 +42,3 @@ def ask(request: pytest.FixtureRequest, warm: Warm) -> Ask:
         return warm.play(Wish(operation=operation, url=url, **{"every": every} | options))
 
     return asked
-
-

@@ -56,7 +56,7 @@ class Deed(ABC):
     """One operation; what `lay` finds out is there for all processes that follow."""
 
     name: ClassVar[str]
-    call: ClassVar[Callable[..., Any]]
+    call: ClassVar[str]
     """The operation of the store that it makes."""
     about: ClassVar[str]
     """The statement, or the beginning of its name, without which it would be another operation."""
@@ -65,7 +65,7 @@ class Deed(ABC):
     """Each job writes a row of the ledger, in the transaction that completes it."""
     forgets: ClassVar[bool] = False
     """What has ended may be gone."""
-    endings: Mapping[str, End] = {}
+    endings: ClassVar[Mapping[str, End]] = {}
     """How tasks end, when another worker runs them; others succeed."""
 
     def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: B027 - some need no scene

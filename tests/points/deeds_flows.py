@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import ClassVar
 
 from tenure import lifecycle
 from tenure.gate import Limits
 from tenure.graph import OnFailure, Outcome
 from tenure.job import Claimed, State, Unique, When
 from tenure.lifecycle import Settlement
-from tenure.store.flowing import cancel_workflow, heal_workflows, pause_workflow, resume_workflow
-from tenure.store.operate import cancel, delete, hold, move, prune, replay, unhold
-from tenure.store.presence import retire
-from tenure.store.settle import settle
-from tenure.store.sweep import sweep
-from tenure.store.workflows import enqueue_workflow, grow_workflow
 from tests.points.deed import SUCCESSOR, VICTIM, Deed, Hand, all_of
 from tests.support.flows import added, flow, more
 from tests.support.plain import Plain
-from tests.support.work import ERROR, add
-from tests.support.work import settle as settle_now
+from tests.support.work import ERROR, add, settle
 
 DIAMOND = {"a": (), "b": ("a",), "c": ("a",), "d": ("b", "c")}
-OUTCOMES = {"succeeded": Outcome.SUCCEEDED, "failed": Outcome.FAILED}
 
 
 def failing(held: Claimed) -> Settlement:
@@ -45,7 +38,7 @@ class _Flow(Deed):
         while ready := [one for one in held if one.task.removeprefix("app.") in names]:
             for one in ready:
                 hand.ended(one)
-            settle_now(hand.store, hand.now, *map(lifecycle.succeed, ready), worker=VICTIM)
+            settle(hand.store, hand.now, *map(lifecycle.succeed, ready), worker=VICTIM)
             held = [one for one in held if one not in ready] + hand.take()
         return held
 
@@ -53,7 +46,7 @@ class _Flow(Deed):
 class EnqueueFlow(_Flow):
     """With a key: whoever enqueues it again gets this one, or a new one."""
 
-    name, call, about = "workflow enqueue", enqueue_workflow, "add_workflow"
+    name, call, about = "workflow enqueue", "enqueue_workflow", "add_workflow"
     flow = flow(DIAMOND, finaliser="z", key="a")
 
     def do(self, hand: Hand) -> None:
@@ -67,10 +60,10 @@ class EnqueueFlow(_Flow):
 
 
 class _SettleNodes(_Flow):
-    call = settle
+    call = "settle"
 
     def do(self, hand: Hand) -> None:
-        settle_now(hand.store, hand.now, *self.how(), worker=VICTIM)
+        settle(hand.store, hand.now, *self.how(), worker=VICTIM)
 
     def how(self) -> list[Settlement]:
         return [lifecycle.succeed(one) for one in self.held]
@@ -110,8 +103,8 @@ class StopFlow(_SettleNodes):
 
     name, about = "workflow failing node, stop of the rest", "mark_workflows"
     outcome = Outcome.FAILED
-    endings = {"app.b": failing}
-    graph = {"a": (), "b": ("a",), "c": ("b",), "d": ("a",), "e": ("d",), "u": ("b",)}
+    endings: ClassVar = {"app.b": failing}
+    graph: ClassVar = {"a": (), "b": ("a",), "c": ("b",), "d": ("a",), "e": ("d",), "u": ("b",)}
 
     def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
         whens = {"u": When.ANY_FAILED}
@@ -119,13 +112,13 @@ class StopFlow(_SettleNodes):
         self.id = added(hand.store, hand.now, self.graph, whens, **options).id
         held = {one.task: one for one in self.run(hand, "a")}
         self.held = [held["app.b"]]
-        settle_now(hand.store, hand.now, lifecycle.release(held["app.d"]), worker=VICTIM)
+        settle(hand.store, hand.now, lifecycle.release(held["app.d"]), worker=VICTIM)
         hand.ended(held["app.d"])
 
     def how(self) -> list[Settlement]:
         return [failing(one) for one in self.held]
 
-    def ends(self, *, landed: bool) -> None:  # noqa: ARG002
+    def ends(self, *, landed: bool) -> None:
         """Who has started before the stop depends on who ran what."""
 
     def check(self, hand: Hand, *, landed: bool) -> None:
@@ -140,7 +133,7 @@ class StopFlow(_SettleNodes):
 class HealFlow(StopFlow):
     """A worker died between the failure and the stop: another one stops the rest."""
 
-    name, call, about = "workflow stop for a dead worker", heal_workflows, "stopping_workflows"
+    name, call, about = "workflow stop for a dead worker", "heal_workflows", "stopping_workflows"
 
     def lay(self, hand: Hand, plain: Plain) -> None:
         super().lay(hand, plain)
@@ -160,14 +153,14 @@ class HealFlow(StopFlow):
 class SweepNode(_Flow):
     """The worker of a node with no attempt left has died: what hangs on it goes on, or not."""
 
-    name, call, about = "sweep of a workflow's node", sweep, "lock_expired"
+    name, call, about = "sweep of a workflow's node", "sweep", "lock_expired"
     outcome = Outcome.FAILED
 
     def lay(self, hand: Hand, plain: Plain) -> None:
         self.id = added(hand.store, hand.now, DIAMOND, finaliser="z").id
         plain.rows("update tenure.job set max_attempts = 1 where task = 'app.b'")
         [root] = hand.take()
-        settle_now(hand.store, hand.now, lifecycle.succeed(root), worker=VICTIM)
+        settle(hand.store, hand.now, lifecycle.succeed(root), worker=VICTIM)
         hand.ended(root)
         assert len(hand.take(1)) == len(hand.take(1)) == 1  # who is alone on its lease is charged
         hand.clock.advance(31)
@@ -182,7 +175,7 @@ class SweepNode(_Flow):
 class Grow(_Flow):
     """A running node adds others, one before a node that waits. Its next attempt adds the same."""
 
-    name, call, about = "workflow growing", grow_workflow, "add_ends"
+    name, call, about = "workflow growing", "grow_workflow", "add_ends"
     nodes = (more("x"), more("y", after=(0,)), more("w", before_names=("d",)))
 
     def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
@@ -203,13 +196,13 @@ class Grow(_Flow):
 class CancelFlow(_Flow):
     """What waits is cancelled, what runs is asked to stop, the finaliser runs."""
 
-    name, call, about = "workflow cancel", cancel_workflow, "cancel_workflow"
+    name, call, about = "workflow cancel", "cancel_workflow", "cancel_workflow"
     outcome = Outcome.CANCELLED
 
     def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
         self.id = added(hand.store, hand.now, DIAMOND, finaliser="z").id
         held = {one.task: one for one in self.run(hand, "a")}
-        settle_now(hand.store, hand.now, lifecycle.release(held["app.c"]), worker=VICTIM)
+        settle(hand.store, hand.now, lifecycle.release(held["app.c"]), worker=VICTIM)
         hand.ended(held["app.c"])
 
     def do(self, hand: Hand) -> None:
@@ -225,12 +218,12 @@ class CancelFlow(_Flow):
 class PauseFlow(_Flow):
     """Nodes that have not started are held. It is resumed, if it was paused."""
 
-    name, call, about = "workflow pause", pause_workflow, "hold_nodes"
+    name, call, about = "workflow pause", "pause_workflow", "hold_nodes"
 
     def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
         self.id = added(hand.store, hand.now, DIAMOND).id
         held = {one.task: one for one in self.run(hand, "a")}
-        settle_now(hand.store, hand.now, lifecycle.release(held["app.c"]), worker=VICTIM)
+        settle(hand.store, hand.now, lifecycle.release(held["app.c"]), worker=VICTIM)
         hand.ended(held["app.c"])
 
     def do(self, hand: Hand) -> None:
@@ -246,7 +239,7 @@ class PauseFlow(_Flow):
 class ResumeFlow(PauseFlow):
     """They go on."""
 
-    name, call, about = "workflow resume", resume_workflow, "unhold_nodes"
+    name, call, about = "workflow resume", "resume_workflow", "unhold_nodes"
 
     def lay(self, hand: Hand, plain: Plain) -> None:
         super().lay(hand, plain)
@@ -262,7 +255,7 @@ class ResumeFlow(PauseFlow):
 class Cancel(Deed):
     """A job in line, with a key and a child; whoever asks again gets what it has become."""
 
-    name, call, about = "cancel", cancel, "finish"
+    name, call, about = "cancel", "cancel", "finish"
 
     def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
         self.id = add(hand.store, hand.now, unique=Unique(key="a"))
@@ -278,7 +271,7 @@ class Cancel(Deed):
 class CancelRunning(Deed):
     """Its worker has died, too."""
 
-    name, call, about = "cancel of a running job", cancel, "lock_job"
+    name, call, about = "cancel of a running job", "cancel", "lock_job"
 
     def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
         self.id = add(hand.store, hand.now)
@@ -294,7 +287,7 @@ class CancelRunning(Deed):
 class Hold(Deed):
     """Until it is let go."""
 
-    name, call, about = "hold", hold, "take_"
+    name, call, about = "hold", "hold", "take_"
 
     def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
         hand.store.declare_gates({"g": Limits(max_running=1)}, now=hand.now)
@@ -313,7 +306,7 @@ class Hold(Deed):
 class Unhold(Hold):
     """It goes to the end of its line."""
 
-    name, call, about = "unhold", unhold, "put_in_line"
+    name, call, about = "unhold", "unhold", "put_in_line"
 
     def lay(self, hand: Hand, plain: Plain) -> None:
         super().lay(hand, plain)
@@ -326,7 +319,7 @@ class Unhold(Hold):
 class Move(Deed):
     """Another priority and another time."""
 
-    name, call, about = "move", move, "put_in_line"
+    name, call, about = "move", "move", "put_in_line"
 
     def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
         self.id = add(hand.store, hand.now, delay_seconds=5)
@@ -341,12 +334,12 @@ class Move(Deed):
 class Replay(Deed):
     """A job that has failed begins anew, with its key."""
 
-    name, call, about = "replay", replay, "replay"
+    name, call, about = "replay", "replay", "replay"
 
     def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
         self.id = add(hand.store, hand.now, unique=Unique(key="a"))
         [held] = hand.take()
-        settle_now(hand.store, hand.now, failing(held), worker=VICTIM)
+        settle(hand.store, hand.now, failing(held), worker=VICTIM)
         hand.ended(held)
 
     def do(self, hand: Hand) -> None:
@@ -359,7 +352,7 @@ class Replay(Deed):
 class ReplayNode(_Flow):
     """A node that has failed begins anew, and its workflow is open again."""
 
-    name, call, about = "replay of a workflow's node", replay, "reopen_workflow"
+    name, call, about = "replay of a workflow's node", "replay", "reopen_workflow"
     outcome = Outcome.SUCCEEDED
 
     def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
@@ -367,7 +360,7 @@ class ReplayNode(_Flow):
         held = {one.task: one for one in self.run(hand, "a")}
         self.node = held["app.b"].id
         ends = [failing(held["app.b"]), lifecycle.succeed(held["app.c"])]
-        settle_now(hand.store, hand.now, *ends, worker=VICTIM)
+        settle(hand.store, hand.now, *ends, worker=VICTIM)
         hand.ended(held["app.b"])
         hand.ended(held["app.c"])
         assert self.run(hand, "z") == []
@@ -386,7 +379,7 @@ class ReplayNode(_Flow):
 class Delete(Replay):
     """What has ended is gone, with all that was kept of it."""
 
-    name, call, about = "delete", delete, "delete"
+    name, call, about = "delete", "delete", "delete"
 
     def do(self, hand: Hand) -> None:
         hand.store.delete(self.id, now=hand.now)
@@ -398,7 +391,7 @@ class Delete(Replay):
 class Prune(Deed):
     """What has ended long ago is gone, and what is live stays. Another one prunes what is left."""
 
-    name, call, about = "prune", prune, "prune"
+    name, call, about = "prune", "prune", "prune"
     forgets = True
     days = 40 * 86_400
 
@@ -408,7 +401,7 @@ class Prune(Deed):
         while held := hand.take():
             for one in held:
                 hand.ended(one)
-            settle_now(hand.store, hand.now, *map(lifecycle.succeed, held), worker=VICTIM)
+            settle(hand.store, hand.now, *map(lifecycle.succeed, held), worker=VICTIM)
         hand.clock.advance(self.days)
         add(hand.store, hand.now)
 
@@ -425,7 +418,7 @@ class Prune(Deed):
 class Retire(Deed):
     """A worker says that it is gone."""
 
-    name, call, about = "retire", retire, "retire"
+    name, call, about = "retire", "retire", "retire"
 
     def do(self, hand: Hand) -> None:
         hand.store.retire(VICTIM, now=hand.now)

@@ -95,8 +95,8 @@ class Play:
         self._report.statements = msgspec.json.decode(said, type=list[Statement])
         self._stage.buried()
         with self._stage.opened() as (_, plain, _):
-            self._last = self._eras[self._era(len(self._report.statements))] = (
-                self._stage.rows(plain)
+            self._last = self._eras[self._era(len(self._report.statements))] = self._stage.rows(
+                plain
             )
         self._go_on("undisturbed", records, landed=True)
 
@@ -159,7 +159,7 @@ class Play:
             os.close(reads)
             self._live(point, folder, writes)
         os.close(writes)
-        with open(reads, "rb") as pipe:
+        with os.fdopen(reads, "rb") as pipe:
             said = pipe.read()
         _, status = os.waitpid(pid, 0)
         return os.waitstatus_to_exitcode(status), said
@@ -218,5 +218,3 @@ def _difference(known: Rows, found: Rows) -> str:
 def play(stage: Stage, operation: str, *, every: int = 1, splits: Sequence[str] = ()) -> Report:
     """One operation on one stage."""
     return Play(stage, DEEDS[operation], splits).run(every)
-
-

@@ -22,7 +22,7 @@ import msgspec
 import psycopg
 from psycopg.waiting import Wait
 
-from tenure.store import borrowed_postgres, borrowed_sqlite, sqlite, wire
+from tenure.store import borrowed_postgres, borrowed_sqlite, sqlite_driver, wire
 from tenure.store.session import Row
 from tenure.store.statements import Dialect, statements
 from tests.support.plain import drivers_url
@@ -90,9 +90,13 @@ def stretch(trip: Tripwire) -> None:
     """From here on all statements of this process pass over it."""
     global wire_in_use  # noqa: PLW0603 - a process has one
     wire_in_use = trip
-    sqlite.driver.connect = _connect
-    borrowed_sqlite.Blocking = WatchedHandle  # type: ignore[misc]
-    wire.Blocking = borrowed_postgres.Blocking = WatchedWire  # type: ignore[misc]
+    for module, name, watched in (
+        (sqlite_driver, "connect", _connect),
+        (borrowed_sqlite, "Blocking", WatchedHandle),
+        (wire, "Blocking", WatchedWire),
+        (borrowed_postgres, "Blocking", WatchedWire),
+    ):
+        setattr(module, name, watched)
 
 
 # --- SQLite ---------------------------------------------------------------------------------------
@@ -193,7 +197,7 @@ class WatchedWire(wire.Blocking):
 def _sent(connection: psycopg.Connection[Any], is_last: bool) -> Iterator[None]:
     if is_last:
         usual = connection.wait
-        connection.wait = lambda gen, *_, **__: usual(_until_sent(gen))  # type: ignore[assignment]
+        connection.wait = lambda gen, *_, **__: usual(_until_sent(gen))  # type: ignore[method-assign]
     yield
 
 

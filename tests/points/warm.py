@@ -1,7 +1,7 @@
 """A warm process, from which victims are forked: it has imported everything, and has no threads.
 
-    with Warm(folder) as warm:
-        report = warm.play(url, "claim")
+with Warm(folder) as warm:
+    report = warm.play(url, "claim")
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @contextmanager
 def quick_folder(usual: Path) -> Iterator[Path]:
-    """A folder in memory, where there is such a thing: a process is to die here, not the machine."""
+    """A folder in memory, where there is such a thing: processes die here, not the machine."""
     if not os.access(MEMORY, os.W_OK | os.X_OK):
         yield usual
         return
