@@ -21,7 +21,7 @@ from zlib import crc32
 
 import msgspec
 
-from tenure.store import open_store
+from tenure.store import Store, open_store
 from tests.points.deed import Deed, Hand
 from tests.points.deeds_flows import FLOW_DEEDS
 from tests.points.deeds_jobs import JOB_DEEDS
@@ -29,6 +29,7 @@ from tests.points.judge import carry_on, row_faults, verdict
 from tests.points.records import Records
 from tests.points.stages import Rows, Stage
 from tests.points.tripwire import END, Point, Statement, Tripwire, stretch
+from tests.support.plain import Plain
 from tests.support.stores import Clock
 
 DEEDS: dict[str, type[Deed]] = {kind.name: kind for kind in (*JOB_DEEDS, *FLOW_DEEDS)}
@@ -94,11 +95,10 @@ class Play:
         assert status == 0, f"{self._deed.name} failed undisturbed:\n{said.decode()}"
         self._report.statements = msgspec.json.decode(said, type=list[Statement])
         self._stage.buried()
-        with self._stage.opened() as (_, plain, _):
-            self._last = self._eras[self._era(len(self._report.statements))] = self._stage.rows(
-                plain
-            )
-        self._go_on("undisturbed", records, landed=True)
+        with self._stage.opened() as (store, plain, url):
+            self._last = self._stage.rows(plain)
+            self._eras[self._era(len(self._report.statements))] = self._last
+            self._go_on("undisturbed", records, store, plain, url, landed=True)
 
     def _points(self) -> list[Point]:
         count = len(self._report.statements)
@@ -117,11 +117,11 @@ class Play:
             self._complain(name, f"did not die there, but ended as {status}: {said.decode()}")
             return
         self._stage.buried()
-        with self._stage.opened() as (_, plain, _):
+        with self._stage.opened() as (store, plain, url):
             found = self._stage.rows(plain)
             for fault in (*self._half_done(point, found), *row_faults(plain)):
                 self._complain(name, fault)
-        self._go_on(name, records, landed=found == self._last)
+            self._go_on(name, records, store, plain, url, landed=found == self._last)
 
     def _half_done(self, point: Point, found: Rows) -> Iterator[str]:
         era = self._era(point.n)
@@ -136,12 +136,11 @@ class Play:
         """How often something was committed before this statement."""
         return sum(statement.commits for statement in self._report.statements[:n])
 
-    def _go_on(self, name: str, folder: Path, *, landed: bool) -> None:
+    def _go_on(
+        self, name: str, folder: Path, store: Store, plain: Plain, url: str, *, landed: bool
+    ) -> None:
         clock = Clock(self._clock.now)
-        with (
-            self._stage.opened() as (store, plain, url),
-            self._records(folder.name, clock) as records,
-        ):
+        with self._records(folder.name, clock) as records:
             hand = Hand(records.watch(store), clock, url, records)
             try:
                 carry_on(self._deed, hand, plain)
