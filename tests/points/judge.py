@@ -83,6 +83,8 @@ def verdict(deed: Deed, hand: Hand, plain: Plain, folder: Path, *, landed: bool)
 
 def row_faults(plain: Plain) -> Iterator[str]:
     """The invariants of rows."""
+    if not plain.is_postgres and plain.rows("pragma integrity_check") != [("ok",)]:
+        yield "rows: the file is damaged"
     try:
         check_rows(plain)
     except AssertionError as error:

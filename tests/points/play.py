@@ -60,6 +60,7 @@ class Play:
         self._folder = Path(tempfile.mkdtemp(dir=stage.folder))
         self._eras: dict[int, Rows] = {}
         self._last: Rows = {}
+        self._under_way: list[tuple[str, int, Rows]] = []
         self._report = Report(kind.name)
 
     def run(self, every: int = 1) -> Report:
@@ -71,6 +72,7 @@ class Play:
             self._report.points = len(chosen)
             for point in chosen[crc32(self._deed.name.encode()) % every :: every]:
                 self._die_at(point)
+            self._either_or()
         finally:
             shutil.rmtree(self._folder)
         return self._report
@@ -119,18 +121,23 @@ class Play:
         self._stage.buried()
         with self._stage.opened() as (store, plain, url):
             found = self._stage.rows(plain)
-            for fault in (*self._half_done(point, found), *row_faults(plain)):
+            for fault in (*self._half_done(point, name, found), *row_faults(plain)):
                 self._complain(name, fault)
             self._go_on(name, records, store, plain, url, landed=found == self._last)
 
-    def _half_done(self, point: Point, found: Rows) -> Iterator[str]:
+    def _half_done(self, point: Point, name: str, found: Rows) -> Iterator[str]:
         era = self._era(point.n)
         if point.sent and self._report.statements[point.n].commits:
-            known = [self._eras[n] for n in (era, era + 1) if n in self._eras]
-            if len(known) == 2 and found not in known:
-                yield f"half done: {_difference(known[0], found)}"
+            self._under_way.append((name, era, found))
         elif found != self._eras.setdefault(era, found):
             yield f"half done: {_difference(self._eras[era], found)}"
+
+    def _either_or(self) -> None:
+        """What was sent to be committed, and never answered, was committed or not."""
+        for name, era, found in self._under_way:
+            known = [self._eras[n] for n in (era, era + 1) if n in self._eras]
+            if len(known) == 2 and found not in known:
+                self._complain(name, f"half done: {_difference(known[0], found)}")
 
     def _era(self, n: int) -> int:
         """How often something was committed before this statement."""
