@@ -69,6 +69,8 @@ def _settle(deed: Deed, hand: Hand, held: list[Claimed]) -> None:
 
 def verdict(deed: Deed, hand: Hand, plain: Plain, folder: Path, *, landed: bool) -> Iterator[str]:
     """Everything that is wrong in the end."""
+    if not plain.is_postgres and plain.rows("pragma integrity_check") != [("ok",)]:
+        yield "rows: the file is damaged"
     yield from row_faults(plain)
     yield from _history_faults(deed, hand.url, plain, folder)
     wanted = deed.ends(landed=landed)
@@ -83,8 +85,6 @@ def verdict(deed: Deed, hand: Hand, plain: Plain, folder: Path, *, landed: bool)
 
 def row_faults(plain: Plain) -> Iterator[str]:
     """The invariants of rows."""
-    if not plain.is_postgres and plain.rows("pragma integrity_check") != [("ok",)]:
-        yield "rows: the file is damaged"
     try:
         check_rows(plain)
     except AssertionError as error:

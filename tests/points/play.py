@@ -60,6 +60,7 @@ class Play:
         self._folder = Path(tempfile.mkdtemp(dir=stage.folder))
         self._eras: dict[int, Rows] = {}
         self._last: Rows = {}
+        self._accounts: list[tuple[Rows, list[str]]] = []
         self._under_way: list[tuple[str, int, Rows]] = []
         self._report = Report(kind.name)
 
@@ -121,7 +122,7 @@ class Play:
         self._stage.buried()
         with self._stage.opened() as (store, plain, url):
             found = self._stage.rows(plain)
-            for fault in (*self._half_done(point, name, found), *row_faults(plain)):
+            for fault in (*self._half_done(point, name, found), *self._row_faults(plain, found)):
                 self._complain(name, fault)
             self._go_on(name, records, store, plain, url, landed=found == self._last)
 
@@ -131,6 +132,14 @@ class Play:
             self._under_way.append((name, era, found))
         elif found != self._eras.setdefault(era, found):
             yield f"half done: {_difference(self._eras[era], found)}"
+
+    def _row_faults(self, plain: Plain, found: Rows) -> list[str]:
+        """The account of the very same rows is drawn up once."""
+        for rows, faults in self._accounts:
+            if rows == found:
+                return faults
+        self._accounts.append((found, list(row_faults(plain))))
+        return self._accounts[-1][1]
 
     def _either_or(self) -> None:
         """What was sent to be committed, and never answered, was committed or not."""
