@@ -164,7 +164,7 @@ class ClaimAtGate(Deed):
 
 
 class Extend(Deed):
-    """A heartbeat for two leases: a job has started, another is asked to stop."""
+    """A heartbeat for two leases: all jobs have started, one is asked to stop."""
 
     name, call, about = "extend", "extend", "extend"
 
@@ -172,7 +172,7 @@ class Extend(Deed):
         add_many(hand.store, hand.now, 3)
         blocks = [hand.take(2), hand.take(1)]
         assert hand.store.cancel(blocks[1][0].id, now=hand.now) is State.RUNNING
-        self.leases = {block[0].lease_id: [block[0].id] for block in blocks}
+        self.leases = {block[0].lease_id: [one.id for one in block] for block in blocks}
         hand.clock.advance(20)
 
     def do(self, hand: Hand) -> None:

@@ -25,8 +25,9 @@ from tests.support.plain import Plain
 ROUNDS = 8
 LEASE_SECONDS = 31
 
-UNTOLD = {"ghost", "unexplained run"}
-"""The checker does not know how nodes of workflows, and jobs of ticks, come in and are freed."""
+UNTOLD = {"ghost", "unexplained run", "child before its parents", "child without its parents"}
+"""The checker of histories does not know how nodes of workflows come in, and by which rules they are
+freed; nor jobs of ticks that nobody lived to tell of. The account of the rows does."""
 
 
 def carry_on(deed: Deed, hand: Hand, plain: Plain) -> None:
