@@ -26,8 +26,8 @@ ROUNDS = 8
 LEASE_SECONDS = 31
 
 UNTOLD = {"ghost", "unexplained run", "child before its parents", "child without its parents"}
-"""The checker of histories does not know how nodes of workflows come in, and by which rules they are
-freed; nor jobs of ticks that nobody lived to tell of. The account of the rows does."""
+"""The checker of histories does not know how nodes of workflows come in, nor by which rules they
+are freed; nor jobs of ticks that nobody lived to tell of. The account of the rows does."""
 
 
 def carry_on(deed: Deed, hand: Hand, plain: Plain) -> None:

@@ -175,7 +175,9 @@ class PostgresStage(Stage):
 
     def buried(self) -> None:
         deadline = time.monotonic() + WAIT_SECONDS
-        while self._plain.rows("select pid from pg_stat_activity where application_name = 'victim'"):
+        while self._plain.rows(
+            "select pid from pg_stat_activity where application_name = 'victim'"
+        ):
             assert time.monotonic() < deadline, "the server keeps the session of a dead process"
             time.sleep(0.001)
 
