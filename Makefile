@@ -8,7 +8,7 @@ STEPS ?= $(or $(TENURE_STEPS),2000)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format quick test wire points rules explore chaos bench docs clean
+.PHONY: help setup demo check format quick test wire points rules explore chaos kills soak bench docs clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,7 +47,7 @@ wire: $(READY) ## cut the wire at every message, run the contract through PgBoun
 	@$(PY) -m pytest -n 2 --whole tests/wire $(ARGS)
 	@$(PY) -m pytest -n 2 --whole --pooler tests/contract $(ARGS)
 
-points: $(READY) ## die before each statement of each operation, on both stores, and print the table: 4 minutes
+points: $(READY) ## die before each statement of each operation, on both stores, and print the table: 2 minutes
 	@$(PY) -m tests.points $(ARGS)
 
 rules: $(READY) ## take each marked rule out of a copy of the code and see its test fail (ARGS="read-back")
@@ -58,6 +58,12 @@ explore: $(READY) ## walk the state machine at random for long (TENURE_STEPS=100
 
 chaos: $(READY) ## kill, stop and cut off workers and servers at random (KILLS=5000 ARGS="--store postgres")
 	@$(PY) -m tests.chaos --kills $(KILLS) $(ARGS)
+
+kills: $(READY) ## kill the workers of other queues as well, and compare
+	@$(PY) -m bench.kills $(ARGS)
+
+soak: $(READY) ## one worker at half of its peak for twenty minutes on each store (ARGS="--minutes 5")
+	@$(PY) -m bench.soak $(ARGS)
 
 bench: $(READY) ## run all benchmarks
 	@$(PY) -m bench all

@@ -18,8 +18,11 @@ from hypothesis import settings
 from tenure.store import Store
 from tests.support.pgbouncer import Bouncer
 from tests.support.postgres import Server
+from tests.support.recycled import Recycled
 from tests.support.stores import STYLES, Clock, open_face, url_of
 
+RECYCLING = {"borrowing", "client", "contract", "statements", "testing"}
+"""Folders whose tests start no process that could outlive them, and leave the schema alone."""
 ASYNC = {"postgres-async", "psycopg-async"}
 POOLED = {"postgres-sync", "psycopg", *ASYNC}
 
@@ -98,12 +101,25 @@ def pg_template(pg_server: Server) -> str:
     return url
 
 
+@pytest.fixture(scope="session")
+def recycled(pg_server: Server, pg_template: str) -> Recycled:
+    """Migrated databases for tests that stay in one process."""
+    return Recycled(pg_server, pg_template)
+
+
 @pytest.fixture
-def pg_migrated_url(pg_server: Server, pg_template: str) -> Iterator[str]:
-    """The address of a fresh migrated database, dropped after the test."""
-    url = pg_server.create_database(template=pg_template)
-    yield url
-    pg_server.drop_database(url)
+def pg_migrated_url(
+    pg_server: Server, pg_template: str, recycled: Recycled, request: pytest.FixtureRequest
+) -> Iterator[str]:
+    """The address of a fresh migrated database, dropped or emptied after the test."""
+    if request.path.parent.name in RECYCLING and not request.config.getoption("--pooler"):
+        url = recycled.take()
+        yield url
+        recycled.give_back(url)
+    else:
+        url = pg_server.create_database(template=pg_template)
+        yield url
+        pg_server.drop_database(url)
 
 
 @pytest.fixture(scope="session")

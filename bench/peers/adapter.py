@@ -53,9 +53,11 @@ class Adapter(ABC):
     """So many jobs take a few seconds to drain."""
     enqueue_jobs: ClassVar[int]
 
-    def __init__(self, url: str, board: Board) -> None:
+    def __init__(self, url: str, board: Board, slots: int | None = None) -> None:
         self.url = url
         self.board = board
+        self.slots = slots
+        """How many jobs a worker runs at once; None: what is best for speed."""
 
     @abstractmethod
     def install(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import mmap
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 WORKERS = 7
@@ -38,6 +39,10 @@ class Board:
         self._committed = whole[times + 8 * jobs :].cast("Q")
 
     # --- in a worker ---
+
+    linger: Callable[[int], None] | None = None
+    linger_async: Callable[[int], Awaitable[None]] | None = None
+    """What a handler does after its first line, where jobs take time: see bench/kills/."""
 
     def wait_for_go(self, worker: int) -> None:
         """Everything is imported and prepared: say so, and wait for the start of the race."""

@@ -25,6 +25,8 @@ PEERS = {
     "dramatiq-pg": "dramatiq_pg:DramatiqPg",
     "django-tasks-db": "django_tasks_db:DjangoTasksDb",
 }
+RECOVERING = {"procrastinate-recipe": "procrastinate:WithRecipe"}
+"""With what its documentation says about workers that die."""
 USUAL = ("pgqueuer", "awa", "oban", "procrastinate", "huey", "litequeue")
 """In every full run; the others on request."""
 ON_POSTGRES = tuple(name for name in PEERS if name not in {"huey", "litequeue"})
@@ -32,7 +34,7 @@ ON_POSTGRES = tuple(name for name in PEERS if name not in {"huey", "litequeue"})
 
 def load(name: str) -> type[Adapter]:
     """The adapter of this name."""
-    module, _, attribute = {**OURS, **PEERS}[name].partition(":")
+    module, _, attribute = {**OURS, **PEERS, **RECOVERING}[name].partition(":")
     adapter: type[Adapter] = getattr(import_module(f"bench.peers.adapters.{module}"), attribute)
     return adapter
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Coroutine
 from pathlib import Path
 
+from bench.kills.ledger import Ledger
 from bench.peers.adapter import Adapter
 from bench.peers.board import Board
 from bench.peers.catalogue import load
@@ -60,6 +61,11 @@ def _run(adapter: Adapter, step: Coroutine[object, object, dict[str, float]]) ->
 def main() -> None:
     """Do the step."""
     name, url, board, jobs, step, *rest = sys.argv[1:]
+    if step == "work_slowly":
+        worker, slots, hold_seconds = rest
+        ledger = Ledger(Path(board), int(jobs), float(hold_seconds))
+        load(name)(url, ledger, int(slots)).work(int(worker))
+        return
     adapter = load(name)(url, Board(Path(board), int(jobs)))
     match step, rest:
         case "install", []:

@@ -64,18 +64,18 @@ class Trial:
         self.place = place
         self.board = board
         self._python = python
-        self._log = log
+        self.log = log
         self._workers: list[subprocess.Popen[bytes]] = []
         self._finished = 0
 
     def step(self, *arguments: object) -> dict[str, float]:
         """Do one step in a process of its own, and answer what it said."""
         done = subprocess.run(
-            self._command(*arguments),
+            self.command(*arguments),
             stdout=subprocess.PIPE,
-            stderr=self._log,
+            stderr=self.log,
             cwd=ROOT,
-            env=self._environment(),
+            env=self.environment(),
         )
         lines = [line for line in done.stdout.decode().splitlines() if line.startswith("answer ")]
         check(done.returncode == 0 and bool(lines), f"{self._who} {arguments[0]}:\n{self._said()}")
@@ -99,13 +99,13 @@ class Trial:
             for worker in range(count):
                 self._workers.append(
                     subprocess.Popen(
-                        self._command("work", worker),
+                        self.command("work", worker),
                         stdin=subprocess.DEVNULL,
-                        stdout=self._log,
-                        stderr=self._log,
+                        stdout=self.log,
+                        stderr=self.log,
                         start_new_session=True,
                         cwd=ROOT,
-                        env=self._environment(),
+                        env=self.environment(),
                     )
                 )
             self._wait(lambda: self.board.is_ready(count), START_SECONDS, "workers did not start")
@@ -189,20 +189,22 @@ class Trial:
     def _who(self) -> str:
         return self.adapter.name
 
-    def _command(self, *arguments: object) -> list[str]:
+    def command(self, *arguments: object) -> list[str]:
+        """A step as a command line, to be run in the root of the checkout."""
         where = (self.adapter.name, self.place.url, self.board.path, self.board.jobs)
         return [self._python, "-m", "bench.peers.stage", *map(str, (*where, *arguments))]
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
+        """The environment of a step."""
         path = [str(ROOT)]
         if not self.adapter.packages:  # ours: from wherever the present process has it
             path += filter(None, [os.environ.get("PYTHONPATH")])
         return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
     def _said(self) -> str:
-        self._log.flush()
-        self._log.seek(0)
-        return self._log.read()[-2000:].decode(errors="replace")
+        self.log.flush()
+        self.log.seek(0)
+        return self.log.read()[-2000:].decode(errors="replace")
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:

@@ -81,9 +81,12 @@ class Crew:
 
     def mib(self) -> float:
         """Resident memory of all workers with their children."""
+        return float(sum(each.memory_info().rss for each in self.family())) / 2**20
+
+    def family(self) -> list[psutil.Process]:
+        """All workers with their children."""
         first = [psutil.Process(each.pid) for each in self._processes]
-        family = first + [child for each in first for child in each.children(recursive=True)]
-        return float(sum(each.memory_info().rss for each in family)) / 2**20
+        return first + [child for each in first for child in each.children(recursive=True)]
 
     def wait_until_settled(self, last: int) -> None:
         """Wait until nothing is live. The last job is asked for first: that costs one look-up."""

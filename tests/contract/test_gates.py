@@ -13,7 +13,7 @@ from tenure.gate import Limits
 from tenure.job import Claimed, State, Unique, Until
 from tenure.lifecycle import Settlement, fail, release, retry, skip, snooze, succeed
 from tenure.schedule import Timing
-from tenure.store import NewSchedule, Store, open_store
+from tenure.store import LANDED, NewSchedule, Store, open_store
 from tests.support.plain import Plain
 from tests.support.stores import Clock
 from tests.support.work import ERROR, add, add_many, ids_of, job, settle, take, take_one
@@ -547,6 +547,21 @@ def test_lost_turns_are_found_again(store: Store, plain: Plain, clock: Clock) ->
     claimed = take(store, clock.now)
     assert len(claimed) == 2
     assert ids[0] in ids_of(claimed)
+
+
+def test_nothing_is_left_of_a_lease_that_another_session_has_used_up(
+    store: Store, store_url: str, plain: Plain, clock: Clock
+) -> None:
+    """As in a worker, where claims and settlements go different ways: a claim looks at every job
+    that is noted at its gate, so what is noted goes with the lease."""
+    add_many(store, clock.now, 3, gate="two")
+    with open_store(store_url) as other:
+        for _ in range(2):
+            held = take_one(store, clock.now)
+            leases = [held.lease_id]
+            settled = [succeed(held, None, 0.1)]
+            assert other.settle("w1", settled, done_leases=leases, now=clock.now) == [LANDED]
+            assert plain.rows("select count(*) from tenure.gate_hold") == [(0,)]
 
 
 def test_what_a_lease_that_is_gone_left_is_removed(

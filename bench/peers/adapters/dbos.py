@@ -61,7 +61,7 @@ class Dbos(Adapter):
     def work(self, worker: int) -> None:
         from dbos import DBOS
 
-        ran = self.board.ran
+        ran, linger = self.board.ran, self.board.linger
         DBOS(
             config={
                 "name": "bench",
@@ -74,14 +74,14 @@ class Dbos(Adapter):
         @DBOS.workflow(name="noop")
         def noop(args: dict[str, Any]) -> None:
             ran(args["number"])
+            if linger:
+                linger(args["number"])
 
         self.board.wait_for_go(worker)
         DBOS.launch()
         self._register(DBOS)
         threading.Event().wait()
 
-    @staticmethod
-    def _register(client: Any) -> None:
-        client.register_queue(
-            "bench", worker_concurrency=CONCURRENCY, polling_interval_sec=POLL_SECONDS
-        )
+    def _register(self, client: Any) -> None:
+        slots = self.slots or CONCURRENCY
+        client.register_queue("bench", worker_concurrency=slots, polling_interval_sec=POLL_SECONDS)

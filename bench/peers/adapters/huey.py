@@ -44,7 +44,7 @@ class Huey(Adapter):
         logging.getLogger("huey").setLevel(logging.WARNING)
         app, _ = self._app()
         consumer = app.create_consumer(
-            workers=1,
+            workers=self.slots or 1,
             worker_type="thread",
             periodic=False,
             initial_delay=POLL_SECONDS,
@@ -57,10 +57,12 @@ class Huey(Adapter):
         from huey import SqliteHuey
 
         app = SqliteHuey("bench", filename=self.url.removeprefix("sqlite:///"), fsync=True)
-        ran = self.board.ran
+        ran, linger = self.board.ran, self.board.linger
 
         @app.task(name="noop")
         def noop(number: int, **_: object) -> None:
             ran(number)
+            if linger:
+                linger(number)
 
         return app, noop

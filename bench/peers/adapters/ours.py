@@ -39,17 +39,22 @@ class Ours(Adapter):
         self._declare(app)
         app.migrate()  # finds nothing to do; now the driver is loaded, as it is on the other side
         self.board.wait_for_go(worker)
-        app.run_worker()
+        if self.slots is None:
+            app.run_worker()
+        else:
+            app.run_worker(async_slots=self.slots, thread_slots=self.slots)
 
     def _app(self) -> Tenure:
         return Tenure(self.url)
 
     def _declare(self, app: Tenure) -> Task[..., None]:
-        ran = self.board.ran
+        ran, linger = self.board.ran, self.board.linger_async
 
         @app.task(name="noop")
         async def noop(number: int, template: str, locale: str, to: str) -> None:  # noqa: ARG001
             ran(number)
+            if linger:
+                await linger(number)
 
         return noop
 

@@ -57,16 +57,20 @@ class Pgqueuer(Adapter):
         import uvloop
         from pgqueuer import PgQueuer
 
-        ran = self.board.ran
+        ran, linger = self.board.ran, self.board.linger_async
+        batch = BATCH if self.slots is None else self.slots // 2
 
         async def run() -> None:
             queue = PgQueuer.from_asyncpg_connection(await asyncpg.connect(self.url))
 
             @queue.entrypoint("noop")
             async def noop(job: Any) -> None:
-                ran(json.loads(job.payload)["number"])
+                number = json.loads(job.payload)["number"]
+                ran(number)
+                if linger:
+                    await linger(number)
 
             self.board.wait_for_go(worker)
-            await queue.run(batch_size=BATCH)
+            await queue.run(batch_size=batch, max_concurrent_tasks=self.slots)
 
         uvloop.run(run())

@@ -47,11 +47,13 @@ class Procrastinate(Adapter):
         await self._producer.close_async()
 
     def work(self, worker: int) -> None:
+        slots = self.slots or CONCURRENCY
+
         async def run() -> None:
-            app, _ = self._app(connections=CONCURRENCY + 5)
+            app, _ = self._app(connections=slots + 5)
             async with app.open_async():
                 self.board.wait_for_go(worker)
-                await app.run_worker_async(concurrency=CONCURRENCY)
+                await app.run_worker_async(concurrency=slots)
 
         asyncio.run(run())
 
@@ -62,10 +64,30 @@ class Procrastinate(Adapter):
             conninfo=self.url, min_size=1, max_size=connections
         )
         app = procrastinate.App(connector=connector)
-        ran = self.board.ran
+        ran, linger = self.board.ran, self.board.linger_async
 
         @app.task(name="noop")
         async def noop(number: int, **_: object) -> None:
             ran(number)
+            if linger:
+                await linger(number)
+
+        return app, noop
+
+
+class WithRecipe(Procrastinate):
+    """With a periodic task that retries the jobs of workers which show no sign of life."""
+
+    name = "procrastinate-recipe"
+    settings = f"{Procrastinate.settings}, stalled jobs retried each minute"
+
+    def _app(self, connections: int = 4) -> tuple[Any, Any]:
+        app, noop = super()._app(connections)
+
+        @app.periodic(cron="* * * * *")
+        @app.task(name="retry_stalled_jobs", queueing_lock="retry_stalled_jobs")
+        async def retry_stalled_jobs(timestamp: int) -> None:  # noqa: ARG001
+            for job in await app.job_manager.get_stalled_jobs():
+                await app.job_manager.retry_job(job)
 
         return app, noop

@@ -1,0 +1,105 @@
+"""Migrated databases that are used again: to empty one takes a tenth of the time to copy one.
+
+A database that a test gives back is emptied: every table that has pages is truncated, and every
+sequence starts again. It is dropped instead if anything else is not as it was: a table, a column,
+an index, a function, a setting, what ANALYZE found, or somebody who is still connected.
+"""
+
+from __future__ import annotations
+
+import time
+
+import psycopg
+from psycopg.rows import TupleRow
+
+from tests.support.postgres import Server
+
+Connection = psycopg.Connection[TupleRow]
+
+STRANGERS = """
+    select count(*) filter (where pg_terminate_backend(pid)) from pg_stat_activity
+    where datname = current_database() and pid <> pg_backend_pid()
+      and backend_type = 'client backend'
+"""
+SHAPE = """
+    with own as (select oid, nspname from pg_namespace where nspname !~ '^pg_'
+                                                         and nspname <> 'information_schema')
+    select (select string_agg(concat_ws(' ', oid, relname, relnatts, reloptions), ',' order by oid)
+            from pg_class where relnamespace in (select oid from own) and relkind <> 't'),
+           (select string_agg(concat_ws(' ', oid, proname), ',' order by oid) from pg_proc
+            where pronamespace in (select oid from own)),
+           (select string_agg(nspname, ',' order by oid) from own),
+           (select string_agg(concat_ws(' ', tgrelid, tgname), ',' order by oid) from pg_trigger),
+           (select string_agg(conname, ',' order by oid) from pg_constraint),
+           (select string_agg(extname, ',' order by oid) from pg_extension),
+           (select string_agg(setconfig::text, ',') from pg_db_role_setting
+            where setdatabase = (select oid from pg_database where datname = current_database())),
+           (select count(*) from pg_statistic s join pg_class c on c.oid = s.starelid
+            where c.relnamespace = 'tenure'::regnamespace),
+           (select string_agg(v::text, ',' order by v::text) from tenure.schema_version v)
+"""
+TABLES = """
+    select oid::regclass::text from pg_class
+    where relkind = 'r' and pg_relation_size(oid) > 0 and relname <> 'schema_version'
+      and relnamespace = 'tenure'::regnamespace
+"""
+SEQUENCES = """
+    select string_agg(
+        format('setval(%L, %s, false)', schemaname || '.' || sequencename, start_value), ', ')
+    from pg_sequences
+"""
+LEAVE_SECONDS = 2.0
+
+
+class Recycled:
+    """Copies of one template, on one server."""
+
+    def __init__(self, server: Server, template: str) -> None:
+        self._server = server
+        self._template = template
+        self._idle: list[str] = []
+        self._shapes: dict[str, TupleRow | None] = {}
+
+    def take(self) -> str:
+        """The address of an empty migrated database."""
+        if self._idle:
+            return self._idle.pop()
+        url = self._server.create_database(template=self._template)
+        with psycopg.connect(url, autocommit=True) as connection:
+            self._shapes[url] = connection.execute(SHAPE).fetchone()
+        return url
+
+    def give_back(self, url: str) -> None:
+        """Empty it for the next one, or drop it."""
+        if self._is_clean(url):
+            self._idle.append(url)
+        else:
+            del self._shapes[url]
+            self._server.drop_database(url)
+
+    def _is_clean(self, url: str) -> bool:
+        try:
+            with psycopg.connect(url, autocommit=True) as connection:
+                return (
+                    _alone(connection)
+                    and connection.execute(SHAPE).fetchone() == self._shapes[url]
+                    and _emptied(connection)
+                )
+        except psycopg.Error:  # the server is down, or the database is gone
+            return False
+
+
+def _alone(connection: Connection) -> bool:
+    deadline = time.monotonic() + LEAVE_SECONDS
+    while connection.execute(STRANGERS).fetchone() != (0,):
+        if time.monotonic() > deadline:
+            return False
+    return True
+
+
+def _emptied(connection: Connection) -> bool:
+    if used := [str(name) for (name,) in connection.execute(TABLES)]:
+        connection.execute(f"truncate {', '.join(used)}".encode())
+    for (restart,) in connection.execute(SEQUENCES).fetchall():
+        connection.execute(f"select {restart}".encode())
+    return True
