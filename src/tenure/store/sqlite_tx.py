@@ -16,7 +16,7 @@ from tenure.job import Feature, Json, NewJob, Unique
 from tenure.store import sqlite_driver as driver
 from tenure.store.boot import EPOCH, MICROSECOND, Clock
 from tenure.store.gates_sqlite import look_at_gates
-from tenure.store.rows import PARENTS, features_of, is_plain
+from tenure.store.rows import PARENTS, Freed, features_of, is_plain
 from tenure.store.session import Done, Moved, Row, Tx, Wanted, given_time, to_json
 from tenure.store.sqlite_driver import Connection
 from tenure.store.statements import statements
@@ -191,6 +191,17 @@ class SQLiteTx(Tx):
 
     async def end_jobs(self, rows: str) -> Moved:
         return await self._drop_live(await self.fetch("finish", rows=rows))
+
+    async def free_jobs(self, freed: Sequence[Freed]) -> None:
+        """Row by row with bound values: half the cost of `put_in_line`."""
+        now: int = self._now["now"]
+        [(last,)] = await self.fetch("draw_places", count=len(freed))
+        placed = list(enumerate(freed, last - len(freed) + 1))
+        await self._each("free", [(now, place, j.reason, j.id, j.token) for place, j in placed])
+        await self._each(
+            "free_tickets",
+            [(j.queue, j.priority, place, j.id, j.token + 1, j.suspect) for place, j in placed],
+        )
 
     async def write_rows(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
         await self._each(statement, rows)
