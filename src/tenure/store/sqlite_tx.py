@@ -23,6 +23,10 @@ from tenure.store.statements import statements
 
 SCHEMA = "tenure"
 ROWS_AT_ONCE = 32
+MANY_CHILDREN = 32
+WIDE_CACHE = "pragma cache_size = -8000"
+"""For a connection that frees many children: they, their edges and their place in history are all
+over the tables. (With 2 MB, a random graph of 10,000 nodes took half as much CPU again.)"""
 
 DriverError = (apsw.Error, sqlite3.Error)
 
@@ -194,6 +198,8 @@ class SQLiteTx(Tx):
 
     async def free_jobs(self, freed: Sequence[Freed]) -> None:
         """Row by row with bound values: half the cost of `put_in_line`."""
+        if len(freed) >= MANY_CHILDREN:
+            self._widen_cache()
         now: int = self._now["now"]
         [(last,)] = await self.fetch("draw_places", count=len(freed))
         placed = list(enumerate(freed, last - len(freed) + 1))
@@ -239,6 +245,9 @@ class SQLiteTx(Tx):
             self._connection.executemany(sql, rows)
         except DriverError as error:
             raise driver.translate(error, self._path) from error
+
+    def _widen_cache(self) -> None:
+        self._connection.execute(WIDE_CACHE)
 
     def time(self, at: datetime | None) -> int | None:
         return None if at is None else (at - EPOCH) // MICROSECOND
