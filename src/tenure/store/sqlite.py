@@ -36,13 +36,15 @@ from tenure.store.session import (
     Tx,
     drive,
 )
-from tenure.store.sqlite_driver import Connection, Driver
+from tenure.store.sqlite_driver import Connection, Driver, FileKey, Files
 from tenure.store.sqlite_tx import SCHEMA, DriverError, SQLiteTx
 from tenure.store.statements import statements
 from tenure.store.turns import Call, Group, Outcome, Run, Turn, in_runs
 
 RETRY_SECONDS = 0.001
 GROUP_LIMIT = 256
+GLANCE_SECONDS = 0.1
+"""How long a read may believe that the files are in place. A write asks each time."""
 BELL_SECONDS = 0.05
 """How long a caller in the line sleeps at most: nobody rings when a leader is interrupted."""
 
@@ -60,6 +62,8 @@ class _Process:
         self.reader: Connection | None = None
         self.watcher: Connection | None = None
         self.watched: tuple[int, object] = (-1, None)  # data_version, and the signs seen then
+        self.files: Files | None = None  # those that are open, as long as there is a connection
+        self.in_place_at = -1.0  # by the monotonic clock
         self.still = False
 
 
@@ -101,7 +105,8 @@ class SQLite(Session):
         self._synchronous = synchronous
         self._give_up_seconds = give_up_seconds
         self._clock = Clock(boot_id())
-        self._file: tuple[int, int] | None = None
+        self._file: FileKey | None = None
+        self._names = driver.names_of(path)
         self._processes: list[_Process] = [_Process()]  # of this process and of its ancestors
         self._closed = False
         self.gates = Gates()
@@ -249,7 +254,7 @@ class SQLite(Session):
         for connection in (process.reader, process.watcher, process.writer):
             if connection is not None:
                 connection.close()
-        process.reader = process.watcher = process.writer = None
+        process.reader = process.watcher = process.writer = process.files = None
 
     def _process(self) -> _Process:
         self._refuse_if_closed()
@@ -370,6 +375,7 @@ class SQLite(Session):
         connection = self._writer(process)
         try:
             waited = self._begin(connection)
+            self._check_in_place(process)
             answer = body(connection, waited)
             group.closing = True
             self._commit(connection)
@@ -406,8 +412,21 @@ class SQLite(Session):
             process.reader = None
         if process.watcher is connection:
             process.watcher = None
+        if process.writer is process.reader is process.watcher is None:
+            process.files = None
         with suppress(*DriverError):
             connection.close()
+
+    def _check_in_place(self, process: _Process) -> None:
+        """In a transaction: are the files still there? SQLite itself would write into the void."""
+        found = driver.whereabouts(self._names)
+        if process.files is None:
+            if None not in found and found[0] == self._file:
+                process.files = found
+            driver.check_in_place(self._names, (self._file, *found[1:]), found)
+        elif found != process.files:
+            driver.check_in_place(self._names, process.files, found)
+        process.in_place_at = time.monotonic()
 
     def _commit(self, connection: Connection) -> None:
         deadline = time.monotonic() + self._give_up_seconds
@@ -442,7 +461,7 @@ class SQLite(Session):
         while True:
             connection = self._reader(process)
             try:
-                return self._run_snapshot(connection, op)
+                return self._run_snapshot(process, connection, op)
             except StoreBusy:
                 if time.monotonic() > deadline:
                     raise
@@ -453,11 +472,13 @@ class SQLite(Session):
                     self._forget(process, connection)
             time.sleep(RETRY_SECONDS)
 
-    def _run_snapshot(self, connection: Connection, op: Operation[R]) -> R:
+    def _run_snapshot(self, process: _Process, connection: Connection, op: Operation[R]) -> R:
         try:
             connection.execute("begin")
         except DriverError as error:
             raise driver.translate(error, self.path) from error
+        if time.monotonic() - process.in_place_at > GLANCE_SECONDS:
+            self._check_in_place(process)
         return self._run(connection, op, 0.0)
 
     def _writer(self, process: _Process) -> Connection:
@@ -465,7 +486,7 @@ class SQLite(Session):
         if process.writer is not None:
             self._undo(process, process.writer)  # what an interrupt in a rollback left open
         if process.writer is None:
-            process.writer = self._connect()
+            process.writer = self._connect(process)
         return process.writer
 
     def _reader(self, process: _Process) -> Connection:
@@ -473,16 +494,18 @@ class SQLite(Session):
         if process.reader is not None:
             self._undo(process, process.reader)
         if process.reader is None:
-            process.reader = self._connect()
+            process.reader = self._connect(process)
         return process.reader
 
     def _look(self, process: _Process) -> object:
         if process.watcher is None:
             self._refuse_if_closed()
-            process.watcher = self._connect()
+            process.watcher = self._connect(process)
             process.watched = (-1, None)
         watcher = process.watcher
         try:
+            if time.monotonic() - process.in_place_at > GLANCE_SECONDS:
+                self._check_in_place(process)
             [(version,)] = watcher.execute("pragma data_version")
             if version != process.watched[0]:
                 [sql] = statements("sqlite", SCHEMA)["line_signs"]
@@ -493,7 +516,11 @@ class SQLite(Session):
             raise driver.translate(error, self.path) from error
         return process.watched[1]
 
-    def _connect(self) -> Connection:
+    def _connect(self, process: _Process) -> Connection:
+        if self._file is not None:  # or a new file would be made where it was
+            found = driver.whereabouts(self._names)
+            known = process.files or (self._file, *found[1:])
+            driver.check_in_place(self._names, known, found)
         connection = driver.connect(self.path, self._driver)
         try:
             # A new file needs a moment of exclusive access to become WAL; others may want it too.
