@@ -9,8 +9,10 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
+from typing import TypeVar
 
 from tenure import lifecycle
 from tenure.job import Claimed, Lease, NewJob, Unique
@@ -18,6 +20,7 @@ from tenure.store import AsyncStore, Store, open_async_store, open_store
 from tests.processes.crew import Voice
 
 BATCH = 25
+R = TypeVar("R")
 
 
 def worker_name() -> str:
@@ -98,6 +101,44 @@ def write_until_told(voice: Voice, url: str, seconds: float) -> None:
             ends = [lifecycle.succeed(held) for held in lease.jobs]
             store.settle(worker, ends, done_leases=[lease.id])
         took += [enqueued - start, claimed - enqueued, time.monotonic() - claimed]
+    voice.say("took", took)
+    store.close()
+
+
+def take_part(voice: Voice, url: str, seconds: float) -> None:
+    """Be one of many for a while: enqueue, claim and settle, and now and then all the rest.
+
+    Says what it was told, and how long each call took.
+    """
+    store, worker = open_store(url), worker_name()
+    took: list[float] = []
+
+    def timed(call: Callable[[], R]) -> R:
+        start = time.monotonic()
+        answer = call()
+        took.append(time.monotonic() - start)
+        return answer
+
+    voice.wait()
+    end = time.monotonic() + seconds
+    for turn in count():
+        [added] = timed(lambda: store.enqueue([NewJob(task="app.tiny")]))
+        voice.say("enqueued", added.id)
+        for lease in timed(lambda: store.claim(worker, {"default": 1})):
+            if turn % 10 == 0:
+                timed(lambda lease=lease: store.extend(worker, {lease.id: []}))  # type: ignore[misc]
+            ends = [lifecycle.succeed(held) for held in lease.jobs]
+            done = [lease.id]
+            answers = timed(lambda e=ends, d=done: store.settle(worker, e, done_leases=d))  # type: ignore[misc]
+            if all(answer.landed for answer in answers):
+                voice.say("landed", [held.id for held in lease.jobs])
+        if turn % 10 == 5:
+            timed(store.sweep)
+            timed(store.promote)
+            timed(store.list_jobs)
+            timed(lambda: store.get(added.id))
+        if time.monotonic() > end:
+            break
     voice.say("took", took)
     store.close()
 

@@ -384,7 +384,7 @@ class SQLite(Session):
         except BaseException as error:
             undone = self._undo(process, connection)
             if isinstance(error, DriverError):
-                group.error = driver.translate(error, self.path)
+                group.error = driver.translate(error, self.path, committing=group.closing)
                 raise group.error from error
             if group.closing and not undone:
                 group.kept = True  # interrupted just after COMMIT

@@ -20,6 +20,7 @@ import apsw
 from tenure.errors import (
     ConfigError,
     InvalidInput,
+    OutcomeUnknown,
     StoreBusy,
     StoreError,
     StoreFull,
@@ -98,8 +99,14 @@ def result_code(error: BaseException) -> int | None:
     return None if code is None else code & 0xFF
 
 
-def translate(error: BaseException, path: str) -> StoreError | InvalidInput:
-    """A driver's exception as one of ours, with the fix in its message."""
+def translate(
+    error: BaseException, path: str, *, committing: bool = False
+) -> StoreError | InvalidInput:
+    """A driver's exception as one of ours, with the fix in its message.
+
+    When the disk fails in a COMMIT, SQLite undoes it; but it may be in the WAL, and come back after
+    a crash.
+    """
     code = result_code(error)
     match code:
         case _ if code in (BUSY, LOCKED):
@@ -118,6 +125,11 @@ def translate(error: BaseException, path: str) -> StoreError | InvalidInput:
             return StoreError(f"{path} is not an intact SQLite database; restore it from a backup")
         case _ if code in (TOOBIG, CONSTRAINT) or "malformed JSON" in str(error):
             return ValueRefused(f"the database refused a value: {error}")
+        case _ if code == IOERR and committing:
+            return OutcomeUnknown(
+                f"writing {path} failed in a COMMIT ({error}); check the disk. It may have been "
+                "kept: look before you repeat it, or enqueue with a unique key"
+            )
         case _ if code == IOERR:
             return StoreUnavailable(f"reading or writing {path} failed ({error}); check the disk")
     return StoreError(f"SQLite says: {error}")
