@@ -17,7 +17,7 @@ import pytest
 from tenure.codec import encode
 from tenure.errors import OutcomeUnknown, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
 from tenure.job import NewJob
-from tenure.store import Store, open_store
+from tenure.store import open_store
 from tests.faults.breaking import Breaking, Fault, breaking
 from tests.faults.deeds import ALL
 from tests.support.audit import audit
@@ -54,35 +54,81 @@ class Bench:
         return found
 
     def do(
-        self,
-        name: str,
-        faulty: Callable[[], AbstractContextManager[None]],
-        error: type[StoreError],
-        says: str,
+        self, name: str, fault: AbstractContextManager[None], error: type[StoreError], says: str
     ) -> bool:
-        """Lay the scene and act while `faulty` lasts. Answers whether it was refused."""
+        """Lay the scene and act while the fault lasts. Answers whether it was refused."""
         self.plain.wipe()
         deed = ALL[name](self.near, self.plain, Clock())
         before = self.plain.everything()
+        refusal, answer = None, None
         try:
-            with faulty():
+            with fault:
                 answer = deed.do(self.far)
-        except StoreError as refusal:
+        except StoreError as raised:
+            refusal = raised
+        check_rows(self.plain)
+        if refusal is not None:
             assert isinstance(refusal, error), repr(refusal)
             assert says in str(refusal)
-            check_rows(self.plain)
             if self.plain.everything() != before:
                 assert name in SEVERAL
                 return True
             answer = deed.do(self.far)
-            refused = True
-        else:
-            refused = False
-        check_rows(self.plain)
         deed.check(answer, self.far)
         check_rows(self.plain)
         assert self.plain.rows("pragma integrity_check") == [("ok",)]
-        return refused
+        return refusal is not None
+
+
+class BadDisk(AbstractContextManager[None]):
+    """While it lasts, the disk has a fault."""
+
+    def __init__(self, disk: Breaking, fault: Fault) -> None:
+        self._disk, self._fault = disk, fault
+        self.struck = False
+
+    def __enter__(self) -> None:
+        self._disk.order(self._fault)
+
+    def __exit__(self, *_: object) -> None:
+        self.struck = self._disk.struck
+        self._disk.order(None)
+
+
+class BadFile(AbstractContextManager[None]):
+    """While it lasts: from the n-th statement on the file is read-only, or must not grow."""
+
+    def __init__(self, writer: apsw.Connection, kind: str, number: int) -> None:
+        self._writer, self._number = writer, number
+        self._begin, self._end = settings_of(writer, kind)
+        self._statements = 0
+
+    @property
+    def struck(self) -> bool:
+        """Were there so many statements?"""
+        return self._statements >= self._number
+
+    def __enter__(self) -> None:
+        self._writer.exec_trace = self._note
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.exec_trace = None
+        list(self._writer.execute(self._end))
+
+    def _note(self, _: object, sql: str, __: object) -> bool:
+        if not sql.startswith("pragma"):
+            self._statements += 1
+            if self._statements == self._number:
+                list(self._writer.execute(self._begin))
+        return True
+
+
+def settings_of(writer: apsw.Connection, kind: str) -> tuple[str, str]:
+    """How to let a file be like that, and how to end it."""
+    if kind == "read-only":
+        return "pragma query_only = on", "pragma query_only = off"
+    [(pages,)] = writer.execute("pragma page_count")
+    return f"pragma max_page_count = {pages}", "pragma max_page_count = 1000000"
 
 
 @pytest.fixture
@@ -123,20 +169,10 @@ def test_the_disk_fails_at_each_write_and_sync(
 ) -> None:
     call, code, error, says = DISKS[kind]
     refused = 0
-    for number in steps(6 if kind == "broken" else 2 if kind == "full" else 1):
-
-        @contextmanager
-        def failing(fault: Fault = Fault(call, number, code)) -> Iterator[None]:
-            disk.order(fault)
-            try:
-                yield
-            finally:
-                struck.append(disk.struck)
-                disk.order(None)
-
-        struck: list[bool] = []
-        refused += bench.do(name, failing, error, says)
-        if struck == [False]:
+    for number in steps({"full": 2, "broken": 6}.get(kind, 1)):
+        fault = BadDisk(disk, Fault(call, number, code))
+        refused += bench.do(name, fault, error, says)
+        if not fault.struck:
             break
     else:
         raise AssertionError("it never ended")
@@ -155,43 +191,15 @@ def test_the_file_becomes_read_only_or_full_at_each_statement(
         "full": (StoreFull, "free some and try again"),
     }[kind]
     refused = 0
-    for number in steps(3 if kind == "read-only" else 6):
-        reached: list[int] = []
-
-        @contextmanager
-        def failing(number: int = number, reached: list[int] = reached) -> Iterator[None]:
-            writer = bench.writer
-            set_in, set_out = settings_of(writer, kind)
-
-            def note(_: object, sql: str, __: object) -> bool:
-                if not sql.startswith("pragma"):
-                    reached.append(1)
-                    if len(reached) == number:
-                        list(writer.execute(set_in))
-                return True
-
-            writer.exec_trace = note
-            try:
-                yield
-            finally:
-                writer.exec_trace = None
-                list(writer.execute(set_out))
-
-        refused += bench.do(name, failing, error, says)
-        if len(reached) < number:
+    for number in steps({"read-only": 3, "full": 6}[kind]):
+        fault = BadFile(bench.writer, kind, number)
+        refused += bench.do(name, fault, error, says)
+        if not fault.struck:
             break
     else:
         raise AssertionError("it never ended")
     print(f"{refused} refusals")
     assert refused >= (1 if kind == "read-only" or name == "enqueue many" else 0)
-
-
-def settings_of(writer: apsw.Connection, kind: str) -> tuple[str, str]:
-    """How to let a file be like that, and how to end it."""
-    if kind == "read-only":
-        return "pragma query_only = on", "pragma query_only = off"
-    [(pages,)] = writer.execute("pragma page_count")
-    return f"pragma max_page_count = {pages}", "pragma max_page_count = 1000000"
 
 
 def test_a_commit_that_could_not_be_synced_may_come_back(
@@ -221,19 +229,19 @@ def test_a_file_that_may_not_grow_at_any_byte(tmp_path: Path) -> None:
     wal = tmp_path / "jobs.db-wal"
     store = open_store(url)
     kept = [store.enqueue([NewJob(task="app.work")])[0].id]
-    refused = 0
+    refused = []
     for extra in range(0, 60 * STEP_BYTES, STEP_BYTES):
         try:
             with at_most(wal.stat().st_size + extra):
                 answers = store.enqueue([NewJob(task="app.work", args=encode("x" * 9000))] * 5)
         except StoreUnavailable as error:
-            assert "check the disk" in str(error)
-            refused += 1
+            refused.append(str(error))
         else:
             kept += [answer.id for answer in answers]
         assert sorted(job.id for job in store.list_jobs(limit=1000).jobs) == kept
         kept += [store.enqueue([NewJob(task="app.work")])[0].id]  # there is room again
-    assert 10 < refused < 60
+    assert 10 < len(refused) < 60
+    assert all("check the disk" in text for text in refused)
     store.close()
     audit(url)
 

@@ -27,7 +27,7 @@ from tests.fuzz.conftest import examples
 CODES = {0, 1, 2, 3, 4, 5}
 ENDLESS = {"--wait"}
 """Options with which a command may rightly take for ever."""
-ALWAYS = {
+ALWAYS: dict[tuple[str, ...], list[str]] = {
     ("top",): ["--once"],
     ("bench",): ["--jobs", "0"],
     ("worker",): ["--lease-seconds", "0"],
@@ -141,7 +141,7 @@ def call(words: list[str], url: str) -> Told:
             code = end.code
         finally:
             passwords._passwords.clear()
-    texts = (stream.buffer.getvalue().decode() for stream in (out, err))  # type: ignore[attr-defined]
+    texts = (stream.buffer.getvalue().decode() for stream in (out, err))
     return Told(code, *texts)
 
 

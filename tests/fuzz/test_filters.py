@@ -30,7 +30,9 @@ WORDS = st.lists(
     st.one_of(
         st.text(),
         st.integers().map(str),
-        st.sampled_from(["all", "state=", "=", "state=failed", "queue=,", "task=a", "0", "²", "١"]),
+        st.sampled_from(
+            ["all", "state=", "=", "state=failed", "queue=,", "task=a", "0", "²", "\u0661"]
+        ),
         st.builds("{}={}".format, st.sampled_from(KEYS), st.text()),
     ),
     max_size=4,
@@ -76,8 +78,7 @@ def test_any_words_are_a_filter_or_are_refused(
 ) -> None:
     try:
         chosen = parse(words, need=need)
-    except InvalidInput as error:
-        assert str(error)
+    except InvalidInput:
         return
     assert isinstance(chosen, Filter)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import string
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -56,10 +57,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @example("postgresql:///\0")
 def test_any_address_opens_something_or_is_refused(url: str) -> None:
     """A server is not looked for before the first operation."""
-    try:
+    with suppress(TenureError):
         open_store(url, give_up_seconds=0.0).close()
-    except TenureError as error:
-        assert str(error)
 
 
 FILE_NAMES = st.text(

@@ -1,7 +1,8 @@
 """python -m tests.power [--images N] [--seed N]
 
-Power cuts at every sync of one play after the other, until there were so many images. The record of
-a play differs from run to run, as threads do; an image that is wrong stays where the last line says.
+Power cuts at every sync of one play after the other, until there were so many images. The record
+of a play differs from run to run, as threads do; an image that is wrong stays where the last line
+says.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -282,6 +282,6 @@ def _torn(change: Write | Truncate, chance: random.Random) -> Iterator[Write | T
     first = (change.offset // SECTOR + 1) * SECTOR
     cuts = {change.offset, end, *range(first, end, SECTOR), chance.randint(change.offset, end)}
     places = sorted(cuts)
-    for start, stop in zip(places, places[1:], strict=False):
+    for start, stop in pairwise(places):
         data = change.data[start - change.offset : stop - change.offset]
         yield Write(change.file, start, data)

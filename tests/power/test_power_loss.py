@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.power.cuts import Seen, cut, one_each
-from tests.power.disk import Disk, Mode, Name, Sync, Write
+from tests.power.disk import Disk, Event, Mode, Name, Sync, Write
 from tests.power.play import Plan, play
 
 EVERY = 3
@@ -56,7 +56,9 @@ def assert_lost(seen: Seen) -> None:
 def test_a_disk_that_lies_about_the_wal_is_found_out(tmp_path: Path) -> None:
     stage, images = folders(tmp_path)
     record = play(Plan(seed=1, operations=5), stage)
-    assert_lost(cut(record, images, 1, lambda n: [Mode.NOTHING] * (n % 4 == 0), lies_about="jobs.db-wal"))
+    assert_lost(
+        cut(record, images, 1, lambda n: [Mode.NOTHING] * (n % 4 == 0), lies_about="jobs.db-wal")
+    )
 
 
 def test_a_disk_that_lies_about_checkpoints_is_found_out(tmp_path: Path) -> None:
@@ -68,12 +70,12 @@ def test_a_disk_that_lies_about_checkpoints_is_found_out(tmp_path: Path) -> None
 
 def test_an_image_has_all_that_was_synced_and_any_part_of_the_rest() -> None:
     file, data = 0, bytes(range(1, 256)) * 9
-    events = [
+    events: list[Event] = [
         Name("a", file), Write(file, 0, b"safe"), Sync(file, with_folder=True),
         Write(file, 4, data), Name("a", None), Sync(1, with_folder=False),
     ]  # fmt: skip
     disk = Disk()
-    stops = disk.play(list(events))
+    stops = disk.play(events)
     assert next(stops) == 2
     assert disk.image(Mode.NOTHING, random.Random(1)) == {}
     assert disk.image(Mode.ALL, random.Random(1)) == {"a": b"safe"}

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
-from typing import TypeVar
+from typing import Any
 
 from tenure import lifecycle
 from tenure.job import Claimed, Lease, NewJob, Unique
@@ -20,7 +20,6 @@ from tenure.store import AsyncStore, Store, open_async_store, open_store
 from tests.processes.crew import Voice
 
 BATCH = 25
-R = TypeVar("R")
 
 
 def worker_name() -> str:
@@ -105,41 +104,51 @@ def write_until_told(voice: Voice, url: str, seconds: float) -> None:
     store.close()
 
 
+class Timed:
+    """A store whose calls are timed."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.took: list[float] = []
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._store, name)
+
+        def call(*args: object, **kwargs: object) -> Any:
+            start = time.monotonic()
+            answer = method(*args, **kwargs)
+            self.took.append(time.monotonic() - start)
+            return answer
+
+        return call
+
+
 def take_part(voice: Voice, url: str, seconds: float) -> None:
     """Be one of many for a while: enqueue, claim and settle, and now and then all the rest.
 
     Says what it was told, and how long each call took.
     """
-    store, worker = open_store(url), worker_name()
-    took: list[float] = []
-
-    def timed(call: Callable[[], R]) -> R:
-        start = time.monotonic()
-        answer = call()
-        took.append(time.monotonic() - start)
-        return answer
-
+    store, worker = Timed(open_store(url)), worker_name()
     voice.wait()
     end = time.monotonic() + seconds
     for turn in count():
-        [added] = timed(lambda: store.enqueue([NewJob(task="app.tiny")]))
+        [added] = store.enqueue([NewJob(task="app.tiny")])
         voice.say("enqueued", added.id)
-        for lease in timed(lambda: store.claim(worker, {"default": 1})):
+        for lease in store.claim(worker, {"default": 1}):
             if turn % 10 == 0:
-                timed(lambda lease=lease: store.extend(worker, {lease.id: []}))  # type: ignore[misc]
+                store.extend(worker, {lease.id: []})
             ends = [lifecycle.succeed(held) for held in lease.jobs]
-            done = [lease.id]
-            answers = timed(lambda e=ends, d=done: store.settle(worker, e, done_leases=d))  # type: ignore[misc]
+            answers = store.settle(worker, ends, done_leases=[lease.id])
             if all(answer.landed for answer in answers):
                 voice.say("landed", [held.id for held in lease.jobs])
         if turn % 10 == 5:
-            timed(store.sweep)
-            timed(store.promote)
-            timed(store.list_jobs)
-            timed(lambda: store.get(added.id))
+            store.sweep()
+            store.promote()
+            store.list_jobs()
+            store.get(added.id)
         if time.monotonic() > end:
             break
-    voice.say("took", took)
+    voice.say("took", store.took)
     store.close()
 
 
