@@ -32,7 +32,7 @@ ALWAYS: dict[tuple[str, ...], list[str]] = {
     ("bench",): ["--jobs", "0"],
     ("worker",): ["--lease-seconds", "0"],
 }
-"""What makes commands end that would go on."""
+"""What makes commands end that would go on. It comes last, and the last one counts."""
 
 # What a shell can hand over: no NUL, and bytes that are not UTF-8 as lone surrogates.
 TEXT = st.text(
@@ -102,7 +102,7 @@ def calls(draw: st.DrawFn) -> list[str]:
         words += [option, draw(VALUES)] if takes_value else [option]
     words += draw(st.lists(VALUES, max_size=3))
     before = draw(st.sampled_from([[], [], ["--tenant", "acme"], ["--tenant", draw(TEXT)]]))
-    return ["--give-up-seconds", "0.2", *before, *path, *ALWAYS.get(path, []), *words]
+    return ["--give-up-seconds", "0.2", *before, *path, *words, *ALWAYS.get(path, [])]
 
 
 COMMANDS = [*commands()]
