@@ -38,7 +38,7 @@ def crowd(url: str, crew: Crew, *, seconds: float) -> str:
     assert set(landed.values()) == {1}, "two were told that they finished one job"
     assert set(landed) == final, "an end is lost"
     assert all(member.said("enqueued") for member in crew.members), "somebody starved"
-    assert took[-1] < GIVE_UP_SECONDS
+    assert took[-1] < GIVE_UP_SECONDS, f"somebody waited for {took[-1]:.1f} s"
     audit(url)
     return (
         f"{PROCESSES} processes, {seconds:g} s: {len(took):,} calls, {len(enqueued):,} jobs, "
