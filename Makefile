@@ -4,11 +4,13 @@ PY := .venv/bin/python
 READY := .venv/.ready
 RUNS := .venv/.runs
 KILLS ?= 1000
+IMAGES ?= 10000
+SECONDS ?= 60
 STEPS ?= $(or $(TENURE_STEPS),2000)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format quick test wire points rules explore chaos kills soak bench docs clean
+.PHONY: help setup demo check format quick test wire points rules explore chaos powerloss crowd fuzz kills soak bench docs clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +66,16 @@ kills: $(READY) ## kill the workers of other queues as well, and compare
 
 soak: $(READY) ## one worker at half of its peak for twenty minutes on each store (ARGS="--minutes 5")
 	@$(PY) -m bench.soak $(ARGS)
+
+powerloss: $(READY) ## cut the power of SQLite at every sync, and break its disk at every step (IMAGES=100000 SEED=7)
+	@$(PY) -m tests.power --images $(IMAGES) --seed $(or $(SEED),1) $(ARGS)
+	@$(PY) -m pytest -q -n 2 --whole tests/faults/test_sqlite_steps.py
+
+crowd: $(READY) ## 32 processes on one SQLite file for a minute (SECONDS=600)
+	@$(PY) -m tests.processes --seconds $(SECONDS) $(ARGS)
+
+fuzz: $(READY) ## nonsense as payloads, filters, URLs and arguments of commands (EXAMPLES=20000)
+	@TENURE_EXAMPLES=$(or $(EXAMPLES),5000) $(PY) -m pytest -q -n 2 tests/fuzz $(ARGS)
 
 bench: $(READY) ## run all benchmarks
 	@$(PY) -m bench all

@@ -55,6 +55,8 @@ NAMED = (
     Part("model", ("tests/model",)),
     Part("processes", ("tests/processes",)),
     Part("faults", ("tests/faults",)),
+    Part("power", ("tests/power",)),
+    Part("fuzz", ("tests/fuzz",)),
     Part("wire", ("tests/wire",), WAITING),
     Part("pooler", ("tests/contract",), ("-n", "2", "--pooler")),
     Part("points", ("tests/points",)),

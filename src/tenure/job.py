@@ -457,7 +457,7 @@ def check_json(what: str, data: bytes, maker: str = "tenure.codec.encode(value)"
         _json_reader.decode(data)
         if not data.isascii():
             data.decode()
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise PayloadInvalid(f"{what} is not strict JSON ({error}); use {maker}") from error
     if _BACKSLASH in data and _ESCAPED_NUL.search(data):
         raise PayloadInvalid(f"{what} has NUL in its text, which no database keeps; remove it")

@@ -151,7 +151,7 @@ BUDGETS: Table = {
     "postgres.worker_calls.async": _calls(18, 27, 0, 1.05),
     "postgres.worker_calls.thread": _calls(20, 30, 0, 0.7),
     "sqlite.enqueue_calls.bulk": _calls(11, 19, 0, 0.07),
-    "sqlite.enqueue_calls.one": _calls(76, 63, 4, 0.07),
+    "sqlite.enqueue_calls.one": _calls(78, 67, 4, 0.07),
     "postgres.enqueue_calls.bulk": _calls(14, 24, 0, 0.07),
     "postgres.enqueue_calls.one": _calls(66, 44, 158, 0.35),
 }

@@ -9,8 +9,10 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
+from typing import Any
 
 from tenure import lifecycle
 from tenure.job import Claimed, Lease, NewJob, Unique
@@ -99,6 +101,54 @@ def write_until_told(voice: Voice, url: str, seconds: float) -> None:
             store.settle(worker, ends, done_leases=[lease.id])
         took += [enqueued - start, claimed - enqueued, time.monotonic() - claimed]
     voice.say("took", took)
+    store.close()
+
+
+class Timed:
+    """A store whose calls are timed."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.took: list[float] = []
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._store, name)
+
+        def call(*args: object, **kwargs: object) -> Any:
+            start = time.monotonic()
+            answer = method(*args, **kwargs)
+            self.took.append(time.monotonic() - start)
+            return answer
+
+        return call
+
+
+def take_part(voice: Voice, url: str, seconds: float) -> None:
+    """Be one of many for a while: enqueue, claim and settle, and now and then all the rest.
+
+    Says what it was told, and how long each call took.
+    """
+    store, worker = Timed(open_store(url)), worker_name()
+    voice.wait()
+    end = time.monotonic() + seconds
+    for turn in count():
+        [added] = store.enqueue([NewJob(task="app.tiny")])
+        voice.say("enqueued", added.id)
+        for lease in store.claim(worker, {"default": 1}):
+            if turn % 10 == 0:
+                store.extend(worker, {lease.id: []})
+            ends = [lifecycle.succeed(held) for held in lease.jobs]
+            answers = store.settle(worker, ends, done_leases=[lease.id])
+            if all(answer.landed for answer in answers):
+                voice.say("landed", [held.id for held in lease.jobs])
+        if turn % 10 == 5:
+            store.sweep()
+            store.promote()
+            store.list_jobs()
+            store.get(added.id)
+        if time.monotonic() > end:
+            break
+    voice.say("took", store.took)
     store.close()
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tenure.errors import InvalidInput
-from tenure.job import Job, State, check_name
+from tenure.job import MAX_ID, Job, State, check_name
 
 if TYPE_CHECKING:
     from tenure.client import Client
@@ -71,7 +71,7 @@ def parse(words: Sequence[str], *, need: bool = False) -> Filter:
     if list(words) == ["all"]:
         return Filter()
     if all(word.isascii() and word.isdigit() for word in words):
-        return Filter(ids=tuple(dict.fromkeys(int(word) for word in words)))
+        return Filter(ids=tuple(dict.fromkeys(map(_id, words))))
     given: dict[str, frozenset[str]] = {}
     for word in words:
         key, equals, values = word.partition("=")
@@ -89,6 +89,12 @@ def parse(words: Sequence[str], *, need: bool = False) -> Filter:
         queues=given.get("queue", frozenset()),
         tasks=given.get("task", frozenset()),
     )
+
+
+def _id(word: str) -> int:
+    if len(word) > len(str(MAX_ID)):
+        raise InvalidInput(f"{word[:20]}... is too long for the id of a job; see `tenure ls`")
+    return int(word)
 
 
 def _states(names: frozenset[str]) -> frozenset[State]:

@@ -23,7 +23,7 @@ from tenure.cli.show import (
     write_json,
     write_table,
 )
-from tenure.codec import encode
+from tenure.codec import decode, encode
 from tenure.errors import InvalidInput, JobFailed, PayloadInvalid
 from tenure.job import Job, Json, NewJob, State, Unique
 
@@ -122,6 +122,8 @@ def _object(text: str) -> dict[str, object]:
         value = json.loads(text)
     except json.JSONDecodeError as error:
         raise InvalidInput(f"--args is not JSON: {error}") from error
+    except (ValueError, RecursionError):  # integers with thousands of digits, or too deep
+        value = decode(text)
     if not isinstance(value, dict):
         raise InvalidInput(
             '--args must be a JSON object of arguments by name, such as {"to": "me"}'

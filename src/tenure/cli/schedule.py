@@ -1,6 +1,5 @@
 """Commands about schedules: look at them, change them, run one now."""
 
-import json
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, TypeVar
@@ -9,7 +8,7 @@ import click
 
 from tenure.cli.desk import Desk, confirm, json_option, with_desk, yes_option
 from tenure.cli.jobs import job_of
-from tenure.cli.show import clean, when, write_json, write_table
+from tenure.cli.show import clean, stored, when, write_json, write_table
 from tenure.errors import InvalidInput, TenureError
 from tenure.job import check_int
 from tenure.schedule import CatchUp, Timing, check_timing, words
@@ -267,5 +266,5 @@ def _as_json(info: ScheduleInfo, coming: int) -> dict[str, object]:
     timing = {name: getattr(info.timing, name) for name in Timing.__struct_fields__}
     rest = {name: getattr(info, name) for name in ScheduleInfo.__struct_fields__}
     rest.pop("timing")
-    return {**rest, "args": json.loads(info.args), **timing, "words": _words(info.timing),
+    return {**rest, "args": stored(info.args), **timing, "words": _words(info.timing),
             "next": info.upcoming(coming)}  # fmt: skip

@@ -39,7 +39,12 @@ Row = Sequence[object]
 
 def write_json(record: object) -> None:
     """One object on one line, times in UTC. Stored JSON is written as JSON, not as text."""
-    click.echo(json.dumps(as_builtins(record), ensure_ascii=False))
+    plain = record if isinstance(record, dict) else as_builtins(record)
+    try:
+        text = json.dumps(msgspec.to_builtins(plain), ensure_ascii=False)
+    except TypeError:  # a part of it is written as it is stored
+        text = msgspec.json.encode(plain).decode()
+    click.echo(text)
 
 
 def as_builtins(record: object) -> object:
@@ -48,8 +53,16 @@ def as_builtins(record: object) -> object:
     if isinstance(record, Job | Step) and isinstance(plain, dict):
         for field in ("args", "result", "error", "metadata", "retry"):
             if isinstance(plain.get(field), str):
-                plain[field] = json.loads(plain[field])
+                plain[field] = stored(plain[field])
     return plain
+
+
+def stored(text: str) -> object:
+    """Stored JSON as plain values; as it is where Python would not read or write its integers."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return msgspec.Raw(text.encode())
 
 
 def write_table(head: Sequence[str], rows: Iterable[Row], *, empty: str = "nothing") -> None:

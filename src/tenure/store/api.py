@@ -400,6 +400,7 @@ def _session(
     if not str(url).startswith(_SCHEMES):  # the URL itself may hold a password: not shown
         raise ConfigError("a store URL starts with sqlite:/// or postgresql://; this one does not")
     try:
+        url.encode()  # no library takes a name that is not UTF-8
         parts = urlsplit(url)
     except ValueError as error:
         raise ConfigError(f"the URL cannot be read: {error}") from error

@@ -36,13 +36,15 @@ from tenure.store.session import (
     Tx,
     drive,
 )
-from tenure.store.sqlite_driver import Connection, Driver
+from tenure.store.sqlite_driver import Connection, Driver, FileKey, Files
 from tenure.store.sqlite_tx import SCHEMA, DriverError, SQLiteTx
 from tenure.store.statements import statements
 from tenure.store.turns import Call, Group, Outcome, Run, Turn, in_runs
 
 RETRY_SECONDS = 0.001
 GROUP_LIMIT = 256
+GLANCE_SECONDS = 0.1
+"""How long a read may believe that the files are in place. A write asks each time."""
 BELL_SECONDS = 0.05
 """How long a caller in the line sleeps at most: nobody rings when a leader is interrupted."""
 
@@ -60,7 +62,20 @@ class _Process:
         self.reader: Connection | None = None
         self.watcher: Connection | None = None
         self.watched: tuple[int, object] = (-1, None)  # data_version, and the signs seen then
+        self.files: Files | None = None  # those that are open, as long as there is a connection
+        self.in_place_at = -1.0  # by the monotonic clock
         self.still = False
+
+
+def _pause_seconds(waited_seconds: float) -> float:
+    """How long to sleep before the next try to write. SQLite has no line: whoever tries first after
+    a commit is next. Whoever has come late tries less often, whoever has waited long more often.
+    """
+    if waited_seconds < 0.01:
+        return RETRY_SECONDS
+    if waited_seconds < 1.0:
+        return 4 * RETRY_SECONDS
+    return RETRY_SECONDS if waited_seconds < 3.0 else RETRY_SECONDS / 4
 
 
 def _raise_if_strange(error: Exception | None, came_back: bool) -> None:
@@ -101,7 +116,8 @@ class SQLite(Session):
         self._synchronous = synchronous
         self._give_up_seconds = give_up_seconds
         self._clock = Clock(boot_id())
-        self._file: tuple[int, int] | None = None
+        self._file: FileKey | None = None
+        self._names = driver.names_of(path)
         self._processes: list[_Process] = [_Process()]  # of this process and of its ancestors
         self._closed = False
         self.gates = Gates()
@@ -249,7 +265,7 @@ class SQLite(Session):
         for connection in (process.reader, process.watcher, process.writer):
             if connection is not None:
                 connection.close()
-        process.reader = process.watcher = process.writer = None
+        process.reader = process.watcher = process.writer = process.files = None
 
     def _process(self) -> _Process:
         self._refuse_if_closed()
@@ -370,6 +386,7 @@ class SQLite(Session):
         connection = self._writer(process)
         try:
             waited = self._begin(connection)
+            self._check_in_place(process)
             answer = body(connection, waited)
             group.closing = True
             self._commit(connection)
@@ -378,7 +395,7 @@ class SQLite(Session):
         except BaseException as error:
             undone = self._undo(process, connection)
             if isinstance(error, DriverError):
-                group.error = driver.translate(error, self.path)
+                group.error = driver.translate(error, self.path, committing=group.closing)
                 raise group.error from error
             if group.closing and not undone:
                 group.kept = True  # interrupted just after COMMIT
@@ -406,8 +423,21 @@ class SQLite(Session):
             process.reader = None
         if process.watcher is connection:
             process.watcher = None
+        if process.writer is process.reader is process.watcher is None:
+            process.files = None
         with suppress(*DriverError):
             connection.close()
+
+    def _check_in_place(self, process: _Process) -> None:
+        """In a transaction: are the files still there? SQLite itself would write into the void."""
+        found = driver.whereabouts(self._names)
+        if process.files is None:
+            if None not in found and found[0] == self._file:
+                process.files = found
+            driver.check_in_place(self._names, (self._file, *found[1:]), found)
+        elif found != process.files:
+            driver.check_in_place(self._names, process.files, found)
+        process.in_place_at = time.monotonic()
 
     def _commit(self, connection: Connection) -> None:
         deadline = time.monotonic() + self._give_up_seconds
@@ -435,14 +465,14 @@ class SQLite(Session):
                         f"another process has held the write lock of {self.path} for "
                         f"{self._give_up_seconds:g} s; look for a transaction left open"
                     ) from error
-            time.sleep(RETRY_SECONDS)
+            time.sleep(_pause_seconds(time.monotonic() - start))
 
     def _read(self, process: _Process, op: Operation[R]) -> R:
         deadline = time.monotonic() + self._give_up_seconds
         while True:
             connection = self._reader(process)
             try:
-                return self._run_snapshot(connection, op)
+                return self._run_snapshot(process, connection, op)
             except StoreBusy:
                 if time.monotonic() > deadline:
                     raise
@@ -453,11 +483,13 @@ class SQLite(Session):
                     self._forget(process, connection)
             time.sleep(RETRY_SECONDS)
 
-    def _run_snapshot(self, connection: Connection, op: Operation[R]) -> R:
+    def _run_snapshot(self, process: _Process, connection: Connection, op: Operation[R]) -> R:
         try:
             connection.execute("begin")
         except DriverError as error:
             raise driver.translate(error, self.path) from error
+        if time.monotonic() - process.in_place_at > GLANCE_SECONDS:
+            self._check_in_place(process)
         return self._run(connection, op, 0.0)
 
     def _writer(self, process: _Process) -> Connection:
@@ -465,7 +497,7 @@ class SQLite(Session):
         if process.writer is not None:
             self._undo(process, process.writer)  # what an interrupt in a rollback left open
         if process.writer is None:
-            process.writer = self._connect()
+            process.writer = self._connect(process)
         return process.writer
 
     def _reader(self, process: _Process) -> Connection:
@@ -473,16 +505,18 @@ class SQLite(Session):
         if process.reader is not None:
             self._undo(process, process.reader)
         if process.reader is None:
-            process.reader = self._connect()
+            process.reader = self._connect(process)
         return process.reader
 
     def _look(self, process: _Process) -> object:
         if process.watcher is None:
             self._refuse_if_closed()
-            process.watcher = self._connect()
+            process.watcher = self._connect(process)
             process.watched = (-1, None)
         watcher = process.watcher
         try:
+            if time.monotonic() - process.in_place_at > GLANCE_SECONDS:
+                self._check_in_place(process)
             [(version,)] = watcher.execute("pragma data_version")
             if version != process.watched[0]:
                 [sql] = statements("sqlite", SCHEMA)["line_signs"]
@@ -493,7 +527,11 @@ class SQLite(Session):
             raise driver.translate(error, self.path) from error
         return process.watched[1]
 
-    def _connect(self) -> Connection:
+    def _connect(self, process: _Process) -> Connection:
+        if self._file is not None:  # or a new file would be made where it was
+            found = driver.whereabouts(self._names)
+            known = process.files or (self._file, *found[1:])
+            driver.check_in_place(self._names, known, found)
         connection = driver.connect(self.path, self._driver)
         try:
             # A new file needs a moment of exclusive access to become WAL; others may want it too.

@@ -20,6 +20,7 @@ import apsw
 from tenure.errors import (
     ConfigError,
     InvalidInput,
+    OutcomeUnknown,
     StoreBusy,
     StoreError,
     StoreFull,
@@ -53,7 +54,11 @@ NETWORK_FILE_SYSTEMS = frozenset(
     }
 )
 
-_open_files: dict[tuple[int, int], tuple[Driver, int]] = {}
+FileKey = tuple[int, int]
+"""Device and inode."""
+Files = tuple[FileKey | None, ...]
+
+_open_files: dict[FileKey, tuple[Driver, int]] = {}
 _open_files_lock = threading.Lock()
 
 
@@ -94,8 +99,14 @@ def result_code(error: BaseException) -> int | None:
     return None if code is None else code & 0xFF
 
 
-def translate(error: BaseException, path: str) -> StoreError | InvalidInput:
-    """A driver's exception as one of ours, with the fix in its message."""
+def translate(
+    error: BaseException, path: str, *, committing: bool = False
+) -> StoreError | InvalidInput:
+    """A driver's exception as one of ours, with the fix in its message.
+
+    When the disk fails in a COMMIT, SQLite undoes it; but it may be in the WAL, and come back after
+    a crash.
+    """
     code = result_code(error)
     match code:
         case _ if code in (BUSY, LOCKED):
@@ -114,6 +125,11 @@ def translate(error: BaseException, path: str) -> StoreError | InvalidInput:
             return StoreError(f"{path} is not an intact SQLite database; restore it from a backup")
         case _ if code in (TOOBIG, CONSTRAINT) or "malformed JSON" in str(error):
             return ValueRefused(f"the database refused a value: {error}")
+        case _ if code == IOERR and committing:
+            return OutcomeUnknown(
+                f"writing {path} failed in a COMMIT ({error}); check the disk. It may have been "
+                "kept: look before you repeat it, or enqueue with a unique key"
+            )
         case _ if code == IOERR:
             return StoreUnavailable(f"reading or writing {path} failed ({error}); check the disk")
     return StoreError(f"SQLite says: {error}")
@@ -179,7 +195,7 @@ def file_system_of(path: str, mounts: str = "/proc/self/mounts") -> str | None:
     return kind
 
 
-def enter_file(path: str, driver: Driver) -> tuple[int, int]:
+def enter_file(path: str, driver: Driver) -> FileKey:
     """Note that this process has the file open through a driver; refuse a second library.
 
     Called after the first connection exists, so that the file does. Returns the key for
@@ -194,6 +210,45 @@ def enter_file(path: str, driver: Driver) -> tuple[int, int]:
     return key
 
 
+def names_of(path: str) -> tuple[str, str, str]:
+    """The file's own name, and those of the WAL and the shared memory, which lie beside it."""
+    real = os.path.realpath(path)
+    return os.path.abspath(path), f"{real}-wal", f"{real}-shm"
+
+
+def whereabouts(names: Sequence[str]) -> Files:
+    """Which files these names stand for now.
+
+    SQLite leaves all three in place as long as one connection has read.
+    """
+    try:
+        file, wal, shm = map(os.stat, names)
+    except OSError:
+        return tuple(map(_key, names))
+    return (file.st_dev, file.st_ino), (wal.st_dev, wal.st_ino), (shm.st_dev, shm.st_ino)
+
+
+def _key(path: str) -> FileKey | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def check_in_place(names: Sequence[str], known: Files, found: Files) -> None:
+    """Refuse to go on when the files that are open are no longer those that others would open."""
+    if found == known:
+        return
+    changed = zip(names, known, found, strict=True)
+    gone = " and ".join(name for name, before, now in changed if before != now)
+    raise StoreUnavailable(
+        f"{gone} was deleted, moved or replaced under a store that has it open. What is written "
+        "now would be lost, so nothing is. Stop all processes that use the database; put it back "
+        "with the -wal file that belongs to it, or without one; and start them again"
+    )
+
+
 def _refuse_other(path: str, present: Driver, wanted: Driver) -> None:
     if present != wanted:
         raise UnsafeSQLite(
@@ -202,7 +257,7 @@ def _refuse_other(path: str, present: Driver, wanted: Driver) -> None:
         )
 
 
-def leave_file(key: tuple[int, int]) -> None:
+def leave_file(key: FileKey) -> None:
     """The counterpart of `enter_file`."""
     with _open_files_lock:
         driver, count = _open_files.get(key, ("apsw", 0))
