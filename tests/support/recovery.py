@@ -1,0 +1,72 @@
+"""How long it takes until a job whose worker was killed or stopped has started again.
+
+It counts from the blow, not from the end of the lease, to the start of the handler in another
+attempt; where that attempt was lost as well before it began, to its claim. Jobs at gates wait there
+for their turn and are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tests.support.books import Blow, Books, Expected, Stall, Violation, Violations
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """One lost attempt: whose, by what, and how long until the next one."""
+
+    job: int
+    token: int
+    kind: str
+    seconds: float
+    stalled: float
+    """So many of these seconds nobody could be expected to work."""
+
+
+def recoveries(
+    books: Books, blows: Sequence[Blow], stalls: Sequence[Stall] = ()
+) -> Iterator[Recovery]:
+    """All lost attempts of which the next one is on record."""
+    stalls = merged(stalls)
+    struck: dict[int, list[Blow]] = {}
+    for blow in sorted(blows, key=lambda blow: blow.at):
+        struck.setdefault(blow.pid, []).append(blow)
+    began = {(run.id, run.token): run.began for run in reversed(books.records.runs)}
+    claimed = {(g.id, g.token): g.ended for grants in books.grants.values() for g in grants}
+    for event in books.final.events:
+        row = books.rows.get(event.id)
+        if event.kind != "crashed" or row is None or row.gate is not None:
+            continue
+        swept_at = books.mono(event.at)
+        before = [
+            b for b in struck.get(books.pids.get(event.worker or "", 0), ()) if b.at < swept_at
+        ]
+        following = (event.id, event.token + 1)
+        start = began.get(following, claimed.get(following))
+        if before and start is not None:
+            blow = before[-1]
+            stalled = sum(stall.within(blow.at, start) for stall in stalls)
+            yield Recovery(event.id, event.token, blow.kind, start - blow.at, stalled)
+
+
+def merged(stalls: Sequence[Stall]) -> list[Stall]:
+    """The same times, none counted twice."""
+    found: list[Stall] = []
+    for stall in sorted(stalls, key=lambda stall: stall.began):
+        if found and stall.began <= found[-1].ended:
+            last = found.pop()
+            stall = Stall(last.why, last.began, max(last.ended, stall.ended))
+        found.append(stall)
+    return found
+
+
+def starts_are_prompt(books: Books, expected: Expected) -> Violations:
+    """13: each job that a blow has hit runs again within lease + poll + 1 s."""
+    most = expected.start_seconds
+    assert most is not None
+    for each in recoveries(books, expected.blows, expected.stalls):
+        if each.seconds - each.stalled > most:
+            text = f"{each.seconds:.3f} s after the {each.kind}, {each.stalled:.3f} s of it stalled"
+            yield Violation(13, "late recovery", each.job, text, (each.token, each.token + 1))
