@@ -54,5 +54,9 @@ def _spread(found: Sequence[Recovery]) -> str:
     if not found:
         return "0 | | | "
     seconds = [each.seconds for each in found]
-    cuts = statistics.quantiles(seconds, n=20) if len(seconds) > 1 else seconds * 20
+    cuts = (
+        statistics.quantiles(seconds, n=20, method="inclusive")
+        if len(seconds) > 1
+        else seconds * 20
+    )
     return f"{len(seconds):,} | {cuts[9]:.2f} | {cuts[18]:.2f} | {max(seconds):.2f}"

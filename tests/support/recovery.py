@@ -57,8 +57,9 @@ def merged(stalls: Sequence[Stall]) -> list[Stall]:
     for stall in sorted(stalls, key=lambda stall: stall.began):
         if found and stall.began <= found[-1].ended:
             last = found.pop()
-            stall = Stall(last.why, last.began, max(last.ended, stall.ended))
-        found.append(stall)
+            found.append(Stall(last.why, last.began, max(last.ended, stall.ended)))
+        else:
+            found.append(stall)
     return found
 
 
