@@ -9,6 +9,7 @@ import asyncio
 import os
 
 from tenure.app import Tenure
+from tenure.errors import InvalidWorkflow
 from tenure.gate import Gate
 from tenure.running import Running
 from tenure.tasks import TaskSet
@@ -49,7 +50,10 @@ def grow(job: Running, width: int) -> int:
     """A node that adds others to its workflow."""
     for n in range(width):
         job.workflow.add(nap.call(0.01), name=f"grown-{job.id}-{n}", before=["join"])
-    job.workflow.enqueue()
+    try:
+        job.workflow.enqueue()
+    except InvalidWorkflow:  # nobody waits any more who could wait for these
+        return 0
     return width
 
 

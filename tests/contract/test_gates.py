@@ -44,6 +44,22 @@ def by_key(store: Store, now: datetime, jobs: list[Claimed]) -> Counter[str | No
     return Counter(store.get(claimed.id, now=now).gate_key for claimed in jobs)
 
 
+def test_who_only_settles_leaves_nothing_at_gates(
+    store: Store, plain: Plain, clock: Clock, store_url: str
+) -> None:
+    """As a worker's settler does on PostgreSQL: its session has never claimed or declared."""
+    add_many(store, clock.now, 2, gate="two")
+    first, second = take(store, clock.now)
+    with open_store(store_url) as other:
+        other.settle("w1", [succeed(first)], done_leases=[first.lease_id], now=clock.now)
+        assert plain.one("select count(*) from tenure.gate_hold") == 1, "its other job is live"
+        other.settle("w1", [succeed(second)], done_leases=[second.lease_id], now=clock.now)
+    with open_store(store_url) as other:
+        other.settle("w1", [], done_leases=[first.lease_id, second.lease_id], now=clock.now)
+    assert plain.one("select count(*) from tenure.gate_hold") == 0
+    assert store.heal_gates(now=clock.now) == 0
+
+
 # --- how many run ------------------------------------------------------------------------------
 
 

@@ -46,13 +46,17 @@ class Forger:
         )  # fmt: skip
         self._call(1, sent, answer)
 
-    def claim(self, id: int, token: int = 1, worker: str = "w1", lease: int | None = None) -> None:
+    def claim(
+        self, id: int, token: int = 1, worker: str = "w1", lease: int | None = None, *,
+        answered: bool = True,
+    ) -> None:  # fmt: skip
         """A worker is handed a job."""
         lease = 100 * id + token if lease is None else lease
         at = self.now + 0.25
         granted = Granted(lease, at, at + LEASE_SECONDS, [(id, token)])
         sent = Sent(n=0, op="claim", worker=worker, lease_seconds=LEASE_SECONDS)
-        self._call(PIDS[worker], sent, Answered(n=0, granted=[granted]))
+        answer = Answered(n=0, granted=[granted]) if answered else None
+        self._call(PIDS[worker], sent, answer)
 
     def extend(self, lease: int, worker: str = "w1", *, lost: bool = False) -> None:
         """A worker renews a lease."""

@@ -351,6 +351,17 @@ def completed_in_a_transaction_that_rolled_back(f: Forger) -> None:
     f.row(1, 2, attempts=2)
 
 
+def a_claim_that_nobody_heard_of(f: Forger) -> None:
+    f.enqueue(1)
+    f.claim(1, worker="w2", answered=False)
+    f.wait(LEASE_SECONDS)
+    f.event(1, 1, "crashed", "w2", charged=True)
+    f.claim(1, 2)
+    f.run(1, 2)
+    f.settle(1, 2)
+    f.row(1, 2, attempts=2, crashes=1)
+
+
 def replayed(f: Forger) -> None:
     f.happy(1)
     f.final.jobs.clear()
@@ -379,6 +390,7 @@ def a_key_is_used_again(f: Forger) -> None:
         a_repeat_of_an_unanswered_settlement,
         a_late_worker_is_refused,
         completed_in_a_transaction_that_rolled_back,
+        a_claim_that_nobody_heard_of,
         replayed,
         a_key_is_used_again,
     ],

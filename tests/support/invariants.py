@@ -248,10 +248,19 @@ def every_end_is_explained(books: Books) -> Violations:
 def every_crash_is_explained(
     books: Books, disturbed: Collection[int], stalls: Sequence[Stall] = ()
 ) -> Violations:
-    """6: only who was killed or stopped loses a lease, or who could not reach the database."""
+    """6: only who was killed or stopped loses a lease, who could not reach the database, or who was
+    never told what it had claimed."""
+    unheard = {
+        call.sent.worker
+        for call in books.records.of("claim")
+        if not isinstance(call.answer, Answered) and not call.is_known
+    }
+    held = {(g.id, g.token) for grants in books.grants.values() for g in grants}
     for event in books.final.events:
         if event.kind == "crashed" and event.worker is not None:
             pid = books.pids.get(event.worker)
+            if (event.id, event.token) not in held and event.worker in unheard:
+                continue
             if pid not in disturbed and not _stalled(books, event.id, event.token, stalls):
                 text = f"{event.worker} of process {pid} lost token {event.token} undisturbed"
                 yield Violation(6, "unexplained crash", event.id, text, (event.token,))

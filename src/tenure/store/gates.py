@@ -90,6 +90,7 @@ async def give_turns(tx: Tx, ids: list[int]) -> None:
 
 async def leave_gates(tx: Tx, lines: Collection[Row]) -> None:
     """Attempts of jobs of these lines have ended: others may come, once this is committed."""
+    tx.gates.there = True
     await tx.leave_gates(lines)
 
 

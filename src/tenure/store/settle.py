@@ -24,7 +24,7 @@ from tenure.lifecycle import (
     after_settlement,
 )
 from tenure.store.ends import end_workflows, ending
-from tenure.store.gates import leave_gates, put_in_line
+from tenure.store.gates import any_gates, leave_gates, put_in_line
 from tenure.store.rows import Ending, Happening, Ticket, raw
 from tenure.store.session import (
     Done,
@@ -174,9 +174,14 @@ async def _settle(
 
 
 async def drop_leases(tx: Tx, ids: Sequence[int], worker: str) -> None:
-    """Remove leases on which nothing is live any more. `heal_gates` finds what is left at gates."""
+    """Remove leases on which nothing is live any more. `heal_gates` finds what is left at gates.
+
+    A worker settles by a connection of its own, which neither claims nor declares: it has to look.
+    """
     leases = to_json(list(ids))
     await tx.fetch("drop_leases", ids=leases, worker=worker)
+    if tx.gates.there is None:
+        tx.gates.there = await any_gates(tx)
     if tx.gates.there:
         await tx.fetch("drop_holds", ids=leases)
 
