@@ -34,21 +34,26 @@ def recoveries(
     for blow in sorted(blows, key=lambda blow: blow.at):
         struck.setdefault(blow.pid, []).append(blow)
     began = {(run.id, run.token): run.began for run in reversed(books.records.runs)}
-    claimed = {(g.id, g.token): g.ended for grants in books.grants.values() for g in grants}
+    grants = {(g.id, g.token): g for grants in books.grants.values() for g in grants}
     for event in books.final.events:
-        row = books.rows.get(event.id)
-        if event.kind != "crashed" or row is None or row.gate is not None:
+        row, lost = books.rows.get(event.id), grants.get((event.id, event.token))
+        if event.kind != "crashed" or lost is None or row is None or row.gate is not None:
             continue
-        swept_at = books.mono(event.at)
-        before = [
-            b for b in struck.get(books.pids.get(event.worker or "", 0), ()) if b.at < swept_at
-        ]
-        following = (event.id, event.token + 1)
-        start = began.get(following, claimed.get(following))
-        if before and start is not None:
-            blow = before[-1]
-            stalled = sum(stall.within(blow.at, start) for stall in stalls)
-            yield Recovery(event.id, event.token, blow.kind, start - blow.at, stalled)
+        blow = _last_between(
+            struck.get(books.pids.get(lost.worker, 0), ()), lost.ended, books.mono(event.at)
+        )
+        following = grants.get((event.id, event.token + 1))
+        if blow is None or following is None:
+            continue
+        start = began.get((event.id, event.token + 1), following.ended)
+        stalled = sum(stall.within(blow.at, start) for stall in stalls)
+        yield Recovery(event.id, event.token, blow.kind, start - blow.at, stalled)
+
+
+def _last_between(blows: Sequence[Blow], began: float, ended: float) -> Blow | None:
+    """The blow that has cost this attempt; none: it was lost for another reason."""
+    found = [blow for blow in blows if began < blow.at < ended]
+    return found[-1] if found else None
 
 
 def merged(stalls: Sequence[Stall]) -> list[Stall]:
