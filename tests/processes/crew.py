@@ -41,7 +41,6 @@ _context.set_forkserver_preload(
         "tenure.store.postgres",
         "tests.processes.roles",
         "tests.crash.cast",
-        "tests.chaos.roles",
     ]
 )
 

@@ -241,8 +241,8 @@ class Books:
                 if isinstance(call.answer, Answered):
                     told = call.answer.enqueued
                     keys = call.sent.keys or [None] * len(told)
-                    unsaid = "" if op in ("enqueue", "enqueue_workflow") else None
-                    tenants = call.sent.tenants or [unsaid] * len(told)
+                    unsaid: str | None = "" if op in ("enqueue", "enqueue_workflow") else None
+                    tenants: Sequence[str | None] = call.sent.tenants or [unsaid] * len(told)
                     for n, (id, created) in enumerate(told):
                         yield Told(call, n, id, created, keys[n], tenants[n])
 

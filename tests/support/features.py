@@ -138,23 +138,23 @@ def one_job_per_tick(books: Books) -> Violations:
     for row in books.rows.values():
         if row.fired is not None:
             fired[row.fired].append(row.id)
-    for (name, tick), (first, *more) in fired.items():
+    for (name, at), (first, *more) in fired.items():
         if more:
-            text = f"schedule {name}, {tick:.0f}: also job {first}"
+            text = f"schedule {name}, {at:.0f}: also job {first}"
             yield Violation(11, "tick twice", more[0], text, others=(first,))
-    for row in books.final.ticks:
-        if row.job is not None and row.job not in books.rows:
-            text = f"schedule {row.schedule}, {row.at:.0f}"
-            yield Violation(11, "tick without its job", row.job, text)
-    dealt_with = {(row.schedule, row.at) for row in books.final.ticks if not row.triggered}
+    for dealt in books.final.ticks:
+        if dealt.job is not None and dealt.job not in books.rows:
+            text = f"schedule {dealt.schedule}, {dealt.at:.0f}"
+            yield Violation(11, "tick without its job", dealt.job, text)
+    dealt_with = {(tick.schedule, tick.at) for tick in books.final.ticks if not tick.triggered}
     for schedule in books.final.schedules:
         own = [at for name, at in dealt_with if name == schedule.name]
         if schedule.timing.catch_up != "all" or not own:
             continue
         begin, end = (datetime.fromtimestamp(at, UTC) for at in (schedule.created_at, max(own)))
-        for tick in ticks(schedule.timing, begin, end):
-            if (schedule.name, tick.timestamp()) not in dealt_with:
-                text = f"schedule {schedule.name}, {tick:%H:%M:%S}"
+        for wanted in ticks(schedule.timing, begin, end):
+            if (schedule.name, wanted.timestamp()) not in dealt_with:
+                text = f"schedule {schedule.name}, {wanted:%H:%M:%S}"
                 yield Violation(11, "tick missing", None, text)
 
 

@@ -31,8 +31,8 @@ def recoveries(
     """All lost attempts of which the next one is on record."""
     stalls = merged(stalls)
     struck: dict[int, list[Blow]] = {}
-    for blow in sorted(blows, key=lambda blow: blow.at):
-        struck.setdefault(blow.pid, []).append(blow)
+    for each in sorted(blows, key=lambda blow: blow.at):
+        struck.setdefault(each.pid, []).append(each)
     began = {(run.id, run.token): run.began for run in reversed(books.records.runs)}
     grants = {(g.id, g.token): g for grants in books.grants.values() for g in grants}
     for event in books.final.events:
