@@ -23,8 +23,9 @@ from tests.support.books import Blow
 
 WORKERS, CREWS, PRODUCERS, SWEEPERS = 3, 1, 2, 1
 SETTINGS = {
-    **FAST, "thread_slots": 4, "process_slots": 1, "async_slots": 20, "schedule_seconds": 0.5,
+    **FAST, "thread_slots": 8, "process_slots": 8, "async_slots": 20, "schedule_seconds": 0.5,
 }  # fmt: skip
+"""All kinds of handlers share a queue: a claim is no larger than the smallest of these."""
 KINDS = {"worker": 10, "asleep": 3, "member": 3, "child": 1, "crew": 1, "producer": 2, "sweeper": 2}
 """Who is killed, by weight."""
 
