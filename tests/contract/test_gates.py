@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from collections import Counter
 from datetime import datetime
 from typing import Any
 
 import pytest
 
-from tenure.errors import InvalidInput, TenantMismatch
+from tenure.errors import InvalidInput, StoreBusy, TenantMismatch
 from tenure.gate import Limits
 from tenure.job import Claimed, State, Unique, Until
 from tenure.lifecycle import Settlement, fail, release, retry, skip, snooze, succeed
@@ -58,6 +59,41 @@ def test_who_only_settles_leaves_nothing_at_gates(
         other.settle("w1", [], done_leases=[first.lease_id, second.lease_id], now=clock.now)
     assert plain.one("select count(*) from tenure.gate_hold") == 0
     assert store.heal_gates(now=clock.now) == 0
+
+
+def lacking(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    """This part of a claim finds no connection."""
+
+    async def busy(*_: object) -> None:
+        raise StoreBusy("all connections are in use")
+
+    monkeypatch.setattr(importlib.import_module("tenure.store.claim"), part, busy)
+
+
+def test_a_claim_that_fails_behind_the_gates_answers_what_has_passed(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else these jobs would wait for the end of a lease that nobody knows of, and be charged."""
+    add_many(store, clock.now, 2, gate="one")
+    finish(store, clock.now, *take(store, clock.now))  # now it knows that somebody waits there
+    plain_one = add(store, clock.now)
+    with monkeypatch.context() as patch:
+        lacking(patch, "_from_line")
+        [gated] = take(store, clock.now)
+        with pytest.raises(StoreBusy):  # nothing was taken this time
+            take(store, clock.now)
+    assert store.get(gated.id, now=clock.now).gate == "one"
+    assert ids_of(take(store, clock.now)) == [plain_one]
+
+
+def test_a_claim_that_fails_at_the_gates_answers_who_stood_in_line(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (add(store, clock.now, gate=gate) for gate in (None, "one"))
+    with monkeypatch.context() as patch:
+        lacking(patch, "_at_gates")
+        assert ids_of(take(store, clock.now)) == [first]
+    assert ids_of(take(store, clock.now)) == [second]
 
 
 # --- how many run ------------------------------------------------------------------------------

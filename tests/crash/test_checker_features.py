@@ -303,6 +303,18 @@ def test_what_stalls_everybody_is_not_the_workers_fault() -> None:
     assert all_of(forger, **struck(1003.2), start_seconds=LEASE_SECONDS + 4, stalls=stalls) == []
     assert all_of(forger, disturbed=set(), stalls=stalls) == []
     assert {v.name for v in all_of(forger, disturbed=set())} == {"unexplained crash"}
+    short = [Stall("a hiccup", 1010.0, 1010.1)]
+    found = all_of(forger, disturbed=set(), stalls=short)
+    assert {v.name for v in found} == {"unexplained crash"}
+
+
+def test_a_blow_explains_only_what_it_can_have_hit() -> None:
+    forger = Forger()
+    late_start(forger)
+    own = {PIDS["w1"]}
+    assert all_of(forger, disturbed=own, **struck(1003.2)) == []
+    found = all_of(forger, disturbed=own, **struck(1000.0))
+    assert {v.name for v in found} == {"unexplained crash"}, "it was hit before it had the job"
 
 
 def test_every_violation_has_its_forgery_and_every_invariant_a_violation() -> None:

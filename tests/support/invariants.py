@@ -46,6 +46,10 @@ from tests.support.books import (
 from tests.support.history import JobRow, read_final, read_records
 from tests.support.story import told
 
+EXCUSE_SECONDS = 0.5
+"""A worker that renews its lease loses it only when something keeps it from that for so long."""
+UNHEARD_SECONDS = 10.0
+"""So long before a sweep a claim may have been cut off."""
 MOST_TOLD = 20
 """So many violations are told, each with its story; the rest is counted."""
 
@@ -88,7 +92,9 @@ def violations(books: Books, expected: Expected) -> Violations:
     yield from every_run_is_explained(books)
     yield from every_end_is_explained(books)
     if expected.disturbed is not None:
-        yield from every_crash_is_explained(books, expected.disturbed, expected.stalls)
+        yield from every_crash_is_explained(
+            books, expected.disturbed, expected.blows, expected.stalls
+        )
     yield from every_kill_is_counted(books, expected.blows)
     yield from final_is_final(books)
     yield from attempts_add_up(books)
@@ -246,34 +252,36 @@ def every_end_is_explained(books: Books) -> Violations:
 
 
 def every_crash_is_explained(
-    books: Books, disturbed: Collection[int], stalls: Sequence[Stall] = ()
+    books: Books,
+    disturbed: Collection[int],
+    blows: Sequence[Blow] = (),
+    stalls: Sequence[Stall] = (),
 ) -> Violations:
     """6: only who was killed or stopped loses a lease, who could not reach the database, or who was
-    never told what it had claimed."""
+    never told what it had claimed. Where all blows are known, one of them must have hit it then."""
     unheard = {
         call.sent.worker
         for call in books.records.of("claim")
         if not isinstance(call.answer, Answered) and not call.is_known
     }
-    held = {(g.id, g.token) for grants in books.grants.values() for g in grants}
+    grants = {(g.id, g.token): g for grants in books.grants.values() for g in grants}
+    long_stalls = [s for s in recovery.merged(stalls) if s.ended - s.began >= EXCUSE_SECONDS]
     for event in books.final.events:
-        if event.kind == "crashed" and event.worker is not None:
-            pid = books.pids.get(event.worker)
-            if (event.id, event.token) not in held and event.worker in unheard:
-                continue
-            if pid not in disturbed and not _stalled(books, event.id, event.token, stalls):
-                text = f"{event.worker} of process {pid} lost token {event.token} undisturbed"
-                yield Violation(6, "unexplained crash", event.id, text, (event.token,))
-
-
-def _stalled(books: Books, id: int, token: int, stalls: Sequence[Stall]) -> bool:
-    """Did a stall fall into the time in which this attempt was held?"""
-    return any(
-        stall.within(grant.began, books.mono(books.deadlines[grant.lease][1])) > 0
-        for grant in books.grants.get(id, ())
-        if grant.token == token
-        for stall in stalls
-    )
+        if event.kind != "crashed" or event.worker is None:
+            continue
+        pid, grant = books.pids.get(event.worker, 0), grants.get((event.id, event.token))
+        swept_at = books.mono(event.at)
+        if grant is None:  # a part of its claim was cut off, and the rest was answered
+            excused = event.worker in unheard or pid in disturbed
+            excused |= any(s.within(swept_at - UNHEARD_SECONDS, swept_at) > 0 for s in long_stalls)
+        else:
+            excused = any(stall.within(grant.began, swept_at) > 0 for stall in long_stalls)
+            hit = [blow for blow in blows if blow.pid == pid]
+            excused |= any(grant.began < blow.at < swept_at for blow in hit)
+            excused |= pid in disturbed and not blows
+        if not excused:
+            text = f"{event.worker} of process {pid} lost token {event.token} undisturbed"
+            yield Violation(6, "unexplained crash", event.id, text, (event.token,))
 
 
 def every_kill_is_counted(books: Books, blows: Sequence[Blow]) -> Violations:

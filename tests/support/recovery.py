@@ -40,7 +40,7 @@ def recoveries(
         if event.kind != "crashed" or lost is None or row is None or row.gate is not None:
             continue
         blow = _last_between(
-            struck.get(books.pids.get(lost.worker, 0), ()), lost.ended, books.mono(event.at)
+            struck.get(books.pids.get(lost.worker, 0), ()), lost.began, books.mono(event.at)
         )
         following = grants.get((event.id, event.token + 1))
         if blow is None or following is None:
