@@ -16,8 +16,9 @@ import msgspec
 from examples.backfill import embed, publish, summarise
 from tenure import Job, State, Tenure
 from tenure.codec import decode
+from tests.support.books import Books, Expected
 from tests.support.history import NEVER
-from tests.support.invariants import Books, Expected, check
+from tests.support.invariants import check
 
 DATABASE, RECORDS, SCRIPT = "jobs.db", "records", "script.json"
 SHOWN = 5

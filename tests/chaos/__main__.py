@@ -1,4 +1,4 @@
-"""python -m tests.chaos [--store sqlite|shared|postgres] [--kills N] [--seed N]
+"""python -m tests.chaos [--store sqlite|shared|postgres] [--kills N] [--seed N] [--minutes N]
 
 Thousands of kills, in plays of 100 with a seed each, until one breaks an invariant: then its seed,
 its records and its database stay where the last line says.
@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import statistics
 import sys
 import tempfile
+import time
+from collections import Counter
 from itertools import count
+from math import inf
 from pathlib import Path
 
+from tests.chaos.figures import table
 from tests.chaos.play import Plan, Play, Seen
 from tests.chaos.stages import STORES, staged
 
@@ -21,24 +24,28 @@ KILLS_PER_PLAY = 100
 
 
 def main() -> None:
-    """Play until there were enough kills."""
+    """Play until there were enough kills, and say how long lost jobs waited."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--store", choices=STORES, action="append", help="default: all of them")
     parser.add_argument("--kills", type=int, default=1000, help="on each store (default 1000)")
     parser.add_argument("--seed", type=int, default=1, help="of the first play (default 1)")
+    parser.add_argument("--minutes", type=float, default=inf, help="begin no play after so long")
     chosen = parser.parse_args()
-    for store in chosen.store or STORES:
-        recoveries: list[float] = []
-        done = 0
-        for seed in count(chosen.seed):
-            if done >= chosen.kills:
-                break
-            plan = _plan(store, seed, min(KILLS_PER_PLAY, chosen.kills - done))
-            seen = _play(store, plan)
-            done += plan.kills
-            recoveries += seen.recoveries
-            print(f"{store}, seed {seed}: {seen}", flush=True)
-        print(f"{store}: {done} kills, 0 violations; {_spread(recoveries)}", flush=True)
+    began = time.monotonic()
+    stores = chosen.store or STORES
+    seen: dict[str, list[Seen]] = {store: [] for store in stores}
+    done: Counter[str] = Counter()
+    for seed in count(chosen.seed):
+        left = [store for store in stores if done[store] < chosen.kills]
+        if not left or time.monotonic() - began > 60 * chosen.minutes:
+            break
+        for store in left:
+            plan = _plan(store, seed, min(KILLS_PER_PLAY, chosen.kills - done[store]))
+            play = _play(store, plan)
+            seen[store].append(play)
+            done[store] += plan.kills
+            print(f"{store}, seed {seed}: {play}", flush=True)
+    print("\n".join(table(seen)), flush=True)
 
 
 def _plan(store: str, seed: int, kills: int) -> Plan:
@@ -60,16 +67,6 @@ def _play(store: str, plan: Plan) -> Seen:
 
 def _tell(line: str) -> None:
     print(f"\r  {line:60}", end="\r", file=sys.stderr, flush=True)
-
-
-def _spread(seconds: list[float]) -> str:
-    if len(seconds) < 2:
-        return "nothing was lost"
-    cuts = statistics.quantiles(seconds, n=100)
-    return (
-        f"{len(seconds)} lost attempts claimed again {cuts[49]:.2f} s (median), {cuts[98]:.2f} s"
-        f" (99 %), {max(seconds):.2f} s (most) after the end of their lease"
-    )
 
 
 if __name__ == "__main__":

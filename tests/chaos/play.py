@@ -1,33 +1,54 @@
-"""A play: workers and producers at work, and disturbances that a seed has drawn.
+"""A play: producers, workers and sweepers at work, and disturbances that a seed has drawn.
 
-Killed, stopped for longer than a lease, asked to end, cut off by the server, or the server itself
-goes down and comes back. Whoever dies is replaced. When all disturbances are done the rest of the
-work is done in peace, and then every invariant is checked, over everything that was recorded.
+Killed, some of them at once; stopped for longer than a lease; asked to end; cut off by the server;
+or the server itself goes down and comes back. Whoever dies is replaced. When all disturbances are
+done the rest of the work is done in peace, and then every invariant is checked, over everything
+that was recorded.
 """
 
 from __future__ import annotations
 
 import random
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 
-from tests.chaos.roles import ENOUGH, produce
+from tenure.schedule import Timing
+from tenure.store import NewSchedule
+from tests.chaos.company import Company
+from tests.chaos.pulse import Pulse
+from tests.chaos.roles import ENOUGH
+from tests.chaos.tasks import tick
 from tests.crash import ledger
-from tests.crash.cast import FAST, LEASE_SECONDS, Stage, gone
-from tests.processes.crew import Member
-from tests.support.invariants import Books
+from tests.crash.cast import FAST, LEASE_SECONDS, Stage, until
+from tests.support.books import Stall
 from tests.support.plain import Plain
 from tests.support.postgres import Server
+from tests.support.recovery import Recovery, recoveries
 
-WORKERS = 4
-PRODUCERS = 2
 PEACE_SECONDS = 120.0
-SETTINGS = {**FAST, "thread_slots": 4, "process_slots": 2, "async_slots": 20}
+BOUND_SECONDS = LEASE_SECONDS + FAST["idle_poll_seconds"] + 1.0
+"""From a blow until its jobs run again: lease + poll + 1 s."""
+AFTER_A_RESTART_SECONDS = 1.0
+"""So long workers may take to find the server again."""
+LONG_PAUSE_SECONDS = 1.0
+"""How long a stopped process may be seen in a transaction before it is said to hold others up."""
+GROUPS = (1, 1, 1, 2, 2, 3)
+"""How many are killed at once."""
+BEATS = (
+    NewSchedule(
+        name="beat", job=tick.call().job,
+        timing=Timing(cron="* * * * * *", catch_up="all", catch_up_limit=1000),
+    ),
+    NewSchedule(
+        name="poll", job=tick.call().job, timing=Timing(every_seconds=2.0, overlap="skip"),
+    ),
+)  # fmt: skip
 
-ENDED = (0, -signal.SIGTERM)
-"""In order, or asked to end before it had begun to listen."""
+NET = "put right what was wrong at gates"
+"""What a worker logs when a safety net has caught something."""
 
 Tell = Callable[[str], None]
 
@@ -45,12 +66,17 @@ class Plan:
     restarts: int = 0
     """Of the server, half of them without a word."""
 
-    def drawn(self) -> list[str]:
-        """The disturbances, in order."""
-        acts = ["kill"] * self.kills + ["pause"] * self.pauses + ["end"] * self.ends
-        acts += ["cut"] * self.cuts
-        acts += ["restart", "crash"] * (self.restarts // 2)
-        random.Random(self.seed).shuffle(acts)
+    def drawn(self) -> list[tuple[str, int]]:
+        """The disturbances, in order, and how many each is to hit."""
+        chance, left = random.Random(self.seed), self.kills
+        acts: list[tuple[str, int]] = []
+        while left:
+            size = min(left, chance.choice(GROUPS))
+            acts.append(("kill", size))
+            left -= size
+        acts += [("pause", 1)] * self.pauses + [("end", 1)] * self.ends + [("cut", 1)] * self.cuts
+        acts += [("restart", 1), ("crash", 1)] * (self.restarts // 2)
+        chance.shuffle(acts)
         return acts
 
 
@@ -59,18 +85,20 @@ class Seen:
     """What came of it."""
 
     seconds: float = 0.0
-    done: dict[str, int] = field(default_factory=dict)
+    done: Counter[str] = field(default_factory=Counter)
     jobs: int = 0
     runs: int = 0
+    workflows: int = 0
+    ticks: int = 0
     lost_attempts: int = 0
-    recoveries: list[float] = field(default_factory=list)
-    """How long after the end of its lease each lost job was claimed again, in seconds."""
+    recoveries: list[Recovery] = field(default_factory=list)
 
     def __str__(self) -> str:
         acts = ", ".join(f"{count} x {act}" for act, count in sorted(self.done.items()))
         return (
-            f"{acts}; {self.jobs:,} jobs, {self.runs:,} runs, {self.lost_attempts:,} lost attempts,"
-            f" 0 violations, {self.seconds:.0f} s"
+            f"{acts}; {self.jobs:,} jobs, {self.workflows} workflows, {self.ticks} ticks,"
+            f" {self.runs:,} runs, {self.lost_attempts:,} lost attempts, 0 violations,"
+            f" {self.seconds:.0f} s"
         )
 
 
@@ -86,74 +114,59 @@ class Play:
         self._books = books
         self._tell = tell
         self._chance = random.Random(plan.seed + 1)
-        self._workers: list[Member] = []
-        self._producers: list[Member] = []
-        self._asleep: dict[int, tuple[Member, float]] = {}
-        self._ending: list[Member] = []
+        self._company = Company(stage, self._chance, books=books)
+        self._stalls: list[Stall] = []
         self._seen = Seen()
 
     def run(self) -> Seen:
         """Do all of it. Fails with the story of what was violated."""
         began = time.monotonic()
-        self._fill()
-        acts = self._plan.drawn()
-        for number, act in enumerate(acts, 1):
-            time.sleep(self._chance.random() * 0.5)
-            self._wake()
-            self._act(act)
-            self._seen.done[act] = self._seen.done.get(act, 0) + 1
-            self._fill()
-            if number % 25 == 0 or number == len(acts):
-                self._tell(
-                    f"{number} of {len(acts)} disturbances, {time.monotonic() - began:.0f} s"
-                )
-        self._end()
+        for schedule in BEATS:
+            self._stage.store.add_schedule(schedule)
+        with Pulse() as pulse, closing(self._company):
+            self._stalls = pulse.stalls
+            self._company.fill()
+            acts = self._plan.drawn()
+            for number, (act, size) in enumerate(acts, 1):
+                self._disturb(act, size)
+                if number % 25 == 0 or number == len(acts):
+                    passed = time.monotonic() - began
+                    self._tell(f"{number} of {len(acts)} disturbances, {passed:.0f} s")
+            for act, wanted in (("kill", self._plan.kills), ("pause", self._plan.pauses)):
+                while (missed := wanted - self._seen.done[act]) > 0:
+                    self._disturb(act, missed)
+            self._end()
         self._take_stock()
         self._seen.seconds = time.monotonic() - began
         return self._seen
 
-    def _act(self, act: str) -> None:
+    def _disturb(self, act: str, size: int) -> None:
+        time.sleep(self._chance.random() * 0.5)
+        self._wake()
+        self._seen.done[act] += self._act(act, size)
+        self._company.fill()
+
+    def _act(self, act: str, size: int) -> int:
+        """Answers how many were hit."""
         match act:
             case "kill":
-                self._kill()
+                return self._company.kill(size)
             case "pause":
-                self._pause()
+                return self._company.pause(LEASE_SECONDS + self._chance.random())
             case "end":
-                member = self._drawn_worker()
-                self._workers.remove(member)
-                self._ending.append(member)
-                member.signal(signal.SIGTERM)
+                self._company.ask_to_end()
             case "cut":
                 self._cut()
             case _:
-                assert self._server is not None
-                self._server.restart("fast" if act == "restart" else "immediate")
+                self._restart("fast" if act == "restart" else "immediate")
+        return 1
 
-    def _kill(self) -> None:
-        """Mostly workers, awake or not, and sometimes a producer."""
-        if self._chance.random() < 0.15:
-            self._producers.pop(self._chance.randrange(len(self._producers))).kill()
-            return
-        if self._asleep and self._chance.random() < 0.2:
-            member, _ = self._asleep.pop(self._chance.choice([*self._asleep]))
-        else:
-            member = self._drawn_worker()
-            self._workers.remove(member)
-        member.kill()
-
-    def _pause(self) -> None:
-        member = self._drawn_worker()
-        self._workers.remove(member)
-        self._stage.stop(member)
-        seconds = LEASE_SECONDS + self._chance.random()
-        self._asleep[member.pid] = member, time.monotonic() + seconds
-
-    def _wake(self, *, all_of_them: bool = False) -> None:
-        for pid, (member, at) in list(self._asleep.items()):
-            if all_of_them or time.monotonic() >= at:
-                member.signal(signal.SIGCONT)
-                self._workers.append(member)
-                del self._asleep[pid]
+    def _restart(self, mode: str) -> None:
+        assert self._server is not None
+        began = time.monotonic()
+        self._server.restart("fast" if mode == "fast" else "immediate")
+        ended = time.monotonic() + AFTER_A_RESTART_SECONDS
+        self._stalls.append(Stall("the server was away", began, ended))
 
     def _cut(self) -> None:
         with Plain(self._stage.url) as plain:
@@ -164,39 +177,60 @@ class Play:
             for (pid,) in self._chance.sample(found, min(3, len(found))):
                 plain.rows("select pg_terminate_backend(?)", pid)
 
-    def _drawn_worker(self) -> Member:
-        return self._chance.choice(self._workers)
+    def _wake(self) -> None:
+        """Those who have slept for long enough. One that sleeps in a transaction holds others up:
+        nothing but its awakening, or its death, releases its locks."""
+        sleepers = self._company.due_to_wake()
+        if sleepers and self._server is not None and self._in_transaction():
+            began = min(sleeper.since or 0.0 for sleeper in sleepers)
+            self._stalls.append(Stall("a stopped one held locks", began, time.monotonic()))
+        self._company.wake(sleepers)
 
-    def _fill(self) -> None:
-        """Replace those that are gone."""
-        while len(self._workers) < WORKERS:
-            self._workers.append(self._stage.worker(**SETTINGS))
-        while len(self._producers) < PRODUCERS:
-            seed = self._chance.randrange(1 << 30)
-            member = self._stage.crew.start(
-                produce, self._stage.url, self._stage.folder, seed, books=self._books
+    def _in_transaction(self) -> bool:
+        with Plain(self._stage.url) as plain:
+            return bool(
+                plain.one(
+                    "select count(*) from pg_stat_activity where datname = current_database() and"
+                    " state like 'idle in transaction%' and"
+                    f" state_change < clock_timestamp() - interval '{LONG_PAUSE_SECONDS} s'"
+                )
             )
-            member.wait_for("begun")
-            self._producers.append(member)
 
     def _end(self) -> None:
+        """Nothing is disturbed any more: producers stop, everything is done, all go home."""
+        store = self._stage.store
+        self._company.wake()
+        fired = len(store.schedule_runs("beat", limit=1000))
+        until(lambda: len(store.schedule_runs("beat", limit=1000)) > fired, "one more tick")
+        for schedule in BEATS:
+            store.pause_schedule(schedule.name)
         self._stage.open(ENOUGH)
-        self._wake(all_of_them=True)
-        for member in self._producers:
-            assert gone(member) == 0
-        self._stage.drained(PEACE_SECONDS)
-        for member in self._workers:
-            member.signal(signal.SIGTERM)
-        for member in (*self._workers, *self._ending):
-            code = gone(member, PEACE_SECONDS)
-            assert code in ENDED, f"{code}: {self._stage.log_of(member)}"
+        self._company.producers_are_done()
+        try:
+            self._stage.drained(PEACE_SECONDS)
+        except AssertionError:
+            self._take_stock()  # tells of those that are left
+            raise
+        self._company.go_home(PEACE_SECONDS)
 
     def _take_stock(self) -> None:
-        books = self._stage.check(effects=self._effects() if self._books else None)
-        self._seen.jobs = len(books.rows)
-        self._seen.runs = len(books.records.runs)
-        self._seen.recoveries = sorted(_recoveries(books))
-        self._seen.lost_attempts = len(self._seen.recoveries)
+        """What the safety net of gates exists for has not happened."""
+        assert self._stage.store.heal_gates() == 0
+        for log in self._stage.folder.glob("log-*"):
+            assert NET not in log.read_text(), f"a safety net was needed: see {log}"
+        blows = self._company.blows
+        books = self._stage.check(
+            effects=self._effects() if self._books else None,
+            disturbed={blow.pid for blow in blows}, blows=blows, stalls=self._stalls,
+            start_seconds=BOUND_SECONDS,
+        )  # fmt: skip
+        seen = self._seen
+        seen.jobs = len(books.rows)
+        seen.runs = len(books.records.runs)
+        seen.workflows = len(books.final.workflows)
+        seen.ticks = len(books.final.ticks)
+        seen.lost_attempts = sum(event.kind == "crashed" for event in books.final.events)
+        seen.recoveries = list(recoveries(books, blows, self._stalls))
 
     def _effects(self) -> dict[int, int]:
         """The ledger; of jobs that do not write there, what they would have to have written."""
@@ -207,12 +241,3 @@ class Play:
                 " and task <> 'tests.crash.handlers.book'"
             )
         return {**found, **{row[0]: 1 for row in others}}
-
-
-def _recoveries(books: Books) -> Iterator[float]:
-    for id, grants in books.grants.items():
-        crashed = {event.token for event in books.events[id] if event.kind == "crashed"}
-        after = {grant.token: grant for grant in grants}
-        for grant in grants:
-            if grant.token in crashed and (later := after.get(grant.token + 1)) is not None:
-                yield later.claimed_at - books.deadlines[grant.lease][1]

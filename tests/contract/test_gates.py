@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 from collections import Counter
 from datetime import datetime
 from typing import Any
 
 import pytest
 
-from tenure.errors import InvalidInput, TenantMismatch
+from tenure.errors import InvalidInput, StoreBusy, TenantMismatch
 from tenure.gate import Limits
 from tenure.job import Claimed, State, Unique, Until
 from tenure.lifecycle import Settlement, fail, release, retry, skip, snooze, succeed
 from tenure.schedule import Timing
-from tenure.store import LANDED, NewSchedule, Store, open_store
+from tenure.store import NewSchedule, Store, open_store
 from tests.support.plain import Plain
 from tests.support.stores import Clock
 from tests.support.work import ERROR, add, add_many, ids_of, job, settle, take, take_one
@@ -42,6 +43,57 @@ def finish(store: Store, now: datetime, *jobs: Claimed, worker: str = "w1") -> N
 
 def by_key(store: Store, now: datetime, jobs: list[Claimed]) -> Counter[str | None]:
     return Counter(store.get(claimed.id, now=now).gate_key for claimed in jobs)
+
+
+def test_who_only_settles_leaves_nothing_at_gates(
+    store: Store, plain: Plain, clock: Clock, store_url: str
+) -> None:
+    """As a worker's settler does on PostgreSQL: its session has never claimed or declared."""
+    add_many(store, clock.now, 2, gate="two")
+    first, second = take(store, clock.now)
+    with open_store(store_url) as other:
+        other.settle("w1", [succeed(first)], done_leases=[first.lease_id], now=clock.now)
+        assert plain.one("select count(*) from tenure.gate_hold") == 1, "its other job is live"
+        other.settle("w1", [succeed(second)], done_leases=[second.lease_id], now=clock.now)
+    with open_store(store_url) as other:
+        other.settle("w1", [], done_leases=[first.lease_id, second.lease_id], now=clock.now)
+    assert plain.one("select count(*) from tenure.gate_hold") == 0
+    assert store.heal_gates(now=clock.now) == 0
+
+
+def lacking(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    """This part of a claim finds no connection."""
+
+    async def busy(*_: object) -> None:
+        raise StoreBusy("all connections are in use")
+
+    monkeypatch.setattr(importlib.import_module("tenure.store.claim"), part, busy)
+
+
+def test_a_claim_that_fails_behind_the_gates_answers_what_has_passed(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else these jobs would wait for the end of a lease that nobody knows of, and be charged."""
+    add_many(store, clock.now, 2, gate="one")
+    finish(store, clock.now, *take(store, clock.now))  # now it knows that somebody waits there
+    plain_one = add(store, clock.now)
+    with monkeypatch.context() as patch:
+        lacking(patch, "_from_line")
+        [gated] = take(store, clock.now)
+        with pytest.raises(StoreBusy):  # nothing was taken this time
+            take(store, clock.now)
+    assert store.get(gated.id, now=clock.now).gate == "one"
+    assert ids_of(take(store, clock.now)) == [plain_one]
+
+
+def test_a_claim_that_fails_at_the_gates_answers_who_stood_in_line(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (add(store, clock.now, gate=gate) for gate in (None, "one"))
+    with monkeypatch.context() as patch:
+        lacking(patch, "_at_gates")
+        assert ids_of(take(store, clock.now)) == [first]
+    assert ids_of(take(store, clock.now)) == [second]
 
 
 # --- how many run ------------------------------------------------------------------------------
@@ -562,21 +614,6 @@ def test_lost_turns_are_found_again(store: Store, plain: Plain, clock: Clock) ->
     claimed = take(store, clock.now)
     assert len(claimed) == 2
     assert ids[0] in ids_of(claimed)
-
-
-def test_nothing_is_left_of_a_lease_that_another_session_has_used_up(
-    store: Store, store_url: str, plain: Plain, clock: Clock
-) -> None:
-    """As in a worker, where claims and settlements go different ways: a claim looks at every job
-    that is noted at its gate, so what is noted goes with the lease."""
-    add_many(store, clock.now, 3, gate="two")
-    with open_store(store_url) as other:
-        for _ in range(2):
-            held = take_one(store, clock.now)
-            leases = [held.lease_id]
-            settled = [succeed(held, None, 0.1)]
-            assert other.settle("w1", settled, done_leases=leases, now=clock.now) == [LANDED]
-            assert plain.rows("select count(*) from tenure.gate_hold") == [(0,)]
 
 
 def test_what_a_lease_that_is_gone_left_is_removed(

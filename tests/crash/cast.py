@@ -11,6 +11,7 @@ stage.check()                       # every invariant, over everything that was 
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import signal
@@ -23,6 +24,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from tenure.app import Tenure
 from tenure.job import Job
 from tenure.store import open_store, sweep
 from tenure.store.session import Tx
@@ -32,7 +34,8 @@ from tenure.worker.recorder import RecordingStore, RecordingWorld
 from tenure.worker.worker import Worker
 from tests.crash import handlers
 from tests.processes.crew import Crew, Member, Voice
-from tests.support.invariants import Books, Expected, check
+from tests.support.books import Books, Expected
+from tests.support.invariants import check
 
 LEASE_SECONDS = 1.5
 PATIENCE_SECONDS = 30.0
@@ -123,18 +126,28 @@ def work(
     moment: str | None,
     number: int,
     lives: int,
+    module: str,
 ) -> None:
-    """The role of a worker process; with several lives, of several workers, one by one."""
+    """The role of a worker process; with several lives, of several workers, one by one.
+
+    `module` has the application. Processes that this one starts find RECORD set: they record
+    themselves if the module does.
+    """
     os.environ.update({"TENURE_URL": url, handlers.STAGE: str(folder)})
-    logging.basicConfig(filename=folder / f"log-{os.getpid()}", level=logging.INFO, force=True)
+    app: Tenure = importlib.import_module(module).app
+    os.environ[handlers.RECORD] = "1"
+    log = folder / f"log-{os.getpid()}"
+    logging.basicConfig(filename=log, level=logging.INFO, force=True)
+    if settings.get("processes", 1) > 1:
+        os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), 2)
     world = StageWorld(folder, moment, number)
     if moment == MID_SWEEP:
         _meet_in_the_middle_of_a_sweep(world)
     if settings.get("processes", 1) == 1:
-        world.record(handlers.app)
+        world.record(app)
     voice.say("begun", os.getpid())
     for _ in range(lives):
-        Worker(handlers.app, queues, world=world, **settings).run()
+        Worker(app, queues, world=world, **settings).run()
         voice.say("left")
 
 
@@ -175,13 +188,15 @@ class Stage:
         signal: int = signal.SIGKILL,
         url: str | None = None,
         lives: int = 1,
+        module: str = "tests.crash.handlers",
         **settings: Any,
     ) -> Member:
         """Start a worker process; it meets a signal at the named moment, the first time."""
         settings = {**FAST, **settings}
         member = self.crew.start(
-            work, url or self.url, self.folder, queues, settings, moment, int(signal), lives
-        )
+            work, url or self.url, self.folder, queues, settings, moment, int(signal), lives,
+            module,
+        )  # fmt: skip
         member.wait_for("begun")
         return member
 
@@ -191,12 +206,7 @@ class Stage:
         A process that is stopped with SQLite's write lock in its hands stops all others: nothing
         but its death or its awakening can help.
         """
-        while True:
-            member.signal(signal.SIGSTOP)
-            until(lambda: is_stopped(member.pid), "the process is stopped")
-            if not holds_write_lock(member.pid, self.url):
-                return
-            member.signal(signal.SIGCONT)
+        stop(member.pid, self.url)
 
     def open(self, gate: str) -> None:
         """Let those pass who wait at this gate."""
@@ -247,6 +257,16 @@ def gone(member: Member, seconds: float = PATIENCE_SECONDS) -> int:
     assert member.process.exitcode is not None, f"process {member.pid} did not end"
     assert not member.said("error"), member.said("error")
     return member.process.exitcode
+
+
+def stop(pid: int, url: str) -> None:
+    """See `Stage.stop`."""
+    while True:
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda: is_stopped(pid), "the process is stopped")
+        if not holds_write_lock(pid, url):
+            return
+        os.kill(pid, signal.SIGCONT)
 
 
 def is_stopped(pid: int) -> bool:

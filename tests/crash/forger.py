@@ -5,11 +5,21 @@ All clocks are one here: a step of the story takes a second, its answer comes ha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tenure.worker.recorder import Answered, Granted, Key, Refused, Sent
-from tests.support.history import Call, EventRow, Final, JobRow, Records, Run
+from tests.support.history import (
+    Call,
+    EventRow,
+    Final,
+    JobRow,
+    Records,
+    Run,
+    TickRow,
+    WorkflowRow,
+)
 
 LEASE_SECONDS = 30.0
 PIDS = {"w1": 101, "w2": 102}
@@ -25,30 +35,42 @@ class Forger:
 
     def enqueue(
         self, *ids: int, created: bool = True, key: Key | None = None, answered: bool = True,
-        on: bool = False,
+        on: bool = False, tenant: str = "",
     ) -> None:  # fmt: skip
         """A client enqueues jobs."""
         keys = [key for _ in ids] if key else []
+        tenants = [tenant for _ in ids] if tenant else []
         answer = Answered(n=0, enqueued=[(id, created) for id in ids]) if answered else None
-        self._call(1, Sent(n=0, op="enqueue", count=len(ids), keys=list(keys), on=on), answer)
+        sent = Sent(
+            n=0, op="enqueue", count=len(ids), keys=list(keys), on=on, tenants=tenants
+        )  # fmt: skip
+        self._call(1, sent, answer)
 
-    def claim(self, id: int, token: int = 1, worker: str = "w1", lease: int | None = None) -> None:
+    def claim(
+        self, id: int, token: int = 1, worker: str = "w1", lease: int | None = None, *,
+        answered: bool = True,
+    ) -> None:  # fmt: skip
         """A worker is handed a job."""
         lease = 100 * id + token if lease is None else lease
         at = self.now + 0.25
         granted = Granted(lease, at, at + LEASE_SECONDS, [(id, token)])
         sent = Sent(n=0, op="claim", worker=worker, lease_seconds=LEASE_SECONDS)
-        self._call(PIDS[worker], sent, Answered(n=0, granted=[granted]))
+        answer = Answered(n=0, granted=[granted]) if answered else None
+        self._call(PIDS[worker], sent, answer)
 
     def extend(self, lease: int, worker: str = "w1", *, lost: bool = False) -> None:
         """A worker renews a lease."""
         sent = Sent(n=0, op="extend", worker=worker, leases=[lease], lease_seconds=LEASE_SECONDS)
         self._call(PIDS[worker], sent, Answered(n=0, lost=[lease] if lost else []))
 
-    def run(self, id: int, token: int = 1, worker: str = "w1") -> None:
+    def run(
+        self, id: int, token: int = 1, worker: str = "w1", *, seconds: float = 0.5, tenant: str = ""
+    ) -> None:
         """A handler runs."""
         self.now += 1
-        self.records.runs.append(Run(PIDS[worker], id, token, worker, self.now, self.now + 0.5))
+        self.records.runs.append(
+            Run(PIDS[worker], id, token, worker, self.now, self.now + seconds, tenant=tenant)
+        )
 
     def settle(
         self, id: int, token: int = 1, worker: str = "w1", *, outcome: str = "succeed",
@@ -86,6 +108,22 @@ class Forger:
         }  # fmt: skip
         self.final.jobs.append(JobRow(id=id, token=token, state=state, **values | more))
 
+    def flow(self, *ids: int, after: Sequence[tuple[int, int]] = (), **more: Any) -> None:
+        """A workflow of these jobs, of which some wait for others; it has ended."""
+        self.now += 1
+        values: dict[str, Any] = {"ended_at": self.now, "outcome": "succeeded"}
+        nodes = dict.fromkeys(ids, "all_succeeded")
+        self.final.workflows.append(WorkflowRow(id=9, nodes=nodes, **values | more))
+        self.final.parents += after
+
+    def ticked(self, id: int, at: float, *, schedule: str = "beat") -> None:
+        """A schedule has fired for this tick, unheard, and its job has run."""
+        self.final.ticks.append(TickRow(schedule, at, id))
+        self.claim(id)
+        self.run(id)
+        self.settle(id)
+        self.row(id, fired=(schedule, at))
+
     def wait(self, seconds: float) -> None:
         """Nothing happens for a while."""
         self.now += seconds
@@ -99,13 +137,17 @@ class Forger:
 
     # --- whole stories ---------------------------------------------------------------------------
 
-    def happy(self, id: int) -> None:
+    def happy(self, id: int, **more: Any) -> None:
         """A job that is enqueued, claimed, run and settled."""
         self.enqueue(id)
+        self.ends_well(id, **more)
+
+    def ends_well(self, id: int, **more: Any) -> None:
+        """What follows an enqueue: `more` is what its row says besides."""
         self.claim(id)
         self.run(id)
         self.settle(id)
-        self.row(id)
+        self.row(id, **more)
 
     def crashed(self, id: int, *, charged: bool = True) -> None:
         """A job whose first worker died, up to the claim of the second."""

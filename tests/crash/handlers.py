@@ -26,6 +26,8 @@ from tenure.tasks import TaskSet
 from tests.crash import ledger
 
 STAGE = "TENURE_STAGE"
+RECORD = "TENURE_RECORD"
+"""Set for processes that a worker process starts."""
 GATE_SECONDS = 60.0
 LOOK_SECONDS = 0.005
 

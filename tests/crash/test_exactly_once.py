@@ -20,8 +20,8 @@ from tests.crash import ledger
 from tests.crash.cast import Stage, gone
 from tests.crash.handlers import book
 from tests.processes.crew import Member
+from tests.support.books import Books
 from tests.support.history import NEVER
-from tests.support.invariants import Books
 from tests.support.plain import Plain
 
 JOBS, KILLS, STOPS = 2_000, 50, 20

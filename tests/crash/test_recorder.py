@@ -12,7 +12,8 @@ import pytest
 from tenure.app import Tenure
 from tenure.errors import InvalidInput, OutcomeUnknown, StoreUnavailable
 from tenure.job import NewJob, State, Unique
-from tenure.store import AsyncStore, Store, open_store
+from tenure.schedule import Timing
+from tenure.store import AsyncStore, NewSchedule, Store, open_store
 from tenure.worker.recorder import (
     Answered,
     Key,
@@ -74,10 +75,50 @@ def test_what_an_enqueue_asks_for_and_what_it_is_told(tmp_path: Path) -> None:
     store.close()
     [one, two] = read_records(tmp_path).calls
     assert one.sent.keys == [Key("", "app.a", "k", "finished"), None]
+    assert (one.sent.tenants, two.sent.tenants) == ([], ["acme"])
     assert isinstance(one.answer, Answered)
     assert isinstance(two.answer, Answered)
     assert [id for id, _ in one.answer.enqueued] == [told.id for told in first]
     assert two.answer.enqueued == [(second[0].id, True)]
+
+
+def test_the_key_of_a_tenant_is_recorded_as_its_own(tmp_path: Path) -> None:
+    store = RecordingWorld(tmp_path).watch(open_store(f"sqlite:///{tmp_path / 'jobs.db'}"))
+    store.for_tenant("acme").enqueue([NewJob(task="app.a", unique=Unique(key="k"))])
+    store.enqueue([NewJob(task="app.a", tenant="umbrella")])
+    store.close()
+    [one, two] = read_records(tmp_path).calls
+    assert one.sent.keys == [Key("acme", "app.a", "k", "finished")]
+    assert two.sent.tenants == ["umbrella"]
+
+
+def test_a_triggered_schedule_is_an_enqueue(tmp_path: Path) -> None:
+    store = RecordingWorld(tmp_path).watch(open_store(f"sqlite:///{tmp_path / 'jobs.db'}"))
+    timing = Timing(cron="@yearly")
+    store.add_schedule(NewSchedule(name="s", timing=timing, job=NewJob(task="app.a")))
+    id = store.trigger_schedule("s")
+    store.close()
+    [added, triggered] = read_records(tmp_path).calls
+    assert added.sent.op == "add_schedule"
+    assert isinstance(triggered.answer, Answered)
+    assert triggered.answer.enqueued == [(id, True)]
+
+
+def test_a_worker_of_an_application_on_record_is_on_record(tmp_path: Path) -> None:
+    """So are the processes of a crew, which load the application and nothing else."""
+    app, world = Tenure(f"sqlite:///{tmp_path / 'jobs.db'}"), RecordingWorld(tmp_path)
+    world.record(app)
+
+    @app.task()
+    def work() -> None: ...
+
+    async def once() -> None:
+        async with Worker(app, **FAST):
+            await work.enqueue().wait_async(timeout_seconds=30)
+
+    asyncio.run(once())
+    app.close()
+    assert {"claim", "settle"} <= {call.sent.op for call in read_records(tmp_path).calls}
 
 
 def test_an_operation_that_raises_says_whether_it_may_have_been_done(tmp_path: Path) -> None:

@@ -23,13 +23,23 @@ def test_all_is_well_wherever_it_dies(ask: Ask, operation: str) -> None:
     assert report.violations == []
 
 
+SETTINGS = {
+    "declare_gates", "set_gate", "reset_gate",
+    "declare_schedules", "add_schedule", "edit_schedule", "remove_schedule",
+    "pause_schedule", "resume_schedule", "trigger_schedule",
+}  # fmt: skip
+"""What is allowed, and when: these touch no job that is there."""
+
+
 def test_every_operation_that_is_recorded_has_points() -> None:
-    assert {deed.call for deed in DEEDS.values()} == {op.name for op in OPS.values()}
+    recorded = {op.name for op in OPS.values()}
+    assert {deed.call for deed in DEEDS.values()} == recorded - SETTINGS
+    assert recorded >= SETTINGS
 
 
 BROKEN = [
     ("enqueue with unique keys", ["insert_job", "insert_jobs"], "is held by job"),
-    ("workflow release of children", ["lock_freed"], "wait for nobody"),
+    ("workflow release of children", ["freed_children"], "wait for nobody"),
     ("schedule fire", ["insert_job", "insert_jobs"], "jobs ended as"),
     ("settle in the caller's transaction", ["held_lease", "succeed"], "effect twice"),
 ]

@@ -7,6 +7,7 @@ monotonic clocks are one clock: what was answered before something else was sent
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,6 +16,8 @@ from typing import Any
 
 import msgspec
 
+from tenure.gate import Limits
+from tenure.schedule import Timing, fired_by
 from tenure.worker.recorder import Answered, Begun, Ended, Key, Line, Refused, Sent, Started
 from tests.support.plain import Plain
 
@@ -67,6 +70,7 @@ class Run:
     began: float
     ended: float = NEVER
     error: str | None = None
+    tenant: str = ""
 
 
 @dataclass
@@ -130,7 +134,7 @@ def _add_process(records: Records, lines: list[Line]) -> None:
 
 
 def _run(pid: int, begun: Started, ended: float = NEVER, error: str | None = None) -> Run:
-    return Run(pid, begun.id, begun.token, begun.worker, begun.mono, ended, error)
+    return Run(pid, begun.id, begun.token, begun.worker, begun.mono, ended, error, begun.tenant)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +151,13 @@ class JobRow:
     finished_at: float | None = None
     reason: str | None = None
     key: Key | None = None
+    tenant: str = ""
+    task: str = "app.work"
+    priority: int = 0
+    gate: str | None = None
+    gate_key: str | None = None
+    fired: tuple[str, float] | None = None
+    """The schedule that has enqueued it, and the tick."""
 
     @property
     def is_live(self) -> bool:
@@ -166,22 +177,84 @@ class EventRow:
     detail: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class GateRow:
+    """What a gate allows."""
+
+    name: str
+    max_running: int | None = None
+    rate: float | None = None
+    per_seconds: float = 1.0
+    burst: int | None = None
+    keyed: bool = False
+    by_hand: bool = False
+
+    @property
+    def limits(self) -> Limits:
+        """The same for who counts with it."""
+        return Limits(
+            max_running=self.max_running, rate=self.rate, per_seconds=self.per_seconds,
+            burst=self.burst, keyed=self.keyed,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkflowRow:
+    """A workflow, with the ids of its nodes, each with its rule, and the finaliser's."""
+
+    id: int
+    nodes: Mapping[int, str]
+    ended_at: float | None = None
+    outcome: str | None = None
+    finaliser: int | None = None
+    tenant: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleRow:
+    """A schedule: since when it ticks, and up to when its ticks were dealt with."""
+
+    name: str
+    timing: Timing
+    created_at: float
+    done_until: float
+
+
+@dataclass(frozen=True)
+class TickRow:
+    """A tick that was dealt with; without a job it was left out on purpose."""
+
+    schedule: str
+    at: float
+    job: int | None
+    triggered: bool = False
+
+
 @dataclass
 class Final:
     """What the database holds in the end."""
 
     jobs: list[JobRow] = field(default_factory=list)
     events: list[EventRow] = field(default_factory=list)
+    gates: list[GateRow] = field(default_factory=list)
+    workflows: list[WorkflowRow] = field(default_factory=list)
+    parents: list[tuple[int, int]] = field(default_factory=list)
+    """Jobs and who they wait for."""
+    schedules: list[ScheduleRow] = field(default_factory=list)
+    ticks: list[TickRow] = field(default_factory=list)
+    counted: Mapping[str, int] | None = None
+    """How many jobs there are in each state, as everybody is told."""
 
 
 _JOB = (
     "id", "token", "attempts", "max_attempts", "crashes", "created_at", "reason", "tenant",
-    "unique_scope", "unique_key", "unique_until",
+    "unique_scope", "unique_key", "unique_until", "task", "priority", "gate", "gate_key",
+    "cast(metadata as text)",
 )  # fmt: skip
 
 
 def read_final(url: str) -> Final:
-    """Read the rows of all jobs, and their stories."""
+    """Read the rows of all jobs, their stories, and what they belong to."""
     with Plain(url) as plain:
         live = plain.table("job", (*_JOB, "'live'", "null"))
         done = plain.table("history", (*_JOB, "cast(state as text)", "finished_at"))
@@ -189,15 +262,28 @@ def read_final(url: str) -> Final:
             "select job_id, token, kind, at, worker, cast(detail as text) from tenure.event"
             " order by seq"
         )
-    return Final([_job_row(row) for row in (*live, *done)], [_event_row(row) for row in events])
+        return Final(
+            [_job_row(row) for row in (*live, *done)],
+            [_event_row(row) for row in events],
+            _gates(plain),
+            _workflows(plain),
+            [(id, parent) for id, parent in plain.table("parent", ("job_id", "parent_id"))],
+            _schedules(plain),
+            _ticks(plain),
+            dict(plain.rows("select cast(state as text), count(*) from tenure.jobs group by 1")),
+        )
 
 
 def _job_row(row: tuple[Any, ...]) -> JobRow:
-    id, token, attempts, most, crashes, created, reason, tenant, scope, key, until, state, end = row
+    id, token, attempts, most, crashes, created, reason, tenant, scope, key, until, *rest = row
+    task, priority, gate, gate_key, metadata, state, end = rest
+    by = fired_by(metadata)
     return JobRow(
         id=id, token=token, state=state, attempts=attempts, max_attempts=most, crashes=crashes,
         created_at=_seconds(created), finished_at=None if end is None else _seconds(end),
         reason=reason, key=None if key is None else Key(tenant, scope, key, until),
+        tenant=tenant, task=task, priority=priority, gate=gate, gate_key=gate_key,
+        fired=None if by is None or by.triggered else (by.name, by.tick.timestamp()),
     )  # fmt: skip
 
 
@@ -207,6 +293,44 @@ def _event_row(row: tuple[Any, ...]) -> EventRow:
         id=id, token=token, kind=kind, at=_seconds(at), worker=worker,
         detail=json.loads(detail) if detail else {},
     )  # fmt: skip
+
+
+def _gates(plain: Plain) -> list[GateRow]:
+    names = ("name", "max_running", "rate", "per_seconds", "burst")
+    return [
+        GateRow(**dict(zip(names, row, strict=True)), keyed=bool(keyed), by_hand=bool(by_hand))
+        for *row, keyed, by_hand in plain.table("gate", (*names, "keyed", "by_hand"))
+    ]
+
+
+def _workflows(plain: Plain) -> list[WorkflowRow]:
+    nodes: dict[int, dict[int, str]] = defaultdict(dict)
+    for id, workflow, rule in plain.table("node", ("job_id", "workflow_id", "cast(rule as text)")):
+        nodes[workflow][id] = rule
+    columns = ("id", "ended_at", "cast(outcome as text)", "finaliser_id", "tenant")
+    return [
+        WorkflowRow(
+            id=id, nodes=nodes[id], ended_at=None if ended is None else _seconds(ended),
+            outcome=outcome, finaliser=finaliser, tenant=tenant,
+        )
+        for id, ended, outcome, finaliser, tenant in plain.table("workflow", columns)
+    ]  # fmt: skip
+
+
+def _schedules(plain: Plain) -> list[ScheduleRow]:
+    columns = ("name", "cast(timing as text)", "created_at", "done_until")
+    return [
+        ScheduleRow(
+            name=name, timing=msgspec.json.decode(timing, type=Timing),
+            created_at=_seconds(created), done_until=_seconds(done),
+        )
+        for name, timing, created, done in plain.table("schedule", columns)
+    ]  # fmt: skip
+
+
+def _ticks(plain: Plain) -> list[TickRow]:
+    rows = plain.table("tick", ("schedule", "tick_at", "job_id", "triggered"))
+    return [TickRow(name, _seconds(at), job, bool(triggered)) for name, at, job, triggered in rows]
 
 
 def _seconds(value: datetime | int) -> float:

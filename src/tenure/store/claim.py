@@ -1,14 +1,14 @@
 """claim: tickets are consumed in order, their jobs go on a lease, and a worker holds them."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Collection, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
-from tenure.errors import InvalidInput
+from tenure.errors import InvalidInput, StoreUnavailable
 from tenure.job import Claimed, Lease, State, check_int, check_name, check_seconds
 from tenure.store.ends import end_workflows
 from tenure.store.gates import Passed, any_gates, line_order, pass_gates, passed_before
@@ -55,8 +55,19 @@ async def claim(
         leases = await _from_line(scope, wanted, now)
         if turns.isdisjoint(queues):  # as nearly always
             return leases
-        return leases + await _at_gates(scope, _rest(wanted, leases), now)
+        return await _with_more(leases, _at_gates(scope, _rest(wanted, leases), now))
     return await _past_gates(scope, wanted, now)
+
+
+async def _with_more(leases: list[Lease], more: Awaitable[list[Lease]]) -> list[Lease]:
+    """What is taken is answered, whatever becomes of the rest: its jobs would wait for the end of
+    leases that nobody knows of, and be charged as if their worker had died."""
+    try:
+        return leases + await more
+    except StoreUnavailable:
+        if not leases:
+            raise
+        return leases
 
 
 async def _from_line(scope: Scope, wanted: Wanted, now: datetime | None) -> list[Lease]:
@@ -76,15 +87,21 @@ async def _from_line(scope: Scope, wanted: Wanted, now: datetime | None) -> list
 async def _past_gates(scope: Scope, wanted: Wanted, now: datetime | None) -> list[Lease]:
     """Of jobs at gates and of others, those that stand further ahead come first."""
     passed = await _pass(scope, wanted, now, first=True)
-    leases = passed.leases
-    rest = _rest(wanted, leases)
+    rest = _rest(wanted, passed.leases)
     if not rest.queues:
-        return leases
-    leases = leases + await _from_line(scope, rest, now)
+        return passed.leases
+    return await _with_more(passed.leases, _behind(scope, rest, passed.looked_at, now))
+
+
+async def _behind(
+    scope: Scope, wanted: Wanted, looked_at: Collection[str], now: datetime | None
+) -> list[Lease]:
+    """Jobs without a gate, and then those at gates that nobody has looked at yet."""
+    leases = await _from_line(scope, wanted, now)
     rest = _rest(wanted, leases)
-    late = scope.session.gates.turns.difference(passed.looked_at)
+    late = scope.session.gates.turns.difference(looked_at)
     rest = rest._replace(queues={q: n for q, n in rest.queues.items() if q in late})
-    return leases + await _at_gates(scope, rest, now)
+    return await _with_more(leases, _at_gates(scope, rest, now))
 
 
 async def _at_gates(scope: Scope, wanted: Wanted, now: datetime | None) -> list[Lease]:

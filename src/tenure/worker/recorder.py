@@ -33,8 +33,10 @@ from tenure.store import (
     Store,
     Swept,
     flowing,
+    gates,
     operate,
     presence,
+    schedules,
     settle,
     steps,
     sweep,
@@ -90,6 +92,8 @@ class Sent(Moment, tag="sent"):
     """How many jobs an enqueue asks for."""
     keys: list[Key | None] = []
     """The keys of these jobs, if any has one."""
+    tenants: list[str] = []
+    """The tenants of these jobs, if any has one."""
 
 
 class Granted(msgspec.Struct, frozen=True, gc=False):
@@ -127,6 +131,7 @@ class Started(Moment, tag="started"):
     id: int
     token: int
     worker: str
+    tenant: str = ""
 
 
 class Ended(Moment, tag="ended"):
@@ -166,11 +171,16 @@ class Log:
         line.wall = self._world.now().timestamp()
         os.write(self._file, _encode(line) + b"\n")
 
-    def sent(self, op: "Op", args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    def sent(
+        self, op: "Op", args: tuple[Any, ...], kwargs: Mapping[str, Any], tenant: str | None
+    ) -> int:
         """An operation is about to be sent. Answers the number under which it will be answered."""
         line = op.sent(*args, **kwargs)
         line.n, line.op = next(self._numbers), op.name
         line.on = kwargs.get("on") is not None
+        if tenant is not None:
+            line.tenants = [tenant] * line.count
+            line.keys = [key and msgspec.structs.replace(key, tenant=tenant) for key in line.keys]
         self.write(line)
         return line.n
 
@@ -189,15 +199,20 @@ class Log:
 class RecordingStore(WatchedStore):
     """A store that writes down what passes through it."""
 
-    def __init__(self, store: Store, watcher: Watcher, log: Log) -> None:
+    def __init__(self, store: Store, watcher: Watcher, log: Log, tenant: str | None = None) -> None:
         super().__init__(store, watcher)
         self._log = log
+        self._tenant = tenant
+
+    def for_tenant(self, tenant: str) -> Store:
+        scoped = self._store.for_tenant(tenant)
+        return RecordingStore(scoped, self._watcher, self._log, tenant)
 
     def run(self, call: Call[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         op = OPS.get(call)
         if op is None:
             return self._store.run(call, *args, **kwargs)
-        n = self._log.sent(op, args, kwargs)
+        n = self._log.sent(op, args, kwargs, self._tenant)
         try:
             answer = self._store.run(call, *args, **kwargs)
         except BaseException as error:
@@ -210,15 +225,22 @@ class RecordingStore(WatchedStore):
 class RecordingAsyncStore(WatchedAsyncStore):
     """The same for the other colour."""
 
-    def __init__(self, store: AsyncStore, watcher: Watcher, log: Log) -> None:
+    def __init__(
+        self, store: AsyncStore, watcher: Watcher, log: Log, tenant: str | None = None
+    ) -> None:
         super().__init__(store, watcher)
         self._log = log
+        self._tenant = tenant
+
+    def for_tenant(self, tenant: str) -> AsyncStore:
+        scoped = self._store.for_tenant(tenant)
+        return RecordingAsyncStore(scoped, self._watcher, self._log, tenant)
 
     async def run(self, call: Call[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         op = OPS.get(call)
         if op is None:
             return await self._store.run(call, *args, **kwargs)
-        n = self._log.sent(op, args, kwargs)
+        n = self._log.sent(op, args, kwargs, self._tenant)
         try:
             answer = await self._store.run(call, *args, **kwargs)
         except BaseException as error:
@@ -251,7 +273,7 @@ class RecordingWorld(World):
 
     @contextmanager
     def _around(self, job: Running) -> Iterator[None]:
-        self._log.write(Started(id=job.id, token=job.token, worker=job.worker))
+        self._log.write(Started(id=job.id, token=job.token, worker=job.worker, tenant=job.tenant))
         error: str | None = None
         try:
             yield
@@ -278,8 +300,10 @@ def _sent(**facts: Any) -> Sent:
 
 
 def _enqueue(jobs: Sequence[NewJob], **_: object) -> Sent:
-    keys = [_key(job) for job in jobs]
-    return _sent(count=len(jobs), keys=keys if any(keys) else [])
+    keys, tenants = [_key(job) for job in jobs], [job.tenant for job in jobs]
+    return _sent(
+        count=len(jobs), keys=keys if any(keys) else [], tenants=tenants if any(tenants) else []
+    )
 
 
 def _key(job: NewJob) -> Key | None:
@@ -375,6 +399,10 @@ def _swept(swept: Swept) -> Answered:
     return Answered(n=0, said=f"{swept.requeued} in line, {swept.finished} ended")
 
 
+def _triggered(id: int) -> Answered:
+    return Answered(n=0, enqueued=[(id, True)])
+
+
 def _fired(fired: Fired) -> Answered:
     return Answered(n=0, enqueued=[(id, True) for id in fired.jobs])
 
@@ -389,6 +417,10 @@ def _of_one(id: int, **_: object) -> Sent:
 
 def _of_worker(worker: str, **_: object) -> Sent:
     return _sent(worker=worker)
+
+
+def _done(_: object) -> Answered:
+    return Answered(n=0)
 
 
 def _said(answer: object) -> Answered:
@@ -414,6 +446,16 @@ OPS: dict[Callable[..., Any], Op] = {
         (sweep.promote, _of_all, _said),
         (sweep.sweep, _of_all, _swept),
         (fire, _of_all, _fired),
+        (schedules.declare_schedules, _of_all, _done),
+        (schedules.add_schedule, _of_all, _done),
+        (schedules.edit_schedule, _of_all, _done),
+        (schedules.pause_schedule, _of_all, _done),
+        (schedules.resume_schedule, _of_all, _done),
+        (schedules.remove_schedule, _of_all, _done),
+        (schedules.trigger_schedule, _of_all, _triggered),
+        (gates.declare_gates, _of_all, _done),
+        (gates.set_gate, _of_all, _done),
+        (gates.reset_gate, _of_all, _done),
         (operate.cancel, _of_one, _said),
         (operate.hold, _of_one, _said),
         (operate.unhold, _of_one, _said),

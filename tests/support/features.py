@@ -1,0 +1,265 @@
+"""The checker, continued: gates, schedules, workflows, tenants, counts.
+
+10  gate exceeded, gate too fast, gate out of order        14  tenant crossed
+11  tick twice, tick missing, tick without its job         15  counts differ
+12  child before parent, finaliser early, workflow ended early, workflow open, wrong outcome
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from functools import partial
+
+from tenure.gate import Limited, Limits, limited_by
+from tenure.schedule import ticks
+from tests.support.books import SLACK_SECONDS, Books, Grant, Told, Violation, Violations
+from tests.support.history import Run, WorkflowRow
+
+ANY = ("any_succeeded", "any_failed")
+"""The rules of nodes that do not wait for all of their parents."""
+
+
+def violations(books: Books, *, drained: bool) -> Violations:
+    """Everything that is wrong here."""
+    yield from no_gate_is_exceeded(books)
+    yield from no_gate_is_too_fast(books)
+    yield from lines_are_in_order(books)
+    yield from one_job_per_tick(books)
+    yield from children_come_after_parents(books)
+    yield from workflows_end_once(books, drained=drained)
+    yield from tenants_are_kept_apart(books)
+    yield from counts_are_right(books)
+
+
+# --- 10 ------------------------------------------------------------------------------------------
+
+
+def _by_limit(books: Books, ids: Iterable[int]) -> Iterator[tuple[Limited, Limits, int]]:
+    """Of these jobs, those at gates, with where they count."""
+    gates = {gate.name: gate.limits for gate in books.final.gates if not gate.by_hand}
+    for id in ids:
+        row = books.rows.get(id)
+        if row is not None and row.gate in gates:
+            limits = gates[row.gate]
+            yield limited_by(row.gate, row.gate_key or "", limits), limits, id
+
+
+def no_gate_is_exceeded(books: Books) -> Violations:
+    """10: no more handlers run on valid leases than a gate says."""
+    by_job: dict[int, list[Run]] = defaultdict(list)
+    for run in books.records.runs:
+        by_job[run.id].append(run)
+    at: dict[Limited, list[Run]] = defaultdict(list)
+    most: dict[Limited, int | None] = {}
+    for where, limits, id in _by_limit(books, by_job):
+        most[where] = limits.max_running
+        at[where] += by_job[id]
+    for where, runs in at.items():
+        limit = most[where]
+        if limit is not None:
+            yield from _crowds(books, where, limit, runs)
+
+
+def _crowds(books: Books, where: Limited, limit: int, runs: list[Run]) -> Violations:
+    inside: list[tuple[float, Run]] = []
+    for run in sorted(runs, key=lambda run: run.began):
+        inside = [(end, other) for end, other in inside if end > run.began]
+        inside.append((books.ends_of(run), run))
+        if len(inside) > limit:
+            others = tuple(other.id for _, other in inside[:-1])
+            text = f"{len(inside)} of {limit} at {where[0]} {where[1]!r}"
+            yield Violation(10, "gate exceeded", run.id, text, others=others)
+
+
+def no_gate_is_too_fast(books: Books) -> Violations:
+    """10: no more jobs pass than a gate's rate allows: a bucket that is never below empty."""
+    at: dict[Limited, list[Grant]] = defaultdict(list)
+    paces: dict[Limited, Limits] = {}
+    for where, limits, id in _by_limit(books, books.grants):
+        if limits.rate is not None:
+            paces[where] = limits
+            at[where] += books.grants[id]
+    for where, grants in at.items():
+        limits = paces[where]
+        grants.sort(key=lambda grant: grant.claimed_at)
+        tokens, last = limits.capacity, grants[0].claimed_at
+        slack = SLACK_SECONDS * (limits.rate or 0.0) / limits.per_seconds
+        for grant in grants:
+            tokens = limits.filled(tokens, grant.claimed_at - last) - 1
+            last = grant.claimed_at
+            if tokens < -slack - 1e-6:
+                text = f"{-tokens:.2f} more than {where[0]} {where[1]!r} allows"
+                yield Violation(10, "gate too fast", grant.id, text, (grant.token,))
+
+
+def lines_are_in_order(books: Books) -> Violations:
+    """10: with one place per key, jobs are handed out in the order in which they were enqueued.
+
+    Of those that were acknowledged one before the other, with one priority and no delay, each for
+    the first time: who is tried again stands at the end.
+    """
+    strict = {gate.name for gate in books.final.gates if gate.max_running == 1 and gate.keyed}
+    lines: dict[tuple[str, str, int], list[tuple[float, Told]]] = defaultdict(list)
+    for told in books.enqueues():
+        row = books.rows.get(told.id)
+        if row is None or row.gate not in strict or not told.created:
+            continue
+        first = [grant for grant in books.grants.get(told.id, ()) if grant.token == 1]
+        if first and not any(event.kind == "moved" for event in books.events[told.id]):
+            line = (row.gate, row.gate_key or "", row.priority)
+            lines[line].append((first[0].claimed_at, told))
+    for line, jobs in lines.items():
+        jobs.sort(key=lambda job: job[0])
+        latest: Told | None = None
+        within: dict[int, Told] = {}
+        for _, told in jobs:
+            sibling, before = within.get(id(told.call)), None
+            if sibling is not None and sibling.n > told.n:
+                before = sibling
+            elif latest is not None and told.call.ended < latest.call.began:
+                before = latest
+            if before is not None:
+                text = f"at {line[0]} {line[1]!r} after job {before.id}, which came later"
+                yield Violation(10, "gate out of order", told.id, text, others=(before.id,))
+            if latest is None or told.call.began > latest.call.began:
+                latest = told
+            if sibling is None or told.n > sibling.n:
+                within[id(told.call)] = told
+
+
+# --- 11 ------------------------------------------------------------------------------------------
+
+
+def one_job_per_tick(books: Books) -> Violations:
+    """11: a tick has one job, and none is missing that the policy wants."""
+    fired: dict[tuple[str, float], list[int]] = defaultdict(list)
+    for row in books.rows.values():
+        if row.fired is not None:
+            fired[row.fired].append(row.id)
+    for (name, at), (first, *more) in fired.items():
+        if more:
+            text = f"schedule {name}, {at:.0f}: also job {first}"
+            yield Violation(11, "tick twice", more[0], text, others=(first,))
+    for dealt in books.final.ticks:
+        if dealt.job is not None and dealt.job not in books.rows:
+            text = f"schedule {dealt.schedule}, {dealt.at:.0f}"
+            yield Violation(11, "tick without its job", dealt.job, text)
+    dealt_with = {(tick.schedule, tick.at) for tick in books.final.ticks if not tick.triggered}
+    for schedule in books.final.schedules:
+        own = [at for name, at in dealt_with if name == schedule.name]
+        if schedule.timing.catch_up != "all" or not own:
+            continue
+        begin, end = (datetime.fromtimestamp(at, UTC) for at in (schedule.created_at, max(own)))
+        for wanted in ticks(schedule.timing, begin, end):
+            if (schedule.name, wanted.timestamp()) not in dealt_with:
+                text = f"schedule {schedule.name}, {wanted:%H:%M:%S}"
+                yield Violation(11, "tick missing", None, text)
+
+
+# --- 12 ------------------------------------------------------------------------------------------
+
+
+def children_come_after_parents(books: Books) -> Violations:
+    """12: a child starts when its parents have ended, or the first of them where one is enough."""
+    rules = {id: rule for flow in books.final.workflows for id, rule in flow.nodes.items()}
+    parents: dict[int, list[int]] = defaultdict(list)
+    for child, parent in books.final.parents:
+        if child > 0:  # others stand for the end of a workflow
+            parents[child].append(parent)
+    for child, olders in parents.items():
+        grants = books.grants.get(child)
+        if not grants:
+            continue
+        ends = {parent: _end_of(books, parent) for parent in olders}
+        enough = min if rules.get(child) in ANY else max
+        parent = enough(ends, key=lambda parent: ends[parent])
+        early = ends[parent] - grants[0].claimed_at
+        if early > SLACK_SECONDS:
+            text = f"{early:.3f} s before the end of job {parent}"
+            yield Violation(12, "child before parent", child, text, others=(parent,))
+
+
+def _end_of(books: Books, id: int) -> float:
+    """When a job ended; never, when it has not."""
+    row = books.rows.get(id)
+    if row is None:
+        return 0.0  # removed by an operator
+    return float("inf") if row.finished_at is None else row.finished_at
+
+
+def workflows_end_once(books: Books, *, drained: bool) -> Violations:
+    """12: a workflow ends when all of its nodes have, with the worst that became of them; its
+    finaliser comes after all others."""
+    for flow in books.final.workflows:
+        about = f"workflow {flow.id}"
+        if flow.ended_at is None:
+            if drained:
+                yield Violation(12, "workflow open", min(flow.nodes, default=None), about)
+            continue
+        last = max(flow.nodes, key=partial(_end_of, books))
+        early = _end_of(books, last) - flow.ended_at
+        if early > SLACK_SECONDS:
+            text = f"{about} ended {early:.3f} s before job {last}"
+            yield Violation(12, "workflow ended early", last, text)
+        worst = _worst(books, flow)
+        if flow.outcome != worst:
+            text = f"{about} is {flow.outcome}, its nodes {worst}"
+            yield Violation(12, "wrong outcome", min(flow.nodes), text)
+        yield from _finaliser_is_last(books, flow)
+
+
+def _worst(books: Books, flow: WorkflowRow) -> str:
+    states = {books.rows[id].state for id in flow.nodes if id in books.rows}
+    return next((state for state in ("failed", "cancelled") if state in states), "succeeded")
+
+
+def _finaliser_is_last(books: Books, flow: WorkflowRow) -> Violations:
+    grants = books.grants.get(flow.finaliser or 0)
+    others = [id for id in flow.nodes if id != flow.finaliser]
+    if grants and others:
+        last = max(others, key=partial(_end_of, books))
+        early = _end_of(books, last) - grants[0].claimed_at
+        if early > SLACK_SECONDS:
+            text = f"{early:.3f} s before the end of job {last}"
+            yield Violation(12, "finaliser early", flow.finaliser, text, others=(last,))
+
+
+# --- 14 and 15 -----------------------------------------------------------------------------------
+
+
+def tenants_are_kept_apart(books: Books) -> Violations:
+    """14: a job is its tenant's: in its row, while it runs, in its workflow, and for its key."""
+    for told in books.enqueues():
+        row = books.rows.get(told.id)
+        if row is not None and told.tenant is not None and row.tenant != told.tenant:
+            text = f"enqueued for {told.tenant!r}, and its row says {row.tenant!r}"
+            yield Violation(14, "tenant crossed", told.id, text)
+    for run in books.records.runs:
+        row = books.rows.get(run.id)
+        if row is not None and row.tenant != run.tenant:
+            text = f"of {row.tenant!r}, and ran as {run.tenant!r}"
+            yield Violation(14, "tenant crossed", run.id, text, (run.token,))
+    for flow in books.final.workflows:
+        for id in flow.nodes:
+            row = books.rows.get(id)
+            if row is not None and row.tenant != flow.tenant:
+                text = f"of {row.tenant!r}, in a workflow of {flow.tenant!r}"
+                yield Violation(14, "tenant crossed", id, text)
+
+
+def counts_are_right(books: Books) -> Violations:
+    """15: what everybody is told equals a recount of the rows."""
+    if books.final.counted is None:
+        return
+    finals = {row.state for row in books.final.jobs if not row.is_live}
+    counted: Counter[str] = Counter()
+    for state, count in books.final.counted.items():
+        final = state in finals or state in ("succeeded", "failed", "cancelled", "skipped")
+        counted[state if final else "live"] += count
+    recount = Counter(row.state for row in books.final.jobs)
+    for state in sorted(counted | recount):
+        if counted[state] != recount[state]:
+            text = f"{counted[state]} {state} are counted, and there are {recount[state]}"
+            yield Violation(15, "counts differ", None, text)
