@@ -24,7 +24,7 @@ from tests.support.plain import Plain
 ROUNDS = 8
 LEASE_SECONDS = 31
 
-UNTOLD = {"unexplained run", "wrong outcome", "child before parent"}
+UNTOLD = {"unexplained run", "wrong outcome", "child before parent", "finaliser early"}
 """What the checker of histories cannot explain of nodes whose workflow was paused, resumed, stopped
 or replayed by somebody who did not live to tell. The account of the rows does."""
 
