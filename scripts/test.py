@@ -31,7 +31,7 @@ class Part:
 
     name: str
     folders: tuple[str, ...]
-    options: tuple[str, ...] = ("-n", "2")
+    options: tuple[str, ...] = ("-n", "3")
     may_be_empty: bool = False
 
 
@@ -58,7 +58,7 @@ NAMED = (
     Part("power", ("tests/power",)),
     Part("fuzz", ("tests/fuzz",)),
     Part("wire", ("tests/wire",), WAITING),
-    Part("pooler", ("tests/contract",), ("-n", "2", "--pooler")),
+    Part("pooler", ("tests/contract",), ("-n", "3", "--pooler")),
     Part("points", ("tests/points",)),
     Part("plans", ("tests/plans",)),
     Part("guard", ("tests/guard",)),
