@@ -26,12 +26,13 @@ from tests.support.plain import Plain
 
 JOBS, KILLS, STOPS = 2_000, 50, 20
 WORKERS, SLOTS = 4, 4
-LEASE_SECONDS = 0.6
+LEASE_SECONDS = 1.5
+"""Long enough for a busy machine: a job that loses its lease is tried alone from then on."""
 STOP_SECONDS = LEASE_SECONDS + 0.25
 HANDLER_SECONDS = (0.05, 0.15)
 SETTINGS: Mapping[str, Any] = {
     "lease_seconds": LEASE_SECONDS,
-    "heartbeat_seconds": 0.2,
+    "heartbeat_seconds": 0.4,
     "sweep_seconds": 0.1,
     "thread_slots": SLOTS,
     "idle_poll_seconds": 0.02,

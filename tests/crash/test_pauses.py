@@ -87,7 +87,7 @@ def test_a_late_settlement_changes_nothing(stage: Stage, how: str) -> None:  # A
 
     assert [call.answers for call in calls(stage, late, "settle")] == [["stale"]]
     assert rows(stage) == before
-    assert "was refused" in stage.log_of(late)
+    until(lambda: "was refused" in stage.log_of(late), "a word about it")
     stage.check(disturbed={late.pid})
 
 
