@@ -40,6 +40,13 @@ class Forger:
         sent = Sent(n=0, op="claim", worker=worker, lease_seconds=LEASE_SECONDS)
         self._call(PIDS[worker], sent, Answered(n=0, granted=[granted]))
 
+    def claim_block(self, *ids: int, worker: str = "w1") -> None:
+        """A worker is handed several jobs on one lease."""
+        at = self.now + 0.25
+        granted = Granted(100, at, at + LEASE_SECONDS, [(id, 1) for id in ids])
+        sent = Sent(n=0, op="claim", worker=worker, lease_seconds=LEASE_SECONDS)
+        self._call(PIDS[worker], sent, Answered(n=0, granted=[granted]))
+
     def extend(self, lease: int, worker: str = "w1", *, lost: bool = False) -> None:
         """A worker renews a lease."""
         sent = Sent(n=0, op="extend", worker=worker, leases=[lease], lease_seconds=LEASE_SECONDS)

@@ -10,8 +10,9 @@ import pytest
 
 from tenure.worker.recorder import Key
 from tests.crash.forger import LEASE_SECONDS, PIDS, Forger
-from tests.support import invariants
-from tests.support.invariants import Books, Expected, Violation, violations
+from tests.support import invariants, relations
+from tests.support.history import TickRow
+from tests.support.invariants import Books, Expected, Violation, told, violations
 
 KEY = Key("", "app.once", "k", "finished")
 
@@ -117,6 +118,14 @@ def settled_twice_on_record(f: Forger) -> None:
     f.crashed(1)
     f.event(1, 1, "retried")
     f.row(1, 2, "live", attempts=2, crashes=1)
+
+
+def crash_and_end_at_two_times(f: Forger) -> None:
+    f.crashed(1)
+    f.now -= 1
+    f.event(1, 1, "cancelled")
+    f.event(1, 2, "replayed", None)
+    f.row(1, 2, "live", attempts=0)
 
 
 def effect_missing(f: Forger) -> None:
@@ -230,6 +239,141 @@ def late_recovery(f: Forger) -> None:
     f.row(1, 2, attempts=2, crashes=1)
 
 
+def landed_and_denied(f: Forger) -> None:
+    f.enqueue(1)
+    f.claim(1)
+    f.run(1)
+    f.settle(1, outcome="retry", answer="unknown")
+    f.event(1, 1, "retried")
+    f.settle(1, outcome="retry", answer="stale")
+    f.claim(1, 2, "w2")
+    f.run(1, 2, "w2")
+    f.settle(1, 2, "w2")
+    f.row(1, 2, attempts=2)
+
+
+def cancelled_and_handed_out(f: Forger) -> None:
+    f.enqueue(1)
+    f.claim(1)
+    f.run(1)
+    f.event(1, 1, "cancel requested", None)
+    f.settle(1, outcome="retry")
+    f.event(1, 1, "retried")
+    f.claim(1, 2, "w2")
+    f.run(1, 2, "w2")
+    f.settle(1, 2, "w2")
+    f.row(1, 2, attempts=2)
+
+
+def cancelled_and_put_in_line(f: Forger) -> None:
+    f.enqueue(1)
+    f.claim(1)
+    f.run(1)
+    f.event(1, 1, "cancel requested", None)
+    f.settle(1, outcome="snooze")
+    f.event(1, 1, "snoozed")
+    f.row(1, 2, "live", attempts=0)
+
+
+def crash_not_charged(f: Forger) -> None:
+    f.enqueue(1)
+    f.claim(1)
+    f.run(1)
+    f.extend(101)
+    f.wait(LEASE_SECONDS - 0.5)
+    f.event(1, 1, "crashed", charged=False)
+    f.claim(1, 2, "w2")
+    f.settle(1, 2, "w2")
+    f.row(1, 2, attempts=1, crashes=1)
+
+
+def swept_late(f: Forger) -> None:
+    f.enqueue(1)
+    f.claim(1)
+    f.run(1)
+    f.wait(LEASE_SECONDS + 5)
+    f.event(1, 1, "crashed", charged=True)
+    f.claim(1, 2, "w2")
+    f.settle(1, 2, "w2")
+    f.row(1, 2, attempts=2, crashes=1)
+
+
+def failed_unstarted_in_a_block(f: Forger) -> None:
+    f.enqueue(1, 2)
+    f.claim_block(1, 2)
+    f.wait(LEASE_SECONDS)
+    f.event(1, 1, "crashed", charged=True)
+    f.event(2, 1, "crashed", charged=False)
+    f.row(1, 1, "failed", crashes=1, max_attempts=1)
+    f.row(2, 2, "live", attempts=0, crashes=1)
+
+
+def tick_with_two_jobs(f: Forger) -> None:
+    for id in (1, 2):
+        f.happy(id)
+        f.final.jobs.pop()
+        f.row(id, metadata={"schedule": {"name": "nightly", "tick": "2026-01-01T03:00:00Z"}})
+
+
+def tick_missing(f: Forger) -> None:
+    for id, at in ((1, 3600.0), (2, 7200.0), (3, 14400.0)):
+        f.happy(id)
+        f.final.ticks.append(TickRow(tenant="", schedule="hourly", at=at, job=id))
+
+
+def child_before_its_parents(f: Forger) -> None:
+    f.happy(2)
+    f.happy(1)
+    f.final.edges.append((2, 1))
+
+
+def child_of_one_that_never_ended(f: Forger) -> None:
+    f.happy(2)
+    f.enqueue(1)
+    f.row(1, state="live", attempts=0)
+    f.final.edges.append((2, 1))
+
+
+def child_before_its_parents_and_once_more(f: Forger) -> None:
+    f.enqueue(2)
+    f.claim(2)
+    f.run(2)
+    f.settle(2)
+    f.event(2, 1, "succeeded")
+    f.happy(1)
+    f.event(2, 2, "replayed", None)
+    f.claim(2, 2)
+    f.run(2, 2)
+    f.settle(2, 2)
+    f.row(2, 2)
+    f.final.edges.append((2, 1))
+
+
+def child_of_one_that_succeeded_later(f: Forger) -> None:
+    f.enqueue(1)
+    f.event(1, 1, "cancelled", None)
+    f.happy(2)
+    f.event(1, 2, "replayed", None)
+    f.claim(1, 2)
+    f.run(1, 2)
+    f.settle(1, 2)
+    f.row(1, 2)
+    f.final.edges.append((2, 1))
+
+
+def child_without_its_parents(f: Forger) -> None:
+    f.enqueue(1)
+    f.row(1, state="cancelled", attempts=0)
+    f.happy(2)
+    f.final.edges.append((2, 1))
+
+
+def tenant_crossed(f: Forger) -> None:
+    f.happy(1)
+    f.final.jobs.clear()
+    f.row(1, tenant="b", metadata={"tenant": "a"})
+
+
 Forgery = Callable[[Forger], None]
 
 FORGERIES: list[tuple[Forgery, str, Mapping[str, Any]]] = [
@@ -263,9 +407,29 @@ FORGERIES: list[tuple[Forgery, str, Mapping[str, Any]]] = [
     (key_held_twice, "key held twice", {}),
     (backlog_left, "backlog left", {}),
     (late_recovery, "late recovery", {"recovery_seconds": 2.0}),
+    (landed_and_denied, "landed and denied", {}),
+    (cancelled_and_handed_out, "cancelled and handed out", {}),
+    (cancelled_and_put_in_line, "cancelled and put in line", {"drained": False}),
+    (crash_not_charged, "crash not charged", {}),
+    (swept_late, "swept late", {"swept_seconds": 2.0}),
+    (
+        failed_unstarted_in_a_block,
+        "failed without a run",
+        {"alone": {(2, 1)}, "drained": False},
+    ),
+    (tick_with_two_jobs, "tick with two jobs", {}),
+    (tick_missing, "tick missing", {"complete": {"hourly": 3600.0}}),
+    (child_before_its_parents, "child before its parents", {}),
+    (child_of_one_that_never_ended, "child before its parents", {"drained": False}),
+    (child_without_its_parents, "child without its parents", {}),
+    (child_before_its_parents_and_once_more, "child before its parents", {}),
+    (child_of_one_that_succeeded_later, "child without its parents", {}),
+    (crash_and_end_at_two_times, "settled twice", {"drained": False}),
+    (tenant_crossed, "tenant crossed", {}),
 ]
 
 ALSO: Mapping[Forgery, set[str]] = {
+    cancelled_and_handed_out: {"cancelled and handed out", "cancelled and put in line"},
     token_granted_twice: {"token granted twice"},
     settled_twice: {"settled twice"},
     token_of_the_row_fell: {"token fell", "end lost"},
@@ -289,16 +453,37 @@ def test_a_forged_history_is_found_out(
 
 
 def test_every_violation_has_its_forgery() -> None:
-    source = invariants.__file__
-    assert source is not None
-    with open(source) as file:  # noqa: PTH123
-        names = set(re.findall(r'Violation\(\d+, "([^"]+)"', file.read()))
+    names: set[str] = set()
+    for module in (invariants, relations):
+        assert module.__file__ is not None
+        with open(module.__file__) as file:  # noqa: PTH123
+            names |= set(re.findall(r'Violation\(\d+, "([^"]+)"', file.read()))
     assert names == {name for _, name, _ in FORGERIES}
 
 
 def test_a_violation_says_what_it_is_about() -> None:
     text = str(Violation(4, "settled twice", 7, "token 3 by w1, w2"))
     assert text == "settled twice (invariant 4): job 7: token 3 by w1, w2"
+
+
+def test_a_violation_is_told_with_the_story_of_its_job() -> None:
+    forger = Forger()
+    stale_settlement_landed(forger)
+    forger.happy(2)
+    forger.row(2)
+    books = Books(forger.records, forger.final)
+    first, *lines = told(books, list(violations(books, Expected()))).splitlines()
+    assert first.startswith("job twice (invariant 1): job 2"), "the shortest story comes first"
+    story = "\n".join(lines)
+    for part in (
+        "enqueue by client (process 1): enqueued",
+        "claim by w1 (process 101): token 1, alone on lease 101",
+        "handler starts: token 1, w1 (process 101)",
+        "event crashed: token 1, w1",
+        "settle by w1 (process 101): token 1 succeed: landed",
+        "row: succeeded, token 2, attempts 2 of 5, crashes 1",
+    ):
+        assert part in story, story
 
 
 def happy(f: Forger) -> None:
@@ -373,10 +558,65 @@ def a_key_is_used_again(f: Forger) -> None:
     f.row(2, state="cancelled", attempts=0)
 
 
+def a_crash_that_ended_a_job_is_replayed(f: Forger) -> None:
+    f.enqueue(1)
+    f.claim(1)
+    f.run(1)
+    f.wait(LEASE_SECONDS - 1.5)
+    f.event(1, 1, "crashed", charged=True)
+    f.now -= 1  # it is one moment
+    f.event(1, 1, "cancelled")
+    f.event(1, 2, "replayed", None)
+    f.now -= 1  # soon after the crash
+    f.claim(1, 2, "w2")
+    f.run(1, 2, "w2")
+    f.settle(1, 2, "w2")
+    f.row(1, 2)
+
+
+def a_worker_dies_before_it_starts_a_job(f: Forger) -> None:
+    f.enqueue(1)
+    f.claim(1)
+    f.wait(LEASE_SECONDS)
+    f.event(1, 1, "crashed", charged=True)
+    f.row(1, 1, "failed", crashes=1, max_attempts=1)
+
+
+def a_tick_that_nobody_heard_of(f: Forger) -> None:
+    f.claim(1)
+    f.run(1)
+    f.settle(1)
+    f.row(1)
+    f.final.ticks.append(TickRow(tenant="", schedule="hourly", at=3600.0, job=1))
+
+
+def a_family(f: Forger) -> None:
+    f.happy(1)
+    f.happy(2)
+    f.final.edges.append((2, 1))
+
+
+def a_child_that_an_operator_began_anew(f: Forger) -> None:
+    f.enqueue(2)
+    f.event(2, 1, "cancelled", None)
+    f.event(2, 2, "replayed", None)
+    f.claim(2, 2)
+    f.run(2, 2)
+    f.settle(2, 2)
+    f.row(2, 2)
+    f.happy(1)
+    f.final.edges.append((2, 1))
+
+
 @pytest.mark.parametrize(
     "story",
     [
         happy,
+        a_crash_that_ended_a_job_is_replayed,
+        a_worker_dies_before_it_starts_a_job,
+        a_tick_that_nobody_heard_of,
+        a_family,
+        a_child_that_an_operator_began_anew,
         recovered,
         an_answer_is_missing,
         a_repeat_of_an_unanswered_settlement,
@@ -389,4 +629,5 @@ def a_key_is_used_again(f: Forger) -> None:
 def test_a_true_story_passes(story: Forgery) -> None:
     forger = Forger()
     story(forger)
-    assert found(forger, disturbed={PIDS["w1"]}, recovery_seconds=2.0) == set()
+    alone = {(1, 1)}
+    assert found(forger, disturbed={PIDS["w1"]}, recovery_seconds=2.0, alone=alone) == set()

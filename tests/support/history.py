@@ -7,7 +7,7 @@ monotonic clocks are one clock: what was answered before something else was sent
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -93,7 +93,7 @@ def read_records(folder: Path) -> Records:
     """Read what every process wrote. The last line of a killed one may be cut short."""
     records = Records()
     for path in sorted(folder.glob("*.jsonl")):
-        _add_process(records, [_decoder.decode(line) for line in _whole_lines(path)])
+        add_process(records, [_decoder.decode(line) for line in _whole_lines(path)])
     records.calls.sort(key=lambda call: call.began)
     records.runs.sort(key=lambda run: run.began)
     return records
@@ -103,7 +103,8 @@ def _whole_lines(path: Path) -> list[bytes]:
     return path.read_bytes().split(b"\n")[:-1]
 
 
-def _add_process(records: Records, lines: list[Line]) -> None:
+def add_process(records: Records, lines: list[Line]) -> None:
+    """Add what one process wrote."""
     if not lines:
         return
     first = lines[0]
@@ -147,6 +148,8 @@ class JobRow:
     finished_at: float | None = None
     reason: str | None = None
     key: Key | None = None
+    tenant: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_live(self) -> bool:
@@ -166,47 +169,85 @@ class EventRow:
     detail: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class TickRow:
+    """A tick of a schedule, and the job that was made of it; None: it was skipped."""
+
+    tenant: str
+    schedule: str
+    at: float
+    """By the wall clock."""
+    job: int | None = None
+    triggered: bool = False
+
+
 @dataclass
 class Final:
-    """What the database holds in the end."""
+    """What the database holds in the end. `edges` are pairs of a child and one of its parents."""
 
     jobs: list[JobRow] = field(default_factory=list)
     events: list[EventRow] = field(default_factory=list)
+    ticks: list[TickRow] = field(default_factory=list)
+    edges: list[tuple[int, int]] = field(default_factory=list)
 
 
 _JOB = (
     "id", "token", "attempts", "max_attempts", "crashes", "created_at", "reason", "tenant",
-    "unique_scope", "unique_key", "unique_until",
+    "unique_scope", "unique_key", "unique_until", "cast(metadata as text)",
 )  # fmt: skip
 
 
 def read_final(url: str) -> Final:
     """Read the rows of all jobs, and their stories."""
     with Plain(url) as plain:
-        live = plain.table("job", (*_JOB, "'live'", "null"))
-        done = plain.table("history", (*_JOB, "cast(state as text)", "finished_at"))
-        events = plain.rows(
-            "select job_id, token, kind, at, worker, cast(detail as text) from tenure.event"
-            " order by seq"
-        )
-    return Final([_job_row(row) for row in (*live, *done)], [_event_row(row) for row in events])
+        return final_of(plain)
 
 
-def _job_row(row: tuple[Any, ...]) -> JobRow:
-    id, token, attempts, most, crashes, created, reason, tenant, scope, key, until, state, end = row
+def final_of(plain: Plain, seconds: Callable[[Any], float] | None = None) -> Final:
+    """The same on an open connection. `seconds` turns the database's times into those of records,
+
+    if they are not the same.
+    """
+    seconds = seconds or _seconds
+    live = plain.table("job", (*_JOB, "'live'", "null"))
+    done = plain.table("history", (*_JOB, "cast(state as text)", "finished_at"))
+    events = plain.rows(
+        "select job_id, token, kind, at, worker, cast(detail as text) from tenure.event"
+        " order by seq"
+    )
+    ticks = plain.table("tick", ("tenant", "schedule", "tick_at", "job_id", "triggered"))
+    return Final(
+        [_job_row(row, seconds) for row in (*live, *done)],
+        [_event_row(row, seconds) for row in events],
+        [_tick_row(row) for row in ticks],
+        [(child, parent) for child, parent in plain.table("parent", ("job_id", "parent_id"))],
+    )
+
+
+def _job_row(row: tuple[Any, ...], seconds: Callable[[Any], float]) -> JobRow:
+    id, token, attempts, most, crashes, created, reason, tenant, scope, key, until = row[:11]
+    metadata, state, end = row[11:]
     return JobRow(
         id=id, token=token, state=state, attempts=attempts, max_attempts=most, crashes=crashes,
-        created_at=_seconds(created), finished_at=None if end is None else _seconds(end),
-        reason=reason, key=None if key is None else Key(tenant, scope, key, until),
+        created_at=seconds(created), finished_at=None if end is None else seconds(end),
+        reason=reason, key=None if key is None else Key(tenant, scope, key, until), tenant=tenant,
+        metadata=json.loads(metadata) if metadata else {},
     )  # fmt: skip
 
 
-def _event_row(row: tuple[Any, ...]) -> EventRow:
+def _event_row(row: tuple[Any, ...], seconds: Callable[[Any], float]) -> EventRow:
     id, token, kind, at, worker, detail = row
     return EventRow(
-        id=id, token=token, kind=kind, at=_seconds(at), worker=worker,
+        id=id, token=token, kind=kind, at=seconds(at), worker=worker,
         detail=json.loads(detail) if detail else {},
     )  # fmt: skip
+
+
+def _tick_row(row: tuple[Any, ...]) -> TickRow:
+    tenant, schedule, at, job, triggered = row
+    return TickRow(
+        tenant=tenant, schedule=schedule, at=_seconds(at), job=job, triggered=bool(triggered)
+    )
 
 
 def _seconds(value: datetime | int) -> float:

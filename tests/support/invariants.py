@@ -6,17 +6,21 @@ is missing, both ends of the story are allowed.
 
 1   lost job, job twice                   5   effect missing, effect twice, effect without success
 2   ghost, run without a claim            6   run twice, unexplained run, unexplained crash
-3   token granted twice, token fell,      7   end lost, rose from the dead
-    two valid leases, swept early         8   too many attempts, attempts do not add up,
-4   stale write landed, settled twice         crashes do not add up, failed without a run
-9   key held twice                        13  backlog left, late recovery       15  see audit.py
+3   token granted twice, token fell,      7   end lost, rose from the dead,
+    two valid leases, swept early             cancelled and handed out, cancelled and put in line
+4   stale write landed, settled twice,    8   too many attempts, attempts do not add up,
+    landed and denied                         crashes do not add up, failed without a run,
+                                              crash not charged
+9   key held twice                        13  backlog left, late recovery, swept late
+11  tick with two jobs, tick missing      15  see audit.py
+12  child before its parents, child without its parents    14  tenant crossed: see relations.py
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -84,13 +88,22 @@ class Expected:
 
     `effects`: how often each job's transactional effect is there. `disturbed`: the processes that
     were killed or stopped; no other may lose a lease. `recovery_seconds`: how long after the end of
-    its lease a job may wait for its next claim. `drained`: nothing may be left.
+    its lease a job may wait for its next claim. `swept_seconds`: how long after the end of a lease
+    its jobs may wait for a sweep, from `quiet_at` on. `drained`: nothing may be left. `complete`:
+    the schedules of which no tick may be missing, with the seconds between two ticks.
+    `alone`: the attempts that the store put on a lease of their own. Such a job is charged when its
+    worker dies, or never learns of its claim, before the handler starts, because nobody can tell.
+    So it may fail without a run. No other may.
     """
 
     effects: Mapping[int, int] | None = None
     disturbed: Collection[int] | None = None
     recovery_seconds: float | None = None
+    swept_seconds: float | None = None
+    quiet_at: float = 0.0
+    alone: Collection[Pair] = ()
     drained: bool = True
+    complete: Mapping[str, float] = field(default_factory=dict)
 
 
 class Books:
@@ -112,9 +125,8 @@ class Books:
             for lease in call.answer.granted if isinstance(call.answer, Answered) else ():
                 for id, token in lease.jobs:
                     worker = call.sent.worker or ""
-                    found[id].append(
-                        Grant(id, token, worker, lease.id, lease.claimed_at, call.began, call.ended)
-                    )
+                    at = (lease.claimed_at, call.began, call.ended)
+                    found[id].append(Grant(id, token, worker, lease.id, *at))
         for grants in found.values():
             grants.sort(key=lambda grant: (grant.claimed_at, grant.token))
         return found
@@ -183,28 +195,45 @@ def check(folder: Path, url: str, expected: Expected | None = None) -> Books:
     audit(url)
     books = Books(read_records(folder), read_final(url))
     broken = list(violations(books, expected or Expected()))
-    assert not broken, "\n".join(str(violation) for violation in broken[:20])
+    assert not broken, told(books, broken)
     return books
+
+
+def told(books: Books, broken: list[Violation]) -> str:
+    """What is wrong, each with the story of its job; the shortest story first."""
+    from tests.support.story import story_of
+
+    stories = [(violation, story_of(books, violation.job)) for violation in broken]
+    stories.sort(key=lambda each: len(each[1]))
+    return "\n".join("\n    ".join([str(violation), *story]) for violation, story in stories[:20])
 
 
 def violations(books: Books, expected: Expected) -> Violations:
     """Everything that is wrong."""
+    from tests.support import relations  # it builds on what stands here
+
     yield from no_lost_job(books)
     yield from no_ghost(books)
     yield from one_lease_at_a_time(books)
     yield from only_the_newest_writes(books)
+    yield from no_landing_is_denied(books)
     if expected.effects is not None:
         yield from one_effect_per_success(books, expected.effects)
     yield from every_run_is_explained(books)
     if expected.disturbed is not None:
         yield from every_crash_is_explained(books, expected.disturbed)
     yield from final_is_final(books)
-    yield from attempts_add_up(books)
+    yield from no_cancelled_job_goes_on(books)
+    yield from who_has_started_is_charged(books)
+    yield from attempts_add_up(books, expected.alone)
     yield from keys_are_unique(books)
     if expected.drained:
         yield from nothing_is_left(books)
     if expected.recovery_seconds is not None:
         yield from recovery_is_prompt(books, expected.recovery_seconds)
+    if expected.swept_seconds is not None:
+        yield from sweeps_are_prompt(books, expected.swept_seconds, expected.quiet_at)
+    yield from relations.violations(books, expected)
 
 
 def no_lost_job(books: Books) -> Violations:
@@ -222,6 +251,7 @@ def no_lost_job(books: Books) -> Violations:
 def no_ghost(books: Books) -> Violations:
     """2: nothing runs that was not enqueued, nor without a claim of its worker."""
     known = {id for _, id, _, _ in books.enqueues()}
+    known |= {tick.job for tick in books.final.ticks if tick.job is not None}  # fired, unanswered
     unanswered = sum(
         call.sent.count
         for call in books.records.of("enqueue")
@@ -285,8 +315,37 @@ def only_the_newest_writes(books: Books) -> Violations:
     for id, events in books.events.items():
         ends = Counter(e.token for e in events if e.kind in PUT_BACK or e.kind in ENDS.values())
         for token, count in ends.items():
-            if count > 1:
+            if count > 1 and not _ended_by_crash(events, token):
                 yield Violation(4, "settled twice", id, f"{count} ends of token {token} on record")
+
+
+def no_landing_is_denied(books: Books) -> Violations:
+    """4: who repeats a settlement that had landed is told so."""
+    for write in books.writes:
+        if write.op == "settle" and write.answer == "stale":
+            for event in books.events[write.id]:
+                ours = event.token == write.token and event.worker == write.worker
+                if ours and event.kind in PUT_BACK - {"crashed"}:
+                    text = f"{write.outcome} of token {write.token} by {write.worker}"
+                    yield Violation(4, "landed and denied", write.id, text)
+
+
+def _ended_by_crash(events: list[EventRow], token: int) -> bool:
+    """A crash ended the job, and before an operator began it anew that end was written down.
+
+    The two lines tell of one moment: the sweep that found the lease expired.
+    """
+    ends = [
+        e for e in events if e.token == token and (e.kind in PUT_BACK or e.kind in ENDS.values())
+    ]
+    if not any(e.kind == "replayed" and e.token == token + 1 for e in events):
+        return False
+    match sorted(ends, key=lambda e: e.kind != "crashed"):
+        case [EventRow(kind="crashed") as crash, EventRow(kind="cancelled" | "failed") as end]:
+            charged = end.kind == "cancelled" or bool(crash.detail.get("charged"))
+            together = abs(end.at - crash.at) <= SLACK_SECONDS
+            return charged and together and end.worker == crash.worker
+    return False
 
 
 def _repeats(books: Books, write: Write) -> bool:
@@ -350,6 +409,25 @@ def final_is_final(books: Books) -> Violations:
                     yield Violation(7, "rose from the dead", id, f"claimed {late:.3f} s after")
 
 
+def no_cancelled_job_goes_on(books: Books) -> Violations:
+    """7: a running job that was asked to cancel is not handed out again, unless it is replayed.
+
+    Nor is it put in line: the next claim would end it, but its key, its place at a gate and those
+    who wait for it would wait for that claim.
+    """
+    for id, events in books.events.items():
+        asked = [event for event in events if event.kind == "cancel requested"]
+        for grant in books.grants.get(id, ()) if asked else ():
+            before = [event for event in asked if event.token < grant.token]
+            again = {event.token for event in events if event.kind == "replayed"}
+            if before and not any(before[-1].token < token <= grant.token for token in again):
+                yield Violation(7, "cancelled and handed out", id, f"token {grant.token}")
+        replayed = {event.token for event in events if event.kind == "replayed"}
+        for token in {event.token for event in asked} if id in books.rows else ():
+            if books.rows[id].token > token and token + 1 not in replayed:
+                yield Violation(7, "cancelled and put in line", id, f"asked under token {token}")
+
+
 def _is_lost(books: Books, write: Write, row: JobRow) -> bool:
     if row.token > write.token:  # put in line again: by this settlement, or by an operator
         events = {e.kind for e in books.events[write.id] if e.token == write.token}
@@ -359,7 +437,7 @@ def _is_lost(books: Books, write: Write, row: JobRow) -> bool:
     return write.outcome in ENDS and row.state != ENDS[write.outcome]
 
 
-def attempts_add_up(books: Books) -> Violations:
+def attempts_add_up(books: Books, alone: Collection[Pair] = ()) -> Violations:
     """8: attempts <= max_attempts; both counters equal a recount; nothing fails without a run."""
     ran = {run.id for run in books.records.runs} | {id for id, _ in books.settlements}
     for id, row in books.rows.items():
@@ -367,7 +445,9 @@ def attempts_add_up(books: Books) -> Violations:
             text = f"{row.attempts} of {row.max_attempts}"
             yield Violation(8, "too many attempts", id, text)
         if row.state == "failed" and id not in ran:
-            yield Violation(8, "failed without a run", id, f"reason: {row.reason}")
+            charged_for = {(id, e.token) for e in books.since_replay(id) if e.detail.get("charged")}
+            if not charged_for or not charged_for <= set(alone):
+                yield Violation(8, "failed without a run", id, f"reason: {row.reason}")
         story = books.since_replay(id)
         crashed = [event for event in story if event.kind == "crashed"]
         if row.crashes != len(crashed):
@@ -382,6 +462,24 @@ def attempts_add_up(books: Books) -> Violations:
         if row.attempts - charged not in last:
             text = f"{row.attempts} in its row, {charged} before the last on record, {row.state}"
             yield Violation(8, "attempts do not add up", id, text)
+
+
+def who_has_started_is_charged(books: Books) -> Violations:
+    """8: a job that a heartbeat reported as started is charged when its worker dies."""
+    runs = {(run.id, run.token): run for run in books.records.runs}
+    beats: dict[int, list[float]] = defaultdict(list)
+    for call in books.records.of("extend"):
+        if isinstance(call.answer, Answered):
+            for lease in set(call.sent.leases) - {*call.answer.lost, *call.answer.busy}:
+                beats[lease].append(call.began)
+    for id, grants in books.grants.items():
+        for grant in grants:
+            run = runs.get((id, grant.token))
+            reported = run is not None and any(at > run.began for at in beats[grant.lease])
+            for event in books.events[id] if reported else ():
+                crashed = event.kind == "crashed" and event.token == grant.token
+                if crashed and not event.detail.get("charged"):
+                    yield Violation(8, "crash not charged", id, f"token {grant.token} had started")
 
 
 def keys_are_unique(books: Books) -> Violations:
@@ -418,3 +516,16 @@ def recovery_is_prompt(books: Books, seconds: float) -> Violations:
                 if late > seconds:
                     text = f"{late:.3f} s after the lease of token {first.token}"
                     yield Violation(13, "late recovery", id, text)
+
+
+def sweeps_are_prompt(books: Books, seconds: float, quiet_at: float) -> Violations:
+    """13: after the faults stop, what is on a lease is taken back soon after it has ended."""
+    for id, grants in books.grants.items():
+        for grant in grants:
+            _, most = books.deadlines[grant.lease]
+            for event in books.events[id]:
+                if event.token == grant.token and event.kind == "crashed":
+                    late = event.at - max(most, quiet_at)
+                    if late > seconds:
+                        text = f"token {grant.token}, {late:.3f} s after its lease"
+                        yield Violation(13, "swept late", id, text)
