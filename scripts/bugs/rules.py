@@ -1,109 +1,43 @@
-"""Take each marked rule out of the code, one at a time, and see its test fail.
+"""The marked rules, each taken out of the code: what stands between the design and lost work.
 
-    python scripts/take_out_rules.py                  all of them
-    python scripts/take_out_rules.py read-back ...    some of them
-    python scripts/take_out_rules.py --list           what there is
-
-The tree is copied for each patch; nothing here changes a file of the project. It ends with status 1
-when a patch no longer applies, when a test fails without any patch, or when a rule was taken out
-and its test did not notice on each database that the patch is for. `make rules` runs it.
+A rule may be taken out in several ways. Each has its own test, which must notice on each database
+that the patch is for, whatever else finds it. See tests/statements/rules.py.
 """
 
-from __future__ import annotations
-
-import argparse
-import os
-import re
-import shutil
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
-
-ROOT = Path(__file__).resolve().parent.parent
-STORE = "src/tenure/store"
-MARKED = "tests/statements/test_marked_rules.py"
-RACES = "tests/statements/test_races.py"
-SQLITE, POSTGRES = "sqlite", "postgres"
-BOTH = (SQLITE, POSTGRES)
-LIMIT_SECONDS = 180
-DEEP = " " * 16  # the indentation inside a case
-
-# A patch that only breaks the code proves nothing: these are not how a missing rule looks.
-BROKEN = re.compile(
-    r"syntax error|SyntaxError|NameError|ImportError|no such column|UndefinedColumn"
+from scripts.bugs.bug import (
+    BEHIND,
+    BOTH,
+    IN_ORDER,
+    POSTGRES,
+    SQL,
+    SQLITE,
+    UNUSED,
+    Bug,
+    Edit,
+    python,
+    sql,
 )
 
-
-@dataclass(frozen=True)
-class Edit:
-    """Replace a text that stands exactly once in a file, or in one named statement of it."""
-
-    path: str
-    old: str
-    new: str
-    statement: str | None = None
-
-    def apply(self, root: Path) -> None:
-        file = root / self.path
-        text = file.read_text("utf-8")
-        start, end = self._bounds(text)
-        part = text[start:end]
-        if part.count(self.old) != 1:
-            raise DoesNotApply(f"{self.path}: {part.count(self.old)} times: {self.old!r:.90}")
-        file.write_text(text[:start] + part.replace(self.old, self.new) + text[end:], "utf-8")
-
-    def _bounds(self, text: str) -> tuple[int, int]:
-        if self.statement is None:
-            return 0, len(text)
-        start = text.find(f"-- name: {self.statement}\n")
-        if start < 0:
-            raise DoesNotApply(f"{self.path}: there is no statement {self.statement}")
-        end = text.find("\n-- name: ", start)
-        return start, len(text) if end < 0 else end
-
-
-class DoesNotApply(Exception):
-    """The code has changed; the patch must be written anew."""
-
-
-@dataclass(frozen=True)
-class Patch:
-    """One way to take a rule out, and the test that must notice on each of these databases."""
-
-    rule: str
-    how: str
-    test: str
-    edits: tuple[Edit, ...]
-    noticed_on: tuple[str, ...] = BOTH
-
-
-def python(file: str, old: str, new: str) -> Edit:
-    return Edit(f"src/tenure/{file}.py", old, new)
-
-
-def sql(dialect: str, topic: str, statement: str, old: str, new: str) -> Edit:
-    return Edit(f"{STORE}/sql/{dialect}/{topic}.sql", old, new, statement)
-
+MARKED = "tests/statements/test_marked_rules.py"
+RACES = "tests/statements/test_races.py"
+DEEP = " " * 16  # the indentation inside a case
 
 AS_IT_CAME = python("store/settle", "in sorted(settlements, key=_by_id):", "in settlements:")
 
-PATCHES = (
-    Patch(
+RULES = (
+    Bug(
         "void-tickets", "claim gives up after its first round",
         f"{MARKED}::test_a_claim_that_took_only_void_tickets_goes_on_at_once",
         (python("store/claim", "if taken.leases or not taken.tickets:", "if True:"),),
+        unseen=BEHIND + "the next look finds what the claim has left",
     ),
-    Patch(
+    Bug(
         "flagged-not-handed-out", "claim hands out every live ticket",
         f"{MARKED}::test_a_job_asked_to_cancel_is_finished_by_the_claim_and_not_handed_out",
         (python("store/claim", "and not row[_FLAG]]", "]"),),
+        unseen=IN_ORDER + "; what goes back in line is cancelled before",
     ),
-    Patch(
+    Bug(
         "lease-must-exist", "a success needs no lease",
         f"{MARKED}::test_a_settlement_without_its_lease_row_is_stale",
         (
@@ -113,8 +47,9 @@ PATCHES = (
             sql(SQLITE, "settle", "held_lease", "select claimed_at from tenure.lease",
                 "select max(claimed_at) from tenure.lease"),
         ),
+        unseen=BEHIND + "the token; see settle-by-id and retry-by-id for both",
     ),
-    Patch(
+    Bug(
         "lease-must-exist", "a retry needs no lease",
         f"{MARKED}::test_a_settlement_without_its_lease_row_is_stale",
         (
@@ -126,16 +61,18 @@ PATCHES = (
             sql(SQLITE, "settle", "lock_held",
                 "cross join tenure.lease as l on", "left join tenure.lease as l on"),
         ),
+        unseen=BEHIND + "the token; see settle-by-id and retry-by-id for both",
     ),
-    Patch(
+    Bug(
         "token-guard", "a success looks at the id alone",
         f"{MARKED}::test_a_settlement_with_an_old_token_is_stale_even_on_a_live_lease",
         (
             sql(POSTGRES, "settle", "succeed", " and j.token = b.token", ""),
             sql(SQLITE, "settle", "succeed", " and j.token = b.token", ""),
         ),
+        unseen=BEHIND + "the lease; see settle-by-id and retry-by-id for both",
     ),
-    Patch(
+    Bug(
         "token-guard", "a retry looks at the id alone",
         f"{MARKED}::test_a_settlement_with_an_old_token_is_stale_even_on_a_live_lease",
         (
@@ -145,21 +82,23 @@ PATCHES = (
             sql(SQLITE, "settle", "lock_held", "select j.id, j.token,",
                 "select j.id, b.value ->> 'token',"),
         ),
+        unseen=BEHIND + "the lease; see settle-by-id and retry-by-id for both",
     ),
-    Patch(
+    Bug(
         "read-back", "nobody looks whether it had landed",
         f"{MARKED}::test_a_settlement_repeated_after_an_unanswered_commit_has_landed",
         (python("store/settle", "if len(landed) < len(batch) and read_back:", "if False:"),),
     ),
-    Patch(
+    Bug(
         "read-back-own", "anybody's settlement counts as one's own",
         f"{MARKED}::test_a_settlement_that_somebody_else_made_is_not_taken_for_ones_own",
         (
             sql(POSTGRES, "settle", "landed", " and h.worker = :worker", ""),
             sql(SQLITE, "settle", "landed", " and h.worker = :worker", ""),
         ),
+        unseen=BEHIND + "a token belongs to one worker",
     ),
-    Patch(
+    Bug(
         "read-back-own", "what a sweep ended counts as settled by the lost worker",
         f"{MARKED}::test_a_settlement_that_somebody_else_made_is_not_taken_for_ones_own",
         (
@@ -167,47 +106,52 @@ PATCHES = (
             sql(SQLITE, "settle", "landed", "e.kind = 'crashed'", "e.kind = 'nothing'"),
         ),
     ),
-    Patch(
+    Bug(
         "read-back-not-in-callers", "a repeat in the caller's transaction has landed",
         f"{MARKED}::test_a_users_transaction_that_is_run_again_is_undone",
         (python("store/settle", ", read_back=False)", ", read_back=True)"),),
+        unseen=UNUSED + "run a transaction of its own again",
     ),
-    Patch(
+    Bug(
         "lease-kept-while-live", "the worker is believed that its lease is used up",
         f"{MARKED}::test_a_lease_is_kept_while_one_of_its_jobs_is_live",
         (
             sql(POSTGRES, "settle", "drop_leases", "and not exists (", "or false and exists ("),
             sql(SQLITE, "settle", "drop_leases", "and not exists (", "or false and exists ("),
         ),
+        unseen=BEHIND + "the worker counts what is left; see partial-flush for both",
     ),
-    Patch(
+    Bug(
         "sweep-keeps-lease", "the sweep deletes the lease whatever is left on it",
         f"{RACES}::test_a_sweep_leaves_a_job_that_is_being_settled_on_its_lease",
         (python("store/sweep", "    if left:\n", "    if False:\n"),),
         (POSTGRES,),
+        unseen=IN_ORDER,
     ),
-    Patch(
+    Bug(
         "charge-started", "every job of a lost block is charged",
         f"{MARKED}::test_an_innocent_job_of_a_block_never_fails_without_having_run",
         (python("store/sweep", "charged = id in reported or", "charged = True or"),),
     ),
-    Patch(
+    Bug(
         "charge-started", "reports of started jobs are ignored",
         f"{MARKED}::test_an_innocent_job_of_a_block_never_fails_without_having_run",
         (python("store/sweep", "charged = id in reported or", "charged = False or"),),
     ),
-    Patch(
+    Bug(
         "charge-started", "a job alone on its lease is not charged",
         f"{MARKED}::test_a_job_alone_on_its_lease_is_charged_without_a_report",
         (python("store/sweep", "(len(pairs) == 1 and started is None)", "False"),),
+        unseen=BEHIND + "a heartbeat reports whoever has run for a while",
     ),
-    Patch(
+    Bug(
         "charge-block", "the last one left on a lease counts as alone",
         f"{RACES}::test_a_job_left_on_a_swept_lease_is_not_charged_for_being_the_last",
         (python("store/sweep", "len(pairs) == 1 and started is None", "len(pairs) == 1"),),
         (POSTGRES,),
+        unseen=IN_ORDER,
     ),
-    Patch(
+    Bug(
         "suspects-alone", "suspects share a lease with the others",
         f"{MARKED}::test_a_job_with_a_crash_on_record_is_tried_alone",
         (
@@ -216,22 +160,24 @@ PATCHES = (
                    "trusted = [row for row in rows if"),
             python("store/sqlite_tx", "[[row] for row in rows if row[10] and not row[16]]", "[]"),
         ),
+        unseen=UNUSED + "kill its worker on purpose",
     ),
-    Patch(
+    Bug(
         "cancel-later-statement", "cancel does not lock the job before it looks for the ticket",
         f"{RACES}::test_cancel_waits_for_a_promotion_in_flight_and_finds_the_new_ticket",
         (sql(POSTGRES, "operate", "lock_job", "for update", ""),),
         (POSTGRES,),
     ),
-    Patch(
+    Bug(
         "cancel-token", "cancel takes any ticket of the job",
         f"{MARKED}::test_cancel_takes_no_void_ticket_for_the_jobs_own",
         tuple(
             sql(dialect, "operate", f"take_{table}_ticket", " and token = :token", "")
             for dialect in BOTH for table in ("due", "ready")
         ),
+        unseen=IN_ORDER + "; there are no void tickets to take",
     ),
-    Patch(
+    Bug(
         "flagged-retry", "a retry ignores the request to cancel",
         f"{MARKED}::test_a_job_asked_to_cancel_is_not_retried",
         (
@@ -240,7 +186,7 @@ PATCHES = (
                    f"if False:\n{DEEP}return Move(State.CANCELLED, charged=True"),
         ),
     ),
-    Patch(
+    Bug(
         "flagged-release", "a snooze or release ignores the request to cancel",
         f"{MARKED}::test_a_job_asked_to_cancel_is_not_put_back",
         (
@@ -249,7 +195,7 @@ PATCHES = (
                    f"if False:\n{DEEP}return Move(State.CANCELLED, reason"),
         ),
     ),
-    Patch(
+    Bug(
         "flagged-sweep", "a sweep ignores the request to cancel",
         f"{MARKED}::test_a_job_asked_to_cancel_is_not_requeued_by_a_sweep",
         (
@@ -258,12 +204,13 @@ PATCHES = (
                    "if False:\n        return Move(State.CANCELLED, charged=charged"),
         ),
     ),
-    Patch(
+    Bug(
         "flagged-free", "the end of a parent ignores the request to cancel its child",
         f"{MARKED}::test_a_child_asked_to_cancel_is_not_freed",
         (python("lifecycle", "if cancel_requested:\n", "if False:\n"),),
+        unseen=IN_ORDER + "; a waiting job is cancelled at once",
     ),
-    Patch(
+    Bug(
         "replay-token", "replay keeps the token",
         f"{MARKED}::test_replay_is_a_new_attempt_with_a_new_token",
         (
@@ -272,7 +219,7 @@ PATCHES = (
             sql(SQLITE, "operate", "replay", "h.token + 1", "h.token"),
         ),
     ),
-    Patch(
+    Bug(
         "replay-attempts", "replay keeps the attempts",
         f"{MARKED}::test_replay_is_a_new_attempt_with_a_new_token",
         (
@@ -280,18 +227,18 @@ PATCHES = (
             sql(SQLITE, "operate", "replay", " 0, h.max_attempts", " h.attempts, h.max_attempts"),
         ),
     ),
-    Patch(
+    Bug(
         "replay-key", "replay does not take the key",
         f"{MARKED}::test_replay_takes_the_unique_key_again_or_is_refused",
         (python("store/operate", "    await retake_key(tx, row)\n", ""),),
     ),
-    Patch(
+    Bug(
         "enqueue-repeat", "the repeat does not look into history",
         f"{MARKED}::test_an_enqueue_repeated_after_an_unanswered_commit_adds_no_second_job",
         (python("store/enqueue", "if tx.repeat and not tx.collided and", "if False and"),),
         (POSTGRES,),
     ),
-    Patch(
+    Bug(
         "enqueue-compare", "whatever has the id is taken for our own",
         f"{MARKED}::test_a_repeated_enqueue_takes_no_strangers_row_for_its_own",
         (
@@ -300,26 +247,28 @@ PATCHES = (
                    "if False and fingerprint(task, args.encode()) !="),
         ),
         (POSTGRES,),
+        unseen=UNUSED + "draw an id that another has drawn",
     ),
-    Patch(
+    Bug(
         "keys-not-null", "a unique index over nullable columns",
         f"{MARKED}::test_no_part_of_a_unique_key_can_be_null",
         (
-            Edit(f"{STORE}/sql/postgres/migrations/0001.sql",
+            Edit(f"{SQL}/postgres/migrations/0001.sql",
                  '    tenant text collate "C" not null,\n    scope text collate "C" not null,\n'
                  '    key text collate "C" not null,\n',
                  "    tenant text,\n    scope text,\n    key text,\n"),
-            Edit(f"{STORE}/sql/postgres/migrations/0001.sql",
+            Edit(f"{SQL}/postgres/migrations/0001.sql",
                  "primary key (tenant, scope, key)", "unique (tenant, scope, key)"),
-            Edit(f"{STORE}/sql/sqlite/migrations/0001.sql",
+            Edit(f"{SQL}/sqlite/migrations/0001.sql",
                  "    tenant text not null,\n    scope text not null,\n    key text not null,\n",
                  "    tenant text,\n    scope text,\n    key text,\n"),
-            Edit(f"{STORE}/sql/sqlite/migrations/0001.sql",
+            Edit(f"{SQL}/sqlite/migrations/0001.sql",
                  "primary key (tenant, scope, key)\n) strict, without rowid",
                  "unique (tenant, scope, key)\n) strict"),
         ),
+        unseen=UNUSED + "give a key without a tenant",
     ),
-    Patch(
+    Bug(
         "key-mine", "a key is given back whoever holds it",
         f"{MARKED}::test_a_job_gives_back_no_key_that_another_holds",
         (
@@ -328,46 +277,49 @@ PATCHES = (
                 "(tenant, scope, key)"),
             sql(SQLITE, "settle", "release_keys", "h.unique_key, h.id", "h.unique_key"),
         ),
+        unseen=BEHIND + "a job that gives its key back still has it",
     ),
-    Patch(
+    Bug(
         "lock-by-id", "successes lock in the order of the batch",
         f"{RACES}::test_settlements_lock_jobs_in_the_order_of_their_ids[succeed]",
         (sql(POSTGRES, "settle", "succeed", "    order by b.id\n", ""), AS_IT_CAME),
         (POSTGRES,),
     ),
-    Patch(
+    Bug(
         "lock-by-id", "retries lock in the order of the batch",
         f"{RACES}::test_settlements_lock_jobs_in_the_order_of_their_ids[retry]",
         (sql(POSTGRES, "settle", "lock_held", "\n      order by r.id) as b", ") as b"), AS_IT_CAME),
         (POSTGRES,),
     ),
-    Patch(
+    Bug(
         "decide-after-locks", "children are not locked before the decision",
         f"{RACES}::test_the_last_two_parents_that_finish_together_free_their_child_once",
         (sql(POSTGRES, "settle", "lock_freed", "\nfor update", ""),),
         (POSTGRES,),
     ),
-    Patch(
+    Bug(
         "retry-deadlocks", "a deadlock is an error like others",
         f"{RACES}::test_a_write_that_met_a_deadlock_lands[progress]",
         (python("store/postgres", "    psycopg.errors.DeadlockDetected,\n", ""),),
         (POSTGRES,),
     ),
-    Patch(
+    Bug(
         "pause-sees-claims", "pause does not wait for claims in flight",
         f"{RACES}::test_pause_returns_only_when_no_claim_from_before_is_open",
         (python("store/operate", "while older:", "while False:"),),
         (POSTGRES,),
+        unseen=UNUSED + "pause a queue",
     ),
-    Patch(
+    Bug(
         "one-ticket", "any ticket with the job's token is valid",
         "tests/statements/test_defects.py::test_a_second_ticket_is_not_a_second_attempt",
         (
             sql(POSTGRES, "claim", "take_tickets", " and job.place = t.place", ""),
             sql(SQLITE, "claim", "take_tickets", " and j.place = t.place", ""),
         ),
+        unseen=BEHIND + "no job has two tickets",
     ),
-    Patch(
+    Bug(
         "late-heartbeat", "a heartbeat revives an expired lease",
         f"{MARKED}::test_a_heartbeat_after_the_deadline_revives_nothing",
         (
@@ -375,14 +327,15 @@ PATCHES = (
                 "and expires_at > coalesce(:now::timestamptz, clock_timestamp())", ""),
             sql(SQLITE, "sweep", "extend", " and lease.expires_tick > :tick", ""),
         ),
+        unseen=BEHIND + "a worker gives up by its own clock before it asks",
     ),
-    Patch(
+    Bug(
         "skip-locked", "claim waits for locked tickets",
         f"{MARKED}::test_a_claim_waits_for_nobody",
         (sql(POSTGRES, "claim", "take_tickets", "update skip locked) as r", "update) as r"),),
         (POSTGRES,),
     ),
-    Patch(
+    Bug(
         "one-comparison", "the crash path allows one attempt more",
         "tests/statements/test_retry_limits.py::test_the_last_attempt_is_the_same_one_on_both_paths",
         (
@@ -390,7 +343,7 @@ PATCHES = (
                    "if charged and job.attempts >= job.max_attempts - 0:"),
         ),
     ),
-    Patch(
+    Bug(
         "token-grows", "a job keeps its token when it is put in line",
         f"{MARKED}::test_every_time_a_job_is_put_in_line_its_token_grows",
         (
@@ -398,104 +351,12 @@ PATCHES = (
             sql(SQLITE, "settle", "put_in_line", "set token = token + 1,", "set token = token,"),
         ),
     ),
-    Patch(
+    Bug(
         "begin-immediate", "a writing transaction begins without the lock",
         "tests/statements/test_transactions.py"
         "::test_a_transaction_that_reads_before_it_writes_waits_for_the_lock_first",
         (python("store/sqlite", '"begin immediate"', '"begin"'),),
         (SQLITE,),
+        unseen=IN_ORDER,
     ),
 )  # fmt: skip
-
-
-def copy_tree(to: Path) -> None:
-    """Copy what the tests need."""
-    ignored = shutil.ignore_patterns("__pycache__", ".*")
-    for name in ("src", "tests"):
-        shutil.copytree(ROOT / name, to / name, ignore=ignored)
-    shutil.copy(ROOT / "pyproject.toml", to)
-
-
-def run_tests(tree: Path, tests: Sequence[str]) -> tuple[int, str]:
-    """Run tests of a copied tree against its own code."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-rfE", "-n", "0", "-k", "not async",
-         "-p", "no:cacheprovider", "--timeout", "60", *tests],
-        cwd=tree, env=os.environ | {"PYTHONPATH": str(tree / "src"), "COLUMNS": "400"},
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        timeout=LIMIT_SECONDS,
-    )  # fmt: skip
-    return done.returncode, done.stdout
-
-
-def failures(output: str) -> Iterator[tuple[str, str, str]]:
-    """The failed tests in a closing summary: (database, test, message)."""
-    for test, message in re.findall(r"^FAILED \S+::(\S+)(?: - (.*))?$", output, re.MULTILINE):
-        names = re.findall(r"\[(.*)\]", test)
-        is_sqlite = bool(names) and ("sqlite" in names[0] or "apsw" in names[0])
-        yield SQLITE if is_sqlite else POSTGRES, test, message
-
-
-def take_out(patch: Patch) -> tuple[bool, str]:
-    """Take one rule out of a copy of the tree. True if its test noticed."""
-    with tempfile.TemporaryDirectory(prefix="tenure-rules-") as folder:
-        tree = Path(folder)
-        copy_tree(tree)
-        try:
-            for edit in patch.edits:
-                edit.apply(tree)
-        except DoesNotApply as error:
-            return False, f"THE PATCH NO LONGER APPLIES: {error}"
-        _, output = run_tests(tree, [patch.test])
-    failed = list(failures(output))
-    missing = set(patch.noticed_on) - {database for database, _, _ in failed}
-    if missing:
-        return False, f"NOT NOTICED on {', '.join(sorted(missing))}\n{output[-2000:]}"
-    if BROKEN.search(output) or re.search(r"^ERROR ", output, re.MULTILINE):
-        return False, f"THE PATCH BREAKS THE CODE\n{output[-2000:]}"
-    seen = {database: message for database, _, message in reversed(failed)}
-    return True, "\n".join(f"      {database}: {seen[database]:.140}" for database in sorted(seen))
-
-
-def without_patches(tests: Sequence[str]) -> bool:
-    """Do the tests pass on the code as it is?"""
-    with tempfile.TemporaryDirectory(prefix="tenure-rules-") as folder:
-        copy_tree(Path(folder))
-        status, output = run_tests(Path(folder), tests)
-    if status != 0:
-        print(output)
-        print("The tests fail without any patch; nothing can be concluded.")
-    return status == 0
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("rules", nargs="*", help="names of rules; all if none is given")
-    parser.add_argument("--list", action="store_true", help="show the rules and end")
-    parser.add_argument("--jobs", type=int, default=2, help="how many copies to test at a time")
-    options = parser.parse_args(arguments)
-    unknown = set(options.rules) - {patch.rule for patch in PATCHES}
-    if unknown:
-        parser.error(f"there is no rule {', '.join(sorted(unknown))}")
-    chosen = [patch for patch in PATCHES if not options.rules or patch.rule in options.rules]
-    if options.list:
-        for patch in chosen:
-            print(f"{patch.rule:<26} {patch.how}")
-        return 0
-    started = time.monotonic()
-    if not without_patches(sorted({patch.test for patch in chosen})):
-        return 1
-    missed = 0
-    with ThreadPoolExecutor(options.jobs) as pool:
-        for patch, (noticed, report) in zip(chosen, pool.map(take_out, chosen), strict=True):
-            print(
-                f"{'ok  ' if noticed else 'FAIL'} {patch.rule}: {patch.how}\n{report}", flush=True
-            )
-            missed += not noticed
-    seconds = time.monotonic() - started
-    print(f"{len(chosen) - missed} of {len(chosen)} rules noticed, {seconds:.0f} s")
-    return 1 if missed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
