@@ -8,7 +8,7 @@ STEPS ?= $(or $(TENURE_STEPS),2000)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format quick test wire explore simulate chaos kills soak bugs bench docs clean
+.PHONY: help setup demo check format quick test wire points explore simulate chaos kills soak bugs bench docs clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ test: $(READY) ## every test, part by part, with the time of each part (ARGS="un
 wire: $(READY) ## cut the wire at every message, run the contract through PgBouncer, lose a primary: 10 minutes
 	@$(PY) -m pytest -n 2 --whole tests/wire $(ARGS)
 	@$(PY) -m pytest -n 2 --whole --pooler tests/contract $(ARGS)
+
+points: $(READY) ## die before each statement of each operation, on both stores, and print the table: 2 minutes
+	@$(PY) -m tests.points $(ARGS)
 
 explore: $(READY) ## walk the state machine at random for long (TENURE_STEPS=100000 make explore)
 	@$(PY) -m tests.model.explore --steps $(STEPS)

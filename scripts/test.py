@@ -58,6 +58,7 @@ NAMED = (
     Part("faults", ("tests/faults",)),
     Part("wire", ("tests/wire",), WAITING),
     Part("pooler", ("tests/contract",), ("-n", "2", "--pooler")),
+    Part("points", ("tests/points",)),
     Part("plans", ("tests/plans",)),
     Part("guard", ("tests/guard",)),
     Part("docs", ("tests/docs",)),

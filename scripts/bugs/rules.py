@@ -17,6 +17,7 @@ from scripts.bugs.bug import (
     python,
     sql,
 )
+from scripts.bugs.flow_rules import FLOWS
 
 MARKED = "tests/statements/test_marked_rules.py"
 RACES = "tests/statements/test_races.py"
@@ -24,7 +25,7 @@ DEEP = " " * 16  # the indentation inside a case
 
 AS_IT_CAME = python("store/settle", "in sorted(settlements, key=_by_id):", "in settlements:")
 
-RULES = (
+JOBS = (
     Bug(
         "void-tickets", "claim gives up after its first round",
         f"{MARKED}::test_a_claim_that_took_only_void_tickets_goes_on_at_once",
@@ -360,3 +361,5 @@ RULES = (
         unseen=IN_ORDER,
     ),
 )  # fmt: skip
+
+RULES = (*JOBS, *FLOWS)

@@ -256,20 +256,6 @@ STORE = (
         unseen=BEHIND + "who waits for a stranger stays with its own tenant",
     ),
     Bug(
-        "children-at-once", "a child is put in line when its first parent has ended",
-        f"{CONTRACT}/test_parents.py::test_a_child_waits_until_its_last_parent_has_succeeded",
-        (
-            sql(SQLITE, "settle", "freed_children",
-                "\n       or not exists (select 1 from tenure.parent p indexed by"
-                " tenure.parent_unfinished\n"
-                "                      where p.job_id = j.id and p.parent_state is null))",
-                " or true)"),
-            python("lifecycle", "not (ends.unfinished or ends.any_unsuccessful)",
-                   "not ends.any_unsuccessful"),
-        ),
-        (SQLITE,),
-    ),
-    Bug(
         "children-forgotten", "the end of a parent frees nobody",
         f"{CONTRACT}/test_parents.py::test_a_fan_frees_all_of_its_children",
         (python("store/settle", "    return sorted(id for id in children if id > 0)",
@@ -280,12 +266,6 @@ STORE = (
         f"{CONTRACT}/test_parents.py::test_a_child_whose_parent_did_not_succeed_is_skipped",
         (python("lifecycle", "not (ends.unfinished or ends.any_unsuccessful)",
                 "not ends.unfinished"),),
-    ),
-    Bug(
-        "skip-one-generation", "who waits for one that was skipped waits for ever",
-        f"{CONTRACT}/test_parents.py::test_a_skip_goes_down_the_whole_line",
-        (python("store/settle", "    while ids:\n        _, ids = await finish(",
-                "    if ids:\n        _, ids = await finish("),),
     ),
     Bug(
         "tick-twice", "a tick that was written before is fired again",

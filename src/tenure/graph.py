@@ -211,12 +211,12 @@ def in_order(names: Sequence[str], parents: Sequence[Sequence[int]]) -> list[int
 
 def _circle(names: Sequence[str], parents: Sequence[Sequence[int]], stuck: set[int]) -> str:
     """Walk up through nodes that wait for each other until one comes again."""
-    seen: list[int] = []
+    seen: dict[int, int] = {}
     here = min(stuck)
     while here not in seen:
-        seen.append(here)
+        seen[here] = len(seen)
         here = next(parent for parent in parents[here] if parent in stuck)
-    around = [names[n] for n in reversed(seen[seen.index(here) :])]
+    around = [names[n] for n in reversed([*seen][seen[here] :])]
     if len(around) == 1:
         return f"node {around[0]} waits for itself; leave it out of its own after="
     shown = around[:MAX_SHOWN] + ["..."] * (len(around) > MAX_SHOWN)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+
+import pytest
 
 from tenure.job import State
 from tenure.lifecycle import retry, snooze
@@ -126,3 +128,21 @@ def test_a_snoozed_job_comes_back_when_it_is_due(store: Store, clock: Clock) -> 
     assert snoozed.due_at == clock.now + timedelta(seconds=0.5)
     store.promote(now=clock.advance(0.5))
     assert ids_of(take(store, clock.now)) == [id]
+
+
+@pytest.mark.parametrize(
+    "due", [datetime(2038, 1, 19, 3, 14, 8, tzinfo=UTC), datetime(2017, 1, 1, tzinfo=UTC)]
+)
+def test_a_job_is_due_at_the_far_side_of_a_leap(store: Store, due: datetime) -> None:  # F13
+    """Of 32 bits, and of a second that no clock of a database has."""
+    before = due - timedelta(seconds=2)
+    id = add(store, before, due_at=due)
+    after = add(store, before, delay_seconds=2.0**31)
+    store.promote(now=due - timedelta(seconds=1))
+    assert take(store, due - timedelta(seconds=1)) == []
+    store.promote(now=due)
+    assert ids_of(take(store, due)) == [id]
+    assert store.get(after).due_at == before + timedelta(seconds=2**31)
+    later = before + timedelta(seconds=2**31)
+    store.promote(now=later)
+    assert after in ids_of(take(store, later))

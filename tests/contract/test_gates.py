@@ -291,6 +291,21 @@ def test_tokens_come_back_by_time_and_not_by_the_ends_of_jobs(store: Store, cloc
     assert take(store, clock.now) == []
 
 
+def test_a_bulk_replay_is_paced_by_the_gate_and_holds_up_nobody(  # G12
+    store: Store, clock: Clock
+) -> None:
+    failed = add_many(store, clock.now, 30, gate="rate", max_attempts=1)
+    store.set_gate("rate", rate=None, now=clock.now)
+    settle(store, clock.now, *(fail(claimed, ERROR) for claimed in take(store, clock.now)))
+    store.reset_gate("rate", now=clock.now)
+    assert all(store.replay(id, now=clock.now) for id in failed)
+    other = add(store, clock.now)
+    first = take(store, clock.now)
+    assert ids_of(first) == [*failed[:2], other]
+    assert take(store, clock.now) == []
+    assert ids_of(take(store, clock.advance(1.0))) == failed[2:4]
+
+
 def test_new_jobs_do_not_get_past_a_rate(store: Store, plain: Plain, clock: Clock) -> None:
     """Nor do they leave turns behind, except one that waits for a token."""
     for _ in range(5):

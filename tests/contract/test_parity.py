@@ -22,7 +22,7 @@ ONLY = {
                "moved_jobs", "drop_live", "line_signs", "set_gate_of", "due_turns",
                "live_at_gate", "live_in_line", "passed_gate", "shares", "look_at_bucket",
                "head_of_line", "drop_gated", "hold_at_gates", "featured_in_batch",
-               "features_of_batch"},
+               "features_of_batch", "free", "free_tickets"},
 }  # fmt: skip
 
 # Ways from a store to something else. An async store has no use for `in_threads`.

@@ -108,6 +108,50 @@ def test_the_story_of_the_job_names_schedule_and_tick(store: Store, clock: Clock
     assert enqueued.detail == "by schedule nightly, for the tick at 2026-03-01 12:01:00 UTC"
 
 
+# --- changes of the clock ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cron", "zone", "since", "expected"),
+    [
+        # F1: the hour from two to three is left out on the 29th of March; once, at its end
+        ("30 2 * * *", "Europe/Berlin", "2026-03-28T00:00",
+         ["2026-03-28T01:30", "2026-03-29T01:00", "2026-03-30T00:30"]),
+        # F2: the hour from two to three comes twice on the 25th of October; daily once
+        ("30 2 * * *", "Europe/Berlin", "2026-10-24T00:00",
+         ["2026-10-24T00:30", "2026-10-25T00:30", "2026-10-26T01:30"]),
+        # F2: and hourly at both real hours
+        ("30 * * * *", "Europe/Berlin", "2026-10-24T23:00",
+         ["2026-10-24T23:30", "2026-10-25T00:30", "2026-10-25T01:30", "2026-10-25T02:30"]),
+        # F3: half an hour is left out on the 4th of October
+        ("15 2 * * *", "Australia/Lord_Howe", "2026-10-02T12:00",
+         ["2026-10-02T15:45", "2026-10-03T15:30", "2026-10-04T15:15"]),
+        # F3: there was no 30th of December 2011
+        ("0 0 * * *", "Pacific/Apia", "2011-12-28T12:00",
+         ["2011-12-29T10:00", "2011-12-30T10:00", "2011-12-31T10:00"]),
+    ],
+)  # fmt: skip
+def test_each_tick_has_one_job_when_clocks_change(
+    store: Store, cron: str, zone: str, since: str, expected: list[str]
+) -> None:
+    """Looked at every quarter of an hour, as a worker would, by the clock of the world."""
+    now, last = at(since), at(expected[-1])
+    store.add_schedule(new(timing=Timing(cron=cron, tz=zone)), now=now)
+    while now <= last:
+        store.fire(now=now)
+        now += timedelta(minutes=15)
+    assert ticks(store) == [at(text) for text in expected]
+
+
+def test_a_schedule_ticks_after_the_end_of_32_bits(store: Store) -> None:  # F13
+    now = at("2038-01-19T03:13:30")
+    store.add_schedule(new(), now=now)
+    for _ in range(3):
+        now += timedelta(minutes=1)
+        store.fire(now=now)
+    assert ticks(store) == [at(f"2038-01-19T03:{minute}") for minute in (14, 15, 16)]
+
+
 # --- missed ticks --------------------------------------------------------------------------------
 
 

@@ -1,7 +1,8 @@
-"""The training of `examples/training.py`, killed at random: its model is that of a quiet hour."""
+"""The pipeline of `examples/training.py`, killed at random: its model is that of a quiet hour."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -9,37 +10,47 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from pathlib import Path
 
 import pytest
 
 from examples import training
-from examples.training import Model
+from examples.training import Data, Model
 from tenure.codec import decode
+from tenure.graph import Outcome
 from tenure.job import State
 from tenure.store import Store, open_store
 from tests.crash.cast import until
+from tests.support.audit import audit
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-EPOCHS, KILLS = 30, 3
+EPOCHS = 30
+NODES = ["prepare", "train", "evaluate", "publish"]
+KILLS_OF_THE_TRAINING = 2
+"""After the first one, which comes as it begins."""
 KILL_WITHIN_SECONDS = 0.15
+PATIENCE_SECONDS = 120.0
 Run = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A fresh database."""
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A fresh database, audited after the test."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'jobs.db'}"
-    return str(request.getfixturevalue("pg_migrated_url"))
+        address = f"sqlite:///{tmp_path / 'jobs.db'}"
+    else:
+        address = str(request.getfixturevalue("pg_migrated_url"))
+    yield address
+    audit(address)
 
 
 @pytest.fixture
 def run(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """Starts the example with these words. Whatever still runs ends with the test."""
-    monkeypatch.setenv("TRAINING_FOLDER", str(tmp_path / "checkpoints"))
+    monkeypatch.setenv("TRAINING_FOLDER", str(tmp_path / "training"))
     started: list[subprocess.Popen[str]] = []
 
     def start(*words: str) -> subprocess.Popen[str]:
@@ -56,46 +67,118 @@ def run(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[R
         process.communicate()
 
 
-def undisturbed(seed: int) -> training.Weights:
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    until(condition, what, PATIENCE_SECONDS)
+
+
+def kill_at_random(store: Store, nodes: dict[str, int], run: Run, chance: random.Random) -> int:
+    """Somewhere in each job, and some more times in the long one. Answers how often."""
+    kills = 0
+
+    def kill_once(begun: Callable[[], object], what: str) -> None:
+        nonlocal kills
+        worker = run("work")
+        wait_for(begun, what)
+        time.sleep(chance.uniform(0, KILL_WITHIN_SECONDS))
+        worker.send_signal(signal.SIGKILL)
+        worker.wait()
+        kills += 1
+
+    for name, id in nodes.items():
+        token = _token(store, id)
+        kill_once(lambda: _has_begun(store, id, token), f"{name} has begun")  # noqa: B023
+        if name == "train":
+            for _ in range(KILLS_OF_THE_TRAINING):
+                before = len(store.steps(id))
+                kill_once(lambda: len(store.steps(id)) > before, "one more epoch")  # noqa: B023
+    return kills
+
+
+def _token(store: Store, id: int) -> int:
+    return store.get(id).token
+
+
+def _has_begun(store: Store, id: int, token: int) -> bool:
+    """It is at an attempt that nobody has seen, or has ended."""
+    job = store.get(id)
+    return job.state.final or (job.state is State.RUNNING and job.token >= token)
+
+
+def undisturbed(points: list[training.Point]) -> training.Weights:
     """What a training without a crash would have brought."""
     weights = (0.0, 0.0)
     for epoch in range(EPOCHS):
-        for batch in range(training.ROWS // training.BATCH):
-            weights, _ = training.descend(weights, training.rows(seed, epoch, batch))
+        shuffled = list(points)
+        random.Random(epoch).shuffle(shuffled)
+        for start in range(0, training.ROWS, training.BATCH):
+            weights, _ = training.descend(weights, shuffled[start : start + training.BATCH])
     return weights
 
 
-def kill_once_it_has_come_further(store: Store, id: int, worker: subprocess.Popen[str]) -> None:
-    """At a random moment of an epoch."""
-    before = len(store.steps(id))
-    until(lambda: len(store.steps(id)) > before, "one more epoch")
-    time.sleep(random.uniform(0, KILL_WITHIN_SECONDS))
-    worker.send_signal(signal.SIGKILL)
-    worker.wait()
+def diary(of: str) -> list[tuple[int, str]]:
+    """(token, what) of each time that something of this kind was begun, in order."""
+    lines = (training.folder() / "diary").read_text().splitlines()
+    pairs = [line.split(" ", 1) for line in lines]
+    return [(int(token), what) for token, what in pairs if what.startswith(of)]
 
 
-def test_a_training_that_is_killed_at_random_goes_on_from_its_checkpoint(
-    url: str, run: Run, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("seed", [1])
+def test_a_pipeline_that_is_killed_at_random_goes_on_and_publishes_once(
+    url: str, run: Run, seed: int
 ) -> None:
-    told, _ = run("start", str(EPOCHS)).communicate(timeout=60)
-    id = int(told.split()[1])
+    told = [run("start", "line", str(EPOCHS)).communicate(timeout=60)[0] for _ in range(2)]
+    flow = int(told[0].split()[1])
+    assert told == [f"workflow {flow}\n", f"workflow {flow} is at it already\n"]
     with open_store(url) as store:
-        for _ in range(KILLS):
-            kill_once_it_has_come_further(store, id, run("work"))
+        nodes = {name: store.node_named(flow, name) for name in NODES}
+        kills = kill_at_random(store, nodes, run, random.Random(seed))
+        early = [file.read_text() for file in training.folder("registry").glob("*.json")]
         last = run("work")
-        until(lambda: store.get(id).state.final, "the end of the training")
-        job, steps = store.get(id), store.steps(id)
-        story = [event.kind for event in store.timeline(id)]
+        wait_for(lambda: store.get_workflow(flow).outcome, "the end of the pipeline")
+        seen = store.get_workflow(flow)
+        ends = store.list_nodes(flow).nodes
+        jobs = {name: store.get(id) for name, id in nodes.items()}
+        steps = store.steps(nodes["train"])
+        stories = [event.kind for id in nodes.values() for event in store.timeline(id)]
     last.send_signal(signal.SIGTERM)
     assert last.wait(60) == 0
 
-    assert (job.state, job.attempts) == (State.SUCCEEDED, job.crashes + 1)
-    assert job.crashes >= KILLS
-    assert story.count("retried") == 0, "the GPU was asked twice at once, or a file was missing"
-    names = ["seed", "begin", *(f"epoch {n}" for n in range(EPOCHS))]
+    # each job once, after those before it
+    assert seen.outcome is Outcome.SUCCEEDED
+    assert {node.name: node.state for node in ends} == dict.fromkeys(NODES, State.SUCCEEDED)
+    for node in ends:
+        begun = jobs[node.name].claimed_at
+        assert all(
+            (end := job.finished_at) is not None and begun is not None and end <= begun
+            for job in jobs.values() if job.id in node.after
+        )  # fmt: skip
+    assert stories.count("succeeded") == len(NODES)
+    assert stories.count("retried") == 0, "the GPU was asked twice at once, or a file was missing"
+    crashes = sum(job.crashes for job in jobs.values())
+    assert crashes >= kills - len(NODES), "a kill that came after the end of its job"
+    assert jobs["train"].crashes >= KILLS_OF_THE_TRAINING
+
+    # no epoch that was recorded is trained again
+    names = ["begin", *(f"epoch {n}" for n in range(EPOCHS))]
     assert [step.name for step in steps] == names
-    assert len({step.token for step in steps}) >= KILLS, "every attempt has brought it further"
-    model = decode(job.result or "", Model)
-    monkeypatch.setattr(training, "BATCH_SECONDS", 0.0)
-    assert training.read(model.checkpoint) == undisturbed(model.seed)
-    assert model.checkpoint.loss < 0.1
+    assert len({step.token for step in steps}) >= KILLS_OF_THE_TRAINING
+    for token, lines in groupby(diary("epoch"), key=lambda line: line[0]):
+        epochs = [what for _, what in lines]
+        known = sum(step.token < token for step in steps) - 1  # all but "begin"
+        first = max(known, 0)
+        assert epochs == [f"epoch {n}" for n in range(first, first + len(epochs))]
+
+    # the model is the one that would have come out without any crash
+    data = decode(jobs["prepare"].result or "", Data)
+    model = decode(jobs["train"].result or "", Model)
+    assert training.read(model.checkpoint.file) == [undisturbed(training.read(data.training))]
+    loss = decode(jobs["evaluate"].result or "", float)
+    assert loss < training.GOOD_ENOUGH
+
+    # and the world has it once, from whoever came first
+    [released] = training.folder("registry").glob("*.json")
+    assert released.name == decode(jobs["publish"].result or "", str)
+    assert early in ([], [released.read_text()])
+    release = json.loads(released.read_text())
+    assert (release["checkpoint"]["file"], release["test_loss"]) == (model.checkpoint.file, loss)
+    assert release["token"] in {token for token, _ in diary("release")}

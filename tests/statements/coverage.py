@@ -29,6 +29,13 @@ DEFECTS = (
     *(f"C-{n}" for n in range(1, 19)),
 )
 
+FAILURES = (
+    *(f"F{n}" for n in (1, 2, 3, 4, 5, 6, 10, 11, 12, 13)),
+    *(f"G{n}" for n in (1, 2, 3, 5, 6, 7, 8, 10, 11, 12, 14, 15)),
+    *(f"H{n}" for n in (1, 2, 3, 4, 6, 7, 8, 9, 11, 12)),
+)
+"""What has happened to other queues with time, with keys and limits, and with workflows."""
+
 DEFECTS_ELSEWHERE: dict[str, str] = {}
 
 

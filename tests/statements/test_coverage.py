@@ -12,6 +12,7 @@ from scripts.bugs.rules import RULES as PATCHED
 from tests.statements.coverage import (
     DEFECTS,
     DEFECTS_ELSEWHERE,
+    FAILURES,
     NOT_BUILT,
     STATEMENTS,
     functions,
@@ -77,7 +78,14 @@ def test_the_docs_name_every_tied_test_in_the_row_of_its_property(kind: str) -> 
         assert f"`{test}`" in rows[str(name)], (name, test)
 
 
+@pytest.mark.parametrize("failure", FAILURES)
+def test_each_failure_of_others_has_its_test(failure: str) -> None:
+    row = re.search(rf"^\| {failure} \|.*$", PROPERTIES.read_text("utf-8"), re.MULTILINE)
+    assert row is not None
+    assert "`tests/" in row[0]
+
+
 def test_the_docs_have_a_row_for_everything_promised() -> None:
     text = PROPERTIES.read_text("utf-8")
-    for name in [*STATEMENTS, *RULES, *DEFECTS]:
+    for name in [*STATEMENTS, *RULES, *DEFECTS, *FAILURES]:
         assert re.search(rf"^\| `?{re.escape(str(name))}`? \|", text, re.MULTILINE), name

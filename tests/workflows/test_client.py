@@ -292,3 +292,36 @@ def test_a_large_result_is_read_by_reference(shop: Shop) -> None:  # H11
         run.wait(timeout_seconds=60)
     assert [run.result(size) for size in sizes] == [len(big)] * 20
     assert all(len(shop.app.get(node.id).args) < 100 for node in run.nodes())
+
+
+def test_a_result_that_is_too_large_fails_its_node_and_the_workflow_ends(  # H11
+    shop: Shop,
+) -> None:
+    @shop.app.task(max_attempts=1)
+    def make() -> str:
+        return "x" * 20_000_000
+
+    flow = shop.app.workflow("heavy")
+    made = flow.add(make.call())
+    for _ in range(1000):
+        flow.add(shop.total.call(), after=[made])
+    run = flow.enqueue()
+    with working(shop.app), pytest.raises(WorkflowFailed):
+        run.wait(timeout_seconds=60)
+    assert run.status().counts == {State.FAILED: 1, State.SKIPPED: 1000}
+    with pytest.raises(JobFailed, match="at most"):
+        run.result(made)
+
+
+@pytest.mark.slow
+def test_a_circle_of_a_hundred_thousand_nodes_is_refused(shop: Shop) -> None:  # H1
+    flow = shop.app.workflow("large")
+    call = shop.one.call(0)
+    last = flow.add(call)
+    for _ in range(99_998):
+        last = flow.add(call, after=[last])
+    flow.add(call, after=[last], before=["one"])
+    with pytest.raises(InvalidWorkflow, match="circle"):
+        flow.enqueue()
+    assert shop.app.workflows() == []
+    assert shop.app.count_live() == []

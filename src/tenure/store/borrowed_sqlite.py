@@ -91,6 +91,9 @@ class BorrowedTx(SQLiteTx):
             raise driver.translate(error, self._path) from error
         return rows
 
+    def _widen_cache(self) -> None:
+        """It is not ours."""
+
     async def _insert(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
         await self._each(statement, rows)
 

@@ -127,7 +127,7 @@ async def end_of(tx: Tx, flow: Row) -> int:
     final, end = flow[_FINALISER], -int(flow[0])
     if final is None:
         return end
-    return int(final) if await tx.fetch("lock_freed", ids=to_json([final])) else end
+    return int(final) if await tx.fetch("lock_waiting", id=final) else end
 
 
 @transaction(Mode.WRITE)

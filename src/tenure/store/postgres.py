@@ -46,7 +46,7 @@ from tenure.store.borrowing import Lent, unwrap
 from tenure.store.copying import can_copy, job_lines, line, ticket_lines
 from tenure.store.floors import Floors, LineFloors
 from tenure.store.notify import News, Notifier
-from tenure.store.rows import job_row, raw
+from tenure.store.rows import Freed, job_row, raw
 from tenure.store.session import (
     Collided,
     Done,
@@ -247,6 +247,9 @@ class PostgresTx(Tx):
 
     async def end_jobs(self, rows: str) -> Moved:
         return _moved(await self.fetch("finish", rows=rows))
+
+    async def free_jobs(self, freed: Sequence[Freed]) -> None:
+        await self.fetch("put_in_line", rows=to_json([job.ticket for job in freed]))
 
     async def write_rows(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
         [sql] = self._sql[statement]

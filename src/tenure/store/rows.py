@@ -108,6 +108,25 @@ class Ticket(msgspec.Struct, omit_defaults=True, gc=False):
     priority: int | None = None
 
 
+class Freed(msgspec.Struct, frozen=True, gc=False):
+    """A child that waits for its parents no more."""
+
+    id: int
+    token: int
+    queue: str
+    priority: int
+    suspect: bool
+    reason: str | None
+    due_at: object = None
+    elsewhere: bool = False
+    """It is held, delayed or at a gate."""
+
+    @property
+    def ticket(self) -> Ticket:
+        """What `put_in_line` takes."""
+        return Ticket(self.id, self.token, due_at=self.due_at, reason=self.reason)
+
+
 class Happening(msgspec.Struct, omit_defaults=True, gc=False):
     """One row of `add_events`."""
 

@@ -19,6 +19,7 @@ import msgspec
 from tenure.errors import TenantMismatch, ValueRefused
 from tenure.job import Json, NewJob, State, check_time
 from tenure.store.bell import Bell, Ring
+from tenure.store.rows import Freed
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -177,6 +178,10 @@ class Tx(ABC):
     @abstractmethod
     async def end_jobs(self, rows: str) -> Moved:
         """fail, skip, abort, cancel, sweep: the same for rows of `finish`."""
+
+    @abstractmethod
+    async def free_jobs(self, freed: Sequence[Freed]) -> None:
+        """free: put these in line, in this order. None of them stands elsewhere."""
 
     @abstractmethod
     async def write_rows(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:

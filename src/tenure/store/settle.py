@@ -25,7 +25,7 @@ from tenure.lifecycle import (
 )
 from tenure.store.ends import end_workflows, ending
 from tenure.store.gates import leave_gates, put_in_line
-from tenure.store.rows import Ending, Happening, Ticket, raw
+from tenure.store.rows import Ending, Freed, Happening, Ticket, raw
 from tenure.store.session import (
     Done,
     FlowNews,
@@ -47,7 +47,7 @@ _SETTLED = " ".join([*EVENT_OF.values(), "succeeded", "failed", "cancelled", "sk
 # Plain numbers: masking an int with an IntFlag costs a microsecond per job.
 _KEY, _NOTES, _CHILDREN = int(Feature.KEY), int(Feature.NOTES), int(Feature.CHILDREN)
 _TO_LET_GO = _KEY | _NOTES | _CHILDREN
-_WORKFLOW = int(Feature.WORKFLOW)
+_WORKFLOW, _GATE = int(Feature.WORKFLOW), int(Feature.GATE)
 _LOST = frozenset({State.FAILED, State.CANCELLED})
 
 
@@ -302,11 +302,21 @@ async def _free_or_end(tx: Tx, ids: list[int]) -> list[Ending]:
     if not await tx.fetch("lock_freed", ids=to_json(ids)):
         return []
     endings: list[Ending] = []
-    tickets: list[Ticket] = []
+    freed: list[Freed] = []
     events: list[Happening] = []
-    for id, token, due_at, flagged, features, rule, *ends in await tx.fetch(
-        "freed_children", ids=to_json(ids)
-    ):
+    for (
+        id,
+        token,
+        due_at,
+        flagged,
+        features,
+        rule,
+        *ends,
+        held,
+        queue,
+        priority,
+        crashes,
+    ) in await tx.fetch("freed_children", ids=to_json(ids)):
         when = When.ALL_SUCCEEDED if rule is None else When(rule)
         move = after_parents(Ends(*map(bool, ends)), when=when, cancel_requested=bool(flagged))
         if move is None:
@@ -315,11 +325,17 @@ async def _free_or_end(tx: Tx, ids: list[int]) -> list[Ending]:
             endings.append(Ending(id, token, move.to, reason=move.reason))
             continue
         due = tx.time(tx.when_or_none(due_at))
-        tickets.append(Ticket(id, token, due_at=due, reason=move.reason))
+        elsewhere = due is not None or bool(held) or bool(features & _GATE)
+        freed.append(
+            Freed(id, token, queue, priority, crashes > 0, move.reason, due, elsewhere=elsewhere)
+        )
         if not features & _WORKFLOW:  # that a node was freed is told by its parents' ends
             events.append(Happening(id, token, "freed"))
-    if tickets:
-        await put_in_line(tx, tickets)
+    if freed:
+        if any(job.elsewhere for job in freed):
+            await put_in_line(tx, [job.ticket for job in freed])
+        else:  # as nearly always
+            await tx.free_jobs(freed)
         await add_events(tx, events)
     return endings
 

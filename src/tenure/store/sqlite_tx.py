@@ -16,13 +16,17 @@ from tenure.job import Feature, Json, NewJob, Unique
 from tenure.store import sqlite_driver as driver
 from tenure.store.boot import EPOCH, MICROSECOND, Clock
 from tenure.store.gates_sqlite import look_at_gates
-from tenure.store.rows import PARENTS, features_of, is_plain
+from tenure.store.rows import PARENTS, Freed, features_of, is_plain
 from tenure.store.session import Done, Moved, Row, Tx, Wanted, given_time, to_json
 from tenure.store.sqlite_driver import Connection
 from tenure.store.statements import statements
 
 SCHEMA = "tenure"
 ROWS_AT_ONCE = 32
+MANY_CHILDREN = 32
+WIDE_CACHE = "pragma cache_size = -8000"
+"""For a connection that frees many children: they, their edges and their place in history are all
+over the tables. (With 2 MB, a random graph of 10,000 nodes took half as much CPU again.)"""
 
 DriverError = (apsw.Error, sqlite3.Error)
 
@@ -192,6 +196,19 @@ class SQLiteTx(Tx):
     async def end_jobs(self, rows: str) -> Moved:
         return await self._drop_live(await self.fetch("finish", rows=rows))
 
+    async def free_jobs(self, freed: Sequence[Freed]) -> None:
+        """Row by row with bound values: half the cost of `put_in_line`."""
+        if len(freed) >= MANY_CHILDREN:
+            self._widen_cache()
+        now: int = self._now["now"]
+        [(last,)] = await self.fetch("draw_places", count=len(freed))
+        placed = list(enumerate(freed, last - len(freed) + 1))
+        await self._each("free", [(now, place, j.reason, j.id, j.token) for place, j in placed])
+        await self._each(
+            "free_tickets",
+            [(j.queue, j.priority, place, j.id, j.token + 1, j.suspect) for place, j in placed],
+        )
+
     async def write_rows(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
         await self._each(statement, rows)
 
@@ -228,6 +245,9 @@ class SQLiteTx(Tx):
             self._connection.executemany(sql, rows)
         except DriverError as error:
             raise driver.translate(error, self._path) from error
+
+    def _widen_cache(self) -> None:
+        self._connection.execute(WIDE_CACHE)
 
     def time(self, at: datetime | None) -> int | None:
         return None if at is None else (at - EPOCH) // MICROSECOND

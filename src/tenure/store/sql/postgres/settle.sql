@@ -196,8 +196,9 @@ select j.id, j.token, j.due_at, j.cancel_requested, j.features, n.rule, j.unfini
        and exists (select from tenure.parent p
                    where p.job_id = j.id and p.parent_state = 'failed' offset 0),
        exists (select from tenure.parent p
-               where p.job_id = j.id and p.parent_state <> 'succeeded' offset 0)
-from (select id, token, due_at, cancel_requested, features,
+               where p.job_id = j.id and p.parent_state <> 'succeeded' offset 0),
+       j.held, j.queue, j.priority, j.crashes
+from (select id, token, due_at, cancel_requested, features, held, queue, priority, crashes,
              exists (select from tenure.parent p
                      where p.job_id = job.id and p.parent_state is null offset 0) as unfinished
       from tenure.job

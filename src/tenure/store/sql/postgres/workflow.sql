@@ -133,6 +133,10 @@ with recursive up as (
 )
 select low, high from up;
 
+-- name: lock_waiting
+-- enqueue, replay, cancel: the finaliser, if it still waits.
+select id from tenure.job where id = :id and parked = 'parents' for update;
+
 -- name: lock_jobs
 -- enqueue: locked in id order, wherever they stand. Whether they still wait is read afterwards.
 select j.id from tenure.job j

@@ -165,27 +165,41 @@ where parent.parent_id = b.value ->> 'id'
 returning job_id;
 
 -- name: lock_freed
-select j.id from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
-where j.parked = 'parents' order by j.id;
+-- The single writer needs no lock.
+select 1;
 
 -- name: freed_children
--- The three looks go along edges that did not succeed, or stop at the first one.
+-- Whether a parent is unfinished is looked up first, in a small index: most children wait on, and
+-- their jobs are not read. The other looks go along edges that did not succeed, or stop at the first.
 select j.id, j.token, j.due_at, j.cancel_requested, j.features, n.rule,
-       exists (select 1 from tenure.parent p indexed by tenure.parent_unfinished
-               where p.job_id = j.id and p.parent_state is null) as unfinished,
+       n.rule in ('any_succeeded', 'any_failed')
+       and exists (select 1 from tenure.parent p indexed by tenure.parent_unfinished
+                   where p.job_id = j.id and p.parent_state is null) as unfinished,
        n.rule = 'any_succeeded'
        and exists (select 1 from tenure.parent p where p.job_id = j.id and p.parent_state = 'succeeded'),
        n.rule = 'any_failed'
        and exists (select 1 from tenure.parent p indexed by tenure.parent_failed
                    where p.job_id = j.id and p.parent_state = 'failed'),
-       exists (select 1 from tenure.parent p where p.job_id = j.id and p.parent_state <> 'succeeded')
+       exists (select 1 from tenure.parent p where p.job_id = j.id and p.parent_state <> 'succeeded'),
+       j.held, j.queue, j.priority, j.crashes
 from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
      left join tenure.node as n on n.job_id = j.id and j.features & 256
-where j.parked = 'parents'
-  and (n.rule in ('any_succeeded', 'any_failed')
-       or not exists (select 1 from tenure.parent p indexed by tenure.parent_unfinished
-                      where p.job_id = j.id and p.parent_state is null))
+where (not exists (select 1 from tenure.parent p indexed by tenure.parent_unfinished
+                   where p.job_id = b.value and p.parent_state is null)
+       or exists (select 1 from tenure.node as r
+                  where r.job_id = b.value and r.rule in ('any_succeeded', 'any_failed')))
+  and j.parked = 'parents'
 order by j.id;
+
+-- name: free
+-- free: what waited for its parents stands in line, with a new token.
+update tenure.job
+set token = token + 1, queued_at = ?, due_at = null, place = ?, parked = null, reason = ?
+where id = ? and token = ?;
+
+-- name: free_tickets
+-- free: the tickets of these.
+insert into tenure.ready (queue, priority, place, job_id, token, suspect) values (?, ?, ?, ?, ?, ?);
 
 -- name: report_progress
 -- progress: only for jobs held in this transaction.

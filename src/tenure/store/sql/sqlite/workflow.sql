@@ -119,6 +119,9 @@ with recursive up (low, high) as (
 )
 select low, high from up;
 
+-- name: lock_waiting
+select id from tenure.job where id = :id and parked = 'parents';
+
 -- name: lock_jobs
 select j.id from json_each(:ids) as b cross join tenure.job as j on j.id = b.value order by j.id;
 

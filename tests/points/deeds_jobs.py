@@ -1,0 +1,455 @@
+"""enqueue, claim, extend, settle, sweep, promote, fire: the life of jobs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from typing import ClassVar
+
+from tenure import lifecycle
+from tenure.codec import encode
+from tenure.gate import Limits
+from tenure.job import Claimed, NewStep, State, Unique, Until
+from tenure.lifecycle import Settlement
+from tenure.schedule import Timing
+from tenure.store import NewSchedule
+from tests.points.deed import SUCCESSOR, VICTIM, Deed, Hand, all_of
+from tests.points.tripwire import Caller
+from tests.support.plain import Plain
+from tests.support.work import ERROR, add, add_many, job, settle
+
+BULK = 120  # goes by COPY
+
+
+class EnqueueOne(Deed):
+    """A job without a key and without parents is one statement that commits itself."""
+
+    name, call, about = "enqueue one", "enqueue", "insert_job"
+
+    def do(self, hand: Hand) -> None:
+        hand.store.enqueue([job()], now=hand.now)
+
+    def ends(self, *, landed: bool) -> Counter[str]:
+        return all_of(int(landed))
+
+
+class EnqueueBulk(Deed):
+    """All of them, or none."""
+
+    name, call, about = "enqueue a bulk", "enqueue", "draw_places"
+
+    def do(self, hand: Hand) -> None:
+        hand.store.enqueue([job()] * BULK, now=hand.now)
+
+    def ends(self, *, landed: bool) -> Counter[str]:
+        return all_of(BULK if landed else 0)
+
+
+class EnqueueUnique(Deed):
+    """Three jobs, two of them with keys. Whoever enqueues them again gets these or new ones."""
+
+    name, call, about = "enqueue with unique keys", "enqueue", "take_keys"
+    keyed = (job(unique=Unique(key="a")), job(unique=Unique(key="b", until=Until.STARTED)))
+
+    def do(self, hand: Hand) -> None:
+        hand.store.enqueue([job(delay_seconds=60), *self.keyed], now=hand.now)
+
+    def again(self, hand: Hand) -> None:
+        hand.store.enqueue(self.keyed, now=hand.now)
+
+    def ends(self, *, landed: bool) -> Counter[str]:
+        return all_of(2 + landed)
+
+
+class EnqueueChildren(Deed):
+    """Children of a job that has ended, of one that runs, of one in line, and of all of them."""
+
+    name, call, about = "enqueue with parents", "enqueue", "add_parents"
+
+    def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
+        self.parents = add_many(hand.store, hand.now, 3)
+        held = hand.take(2)
+        settle(hand.store, hand.now, lifecycle.succeed(held[0]), worker=VICTIM)
+        hand.ended(held[0])
+
+    def do(self, hand: Hand) -> None:
+        own = [job(parents=(parent,)) for parent in self.parents]
+        hand.store.enqueue([*own, job(parents=tuple(self.parents))], now=hand.now)
+
+    def ends(self, *, landed: bool) -> Counter[str]:
+        return all_of(7 if landed else 3)
+
+
+class EnqueueAtGate(Deed):
+    """Jobs of two lines of a gate."""
+
+    name, call, about = "enqueue at a gate", "enqueue", "stand_at_gates"
+
+    def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
+        hand.store.declare_gates({"g": Limits(max_running=1, keyed=True)}, now=hand.now)
+
+    def do(self, hand: Hand) -> None:
+        jobs = [job(gate="g", gate_key=key) for key in "aab"]
+        hand.store.enqueue([*jobs, job()], now=hand.now)
+
+    def ends(self, *, landed: bool) -> Counter[str]:
+        return all_of(4 if landed else 0)
+
+
+class EnqueueOn(Deed):
+    """A job becomes real with the caller's own row."""
+
+    name, call, about = "enqueue in the caller's transaction", "enqueue", "insert_job"
+    driver = "sqlite3"
+
+    def do(self, hand: Hand) -> None:
+        caller = Caller(hand.url)
+        caller.begin()
+        caller.execute("insert into ledger values (0, 0)")
+        hand.store.enqueue([job(unique=Unique(key="a"))], on=caller.connection, now=hand.now)
+        caller.execute("commit")
+
+    def ends(self, *, landed: bool) -> Counter[str]:
+        return all_of(int(landed))
+
+    def check(self, hand: Hand, *, landed: bool) -> None:
+        with Plain(hand.url) as plain:
+            assert plain.one("select count(*) from ledger") == landed, "a row without its job"
+
+
+class Claim(Deed):
+    """Seven jobs, of which five are wanted: with a suspect, one to cancel, and keys to give up."""
+
+    name, call, about = "claim", "claim", "take_tickets"
+
+    def lay(self, hand: Hand, plain: Plain) -> None:
+        add(hand.store, hand.now)
+        hand.take(1, worker="dead")
+        hand.clock.advance(31)
+        assert hand.store.sweep(now=hand.now).requeued == 1
+        ids = add_many(hand.store, hand.now, 5)
+        add(hand.store, hand.now, priority=-1, unique=Unique(key="a", until=Until.STARTED))
+        plain.rows("update tenure.job set cancel_requested = true where id = ?", ids[1])
+
+    def do(self, hand: Hand) -> None:
+        hand.store.claim(VICTIM, {"default": 5}, now=hand.now)
+
+    def ends(self, *, landed: bool) -> Counter[str]:  # noqa: ARG002
+        return Counter(succeeded=6, cancelled=1)
+
+
+class ClaimAtGate(Deed):
+    """Jobs at three gates, and some without: places, tokens and turns are given out."""
+
+    name, call, about = "claim at a gate", "claim", "look_at_"
+
+    def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
+        limits = {
+            "few": Limits(max_running=2), "each": Limits(max_running=1, keyed=True),
+            "slow": Limits(rate=2, per_seconds=60),
+        }  # fmt: skip
+        hand.store.declare_gates(limits, now=hand.now)
+        jobs = [job(gate="few") for _ in range(4)]
+        jobs += [job(gate="each", gate_key=key) for key in "aab"]
+        jobs += [job(gate="slow") for _ in range(3)]
+        hand.store.enqueue([job(), *jobs, job(), job()], now=hand.now)
+        hand.take(1)
+
+    def do(self, hand: Hand) -> None:
+        for most in (1, 9):  # the second one knows that somebody waits at gates
+            hand.store.claim(VICTIM, {"default": most}, riders=1.0, now=hand.now)
+
+    def ends(self, *, landed: bool) -> Counter[str]:  # noqa: ARG002
+        return all_of(13)
+
+
+class Extend(Deed):
+    """A heartbeat for two leases: all jobs have started, one is asked to stop."""
+
+    name, call, about = "extend", "extend", "extend"
+
+    def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
+        add_many(hand.store, hand.now, 3)
+        blocks = [hand.take(2), hand.take(1)]
+        assert hand.store.cancel(blocks[1][0].id, now=hand.now) is State.RUNNING
+        self.leases = {block[0].lease_id: [one.id for one in block] for block in blocks}
+        hand.clock.advance(20)
+
+    def do(self, hand: Hand) -> None:
+        hand.store.extend(VICTIM, self.leases, now=hand.now)
+
+    def ends(self, *, landed: bool) -> Counter[str]:  # noqa: ARG002
+        return Counter(succeeded=2, cancelled=1)
+
+
+class _Settle(Deed):
+    """Attempts end: `held` by `how`."""
+
+    call = "settle"
+    held: list[Claimed]
+
+    def how(self) -> list[Settlement]:
+        return [lifecycle.succeed(one, result=encode(one.id)) for one in self.held]
+
+    def do(self, hand: Hand) -> None:
+        settle(hand.store, hand.now, *self.how(), worker=VICTIM)
+
+
+class Succeed(_Settle):
+    """Three jobs of one block."""
+
+    name, about = "settle: succeed", "succeed"
+
+    def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
+        add_many(hand.store, hand.now, 3)
+        self.held = hand.take()
+
+    def ends(self, *, landed: bool) -> Counter[str]:  # noqa: ARG002
+        return all_of(3)
+
+
+class SucceedFeatured(_Settle):
+    """A job with a key, one with a note, one with children, one at a gate."""
+
+    name, about = "settle: succeed, with all that hangs on jobs", "note_parent_ends"
+
+    def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
+        hand.store.declare_gates({"g": Limits(max_running=1)}, now=hand.now)
+        jobs = [job(unique=Unique(key="a")), job(), job(), job(gate="g"), job(gate="g")]
+        added = hand.store.enqueue(jobs, now=hand.now)
+        self.held = hand.take()
+        assert len(self.held) == 4
+        by_id = {one.id: one for one in self.held}
+        hand.store.save_checkpoint(VICTIM, by_id[added[1].id], encode(1), now=hand.now)
+        parents = (added[0].id, added[2].id)
+        hand.store.enqueue([job(parents=parents), job(parents=parents)], now=hand.now)
+
+    def ends(self, *, landed: bool) -> Counter[str]:  # noqa: ARG002
+        return all_of(7)
+
+
+class Retry(_Settle):
+    """It goes back in line, and another worker runs it."""
+
+    name, about = "settle: retry", "put_in_line"
+
+    def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
+        add(hand.store, hand.now)
+        self.held = hand.take()
+
+    def how(self) -> list[Settlement]:
+        return [lifecycle.retry(one, ERROR, 5) for one in self.held]
+
+    def ends(self, *, landed: bool) -> Counter[str]:  # noqa: ARG002
+        return all_of(1)
+
+
+class Fail(_Settle):
+    """For good, whoever runs it; its child is skipped, and its grandchild."""
+
+    name, about = "settle: fail", "finish"
+    endings: ClassVar = {"app.bad": lambda held: lifecycle.fail(held, ERROR)}
+
+    def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
+        parent = add(hand.store, hand.now, task="app.bad", unique=Unique(key="a"))
+        child = add(hand.store, hand.now, parents=(parent,))
+        add(hand.store, hand.now, parents=(child,))
+        self.held = hand.take()
+
+    def how(self) -> list[Settlement]:
+        return [lifecycle.fail(one, ERROR) for one in self.held]
+
+    def ends(self, *, landed: bool) -> Counter[str]:  # noqa: ARG002
+        return Counter(failed=1, skipped=2)
+
+
+class SettleBatch(_Settle):
+    """Every way to end an attempt, in one batch."""
+
+    name, about = "settle: a batch of all ways", "succeed"
+
+    def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
+        add_many(hand.store, hand.now, 7)
+        self.held = hand.take()
+
+    def how(self) -> list[Settlement]:
+        success, failure, again, later, back, stopped, skipped = self.held
+        return [
+            lifecycle.succeed(success), lifecycle.fail(failure, ERROR),
+            lifecycle.retry(again, ERROR, 0), lifecycle.snooze(later, 60), lifecycle.release(back),
+            lifecycle.abort(stopped), lifecycle.skip(skipped),
+        ]  # fmt: skip
+
+    def ends(self, *, landed: bool) -> Counter[str]:
+        return Counter(succeeded=4, failed=1, cancelled=1, skipped=1) if landed else all_of(7)
+
+
+class Complete(Deed):
+    """A handler's own row and the end of its job are one transaction."""
+
+    name, call, about = "settle in the caller's transaction", "settle", "caller: insert into ledger"
+    driver = "sqlite3"
+    has_effects = True
+
+    def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
+        parent = add(hand.store, hand.now)
+        add(hand.store, hand.now, parents=(parent,))
+        [self.held] = hand.take()
+
+    def do(self, hand: Hand) -> None:
+        complete(hand, self.held, VICTIM)
+
+    def ends(self, *, landed: bool) -> Counter[str]:  # noqa: ARG002
+        return all_of(2)
+
+
+def complete(hand: Hand, held: Claimed, worker: str) -> None:
+    """What a handler with an effect does."""
+    caller = Caller(hand.url)
+    caller.begin()
+    caller.execute(f"insert into ledger values ({held.id}, {held.token})")
+    ends = [lifecycle.succeed(held)]
+    hand.store.settle(worker, ends, on=caller.connection, now=hand.now)
+    caller.execute("commit")
+    caller.connection.close()
+
+
+class Sweep(Deed):
+    """Three leases: one job has no attempt left, two go back in line, one stands at a gate."""
+
+    name, call, about = "sweep", "sweep", "lock_expired"
+
+    def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
+        hand.store.declare_gates({"g": Limits(max_running=1)}, now=hand.now)
+        parent = add(hand.store, hand.now, max_attempts=1)
+        add(hand.store, hand.now, parents=(parent,))
+        hand.take(1)
+        add_many(hand.store, hand.now, 2)
+        hand.take(2)
+        add_many(hand.store, hand.now, 2, gate="g")
+        assert len(hand.take()) == 1
+        hand.clock.advance(31)
+
+    def do(self, hand: Hand) -> None:
+        hand.store.sweep(now=hand.now)
+
+    def ends(self, *, landed: bool) -> Counter[str]:  # noqa: ARG002
+        return Counter(failed=1, skipped=1, succeeded=4)
+
+
+class Promote(Deed):
+    """Three jobs are due, one of them at a gate, and one is not."""
+
+    name, call, about = "promote", "promote", "promote"
+
+    def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
+        hand.store.declare_gates({"g": Limits(max_running=1)}, now=hand.now)
+        jobs = [job(delay_seconds=10), job(delay_seconds=10, gate="g"), job(delay_seconds=50)]
+        hand.store.enqueue([*jobs, job(delay_seconds=10, priority=3)], now=hand.now)
+        hand.clock.advance(20)
+
+    def do(self, hand: Hand) -> None:
+        hand.store.promote(now=hand.now)
+
+    def ends(self, *, landed: bool) -> Counter[str]:  # noqa: ARG002
+        return all_of(4)
+
+
+class Fire(Deed):
+    """Five ticks of four schedules are due: one has missed some, one has a job that still runs, one
+    has a job with a key that is held."""
+
+    name, call, about = "schedule fire", "fire", "add_ticks"
+
+    def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
+        hourly, alone = Timing(cron="0 * * * *"), Timing(cron="0 * * * *", overlap="skip")
+        missed = Timing(cron="*/30 * * * *", catch_up="all")
+        for name, timing, options in (
+            ("hourly", hourly, {}), ("alone", alone, {}), ("missed", missed, {}),
+            ("keyed", hourly, {"unique": Unique(key="a")}),
+        ):  # fmt: skip
+            new = NewSchedule(name=name, timing=timing, job=job(**options))
+            hand.store.add_schedule(new, now=hand.now)
+        hand.store.trigger_schedule("alone", now=hand.now)
+        add(hand.store, hand.now, unique=Unique(key="a"))
+        hand.clock.advance(3600)
+
+    def do(self, hand: Hand) -> None:
+        hand.store.fire(now=hand.now)
+
+    def again(self, hand: Hand) -> None:
+        hand.store.fire(now=hand.now)
+
+    def ends(self, *, landed: bool) -> Counter[str]:  # noqa: ARG002
+        return all_of(5)
+
+    def check(self, hand: Hand, *, landed: bool) -> None:  # noqa: ARG002
+        counts = {
+            name: len(hand.store.schedule_runs(name, now=hand.now))
+            for name in ("hourly", "alone", "missed", "keyed")
+        }
+        assert counts == {"hourly": 1, "alone": 2, "missed": 2, "keyed": 1}, counts
+        later = hand.store.get_schedule("hourly", now=hand.now).next_at
+        assert later is not None
+        assert later - hand.now <= timedelta(hours=1)
+
+
+class RecordStep(Deed):
+    """What a step has answered. The next attempt runs it only if it is not there."""
+
+    name, call, about = "record_step", "record_step", "record_step"
+    step = NewStep("pay", "app.pay", encode("paid"))
+
+    def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
+        add(hand.store, hand.now)
+        [self.held] = hand.take()
+
+    def do(self, hand: Hand) -> None:
+        hand.store.record_step(VICTIM, self.held, self.step, now=hand.now)
+
+    def work(self, hand: Hand, held: Claimed) -> None:
+        if not hand.store.steps(held.id, now=hand.now):
+            assert hand.store.record_step(SUCCESSOR, held, self.step, now=hand.now).landed
+
+    def ends(self, *, landed: bool) -> Counter[str]:  # noqa: ARG002
+        return all_of(1)
+
+    def check(self, hand: Hand, *, landed: bool) -> None:
+        [kept] = hand.store.steps(self.held.id, now=hand.now)
+        assert (kept.name, kept.result, kept.token) == ("pay", '"paid"', 1 if landed else 2), kept
+
+
+class Checkpoint(Deed):
+    """The next attempt finds it, or the one before."""
+
+    name, call, about = "save_checkpoint", "save_checkpoint", "save_checkpoint"
+
+    def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
+        add(hand.store, hand.now)
+        [self.held] = hand.take()
+
+    def do(self, hand: Hand) -> None:
+        hand.store.save_checkpoint(VICTIM, self.held, encode("half"), now=hand.now)
+
+    def work(self, hand: Hand, held: Claimed) -> None:
+        found = hand.store.progress(held.id, now=hand.now).checkpoint
+        assert found in (None, '"half"'), found
+
+    def ends(self, *, landed: bool) -> Counter[str]:  # noqa: ARG002
+        return all_of(1)
+
+
+class Report(Checkpoint):
+    """How far it has come."""
+
+    name, call, about = "report_progress", "report_progress", "report_progress"
+
+    def do(self, hand: Hand) -> None:
+        hand.store.report_progress(VICTIM, [(self.held, 0.5, "half")], now=hand.now)
+
+
+JOB_DEEDS: tuple[type[Deed], ...] = (
+    EnqueueOne, EnqueueBulk, EnqueueUnique, EnqueueChildren, EnqueueAtGate, EnqueueOn, Claim,
+    ClaimAtGate, Extend, Succeed, SucceedFeatured, Retry, Fail, SettleBatch, Complete, Sweep,
+    Promote, Fire, RecordStep, Checkpoint, Report,
+)  # fmt: skip
