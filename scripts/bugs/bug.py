@@ -10,8 +10,7 @@ SQLITE, POSTGRES = "sqlite", "postgres"
 BOTH = (SQLITE, POSTGRES)
 SQL = "src/tenure/store/sql"
 
-# Why the simulation is not asked. These are reasons by thought, and what they say was seen: none of
-# these bugs was found in 20,000 steps.
+# Why the simulation is not asked. These are reasons by thought; `--ask-all` asks it all the same.
 IN_ORDER = "one transaction at a time: nobody comes in between"
 BEHIND = "another rule stands behind it: "
 UNUSED = "nobody in it does that: "

@@ -163,18 +163,6 @@ STORE = (
         (SQLITE,),
     ),
     Bug(
-        "promote-void", "promotion looks at the id of a job and not at its token",
-        f"{CONTRACT}/test_due.py::test_a_void_due_ticket_is_dropped",
-        (
-            sql(SQLITE, "sweep", "promote", "job.id = picked.job_id and job.token = picked.token",
-                "job.id = picked.job_id"),
-            sql(SQLITE, "sweep", "promote", "j.id = d.job_id and j.token = d.token",
-                "j.id = d.job_id"),
-        ),
-        (SQLITE,),
-        unseen=BEHIND + "no due ticket is left behind",
-    ),
-    Bug(
         "release-charged", "what is given back or snoozed costs an attempt",
         f"{CONTRACT}/test_settle.py::test_snooze_and_release_are_not_charged",
         (python("lifecycle", "return _in_line(delay, reason, charged=False)",

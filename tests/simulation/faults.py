@@ -47,6 +47,11 @@ class Weather:
 CALM = Weather()
 
 
+def may_cost_a_lease(sender: Fiber, op: str) -> bool:
+    """Only a claim or a heartbeat that fails may."""
+    return sender.renews or op == "claim"
+
+
 class Faults:
     """Draws fates, by the weather of the moment."""
 
@@ -60,9 +65,9 @@ class Faults:
         self.counts[what] = self.counts.get(what, 0) + 1
 
     def draw(self, sender: Fiber, now: float, *, op: str, reads: bool) -> Fate:
-        """The fate of a request. Only a claim or a heartbeat that fails may cost a lease."""
+        """The fate of a request."""
         process = sender.process
-        costs = sender.renews or op == "claim"
+        costs = may_cost_a_lease(sender, op)
         random, weather = self.random.random, self.weather
         there, back = 0.0002 + 0.001 * random(), 0.0001 + 0.001 * random()
         if process.cut_until > now:

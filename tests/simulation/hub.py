@@ -78,6 +78,10 @@ class Process:
         spans = (min(ended, until) - max(begun, since) for begun, ended in self.stalls)
         return sum(span for span in spans if span > 0)
 
+    def moves_at(self, at: float) -> float:
+        """When does it go on that stands still at this time? At once, if it does not."""
+        return max([ended for begun, ended in self.stalls if begun <= at <= ended], default=at)
+
     @property
     def is_running(self) -> bool:
         """Neither dead nor at its end, nor paused just now."""

@@ -27,7 +27,7 @@ from tenure.store.sqlite_driver import Connection
 from tenure.store.sqlite_tx import SQLiteTx
 from tenure.store.threads import WRITING_THREADS, Line, Threads
 from tenure.store.turns import Outcome
-from tests.simulation.faults import Fate, Faults
+from tests.simulation.faults import Fate, Faults, may_cost_a_lease
 from tests.simulation.hub import OP, Gone, Hub, Process
 from tests.simulation.loop import Pool
 
@@ -165,7 +165,7 @@ class Session(SQLite):
                 call.repeat = call.repeat or isinstance(error, _Lost)
                 if not self.repeats or self.hub.random.random() < 0.3:
                     break
-                await self.rest(self.hub.random.random() ** 4)  # mostly short, up to a second
+                await self._rest_before_repeat()
         raise _outage(call.repeat)
 
     def transact_each(self, ops: Sequence[Operation[Any]]) -> list[Outcome]:
@@ -201,6 +201,13 @@ class Session(SQLite):
             self.hub.sleep(seconds)
         else:
             await asyncio.sleep(seconds)
+
+    async def _rest_before_repeat(self) -> None:
+        seconds = self.hub.random.random() ** 4  # mostly short, up to a second
+        sender = self.hub.fiber()
+        if may_cost_a_lease(sender, OP.get()):
+            sender.process.trouble(seconds)
+        await self.rest(seconds)
 
     # --- the wire --------------------------------------------------------------------------------
 
