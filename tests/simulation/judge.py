@@ -87,8 +87,6 @@ def losses(stage: Stage, books: Books) -> Violations:
             until = since + lease_seconds
         else:
             since = books.deadlines[grant.lease][0] - lease_seconds
-            if grant.ended - grant.began > ANSWERED_SHARE * lease_seconds:
-                since = grant.began  # a worker counts from there: the trouble came with the claim
             until = event.at
             if grant.ended > grant.began + ANSWERED_SHARE * lease_seconds:
                 # The store tried several times. A worker trusts its lease from before it asked.
