@@ -292,16 +292,17 @@ def no_cancelled_job_goes_on(books: Books) -> Violations:
     who wait for it would wait for that claim.
     """
     for id, events in books.events.items():
-        asked = [event for event in events if event.kind == "cancel requested"]
-        for grant in books.grants.get(id, ()) if asked else ():
-            before = [event for event in asked if event.token < grant.token]
-            again = {event.token for event in events if event.kind == "replayed"}
-            if before and not any(before[-1].token < token <= grant.token for token in again):
-                yield Violation(7, "cancelled and handed out", id, f"token {grant.token}")
+        asked = [event.token for event in events if event.kind == "cancel requested"]
         replayed = {event.token for event in events if event.kind == "replayed"}
-        for token in {event.token for event in asked} if id in books.rows else ():
+        for grant in books.grants.get(id, ()) if asked else ():
+            last = max((token for token in asked if token < grant.token), default=None)
+            if last is not None and not any(last < token <= grant.token for token in replayed):
+                text, both = f"token {grant.token}", (last, grant.token)
+                yield Violation(7, "cancelled and handed out", id, text, both)
+        for token in sorted(set(asked)) if id in books.rows else ():
             if books.rows[id].token > token and token + 1 not in replayed:
-                yield Violation(7, "cancelled and put in line", id, f"asked under token {token}")
+                text, both = f"asked under token {token}", (token, token + 1)
+                yield Violation(7, "cancelled and put in line", id, text, both)
 
 
 def _is_lost(books: Books, write: Write, row: JobRow) -> bool:
@@ -355,7 +356,8 @@ def who_has_started_is_charged(books: Books) -> Violations:
             for event in books.events[id] if reported else ():
                 crashed = event.kind == "crashed" and event.token == grant.token
                 if crashed and not event.detail.get("charged"):
-                    yield Violation(8, "crash not charged", id, f"token {grant.token} had started")
+                    text = f"token {grant.token} had started"
+                    yield Violation(8, "crash not charged", id, text, (grant.token,))
 
 
 def keys_are_unique(books: Books) -> Violations:
@@ -406,7 +408,7 @@ def sweeps_are_prompt(books: Books, seconds: float, quiet_at: float) -> Violatio
                     late = event.at - max(most, quiet_at)
                     if late > seconds:
                         text = f"token {grant.token}, {late:.3f} s after its lease"
-                        yield Violation(13, "swept late", id, text)
+                        yield Violation(13, "swept late", id, text, (grant.token,))
 
 
 def main(folder: str, url: str) -> None:
