@@ -10,7 +10,7 @@ STEPS ?= $(or $(TENURE_STEPS),2000)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format quick test wire points rules explore chaos powerloss crowd fuzz kills soak bench docs clean
+.PHONY: help setup demo check format quick test wire points explore simulate chaos bugs powerloss crowd fuzz kills soak bench docs clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,11 +52,15 @@ wire: $(READY) ## cut the wire at every message, run the contract through PgBoun
 points: $(READY) ## die before each statement of each operation, on both stores, and print the table: 2 minutes
 	@$(PY) -m tests.points $(ARGS)
 
-rules: $(READY) ## take each marked rule out of a copy of the code and see its test fail (ARGS="read-back")
-	@$(PY) scripts/take_out_rules.py $(ARGS)
-
 explore: $(READY) ## walk the state machine at random for long (TENURE_STEPS=100000 make explore)
 	@$(PY) -m tests.model.explore --steps $(STEPS)
+
+simulate: $(READY) ## the real code on a virtual clock, with faults (STEPS=20000000; SEED=7 for one run again)
+	@$(PY) -m tests.simulation $(if $(SEED),--seed $(SEED)) \
+		$(if $(filter command environment,$(firstword $(origin STEPS))),--steps $(STEPS),$(if $(SEED),,--steps 200000)) $(ARGS)
+
+bugs: $(READY) ## put known bugs into a copy of the code, one at a time, and see what finds each (ARGS="read-back")
+	@$(PY) -m scripts.bugs $(ARGS)
 
 chaos: $(READY) ## kill, stop and cut off workers and servers at random (KILLS=5000 ARGS="--store postgres")
 	@$(PY) -m tests.chaos --kills $(KILLS) $(ARGS)

@@ -53,6 +53,7 @@ NAMED = (
     Part("flat", ("tests/worker_flat",), ()),
     Part("statements", ("tests/statements",)),
     Part("model", ("tests/model",)),
+    Part("simulation", ("tests/simulation",)),
     Part("processes", ("tests/processes",)),
     Part("faults", ("tests/faults",)),
     Part("power", ("tests/power",)),

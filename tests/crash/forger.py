@@ -35,14 +35,15 @@ class Forger:
 
     def enqueue(
         self, *ids: int, created: bool = True, key: Key | None = None, answered: bool = True,
-        on: bool = False, tenant: str = "",
+        on: bool = False, tenant: str = "", later: Sequence[int] = (),
     ) -> None:  # fmt: skip
-        """A client enqueues jobs."""
+        """A client enqueues jobs, some of them for a later time."""
         keys = [key for _ in ids] if key else []
         tenants = [tenant for _ in ids] if tenant else []
         answer = Answered(n=0, enqueued=[(id, created) for id in ids]) if answered else None
         sent = Sent(
-            n=0, op="enqueue", count=len(ids), keys=list(keys), on=on, tenants=tenants
+            n=0, op="enqueue", count=len(ids), keys=list(keys), on=on, tenants=tenants,
+            later=list(later),
         )  # fmt: skip
         self._call(1, sent, answer)
 
@@ -57,6 +58,13 @@ class Forger:
         sent = Sent(n=0, op="claim", worker=worker, lease_seconds=LEASE_SECONDS)
         answer = Answered(n=0, granted=[granted]) if answered else None
         self._call(PIDS[worker], sent, answer)
+
+    def claim_block(self, *ids: int, worker: str = "w1") -> None:
+        """A worker is handed several jobs on one lease."""
+        at = self.now + 0.25
+        granted = Granted(100, at, at + LEASE_SECONDS, [(id, 1) for id in ids])
+        sent = Sent(n=0, op="claim", worker=worker, lease_seconds=LEASE_SECONDS)
+        self._call(PIDS[worker], sent, Answered(n=0, granted=[granted]))
 
     def extend(self, lease: int, worker: str = "w1", *, lost: bool = False) -> None:
         """A worker renews a lease."""
@@ -116,13 +124,18 @@ class Forger:
         self.final.workflows.append(WorkflowRow(id=9, nodes=nodes, **values | more))
         self.final.parents += after
 
-    def ticked(self, id: int, at: float, *, schedule: str = "beat") -> None:
+    def ticked(self, id: int, at: float, *, schedule: str = "beat", tenant: str = "") -> None:
         """A schedule has fired for this tick, unheard, and its job has run."""
-        self.final.ticks.append(TickRow(schedule, at, id))
+        self.final.ticks.append(TickRow(schedule, at, id, tenant=tenant))
         self.claim(id)
-        self.run(id)
+        self.run(id, tenant=tenant)
         self.settle(id)
-        self.row(id, fired=(schedule, at))
+        self.row(id, fired=(schedule, at), tenant=tenant)
+
+    def operate(self, op: str, *, said: str | None = "True") -> None:
+        """Somebody does something to a workflow; None: it is not answered."""
+        answer = None if said is None else Answered(n=0, said=said)
+        self._call(1, Sent(n=0, op=op), answer)
 
     def wait(self, seconds: float) -> None:
         """Nothing happens for a while."""

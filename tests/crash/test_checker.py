@@ -118,6 +118,14 @@ def settled_twice_on_record(f: Forger) -> None:
     f.row(1, 2, "live", attempts=2, crashes=1)
 
 
+def crash_and_end_at_two_times(f: Forger) -> None:
+    f.crashed(1)
+    f.now -= 1
+    f.event(1, 1, "cancelled")
+    f.event(1, 2, "replayed", None)
+    f.row(1, 2, "live", attempts=0)
+
+
 def effect_missing(f: Forger) -> None:
     f.happy(1)
 
@@ -234,6 +242,75 @@ def late_recovery(f: Forger) -> None:
     f.row(1, 2, attempts=2, crashes=1)
 
 
+def landed_and_denied(f: Forger) -> None:
+    f.enqueue(1)
+    f.claim(1)
+    f.run(1)
+    f.settle(1, outcome="retry", answer="unknown")
+    f.event(1, 1, "retried")
+    f.settle(1, outcome="retry", answer="stale")
+    f.claim(1, 2, "w2")
+    f.run(1, 2, "w2")
+    f.settle(1, 2, "w2")
+    f.row(1, 2, attempts=2)
+
+
+def cancelled_and_handed_out(f: Forger) -> None:
+    f.enqueue(1)
+    f.claim(1)
+    f.run(1)
+    f.event(1, 1, "cancel requested", None)
+    f.settle(1, outcome="retry")
+    f.event(1, 1, "retried")
+    f.claim(1, 2, "w2")
+    f.run(1, 2, "w2")
+    f.settle(1, 2, "w2")
+    f.row(1, 2, attempts=2)
+
+
+def cancelled_and_put_in_line(f: Forger) -> None:
+    f.enqueue(1)
+    f.claim(1)
+    f.run(1)
+    f.event(1, 1, "cancel requested", None)
+    f.settle(1, outcome="snooze")
+    f.event(1, 1, "snoozed")
+    f.row(1, 2, "live", attempts=0)
+
+
+def crash_not_charged(f: Forger) -> None:
+    f.enqueue(1)
+    f.claim(1)
+    f.run(1)
+    f.extend(101)
+    f.wait(LEASE_SECONDS - 0.5)
+    f.event(1, 1, "crashed", charged=False)
+    f.claim(1, 2, "w2")
+    f.settle(1, 2, "w2")
+    f.row(1, 2, attempts=1, crashes=1)
+
+
+def swept_late(f: Forger) -> None:
+    f.enqueue(1)
+    f.claim(1)
+    f.run(1)
+    f.wait(LEASE_SECONDS + 5)
+    f.event(1, 1, "crashed", charged=True)
+    f.claim(1, 2, "w2")
+    f.settle(1, 2, "w2")
+    f.row(1, 2, attempts=2, crashes=1)
+
+
+def failed_unstarted_in_a_block(f: Forger) -> None:
+    f.enqueue(1, 2)
+    f.claim_block(1, 2)
+    f.wait(LEASE_SECONDS)
+    f.event(1, 1, "crashed", charged=True)
+    f.event(2, 1, "crashed", charged=False)
+    f.row(1, 1, "failed", crashes=1, max_attempts=1)
+    f.row(2, 2, "live", attempts=0, crashes=1)
+
+
 Forgery = Callable[[Forger], None]
 
 FORGERIES: list[tuple[Forgery, str, Mapping[str, Any]]] = [
@@ -268,9 +345,21 @@ FORGERIES: list[tuple[Forgery, str, Mapping[str, Any]]] = [
     (key_held_twice, "key held twice", {}),
     (backlog_left, "backlog left", {}),
     (late_recovery, "late recovery", {"recovery_seconds": 2.0}),
+    (crash_and_end_at_two_times, "settled twice", {"drained": False}),
+    (landed_and_denied, "landed and denied", {}),
+    (cancelled_and_handed_out, "cancelled and handed out", {}),
+    (cancelled_and_put_in_line, "cancelled and put in line", {"drained": False}),
+    (crash_not_charged, "crash not charged", {}),
+    (swept_late, "swept late", {"swept_seconds": 2.0}),
+    (
+        failed_unstarted_in_a_block,
+        "failed without a run",
+        {"alone": {(2, 1)}, "drained": False},
+    ),
 ]
 
 ALSO: Mapping[Forgery, set[str]] = {
+    cancelled_and_handed_out: {"cancelled and handed out", "cancelled and put in line"},
     token_granted_twice: {"token granted twice"},
     settled_twice: {"settled twice"},
     token_of_the_row_fell: {"token fell", "end lost", "end without a settlement"},
@@ -381,6 +470,30 @@ def a_key_is_used_again(f: Forger) -> None:
     f.row(2, state="cancelled", attempts=0)
 
 
+def a_crash_that_ended_a_job_is_replayed(f: Forger) -> None:
+    f.enqueue(1)
+    f.claim(1)
+    f.run(1)
+    f.wait(LEASE_SECONDS - 1.5)
+    f.event(1, 1, "crashed", charged=True)
+    f.now -= 1  # it is one moment
+    f.event(1, 1, "cancelled")
+    f.event(1, 2, "replayed", None)
+    f.now -= 1  # soon after the crash
+    f.claim(1, 2, "w2")
+    f.run(1, 2, "w2")
+    f.settle(1, 2, "w2")
+    f.row(1, 2)
+
+
+def a_worker_dies_before_it_starts_a_job(f: Forger) -> None:
+    f.enqueue(1)
+    f.claim(1)
+    f.wait(LEASE_SECONDS)
+    f.event(1, 1, "crashed", charged=True)
+    f.row(1, 1, "failed", crashes=1, max_attempts=1)
+
+
 @pytest.mark.parametrize(
     "story",
     [
@@ -393,9 +506,12 @@ def a_key_is_used_again(f: Forger) -> None:
         a_claim_that_nobody_heard_of,
         replayed,
         a_key_is_used_again,
+        a_crash_that_ended_a_job_is_replayed,
+        a_worker_dies_before_it_starts_a_job,
     ],
 )
 def test_a_true_story_passes(story: Forgery) -> None:
     forger = Forger()
     story(forger)
-    assert found(forger, disturbed={PIDS["w1"]}, recovery_seconds=2.0) == set()
+    known = {"disturbed": {PIDS["w1"]}, "recovery_seconds": 2.0, "alone": {(1, 1)}}
+    assert found(forger, **known) == set()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, Literal
@@ -65,6 +65,8 @@ class Deed(ABC):
     """Each job writes a row of the ledger, in the transaction that completes it."""
     forgets: ClassVar[bool] = False
     """What has ended may be gone."""
+    by_hand: ClassVar[Collection[str]] = ()
+    """What is wrong with its history because the scene was laid by hand."""
     endings: ClassVar[Mapping[str, End]] = {}
     """How tasks end, when another worker runs them; others succeed."""
 

@@ -134,6 +134,7 @@ class HealFlow(StopFlow):
     """A worker died between the failure and the stop: another one stops the rest."""
 
     name, call, about = "workflow stop for a dead worker", "heal_workflows", "stopping_workflows"
+    by_hand = ("wrong outcome",)  # it says that a node has failed, and none has
 
     def lay(self, hand: Hand, plain: Plain) -> None:
         super().lay(hand, plain)

@@ -1,8 +1,8 @@
 """The rules that stand between this design and lost or doubled work, each by name.
 
 A model of the protocol broke without each of them. Every rule has a test that is tied to it with
-`@rule(name)` and a patch in scripts/take_out_rules.py that takes it out of the code, so that the
-test can be seen failing: `make rules`.
+`@rule(name)` and a patch in scripts/bugs/rules.py that takes it out of the code, so that the
+test can be seen failing: `make bugs`.
 """
 
 RULES = {

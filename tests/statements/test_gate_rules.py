@@ -1,6 +1,6 @@
 """The rules without which a gate would let too many pass, nobody, or the wrong one.
 
-Each docstring says what was taken out and how the test failed then; `make rules` repeats that.
+Each docstring says what was taken out and how the test failed then; `make bugs` repeats that.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The rules that a model of the protocol broke without, one test each.
 
-Each docstring says what was taken out and how the test failed then. `make rules` repeats all of
-that: it applies the patches of scripts/take_out_rules.py to a copy of the tree, one at a time.
+Each docstring says what was taken out and how the test failed then. `make bugs` repeats all of
+that: it applies the patches of scripts/bugs/rules.py to a copy of the tree, one at a time.
 Rules about the order of two transactions are in test_races.py.
 """
 

@@ -1,6 +1,6 @@
 """The rules without which a workflow would run too early, twice, for ever, or for a zombie.
 
-Each docstring says what was taken out and how the test failed then; `make rules` repeats that.
+Each docstring says what was taken out and how the test failed then; `make bugs` repeats that.
 """
 
 from __future__ import annotations

@@ -114,7 +114,13 @@ class Expected:
 
     `effects`: how often each job's transactional effect is there. `disturbed`: the processes that
     were killed or stopped; no other may lose a lease. `recovery_seconds`: how long after the end of
-    its lease a job may wait for its next claim. `drained`: nothing may be left.
+    its lease a job may wait for its next claim. `swept_seconds`: how long after the end of a lease
+    its jobs may wait for a sweep, from `quiet_at` on. `drained`: nothing may be left. `every_tick`:
+    a tick that is missing counts; not where somebody has set the clock back and forth.
+
+    `alone`: the attempts that the store put on a lease of their own, whoever was told. Such a job
+    is charged when its worker dies, or never learns of its claim, before the handler starts,
+    because nobody can tell. So it may fail without a run. No other may.
 
     `blows`: all that was done to processes; then every lost attempt is counted, and with
     `start_seconds` each must have started again so long after the blow, stalls not counted.
@@ -123,7 +129,11 @@ class Expected:
     effects: Mapping[int, int] | None = None
     disturbed: Collection[int] | None = None
     recovery_seconds: float | None = None
+    swept_seconds: float | None = None
+    quiet_at: float = 0.0
+    alone: Collection[Pair] = ()
     drained: bool = True
+    every_tick: bool = True
     blows: Sequence[Blow] = ()
     stalls: Sequence[Stall] = ()
     start_seconds: float | None = None

@@ -2,7 +2,8 @@
 
 10  gate exceeded, gate too fast, gate out of order        14  tenant crossed
 11  tick twice, tick missing, tick without its job         15  counts differ
-12  child before parent, finaliser early, workflow ended early, workflow open, wrong outcome
+12  child before parent, child without its parents, finaliser early, workflow ended early,
+    workflow open, wrong outcome
 """
 
 from __future__ import annotations
@@ -14,21 +15,34 @@ from functools import partial
 
 from tenure.gate import Limited, Limits, limited_by
 from tenure.schedule import ticks
-from tests.support.books import SLACK_SECONDS, Books, Grant, Told, Violation, Violations
+from tests.support.books import (
+    ENDS,
+    SLACK_SECONDS,
+    Books,
+    Expected,
+    Grant,
+    Told,
+    Violation,
+    Violations,
+)
 from tests.support.history import Run, WorkflowRow
 
 ANY = ("any_succeeded", "any_failed")
 """The rules of nodes that do not wait for all of their parents."""
+WANTED = {"all_succeeded": "succeeded", "any_succeeded": "succeeded", "any_failed": "failed"}
+"""The ends of parents that each rule is about; the rule that is missing takes every end."""
 
 
-def violations(books: Books, *, drained: bool) -> Violations:
+def violations(books: Books, expected: Expected) -> Violations:
     """Everything that is wrong here."""
     yield from no_gate_is_exceeded(books)
     yield from no_gate_is_too_fast(books)
     yield from lines_are_in_order(books)
     yield from one_job_per_tick(books)
+    if expected.every_tick:
+        yield from no_tick_is_missing(books)
     yield from children_come_after_parents(books)
-    yield from workflows_end_once(books, drained=drained)
+    yield from workflows_end_once(books, drained=expected.drained)
     yield from tenants_are_kept_apart(books)
     yield from counts_are_right(books)
 
@@ -106,6 +120,8 @@ def lines_are_in_order(books: Books) -> Violations:
         row = books.rows.get(told.id)
         if row is None or row.gate not in strict or not told.created:
             continue
+        if told.n in told.call.sent.later:
+            continue
         first = [grant for grant in books.grants.get(told.id, ()) if grant.token == 1]
         if first and not any(event.kind == "moved" for event in books.events[told.id]):
             line = (row.gate, row.gate_key or "", row.priority)
@@ -133,12 +149,12 @@ def lines_are_in_order(books: Books) -> Violations:
 
 
 def one_job_per_tick(books: Books) -> Violations:
-    """11: a tick has one job, and none is missing that the policy wants."""
-    fired: dict[tuple[str, float], list[int]] = defaultdict(list)
+    """11: a tick has one job, whoever fires it, and however often."""
+    fired: dict[tuple[str, str, float], list[int]] = defaultdict(list)
     for row in books.rows.values():
         if row.fired is not None:
-            fired[row.fired].append(row.id)
-    for (name, at), (first, *more) in fired.items():
+            fired[row.tenant, *row.fired].append(row.id)
+    for (_, name, at), (first, *more) in fired.items():
         if more:
             text = f"schedule {name}, {at:.0f}: also job {first}"
             yield Violation(11, "tick twice", more[0], text, others=(first,))
@@ -146,14 +162,21 @@ def one_job_per_tick(books: Books) -> Violations:
         if dealt.job is not None and dealt.job not in books.rows:
             text = f"schedule {dealt.schedule}, {dealt.at:.0f}"
             yield Violation(11, "tick without its job", dealt.job, text)
-    dealt_with = {(tick.schedule, tick.at) for tick in books.final.ticks if not tick.triggered}
+
+
+def no_tick_is_missing(books: Books) -> Violations:
+    """11: where the policy is to catch up with all, each tick up to the last was dealt with."""
+    dealt_with: dict[tuple[str, str], set[float]] = defaultdict(set)
+    for tick in books.final.ticks:
+        if not tick.triggered:
+            dealt_with[tick.tenant, tick.schedule].add(tick.at)
     for schedule in books.final.schedules:
-        own = [at for name, at in dealt_with if name == schedule.name]
+        own = dealt_with[schedule.tenant, schedule.name]
         if schedule.timing.catch_up != "all" or not own:
             continue
         begin, end = (datetime.fromtimestamp(at, UTC) for at in (schedule.created_at, max(own)))
         for wanted in ticks(schedule.timing, begin, end):
-            if (schedule.name, wanted.timestamp()) not in dealt_with:
+            if wanted.timestamp() not in own:
                 text = f"schedule {schedule.name}, {wanted:%H:%M:%S}"
                 yield Violation(11, "tick missing", None, text)
 
@@ -162,27 +185,63 @@ def one_job_per_tick(books: Books) -> Violations:
 
 
 def children_come_after_parents(books: Books) -> Violations:
-    """12: a child starts when its parents have ended, or the first of them where one is enough."""
+    """12: a child starts when its parents have ended as its rule wants, all of them or one.
+
+    Of a parent that an operator began anew the first such end counts: a child that it has set free
+    is not called back. An operator who begins a child anew does not wait for its parents: what was
+    handed out since then is not looked at, all before it is.
+    """
     rules = {id: rule for flow in books.final.workflows for id, rule in flow.nodes.items()}
     parents: dict[int, list[int]] = defaultdict(list)
     for child, parent in books.final.parents:
         if child > 0:  # others stand for the end of a workflow
             parents[child].append(parent)
     for child, olders in parents.items():
-        grants = books.grants.get(child)
-        if not grants:
+        grants = _before_replay(books, child)
+        known = [id for id in olders if grants and not _came_later(books, id, child, grants[0])]
+        if not grants or not known:
             continue
-        ends = {parent: _end_of(books, parent) for parent in olders}
-        enough = min if rules.get(child) in ANY else max
-        parent = enough(ends, key=lambda parent: ends[parent])
-        early = ends[parent] - grants[0].claimed_at
-        if early > SLACK_SECONDS:
-            text = f"{early:.3f} s before the end of job {parent}"
+        rule, first = rules.get(child, "all_succeeded"), grants[0].claimed_at
+        enough = min if rule in ANY else max
+        ends = {id: _first_end(books, id) for id in known}
+        parent = enough(ends, key=ends.__getitem__)
+        if ends[parent] - first > SLACK_SECONDS:
+            text = f"{ends[parent] - first:.3f} s before the end of job {parent}"
             yield Violation(12, "child before parent", child, text, others=(parent,))
+            continue
+        ends = {id: _first_end(books, id, WANTED.get(rule)) for id in known}
+        parent = enough(ends, key=ends.__getitem__)
+        if ends[parent] - first > SLACK_SECONDS:
+            text = f"{rule}, and job {parent} had not {WANTED[rule]}"
+            yield Violation(12, "child without its parents", child, text, others=(parent,))
+
+
+def _before_replay(books: Books, id: int) -> list[Grant]:
+    """What a job was handed out as before an operator first began it anew."""
+    anew = min((e.token for e in books.events[id] if e.kind == "replayed"), default=None)
+    return [g for g in books.grants.get(id, ()) if anew is None or g.token < anew]
+
+
+def _came_later(books: Books, parent: int, child: int, first: Grant) -> bool:
+    """Was this parent added when the child, which had run, waited once more?"""
+    row = books.rows.get(parent)
+    again = any(event.kind == "replayed" for event in books.events[child])
+    return again and row is not None and row.created_at > first.claimed_at
+
+
+def _first_end(books: Books, id: int, state: str | None = None) -> float:
+    """When a job first ended, or first ended like this; never, when it has not."""
+    row = books.rows.get(id)
+    if row is None:
+        return 0.0  # removed by an operator
+    found = [(e.kind, e.at) for e in books.events[id] if e.kind in ENDS.values()]
+    if row.finished_at is not None:
+        found.append((row.state, row.finished_at))
+    return min((at for kind, at in found if state in (None, kind)), default=float("inf"))
 
 
 def _end_of(books: Books, id: int) -> float:
-    """When a job ended; never, when it has not."""
+    """When a job ended for the last time; never, when it is live."""
     row = books.rows.get(id)
     if row is None:
         return 0.0  # removed by an operator
@@ -216,14 +275,28 @@ def _worst(books: Books, flow: WorkflowRow) -> str:
 
 
 def _finaliser_is_last(books: Books, flow: WorkflowRow) -> Violations:
-    grants = books.grants.get(flow.finaliser or 0)
-    others = [id for id in flow.nodes if id != flow.finaliser]
-    if grants and others:
-        last = max(others, key=partial(_end_of, books))
-        early = _end_of(books, last) - grants[0].claimed_at
-        if early > SLACK_SECONDS:
-            text = f"{early:.3f} s before the end of job {last}"
-            yield Violation(12, "finaliser early", flow.finaliser, text, others=(last,))
+    """Nobody else is live when it is handed out, unless an operator has begun it anew."""
+    final = flow.finaliser or 0
+    for grant in _before_replay(books, final):
+        for other in flow.nodes:
+            late = _live_until(books, other, grant.claimed_at) - grant.claimed_at
+            if other != final and late > SLACK_SECONDS:
+                text = f"{late:.3f} s before the end of job {other}"
+                yield Violation(12, "finaliser early", final, text, others=(other,))
+
+
+def _live_until(books: Books, id: int, at: float) -> float:
+    """When a job that was live at this time ended next; never: it did not. Zero: it was not."""
+    row = books.rows.get(id)
+    if row is None:
+        return 0.0  # removed by an operator
+    again = [event.at for event in books.events[id] if event.kind == "replayed"]
+    ends = [event.at for event in books.events[id] if event.kind in ENDS.values()]
+    ends.append(float("inf") if row.finished_at is None else row.finished_at)
+    for began, ended in zip(sorted([row.created_at, *again]), sorted(ends), strict=True):
+        if began < at - SLACK_SECONDS and at < ended:
+            return ended
+    return 0.0
 
 
 # --- 14 and 15 -----------------------------------------------------------------------------------

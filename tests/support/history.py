@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -97,7 +97,7 @@ def read_records(folder: Path) -> Records:
     """Read what every process wrote. The last line of a killed one may be cut short."""
     records = Records()
     for path in sorted(folder.glob("*.jsonl")):
-        _add_process(records, [_decoder.decode(line) for line in _whole_lines(path)])
+        add_process(records, [_decoder.decode(line) for line in _whole_lines(path)])
     records.calls.sort(key=lambda call: call.began)
     records.runs.sort(key=lambda run: run.began)
     return records
@@ -107,7 +107,8 @@ def _whole_lines(path: Path) -> list[bytes]:
     return path.read_bytes().split(b"\n")[:-1]
 
 
-def _add_process(records: Records, lines: list[Line]) -> None:
+def add_process(records: Records, lines: list[Line]) -> None:
+    """Add what one process wrote."""
     if not lines:
         return
     first = lines[0]
@@ -218,6 +219,7 @@ class ScheduleRow:
     timing: Timing
     created_at: float
     done_until: float
+    tenant: str = ""
 
 
 @dataclass(frozen=True)
@@ -228,6 +230,7 @@ class TickRow:
     at: float
     job: int | None
     triggered: bool = False
+    tenant: str = ""
 
 
 @dataclass
@@ -253,44 +256,57 @@ _JOB = (
 )  # fmt: skip
 
 
+Seconds = Callable[[Any], float]
+
+
 def read_final(url: str) -> Final:
     """Read the rows of all jobs, their stories, and what they belong to."""
     with Plain(url) as plain:
-        live = plain.table("job", (*_JOB, "'live'", "null"))
-        done = plain.table("history", (*_JOB, "cast(state as text)", "finished_at"))
-        events = plain.rows(
-            "select job_id, token, kind, at, worker, cast(detail as text) from tenure.event"
-            " order by seq"
-        )
-        return Final(
-            [_job_row(row) for row in (*live, *done)],
-            [_event_row(row) for row in events],
-            _gates(plain),
-            _workflows(plain),
-            [(id, parent) for id, parent in plain.table("parent", ("job_id", "parent_id"))],
-            _schedules(plain),
-            _ticks(plain),
-            dict(plain.rows("select cast(state as text), count(*) from tenure.jobs group by 1")),
-        )
+        return final_of(plain)
 
 
-def _job_row(row: tuple[Any, ...]) -> JobRow:
+def final_of(plain: Plain, seconds: Seconds | None = None) -> Final:
+    """The same on an open connection.
+
+    `seconds` turns the times at which something happened into those of the records, where these are
+    not the database's. Times of schedules and their ticks are meant for the wall clock, and stay.
+    """
+    seconds = seconds or _seconds
+    live = plain.table("job", (*_JOB, "'live'", "null"))
+    done = plain.table("history", (*_JOB, "cast(state as text)", "finished_at"))
+    events = plain.rows(
+        "select job_id, token, kind, at, worker, cast(detail as text) from tenure.event"
+        " order by seq"
+    )
+    return Final(
+        [_job_row(row, seconds) for row in (*live, *done)],
+        [_event_row(row, seconds) for row in events],
+        _gates(plain),
+        _workflows(plain, seconds),
+        [(id, parent) for id, parent in plain.table("parent", ("job_id", "parent_id"))],
+        _schedules(plain),
+        _ticks(plain),
+        dict(plain.rows("select cast(state as text), count(*) from tenure.jobs group by 1")),
+    )
+
+
+def _job_row(row: tuple[Any, ...], seconds: Seconds) -> JobRow:
     id, token, attempts, most, crashes, created, reason, tenant, scope, key, until, *rest = row
     task, priority, gate, gate_key, metadata, state, end = rest
     by = fired_by(metadata)
     return JobRow(
         id=id, token=token, state=state, attempts=attempts, max_attempts=most, crashes=crashes,
-        created_at=_seconds(created), finished_at=None if end is None else _seconds(end),
+        created_at=seconds(created), finished_at=None if end is None else seconds(end),
         reason=reason, key=None if key is None else Key(tenant, scope, key, until),
         tenant=tenant, task=task, priority=priority, gate=gate, gate_key=gate_key,
         fired=None if by is None or by.triggered else (by.name, by.tick.timestamp()),
     )  # fmt: skip
 
 
-def _event_row(row: tuple[Any, ...]) -> EventRow:
+def _event_row(row: tuple[Any, ...], seconds: Seconds) -> EventRow:
     id, token, kind, at, worker, detail = row
     return EventRow(
-        id=id, token=token, kind=kind, at=_seconds(at), worker=worker,
+        id=id, token=token, kind=kind, at=seconds(at), worker=worker,
         detail=json.loads(detail) if detail else {},
     )  # fmt: skip
 
@@ -303,14 +319,14 @@ def _gates(plain: Plain) -> list[GateRow]:
     ]
 
 
-def _workflows(plain: Plain) -> list[WorkflowRow]:
+def _workflows(plain: Plain, seconds: Seconds) -> list[WorkflowRow]:
     nodes: dict[int, dict[int, str]] = defaultdict(dict)
     for id, workflow, rule in plain.table("node", ("job_id", "workflow_id", "cast(rule as text)")):
         nodes[workflow][id] = rule
     columns = ("id", "ended_at", "cast(outcome as text)", "finaliser_id", "tenant")
     return [
         WorkflowRow(
-            id=id, nodes=nodes[id], ended_at=None if ended is None else _seconds(ended),
+            id=id, nodes=nodes[id], ended_at=None if ended is None else seconds(ended),
             outcome=outcome, finaliser=finaliser, tenant=tenant,
         )
         for id, ended, outcome, finaliser, tenant in plain.table("workflow", columns)
@@ -318,19 +334,22 @@ def _workflows(plain: Plain) -> list[WorkflowRow]:
 
 
 def _schedules(plain: Plain) -> list[ScheduleRow]:
-    columns = ("name", "cast(timing as text)", "created_at", "done_until")
+    columns = ("name", "cast(timing as text)", "created_at", "done_until", "tenant")
     return [
         ScheduleRow(
             name=name, timing=msgspec.json.decode(timing, type=Timing),
-            created_at=_seconds(created), done_until=_seconds(done),
+            created_at=_seconds(created), done_until=_seconds(done), tenant=tenant,
         )
-        for name, timing, created, done in plain.table("schedule", columns)
+        for name, timing, created, done, tenant in plain.table("schedule", columns)
     ]  # fmt: skip
 
 
 def _ticks(plain: Plain) -> list[TickRow]:
-    rows = plain.table("tick", ("schedule", "tick_at", "job_id", "triggered"))
-    return [TickRow(name, _seconds(at), job, bool(triggered)) for name, at, job, triggered in rows]
+    rows = plain.table("tick", ("schedule", "tick_at", "job_id", "triggered", "tenant"))
+    return [
+        TickRow(name, _seconds(at), job, bool(triggered), tenant)
+        for name, at, job, triggered, tenant in rows
+    ]
 
 
 def _seconds(value: datetime | int) -> float:

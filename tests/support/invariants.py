@@ -9,11 +9,13 @@ holds in the end. Where an answer is missing, both ends of the story are allowed
 1   lost job, job twice                   5   effect missing, effect twice, effect without success
 2   ghost, run without a claim            6   run twice, unexplained run, unexplained crash,
 3   token granted twice, token fell,          end without a settlement
-    two valid leases, swept early         7   end lost, rose from the dead
-4   stale write landed, settled twice     8   too many attempts, attempts do not add up,
+    two valid leases, swept early         7   end lost, rose from the dead,
+4   stale write landed, settled twice,        cancelled and handed out, cancelled and put in line
+    landed and denied                     8   too many attempts, attempts do not add up,
 9   key held twice                            crashes do not add up, failed without a run,
-13  backlog left, late recovery               crash missing
-10, 11, 12, 14, 15: see features.py. What rows alone can show: see audit.py.
+13  backlog left, late recovery,              crash missing, crash not charged
+    swept late
+6: see causes.py. 10, 11, 12, 14, 15: see features.py. What rows alone can show: see audit.py.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tenure.worker.recorder import Answered, Key
-from tests.support import features, recovery
+from tests.support import causes, features, recovery
 from tests.support.audit import audit
 from tests.support.books import (
     ENDS,
@@ -38,18 +40,14 @@ from tests.support.books import (
     Books,
     Expected,
     Grant,
-    Stall,
+    Pair,
     Violation,
     Violations,
     Write,
 )
-from tests.support.history import JobRow, read_final, read_records
+from tests.support.history import EventRow, JobRow, read_final, read_records
 from tests.support.story import told
 
-EXCUSE_SECONDS = 0.5
-"""A worker that renews its lease loses it only when something keeps it from that for so long."""
-UNHEARD_SECONDS = 10.0
-"""So long before a sweep a claim may have been cut off."""
 MOST_TOLD = 20
 """So many violations are told, each with its story; the rest is counted."""
 
@@ -87,25 +85,30 @@ def violations(books: Books, expected: Expected) -> Violations:
     yield from no_ghost(books)
     yield from one_lease_at_a_time(books)
     yield from only_the_newest_writes(books)
+    yield from no_landing_is_denied(books)
     if expected.effects is not None:
         yield from one_effect_per_success(books, expected.effects)
-    yield from every_run_is_explained(books)
-    yield from every_end_is_explained(books)
+    yield from causes.every_run_is_explained(books)
+    yield from causes.every_end_is_explained(books)
     if expected.disturbed is not None:
-        yield from every_crash_is_explained(
+        yield from causes.every_crash_is_explained(
             books, expected.disturbed, expected.blows, expected.stalls
         )
     yield from every_kill_is_counted(books, expected.blows)
     yield from final_is_final(books)
-    yield from attempts_add_up(books)
+    yield from no_cancelled_job_goes_on(books)
+    yield from who_has_started_is_charged(books)
+    yield from attempts_add_up(books, expected.alone)
     yield from keys_are_unique(books)
     if expected.drained:
         yield from nothing_is_left(books)
     if expected.recovery_seconds is not None:
         yield from recovery_is_prompt(books, expected.recovery_seconds)
+    if expected.swept_seconds is not None:
+        yield from sweeps_are_prompt(books, expected.swept_seconds, expected.quiet_at)
     if expected.start_seconds is not None:
         yield from recovery.starts_are_prompt(books, expected)
-    yield from features.violations(books, drained=expected.drained)
+    yield from features.violations(books, expected)
 
 
 def no_lost_job(books: Books) -> Violations:
@@ -196,9 +199,38 @@ def only_the_newest_writes(books: Books) -> Violations:
     for id, events in books.events.items():
         ends = Counter(e.token for e in events if e.kind in PUT_BACK or e.kind in ENDS.values())
         for token, count in ends.items():
-            if count > 1:
+            if count > 1 and not _ended_by_crash(events, token):
                 text = f"{count} ends of token {token} on record"
                 yield Violation(4, "settled twice", id, text, (token,))
+
+
+def no_landing_is_denied(books: Books) -> Violations:
+    """4: who repeats a settlement that had landed is told so."""
+    for write in books.writes:
+        if write.op == "settle" and write.answer == "stale":
+            for event in books.events[write.id]:
+                ours = event.token == write.token and event.worker == write.worker
+                if ours and event.kind in PUT_BACK - {"crashed"}:
+                    text = f"{write.outcome} of token {write.token} by {write.worker}"
+                    yield Violation(4, "landed and denied", write.id, text, (write.token,))
+
+
+def _ended_by_crash(events: list[EventRow], token: int) -> bool:
+    """A crash ended the job, and before an operator began it anew that end was written down.
+
+    The two lines tell of one moment: the sweep that found the lease expired.
+    """
+    ends = [
+        e for e in events if e.token == token and (e.kind in PUT_BACK or e.kind in ENDS.values())
+    ]
+    if not any(e.kind == "replayed" and e.token == token + 1 for e in events):
+        return False
+    match sorted(ends, key=lambda e: e.kind != "crashed"):
+        case [EventRow(kind="crashed") as crash, EventRow(kind="cancelled" | "failed") as end]:
+            charged = end.kind == "cancelled" or bool(crash.detail.get("charged"))
+            together = abs(end.at - crash.at) <= SLACK_SECONDS
+            return charged and together and end.worker == crash.worker
+    return False
 
 
 def _repeats(books: Books, write: Write) -> bool:
@@ -221,67 +253,6 @@ def one_effect_per_success(books: Books, effects: Mapping[int, int]) -> Violatio
             yield Violation(5, "effect without success", id, f"it is {row.state}")
     for id in set(effects) - set(books.rows):
         yield Violation(5, "effect without success", id, "there is no such job")
-
-
-def every_run_is_explained(books: Books) -> Violations:
-    """6: one execution per token, and each token but the last has a reason why it ended."""
-    for (id, token), count in Counter((run.id, run.token) for run in books.records.runs).items():
-        if count > 1:
-            text = f"{count} handlers under token {token}"
-            yield Violation(6, "run twice", id, text, (token,))
-    children = {child for child, _ in books.final.parents}
-    for id, row in books.rows.items():
-        explained = {e.token for e in books.events[id] if e.kind in PUT_BACK | OPERATED}
-        if id in children and all(grant.token > 1 for grant in books.grants.get(id, ())):
-            explained.add(1)  # with which it waited for its parents
-        for token in range(1, row.token):
-            if token not in explained:
-                text = f"why did token {token} end?"
-                yield Violation(6, "unexplained run", id, text, (token, token + 1))
-
-
-def every_end_is_explained(books: Books) -> Violations:
-    """6: a job succeeds because somebody said so, who held it."""
-    for id, row in books.rows.items():
-        if row.state == "succeeded" and not any(
-            write.answer in ("landed", "unknown") and write.outcome == "succeed"
-            for write in books.settlements.get((id, row.token), ())
-        ):
-            text = f"nobody has settled token {row.token}"
-            yield Violation(6, "end without a settlement", id, text, (row.token,))
-
-
-def every_crash_is_explained(
-    books: Books,
-    disturbed: Collection[int],
-    blows: Sequence[Blow] = (),
-    stalls: Sequence[Stall] = (),
-) -> Violations:
-    """6: only who was killed or stopped loses a lease, who could not reach the database, or who was
-    never told what it had claimed. Where all blows are known, one of them must have hit it then."""
-    unheard = {
-        call.sent.worker
-        for call in books.records.of("claim")
-        if not isinstance(call.answer, Answered) and not call.is_known
-    }
-    grants = {(g.id, g.token): g for grants in books.grants.values() for g in grants}
-    long_stalls = [s for s in recovery.merged(stalls) if s.ended - s.began >= EXCUSE_SECONDS]
-    for event in books.final.events:
-        if event.kind != "crashed" or event.worker is None:
-            continue
-        pid, grant = books.pids.get(event.worker, 0), grants.get((event.id, event.token))
-        swept_at = books.mono(event.at)
-        if grant is None:  # a part of its claim was cut off, and the rest was answered
-            excused = event.worker in unheard or pid in disturbed
-            excused |= any(s.within(swept_at - UNHEARD_SECONDS, swept_at) > 0 for s in long_stalls)
-        else:
-            excused = any(stall.within(grant.began, swept_at) > 0 for stall in long_stalls)
-            hit = [blow for blow in blows if blow.pid == pid]
-            excused |= any(grant.began < blow.at < swept_at for blow in hit)
-            excused |= pid in disturbed and not blows
-        if not excused:
-            text = f"{event.worker} of process {pid} lost token {event.token} undisturbed"
-            yield Violation(6, "unexplained crash", event.id, text, (event.token,))
 
 
 def every_kill_is_counted(books: Books, blows: Sequence[Blow]) -> Violations:
@@ -314,6 +285,26 @@ def final_is_final(books: Books) -> Violations:
                     yield Violation(7, "rose from the dead", id, f"claimed {late:.3f} s after")
 
 
+def no_cancelled_job_goes_on(books: Books) -> Violations:
+    """7: a running job that was asked to cancel is not handed out again, unless it is replayed.
+
+    Nor is it put in line: the next claim would end it, but its key, its place at a gate and those
+    who wait for it would wait for that claim.
+    """
+    for id, events in books.events.items():
+        asked = [event.token for event in events if event.kind == "cancel requested"]
+        replayed = {event.token for event in events if event.kind == "replayed"}
+        for grant in books.grants.get(id, ()) if asked else ():
+            last = max((token for token in asked if token < grant.token), default=None)
+            if last is not None and not any(last < token <= grant.token for token in replayed):
+                text, both = f"token {grant.token}", (last, grant.token)
+                yield Violation(7, "cancelled and handed out", id, text, both)
+        for token in sorted(set(asked)) if id in books.rows else ():
+            if books.rows[id].token > token and token + 1 not in replayed:
+                text, both = f"asked under token {token}", (token, token + 1)
+                yield Violation(7, "cancelled and put in line", id, text, both)
+
+
 def _is_lost(books: Books, write: Write, row: JobRow) -> bool:
     if row.token > write.token:  # put in line again: by this settlement, or by an operator
         events = {e.kind for e in books.events[write.id] if e.token == write.token}
@@ -323,7 +314,7 @@ def _is_lost(books: Books, write: Write, row: JobRow) -> bool:
     return write.outcome in ENDS and row.state != ENDS[write.outcome]
 
 
-def attempts_add_up(books: Books) -> Violations:
+def attempts_add_up(books: Books, alone: Collection[Pair] = ()) -> Violations:
     """8: attempts <= max_attempts; both counters equal a recount; nothing fails without a run."""
     ran = {run.id for run in books.records.runs} | {id for id, _ in books.settlements}
     for id, row in books.rows.items():
@@ -331,7 +322,9 @@ def attempts_add_up(books: Books) -> Violations:
             text = f"{row.attempts} of {row.max_attempts}"
             yield Violation(8, "too many attempts", id, text)
         if row.state == "failed" and id not in ran:
-            yield Violation(8, "failed without a run", id, f"reason: {row.reason}")
+            charged_for = {(id, e.token) for e in books.since_replay(id) if e.detail.get("charged")}
+            if not charged_for or not charged_for <= set(alone):
+                yield Violation(8, "failed without a run", id, f"reason: {row.reason}")
         story = books.since_replay(id)
         crashed = [event for event in story if event.kind == "crashed"]
         if row.crashes != len(crashed):
@@ -346,6 +339,25 @@ def attempts_add_up(books: Books) -> Violations:
         if row.attempts - charged not in last:
             text = f"{row.attempts} in its row, {charged} before the last on record, {row.state}"
             yield Violation(8, "attempts do not add up", id, text)
+
+
+def who_has_started_is_charged(books: Books) -> Violations:
+    """8: a job that a heartbeat reported as started is charged when its worker dies."""
+    runs = {(run.id, run.token): run for run in books.records.runs}
+    beats: dict[int, list[float]] = defaultdict(list)
+    for call in books.records.of("extend"):
+        if isinstance(call.answer, Answered):
+            for lease in set(call.sent.leases) - {*call.answer.lost, *call.answer.busy}:
+                beats[lease].append(call.began)
+    for id, grants in books.grants.items():
+        for grant in grants:
+            run = runs.get((id, grant.token))
+            reported = run is not None and any(at > run.began for at in beats[grant.lease])
+            for event in books.events[id] if reported else ():
+                crashed = event.kind == "crashed" and event.token == grant.token
+                if crashed and not event.detail.get("charged"):
+                    text = f"token {grant.token} had started"
+                    yield Violation(8, "crash not charged", id, text, (grant.token,))
 
 
 def keys_are_unique(books: Books) -> Violations:
@@ -384,6 +396,19 @@ def recovery_is_prompt(books: Books, seconds: float) -> Violations:
                     text = f"{late:.3f} s after the lease of token {first.token}"
                     both = (first.token, second.token)
                     yield Violation(13, "late recovery", id, text, both)
+
+
+def sweeps_are_prompt(books: Books, seconds: float, quiet_at: float) -> Violations:
+    """13: after the faults stop, what is on a lease is taken back soon after it has ended."""
+    for id, grants in books.grants.items():
+        for grant in grants:
+            _, most = books.deadlines[grant.lease]
+            for event in books.events[id]:
+                if event.token == grant.token and event.kind == "crashed":
+                    late = event.at - max(most, quiet_at)
+                    if late > seconds:
+                        text = f"token {grant.token}, {late:.3f} s after its lease"
+                        yield Violation(13, "swept late", id, text, (grant.token,))
 
 
 def main(folder: str, url: str) -> None:

@@ -70,6 +70,14 @@ class Plain:
         else:
             self._connection = apsw.Connection(parts.path.removeprefix("/"))
 
+    @classmethod
+    def over(cls, connection: apsw.Connection) -> Self:
+        """The same through an open connection to a SQLite database."""
+        plain = cls.__new__(cls)
+        plain.is_postgres = False
+        plain._connection = connection
+        return plain
+
     def rows(self, sql: str, *params: object) -> list[Row]:
         """Run one statement; parameters are written `?`. Answers its rows, if it has any."""
         if self.is_postgres:

@@ -8,12 +8,11 @@ its slot: it is stuck, and the worker says so.
 import asyncio
 import logging
 import os
-import queue
-import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 from tenure.client import Client
@@ -25,7 +24,7 @@ from tenure.tasks import Task
 from tenure.worker.attempt import Attempt, undecodable
 from tenure.worker.context import RunningHere, Signals
 from tenure.worker.holding import Holding
-from tenure.worker.world import World
+from tenure.worker.world import Thread, World
 
 TURN_JOBS = 8
 """A runner that never has to wait gives the loop a turn after so many jobs. There may be a hundred
@@ -121,7 +120,7 @@ class Coroutines(Executor):
         super().__init__(slots, app, worker, world, ended)
         self._line: deque[Holding] = deque()
         self._sleepers: deque[asyncio.Future[None]] = deque()
-        self._runners: set[asyncio.Task[None]] = set()
+        self._runners: dict[asyncio.Task[None], None] = {}  # in order: a simulation repeats it
         self._clean = copy_context()
         self._closed = False
 
@@ -144,11 +143,11 @@ class Coroutines(Executor):
 
     def _start_runner(self) -> None:
         runner = asyncio.create_task(self._run(), context=self._clean.copy())
-        self._runners.add(runner)
+        self._runners[runner] = None
         runner.add_done_callback(self._runner_ended)
 
     def _runner_ended(self, runner: "asyncio.Task[None]") -> None:
-        self._runners.discard(runner)
+        self._runners.pop(runner, None)
         if self._line and not self._closed:
             self._start_runner()
 
@@ -232,9 +231,9 @@ class InThreads(Executor):
     def __init__(self, slots: int, app: Client, worker: str, world: World, ended: Ended) -> None:
         super().__init__(slots, app, worker, world, ended)
         self._line: deque[Holding] = deque()
-        self._permits: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._permits = world.permits()
         """One for each job that was put in line: a thread takes a permit, then a job."""
-        self._threads: list[threading.Thread] = []
+        self._threads: list[Thread] = []
         self._news: deque[tuple[Holding, Settlement | None]] = deque()
         self._told = False
         self._closed = False
@@ -247,9 +246,8 @@ class InThreads(Executor):
             self._permits.put(None)
         while len(self._threads) < min(self.slots, self.in_hand):
             number = len(self._threads)
-            thread = threading.Thread(
-                target=self._run, args=(number,), name=f"tenure-handler-{number}", daemon=True
-            )
+            body = partial(self._run, number)
+            thread = self._world.thread(body, f"tenure-handler-{number}")
             self._threads.append(thread)
             thread.start()
 

@@ -6,7 +6,6 @@ successful claim or heartbeat was sent, that a lease may be gone, and stops the 
 """
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 
 from tenure.errors import StoreError
@@ -47,8 +46,8 @@ class Heartbeat:
         self._tell = tell
         self._announce = announce
         self._beside = beside
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tenure-heartbeat", daemon=True)
+        self._stop = world.event()
+        self._thread = world.thread(self._run, "tenure-heartbeat")
         self._failing = False
 
     def start(self) -> None:
@@ -82,10 +81,11 @@ class Heartbeat:
             self.give_up_expired()
 
     def beat(self) -> None:
-        """Renew every lease once, and carry progress along."""
+        """Renew every lease once, but those that were given up, and carry progress along."""
         by_length: dict[float, list[HeldLease]] = {}
         for lease in list(self._held.leases.values()):
-            by_length.setdefault(lease.lease_seconds, []).append(lease)
+            if not lease.given_up:  # while the event loop is blocked, it is still in hand
+                by_length.setdefault(lease.lease_seconds, []).append(lease)
         for lease_seconds, leases in by_length.items():
             self._extend(leases, lease_seconds)
         self._report_progress()
@@ -114,9 +114,10 @@ class Heartbeat:
         """Stop the jobs of leases that may have ended. Called by the event loop as well."""
         now = self._world.monotonic()
         leases = list(self._held.leases.values())
-        gone = [lease for lease in leases if lease.safe_until <= now]
+        gone = [lease for lease in leases if lease.safe_until <= now and not lease.given_up]
         if gone:
             for lease in gone:
+                lease.given_up = True
                 for holding in list(lease.holdings.values()):
                     holding.lost.set()  # at once: the event loop may be blocked
             self._tell([lease.id for lease in gone], [])

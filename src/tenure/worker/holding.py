@@ -88,7 +88,7 @@ class Holding:
 class HeldLease:
     """A lease, when it may be gone by our own clock, and its jobs that are not settled yet."""
 
-    __slots__ = ("holdings", "id", "lease_seconds", "safe_until")
+    __slots__ = ("given_up", "holdings", "id", "lease_seconds", "safe_until")
 
     def __init__(
         self, id: int, lease_seconds: float, safe_until: float, holdings: dict[int, Holding]
@@ -97,6 +97,8 @@ class HeldLease:
         self.lease_seconds = lease_seconds
         self.safe_until = safe_until
         self.holdings = holdings
+        self.given_up = False
+        """It may be gone: its jobs are being stopped, and others may have them."""
 
 
 class Held:

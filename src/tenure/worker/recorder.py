@@ -94,6 +94,8 @@ class Sent(Moment, tag="sent"):
     """The keys of these jobs, if any has one."""
     tenants: list[str] = []
     """The tenants of these jobs, if any has one."""
+    later: list[int] = []
+    """Which of these jobs, by their numbers from 0, are due at a later time."""
 
 
 class Granted(msgspec.Struct, frozen=True, gc=False):
@@ -302,8 +304,9 @@ def _sent(**facts: Any) -> Sent:
 def _enqueue(jobs: Sequence[NewJob], **_: object) -> Sent:
     keys, tenants = [_key(job) for job in jobs], [job.tenant for job in jobs]
     return _sent(
-        count=len(jobs), keys=keys if any(keys) else [], tenants=tenants if any(tenants) else []
-    )
+        count=len(jobs), keys=keys if any(keys) else [], tenants=tenants if any(tenants) else [],
+        later=[n for n, job in enumerate(jobs) if job.delay_seconds or job.due_at is not None],
+    )  # fmt: skip
 
 
 def _key(job: NewJob) -> Key | None:

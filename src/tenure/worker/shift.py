@@ -10,8 +10,8 @@ releases what is left, uncharged, and flushes.
 import asyncio
 import logging
 import os
-import secrets
 import socket
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
@@ -52,10 +52,10 @@ Tasks = list[asyncio.Task[None]]
 log = logging.getLogger("tenure.worker")
 
 
-def new_name() -> str:
+def new_name(secret: str) -> str:
     """A worker's identity: random at each process start, with the host's name to look at."""
     host = "".join(c for c in socket.gethostname() if c.isalnum() or c in "-.")[:30]
-    return f"{host.lstrip('-.') or 'host'}-{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{host.lstrip('-.') or 'host'}-{os.getpid()}-{secret}"
 
 
 def _nobody() -> None:
@@ -78,7 +78,7 @@ class Shift:
         self.app = app
         self.settings = settings
         self.world = world
-        self.name = new_name()
+        self.name = new_name(world.secret())
         self.held = Held()
         self._tell = Teller(app.hooks, self.name, world)
         self.ready = asyncio.Event()
@@ -89,9 +89,12 @@ class Shift:
         self._suspects = Suspects()
         self._pace, self._queue_pace = Pace(), Pace()
         self._stopping = asyncio.Event()
-        self._timed: set[Holding] = set()
-        self._asked: set[Holding] = set()
+        # Kept in order, so that a simulation can be repeated.
+        self._timed: dict[Holding, None] = {}
+        self._asked: dict[Holding, None] = {}
         self._stuck: set[Holding] = set()
+        self._owed: deque[tuple[Holding, Settlement]] = deque()
+        """Ends of attempts that the heartbeat's thread has to write."""
         self._confirming: set[asyncio.Task[None]] = set()
         self._ticked_at = world.monotonic()
         self._something_in_hand = asyncio.Event()
@@ -263,7 +266,7 @@ class Shift:
             holding = Holding(job, task, now)
             known.append(holding)
             if job.timeout_seconds is not None:
-                self._timed.add(holding)
+                self._timed[holding] = None
         self.held.add(lease, known + unknown, lease_seconds, safe_until)
         for holding in unknown:
             self._tell.say(logging.WARNING, holding.job, "no handler here for this task; put back")
@@ -326,9 +329,9 @@ class Shift:
 
     def _free_slot(self, holding: Holding) -> None:
         if holding.job.timeout_seconds is not None:
-            self._timed.discard(holding)
+            self._timed.pop(holding, None)
         if holding.stop is not None:
-            self._asked.discard(holding)
+            self._asked.pop(holding, None)
             self._stuck.discard(holding)
         if holding is self._suspects.tried:
             self._suspects.ended(holding)
@@ -400,7 +403,7 @@ class Shift:
 
     def _stop(self, holding: Holding, why: Stop) -> None:
         if holding.started_at is not None and not holding.over:
-            self._asked.add(holding)
+            self._asked[holding] = None
         holding.ask_to_stop(why, self.world.monotonic())
 
     def _ring(self) -> None:
@@ -451,20 +454,22 @@ class Shift:
         so its job is settled from there, and others may try it. Those that wait for the loop go on.
         """
         at = self.world.monotonic() - self.settings.kill_seconds
-        if self._ticked_at >= at:
-            return
-        for holding in self._overdue(at):
+        for holding in self._overdue(at) if self._ticked_at < at else ():
             settlement = self._attempt(holding).stopped(Stop.TIMEOUT, self._seconds(holding))
             if holding.task.kind != "async" or holding.done or settlement is None:
                 continue
             self._tell.say(logging.ERROR, holding.job, "timed out while the event loop was blocked")
-            store.settle(self.name, [settlement])
-            holding.done = True
+            holding.done = True  # first: the loop may go on while the store is being told
             holding.lost.set()
+            self._owed.append((holding, settlement))
+        while self._owed:
+            holding, settlement = self._owed[0]
+            store.settle(self.name, [settlement])  # when that fails, with the next heartbeat
+            self._owed.popleft()
             self._from_thread(self._settler.add, holding, None)
 
     def _report_stuck(self, holding: Holding) -> None:
-        self._asked.discard(holding)
+        self._asked.pop(holding, None)
         if holding.over or holding.task.kind == "process":
             return
         if holding.stop is Stop.TIMEOUT:
@@ -519,7 +524,7 @@ class Shift:
     def _put_back(self, holdings: Sequence[Holding], reason: str, *, later: bool = False) -> None:
         for holding in holdings:
             holding.over = True
-            self._timed.discard(holding)
+            self._timed.pop(holding, None)
             self._suspects.ended(holding)
             if holding.line is not None:
                 self._free_place(holding, holding.line)

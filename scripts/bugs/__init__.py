@@ -1,0 +1,15 @@
+"""Known bugs, each a small patch that is put into a copy of the code to see what finds it.
+
+bug      what a bug is, and how its patch is applied
+rules    the marked rules, each taken out: see tests/statements/rules.py; flow_rules: of workflows
+store    bugs of stores: claims, leases, keys, parents, gates, schedules, tenants, transactions
+worker   bugs of the worker: heartbeats, settlements, slots, shutdown, handlers
+finding  the layers that look for a bug, the cheapest first
+"""
+
+from scripts.bugs.bug import Bug
+from scripts.bugs.rules import RULES
+from scripts.bugs.store import STORE
+from scripts.bugs.worker import WORKER
+
+BUGS: tuple[Bug, ...] = (*RULES, *STORE, *WORKER)

@@ -1,0 +1,365 @@
+"""The marked rules, each taken out of the code: what stands between the design and lost work.
+
+A rule may be taken out in several ways. Each has its own test, which must notice on each database
+that the patch is for, whatever else finds it. See tests/statements/rules.py.
+"""
+
+from scripts.bugs.bug import (
+    BEHIND,
+    BOTH,
+    IN_ORDER,
+    POSTGRES,
+    SQL,
+    SQLITE,
+    UNUSED,
+    Bug,
+    Edit,
+    python,
+    sql,
+)
+from scripts.bugs.flow_rules import FLOWS
+
+MARKED = "tests/statements/test_marked_rules.py"
+RACES = "tests/statements/test_races.py"
+DEEP = " " * 16  # the indentation inside a case
+
+AS_IT_CAME = python("store/settle", "in sorted(settlements, key=_by_id):", "in settlements:")
+
+JOBS = (
+    Bug(
+        "void-tickets", "claim gives up after its first round",
+        f"{MARKED}::test_a_claim_that_took_only_void_tickets_goes_on_at_once",
+        (python("store/claim", "if taken.leases or not taken.tickets:", "if True:"),),
+        unseen=BEHIND + "the next look finds what the claim has left",
+    ),
+    Bug(
+        "flagged-not-handed-out", "claim hands out every live ticket",
+        f"{MARKED}::test_a_job_asked_to_cancel_is_finished_by_the_claim_and_not_handed_out",
+        (python("store/claim", "and not row[_FLAG]]", "]"),),
+        unseen=IN_ORDER + "; what goes back in line is cancelled before",
+    ),
+    Bug(
+        "lease-must-exist", "a success needs no lease",
+        f"{MARKED}::test_a_settlement_without_its_lease_row_is_stale",
+        (
+            sql(POSTGRES, "settle", "succeed",
+                "lateral (select claimed_at from tenure.lease",
+                "lateral (select max(claimed_at) as claimed_at from tenure.lease"),
+            sql(SQLITE, "settle", "held_lease", "select claimed_at from tenure.lease",
+                "select max(claimed_at) from tenure.lease"),
+        ),
+        unseen=BEHIND + "the token; see settle-by-id and retry-by-id for both",
+    ),
+    Bug(
+        "lease-must-exist", "a retry needs no lease",
+        f"{MARKED}::test_a_settlement_without_its_lease_row_is_stale",
+        (
+            sql(POSTGRES, "settle", "lock_held",
+                "lateral (select claimed_at from tenure.lease",
+                "lateral (select coalesce(max(claimed_at), now()) as claimed_at from tenure.lease"),
+            sql(SQLITE, "settle", "lock_held",
+                "j.features, l.claimed_at", "j.features, coalesce(l.claimed_at, 0)"),
+            sql(SQLITE, "settle", "lock_held",
+                "cross join tenure.lease as l on", "left join tenure.lease as l on"),
+        ),
+        unseen=BEHIND + "the token; see settle-by-id and retry-by-id for both",
+    ),
+    Bug(
+        "token-guard", "a success looks at the id alone",
+        f"{MARKED}::test_a_settlement_with_an_old_token_is_stale_even_on_a_live_lease",
+        (
+            sql(POSTGRES, "settle", "succeed", " and j.token = b.token", ""),
+            sql(SQLITE, "settle", "succeed", " and j.token = b.token", ""),
+        ),
+        unseen=BEHIND + "the lease; see settle-by-id and retry-by-id for both",
+    ),
+    Bug(
+        "token-guard", "a retry looks at the id alone",
+        f"{MARKED}::test_a_settlement_with_an_old_token_is_stale_even_on_a_live_lease",
+        (
+            sql(POSTGRES, "settle", "lock_held", " and token = b.token", ""),
+            sql(POSTGRES, "settle", "lock_held", "select j.id, j.token,", "select j.id, b.token,"),
+            sql(SQLITE, "settle", "lock_held", " and j.token = b.value ->> 'token'", ""),
+            sql(SQLITE, "settle", "lock_held", "select j.id, j.token,",
+                "select j.id, b.value ->> 'token',"),
+        ),
+        unseen=BEHIND + "the lease; see settle-by-id and retry-by-id for both",
+    ),
+    Bug(
+        "read-back", "nobody looks whether it had landed",
+        f"{MARKED}::test_a_settlement_repeated_after_an_unanswered_commit_has_landed",
+        (python("store/settle", "if len(landed) < len(batch) and read_back:", "if False:"),),
+    ),
+    Bug(
+        "read-back-own", "anybody's settlement counts as one's own",
+        f"{MARKED}::test_a_settlement_that_somebody_else_made_is_not_taken_for_ones_own",
+        (
+            sql(POSTGRES, "settle", "landed", " and h.worker = :worker", ""),
+            sql(SQLITE, "settle", "landed", " and h.worker = :worker", ""),
+        ),
+        unseen=BEHIND + "a token belongs to one worker",
+    ),
+    Bug(
+        "read-back-own", "what a sweep ended counts as settled by the lost worker",
+        f"{MARKED}::test_a_settlement_that_somebody_else_made_is_not_taken_for_ones_own",
+        (
+            sql(POSTGRES, "settle", "landed", "e.kind = 'crashed'", "e.kind = 'nothing'"),
+            sql(SQLITE, "settle", "landed", "e.kind = 'crashed'", "e.kind = 'nothing'"),
+        ),
+    ),
+    Bug(
+        "read-back-not-in-callers", "a repeat in the caller's transaction has landed",
+        f"{MARKED}::test_a_users_transaction_that_is_run_again_is_undone",
+        (python("store/settle", ", read_back=False)", ", read_back=True)"),),
+        unseen=UNUSED + "run a transaction of its own again",
+    ),
+    Bug(
+        "lease-kept-while-live", "the worker is believed that its lease is used up",
+        f"{MARKED}::test_a_lease_is_kept_while_one_of_its_jobs_is_live",
+        (
+            sql(POSTGRES, "settle", "drop_leases", "and not exists (", "or false and exists ("),
+            sql(SQLITE, "settle", "drop_leases", "and not exists (", "or false and exists ("),
+        ),
+        unseen=BEHIND + "the worker counts what is left; see partial-flush for both",
+    ),
+    Bug(
+        "sweep-keeps-lease", "the sweep deletes the lease whatever is left on it",
+        f"{RACES}::test_a_sweep_leaves_a_job_that_is_being_settled_on_its_lease",
+        (python("store/sweep", "    if left:\n", "    if False:\n"),),
+        (POSTGRES,),
+        unseen=IN_ORDER,
+    ),
+    Bug(
+        "charge-started", "every job of a lost block is charged",
+        f"{MARKED}::test_an_innocent_job_of_a_block_never_fails_without_having_run",
+        (python("store/sweep", "charged = id in reported or", "charged = True or"),),
+    ),
+    Bug(
+        "charge-started", "reports of started jobs are ignored",
+        f"{MARKED}::test_an_innocent_job_of_a_block_never_fails_without_having_run",
+        (python("store/sweep", "charged = id in reported or", "charged = False or"),),
+    ),
+    Bug(
+        "charge-started", "a job alone on its lease is not charged",
+        f"{MARKED}::test_a_job_alone_on_its_lease_is_charged_without_a_report",
+        (python("store/sweep", "(len(pairs) == 1 and started is None)", "False"),),
+        unseen=BEHIND + "a heartbeat reports whoever has run for a while",
+    ),
+    Bug(
+        "charge-block", "the last one left on a lease counts as alone",
+        f"{RACES}::test_a_job_left_on_a_swept_lease_is_not_charged_for_being_the_last",
+        (python("store/sweep", "len(pairs) == 1 and started is None", "len(pairs) == 1"),),
+        (POSTGRES,),
+        unseen=IN_ORDER,
+    ),
+    Bug(
+        "suspects-alone", "suspects share a lease with the others",
+        f"{MARKED}::test_a_job_with_a_crash_on_record_is_tried_alone",
+        (
+            sql(POSTGRES, "claim", "take_tickets", "when j.crashes > 0 then j.id", ""),
+            python("store/sqlite_tx", "trusted = [row for row in rows if not row[10] and",
+                   "trusted = [row for row in rows if"),
+            python("store/sqlite_tx", "[[row] for row in rows if row[10] and not row[16]]", "[]"),
+        ),
+        unseen=UNUSED + "kill its worker on purpose",
+    ),
+    Bug(
+        "cancel-later-statement", "cancel does not lock the job before it looks for the ticket",
+        f"{RACES}::test_cancel_waits_for_a_promotion_in_flight_and_finds_the_new_ticket",
+        (sql(POSTGRES, "operate", "lock_job", "for update", ""),),
+        (POSTGRES,),
+    ),
+    Bug(
+        "cancel-token", "cancel takes any ticket of the job",
+        f"{MARKED}::test_cancel_takes_no_void_ticket_for_the_jobs_own",
+        tuple(
+            sql(dialect, "operate", f"take_{table}_ticket", " and token = :token", "")
+            for dialect in BOTH for table in ("due", "ready")
+        ),
+        unseen=IN_ORDER + "; there are no void tickets to take",
+    ),
+    Bug(
+        "flagged-retry", "a retry ignores the request to cancel",
+        f"{MARKED}::test_a_job_asked_to_cancel_is_not_retried",
+        (
+            python("lifecycle",
+                   f"if job.cancel_requested:\n{DEEP}return Move(State.CANCELLED, charged=True",
+                   f"if False:\n{DEEP}return Move(State.CANCELLED, charged=True"),
+        ),
+    ),
+    Bug(
+        "flagged-release", "a snooze or release ignores the request to cancel",
+        f"{MARKED}::test_a_job_asked_to_cancel_is_not_put_back",
+        (
+            python("lifecycle",
+                   f"if job.cancel_requested:\n{DEEP}return Move(State.CANCELLED, reason",
+                   f"if False:\n{DEEP}return Move(State.CANCELLED, reason"),
+        ),
+    ),
+    Bug(
+        "flagged-sweep", "a sweep ignores the request to cancel",
+        f"{MARKED}::test_a_job_asked_to_cancel_is_not_requeued_by_a_sweep",
+        (
+            python("lifecycle",
+                   "if job.cancel_requested:\n        return Move(State.CANCELLED, charged=charged",
+                   "if False:\n        return Move(State.CANCELLED, charged=charged"),
+        ),
+    ),
+    Bug(
+        "flagged-free", "the end of a parent ignores the request to cancel its child",
+        f"{MARKED}::test_a_child_asked_to_cancel_is_not_freed",
+        (python("lifecycle", "if cancel_requested:\n", "if False:\n"),),
+        unseen=IN_ORDER + "; a waiting job is cancelled at once",
+    ),
+    Bug(
+        "replay-token", "replay keeps the token",
+        f"{MARKED}::test_replay_is_a_new_attempt_with_a_new_token",
+        (
+            sql(POSTGRES, "operate", "replay", "select id, token + 1,", "select id, token,"),
+            sql(POSTGRES, "operate", "replay", "place, id, token + 1", "place, id, token"),
+            sql(SQLITE, "operate", "replay", "h.token + 1", "h.token"),
+        ),
+    ),
+    Bug(
+        "replay-attempts", "replay keeps the attempts",
+        f"{MARKED}::test_replay_is_a_new_attempt_with_a_new_token",
+        (
+            sql(POSTGRES, "operate", "replay", "priority, 0,\n", "priority, attempts,\n"),
+            sql(SQLITE, "operate", "replay", " 0, h.max_attempts", " h.attempts, h.max_attempts"),
+        ),
+    ),
+    Bug(
+        "replay-key", "replay does not take the key",
+        f"{MARKED}::test_replay_takes_the_unique_key_again_or_is_refused",
+        (python("store/operate", "    await retake_key(tx, row)\n", ""),),
+    ),
+    Bug(
+        "enqueue-repeat", "the repeat does not look into history",
+        f"{MARKED}::test_an_enqueue_repeated_after_an_unanswered_commit_adds_no_second_job",
+        (python("store/enqueue", "if tx.repeat and not tx.collided and", "if False and"),),
+        (POSTGRES,),
+    ),
+    Bug(
+        "enqueue-compare", "whatever has the id is taken for our own",
+        f"{MARKED}::test_a_repeated_enqueue_takes_no_strangers_row_for_its_own",
+        (
+            python("store/enqueue",
+                   "if not same or fingerprint(task, args.encode()) !=",
+                   "if False and fingerprint(task, args.encode()) !="),
+        ),
+        (POSTGRES,),
+        unseen=UNUSED + "draw an id that another has drawn",
+    ),
+    Bug(
+        "keys-not-null", "a unique index over nullable columns",
+        f"{MARKED}::test_no_part_of_a_unique_key_can_be_null",
+        (
+            Edit(f"{SQL}/postgres/migrations/0001.sql",
+                 '    tenant text collate "C" not null,\n    scope text collate "C" not null,\n'
+                 '    key text collate "C" not null,\n',
+                 "    tenant text,\n    scope text,\n    key text,\n"),
+            Edit(f"{SQL}/postgres/migrations/0001.sql",
+                 "primary key (tenant, scope, key)", "unique (tenant, scope, key)"),
+            Edit(f"{SQL}/sqlite/migrations/0001.sql",
+                 "    tenant text not null,\n    scope text not null,\n    key text not null,\n",
+                 "    tenant text,\n    scope text,\n    key text,\n"),
+            Edit(f"{SQL}/sqlite/migrations/0001.sql",
+                 "primary key (tenant, scope, key)\n) strict, without rowid",
+                 "unique (tenant, scope, key)\n) strict"),
+        ),
+        unseen=UNUSED + "give a key without a tenant",
+    ),
+    Bug(
+        "key-mine", "a key is given back whoever holds it",
+        f"{MARKED}::test_a_job_gives_back_no_key_that_another_holds",
+        (
+            sql(POSTGRES, "settle", "release_keys", "  and k.job_id = f.id\n", ""),
+            sql(SQLITE, "settle", "release_keys", "(tenant, scope, key, job_id)",
+                "(tenant, scope, key)"),
+            sql(SQLITE, "settle", "release_keys", "h.unique_key, h.id", "h.unique_key"),
+        ),
+        unseen=BEHIND + "a job that gives its key back still has it",
+    ),
+    Bug(
+        "lock-by-id", "successes lock in the order of the batch",
+        f"{RACES}::test_settlements_lock_jobs_in_the_order_of_their_ids[succeed]",
+        (sql(POSTGRES, "settle", "succeed", "    order by b.id\n", ""), AS_IT_CAME),
+        (POSTGRES,),
+    ),
+    Bug(
+        "lock-by-id", "retries lock in the order of the batch",
+        f"{RACES}::test_settlements_lock_jobs_in_the_order_of_their_ids[retry]",
+        (sql(POSTGRES, "settle", "lock_held", "\n      order by r.id) as b", ") as b"), AS_IT_CAME),
+        (POSTGRES,),
+    ),
+    Bug(
+        "decide-after-locks", "children are not locked before the decision",
+        f"{RACES}::test_the_last_two_parents_that_finish_together_free_their_child_once",
+        (sql(POSTGRES, "settle", "lock_freed", "\nfor update", ""),),
+        (POSTGRES,),
+    ),
+    Bug(
+        "retry-deadlocks", "a deadlock is an error like others",
+        f"{RACES}::test_a_write_that_met_a_deadlock_lands[progress]",
+        (python("store/postgres", "    psycopg.errors.DeadlockDetected,\n", ""),),
+        (POSTGRES,),
+    ),
+    Bug(
+        "pause-sees-claims", "pause does not wait for claims in flight",
+        f"{RACES}::test_pause_returns_only_when_no_claim_from_before_is_open",
+        (python("store/operate", "while older:", "while False:"),),
+        (POSTGRES,),
+        unseen=UNUSED + "pause a queue",
+    ),
+    Bug(
+        "one-ticket", "any ticket with the job's token is valid",
+        "tests/statements/test_defects.py::test_a_second_ticket_is_not_a_second_attempt",
+        (
+            sql(POSTGRES, "claim", "take_tickets", " and job.place = t.place", ""),
+            sql(SQLITE, "claim", "take_tickets", " and j.place = t.place", ""),
+        ),
+        unseen=BEHIND + "no job has two tickets",
+    ),
+    Bug(
+        "late-heartbeat", "a heartbeat revives an expired lease",
+        f"{MARKED}::test_a_heartbeat_after_the_deadline_revives_nothing",
+        (
+            sql(POSTGRES, "sweep", "extend",
+                "and expires_at > coalesce(:now::timestamptz, clock_timestamp())", ""),
+            sql(SQLITE, "sweep", "extend", " and lease.expires_tick > :tick", ""),
+        ),
+        unseen=BEHIND + "a worker gives up by its own clock before it asks",
+    ),
+    Bug(
+        "skip-locked", "claim waits for locked tickets",
+        f"{MARKED}::test_a_claim_waits_for_nobody",
+        (sql(POSTGRES, "claim", "take_tickets", "update skip locked) as r", "update) as r"),),
+        (POSTGRES,),
+    ),
+    Bug(
+        "one-comparison", "the crash path allows one attempt more",
+        "tests/statements/test_retry_limits.py::test_the_last_attempt_is_the_same_one_on_both_paths",
+        (
+            python("lifecycle", "if charged and is_last_attempt(job.attempts, job.max_attempts):",
+                   "if charged and job.attempts >= job.max_attempts - 0:"),
+        ),
+    ),
+    Bug(
+        "token-grows", "a job keeps its token when it is put in line",
+        f"{MARKED}::test_every_time_a_job_is_put_in_line_its_token_grows",
+        (
+            sql(POSTGRES, "settle", "put_in_line", "token = j.token + 1,", "token = j.token,"),
+            sql(SQLITE, "settle", "put_in_line", "set token = token + 1,", "set token = token,"),
+        ),
+    ),
+    Bug(
+        "begin-immediate", "a writing transaction begins without the lock",
+        "tests/statements/test_transactions.py"
+        "::test_a_transaction_that_reads_before_it_writes_waits_for_the_lock_first",
+        (python("store/sqlite", '"begin immediate"', '"begin"'),),
+        (SQLITE,),
+        unseen=IN_ORDER,
+    ),
+)  # fmt: skip
+
+RULES = (*JOBS, *FLOWS)

@@ -1,0 +1,1 @@
+"""The real client, worker and store code on a virtual clock, with faults drawn by a seed."""

@@ -1,0 +1,107 @@
+"""What goes wrong between a process and the store, request by request, drawn by the seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from tests.simulation.hub import Fiber
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What becomes of one request."""
+
+    there_seconds: float
+    """From the caller to the store."""
+    back_seconds: float
+    arrives: bool = True
+    """Or: an error before anything was done."""
+    commits: bool = True
+    """Or: everything was done, and then undone."""
+    answered: bool = True
+    """Or: it was committed, and the answer is lost."""
+    busy: bool = False
+    """Somebody holds a lock for too long."""
+    outlives: bool = True
+    """It is carried out although its sender has died on the way."""
+    waited_seconds: float = 0.0
+    """For the write lock."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weather:
+    """How likely each fault is."""
+
+    failing: float = 0.0
+    undone: float = 0.0
+    lost: float = 0.0
+    busy: float = 0.0
+    slow: float = 0.0
+    slow_seconds: float = 0.0
+    slow_settling: float = 0.0
+    """Of settlements: heartbeats must bridge it."""
+    waiting: float = 0.0
+
+
+CALM = Weather()
+
+
+def may_cost_a_lease(sender: Fiber, op: str) -> bool:
+    """Only a claim or a heartbeat that fails may."""
+    return sender.renews or op == "claim"
+
+
+class Faults:
+    """Draws fates, by the weather of the moment."""
+
+    def __init__(self, random: Random, weather: Weather) -> None:
+        self.random = random
+        self.weather = weather
+        self.counts: dict[str, int] = {}
+
+    def count(self, what: str) -> None:
+        """One more of these has happened."""
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    def draw(self, sender: Fiber, now: float, *, op: str, reads: bool) -> Fate:
+        """The fate of a request."""
+        process = sender.process
+        costs = may_cost_a_lease(sender, op)
+        random, weather = self.random.random, self.weather
+        there, back = 0.0002 + 0.001 * random(), 0.0001 + 0.001 * random()
+        if process.cut_until > now:
+            self.count("cut")
+            return Fate(there, back, arrives=False)
+        if weather is CALM:
+            return Fate(there, back)
+        outlives = random() < 0.5
+        waited = 0.0
+        settles = op == "settle" and not sender.renews
+        if random() < (weather.slow_settling if settles else weather.slow):
+            self.count("delayed")
+            late = weather.slow_seconds * random()
+            if costs:
+                process.trouble(late)
+            if random() < 0.5:
+                there += late
+            else:
+                back += late
+        if random() < weather.waiting:
+            waited = 2.0
+        chance = random()
+        for kind, share in (
+            ("failed", weather.failing), ("undone", weather.undone), ("lost", weather.lost),
+            ("busy", weather.busy),
+        ):  # fmt: skip
+            if chance < share:
+                what = "failed" if reads and kind in ("undone", "lost") else kind
+                self.count(what)
+                if costs:
+                    process.trouble(there + back)
+                return Fate(
+                    there, back, arrives=what not in ("failed", "busy"), commits=what != "undone",
+                    answered=what != "lost", busy=what == "busy", outlives=outlives,
+                )  # fmt: skip
+            chance -= share
+        return Fate(there, back, outlives=outlives, waited_seconds=waited)

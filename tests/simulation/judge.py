@@ -1,0 +1,137 @@
+"""After a run: every invariant, over what all processes did and what the database holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from tests.simulation.handlers import transactional
+from tests.simulation.hub import Process
+from tests.simulation.stage import Stage
+from tests.support import audit
+from tests.support.books import Blow, Books, Expected, Grant, Violation, Violations
+from tests.support.history import Records, add_process, final_of
+from tests.support.invariants import report, violations
+from tests.support.plain import Plain
+
+GRACE_SECONDS = 0.1
+"""So long a fault may have an effect after its end."""
+ANSWERED_SHARE = 0.55
+"""A claim that is answered later may not see another heartbeat in time: a worker trusts its lease
+for 0.85 of its length, and heartbeats come after 0.29 of it."""
+SWEPT_SECONDS = 2.0
+"""A look (0.5 s), a pause between sweeps (0.4 s at most), and a second."""
+
+
+def judge(stage: Stage) -> str:
+    """What is wrong, in words; nothing if all is well."""
+    plain = Plain.over(stage.session.memory)
+    try:
+        audit.check(plain)
+    except AssertionError as error:
+        return f"the rows do not add up: {error}"
+    books = Books(records_of(stage), final_of(plain, _in_hub_time(stage)))
+    broken = [*violations(books, expected_of(stage, books)), *losses(stage, books)]
+    return "\n".join(report(books, broken, blows_of(stage)))
+
+
+def records_of(stage: Stage) -> Records:
+    """What all processes did."""
+    records = Records()
+    for world in stage.worlds:
+        add_process(records, world.log.lines)
+    records.calls.sort(key=lambda call: call.began)
+    records.runs.sort(key=lambda run: run.began)
+    return records
+
+
+def blows_of(stage: Stage) -> list[Blow]:
+    """The deaths of processes."""
+    processes = [world.process for world in stage.worlds]
+    return [
+        Blow(process.pid, at, "kill")
+        for process in processes
+        for at, until in process.troubles
+        if until == float("inf")
+    ]
+
+
+def expected_of(stage: Stage, books: Books) -> Expected:
+    """What the simulation knows by itself."""
+    effects = _effects(stage, books)
+    alone = {pair for pair, handed_out in stage.session.handed_out.items() if handed_out.alone}
+    return Expected(
+        effects=effects, swept_seconds=SWEPT_SECONDS, quiet_at=stage.quiet_at, alone=alone,
+        every_tick="jump" not in stage.faults.counts, blows=blows_of(stage),
+    )  # fmt: skip
+
+
+def losses(stage: Stage, books: Books) -> Violations:
+    """6: a lease is lost only by who was in trouble while it lasted; 3: no handler starts after."""
+    lease_seconds = stage.plan.lease_seconds
+    processes = {world.process.pid: world.process for world in stage.worlds}
+    workers = {c.sent.worker: processes[c.pid] for c in books.records.calls if c.sent.worker}
+    leases = {(g.id, g.token): g for grants in books.grants.values() for g in grants}
+    for event in books.final.events:
+        if event.kind != "crashed" or event.worker not in workers:
+            continue
+        grant = leases.get((event.id, event.token))
+        process = workers[event.worker]
+        handed_out = stage.session.handed_out.get((event.id, event.token))
+        if handed_out is None:
+            text = f"token {event.token} was taken from {process}, who never had it"
+            yield Violation(6, "unexplained crash", event.id, text)
+            continue
+        if grant is None:  # the claim was never answered: the trouble came with it
+            since = handed_out.at
+            until = since + lease_seconds
+        else:
+            since = books.deadlines[grant.lease][0] - lease_seconds
+            until = event.at
+            if grant.ended > grant.began + ANSWERED_SHARE * lease_seconds:
+                # The store tried several times. A worker trusts its lease from before it asked.
+                since = min(since, grant.began)
+            if _was_told_late(process, grant, lease_seconds):
+                continue
+        if not process.was_troubled(since - GRACE_SECONDS, until):
+            text = f"{process} was in no trouble and lost token {event.token}"
+            yield Violation(6, "unexplained crash", event.id, text)
+    for run in books.records.runs:
+        grant = leases.get((run.id, run.token))
+        if grant is None:
+            continue
+        _, most = books.deadlines[grant.lease]
+        process = processes[run.pid]
+        if run.began > most and not process.was_stalled(grant.ended, run.began):
+            text = f"{run.began - most:.3f} s after the lease of token {run.token}"
+            yield Violation(3, "started late", run.id, text)
+
+
+def _was_told_late(process: Process, grant: Grant, lease_seconds: float) -> bool:
+    """Was its event loop blocked, so that nobody saw the claim in time to renew the lease?
+
+    A thread may have had the answer before: the event loop sees it when it stands still no more.
+    Only a stall that covers the missing time counts: from the claim to the answer, but for what an
+    answer needs at most.
+    """
+    share_seconds = ANSWERED_SHARE * lease_seconds
+    seen = process.moves_at(grant.ended)
+    if seen <= grant.claimed_at + share_seconds:
+        return False
+    return process.stalled_seconds(grant.claimed_at, seen) >= share_seconds - GRACE_SECONDS
+
+
+def _effects(stage: Stage, books: Books) -> dict[int, int]:
+    """How often the effect of each job is there, since an operator last began it anew."""
+    execute = stage.session.memory.execute
+    effects: Counter[int] = Counter()
+    for id, count in execute("select job_id, count(*) from effect group by job_id"):
+        effects[id] = count - sum(event.kind == "succeeded" for event in books.events[id])
+    others = execute("select id from tenure_history where task <> ?", (transactional.name,))
+    for (id,) in others:  # they have nothing to show
+        effects[id] += books.rows[id].state == "succeeded"
+    return effects
+
+
+def _in_hub_time(stage: Stage) -> Any:
+    return lambda microseconds: stage.session.clock.read_at[microseconds]

@@ -1,0 +1,76 @@
+"""One seed, one run: what happened, and what is wrong with it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import traceback
+import warnings
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tests.simulation.judge import judge
+from tests.simulation.plan import draw
+from tests.simulation.stage import NotQuiet, Stage
+
+
+@dataclass
+class Result:
+    """What came of a seed."""
+
+    seed: int
+    wrong: str
+    counts: Counter[str] = field(default_factory=Counter)
+    story: list[str] = field(default_factory=list)
+    trace: list[str] = field(default_factory=list)
+    """What every process did, if that was asked for."""
+
+    def told(self) -> str:
+        """In words."""
+        lines = [f"seed {self.seed}: {self.counts['steps']} steps, {len(self.story)} strokes"]
+        if self.wrong:
+            lines += [
+                self.wrong,
+                "what was done to the processes:",
+                *(f"    {line}" for line in self.story),
+                f"again: make simulate SEED={self.seed}",
+            ]
+        return "\n".join(lines)
+
+
+def run_seed(seed: int, *, trace: bool = False) -> Result:
+    """Play it, and judge it."""
+    gc.disable()  # a collection in a run would end what a killed process left behind
+    stage = Stage(draw(seed))
+    try:
+        try:
+            stage.play()
+            wrong = judge(stage)
+        except NotQuiet as error:
+            wrong = f"it does not come to rest (invariant 13): {error}\n{judge(stage)}"
+        except Exception:  # noqa: BLE001 - a bug, there or here
+            wrong = traceback.format_exc()
+        counts: Counter[str] = Counter(stage.faults.counts)
+        counts["steps"] = stage.steps
+        counts["transactions"] = stage.session.transactions
+        counts["runs"] = 1
+        counts["processes"] = len(stage.worlds)
+        story = [f"{at:12.6f}  {what}" for at, what in stage.story]
+        return Result(seed, wrong, counts, story, _trace(stage) if trace else [])
+    finally:
+        with warnings.catch_warnings():  # coroutines that a dead process had no time to start
+            warnings.simplefilter("ignore", RuntimeWarning)
+            stage.close()
+            del stage
+            gc.enable()
+            gc.collect()
+
+
+def _trace(stage: Stage) -> list[str]:
+    """Every moment of every process. (Names of workers hold the id of the machine's process.)"""
+    lines = [
+        (line.mono, f"{line.mono:.6f} {world.process}: {line}")
+        for world in stage.worlds
+        for line in world.log.lines
+    ]
+    return [text.replace(f"-{os.getpid()}-", "-") for _, text in sorted(lines)]

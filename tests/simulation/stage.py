@@ -1,0 +1,292 @@
+"""One run: processes come and go, faults strike, then they stop, and all must be well.
+
+producers    enqueue, with keys, delays, priorities, parents, tenants; operators interfere
+workers      the real ones; killed, paused, cut off, replaced
+the end      faults stop, the backlog empties, every lease is given back, workers shut down
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from random import Random
+from typing import Any
+
+from tenure.app import Tenure
+from tenure.client import Client
+from tenure.tasks import Call
+from tenure.worker.worker import Worker
+from tests.simulation import handlers
+from tests.simulation.faults import CALM, Faults
+from tests.simulation.hub import Hub, Process
+from tests.simulation.loop import VirtualLoop
+from tests.simulation.plan import Plan
+from tests.simulation.store import Session, VirtualStore
+from tests.simulation.users import Users
+from tests.simulation.world import VirtualWorld
+from tests.support import audit
+from tests.support.plain import Plain
+
+QUEUES = {"default": 0, "narrow": 2, "threads": 0}
+AUDIT_SECONDS = 1.5
+PATIENCE_SECONDS = 300.0
+"""So much virtual time may pass after the faults until the backlog is empty."""
+
+
+class NotQuiet(AssertionError):
+    """After the faults something goes on for ever."""
+
+
+class Stage:
+    """Everything that one seed makes happen."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.random = Random(plan.seed)
+        self.hub = Hub(self.random)
+        self.faults = Faults(self.random, CALM)
+        self.session = Session(
+            self.hub, self.faults, repeats=plan.repeats, threads=plan.threads
+        )  # fmt: skip
+        self.worlds: list[VirtualWorld] = []
+        self.apps: dict[int, Client] = {}
+        self.working: dict[int, Worker] = {}
+        self.is_calm = False
+        self.quiet_at = float("inf")
+        self.users = Users(self)
+        self.story: list[tuple[float, str]] = []
+
+    # --- what is there ---------------------------------------------------------------------------
+
+    @property
+    def steps(self) -> int:
+        """Operations of the store that were answered, and go to the checker."""
+        return sum(world.log.steps for world in self.worlds)
+
+    def app_here(self) -> Client:
+        """The application in the process whose turn it is."""
+        return self.apps[self.hub.here().pid]
+
+    def tell(self, what: str) -> None:
+        """Note what was done to the processes."""
+        self.story.append((self.hub.now, what))
+
+    def process(
+        self, name: str, main: Callable[[Client, VirtualWorld], Coroutine[Any, Any, None]]
+    ) -> Process:
+        """Start a process with an event loop."""
+        pid = 1 + len(self.worlds)
+        process = Process(self.hub, pid, f"{name} {pid}")
+        world = VirtualWorld(self.session, process, self._crash_point)
+        self.worlds.append(world)
+        app = Tenure("sqlite:///simulation.db")
+        app.include(handlers.tasks)
+        app._store = world.watch(VirtualStore(self.session))
+        app.hooks.arounds.append(world.around)
+        self.apps[pid] = app
+        loop = VirtualLoop(self.hub, process)
+
+        def run() -> None:
+            asyncio._set_running_loop(None)  # it sets itself
+            loop.run_until_complete(main(app, world))
+            process.ended = True
+
+        self.hub.spawn(process, run, loop)
+        return process
+
+    def start_worker(self) -> Process:
+        """A new worker process."""
+        plan = self.plan
+
+        async def work(app: Client, world: VirtualWorld) -> None:
+            worker = Worker(
+                app, QUEUES, world=world, async_slots=plan.slots, thread_slots=2,
+                process_slots=1, lease_seconds=plan.lease_seconds,
+                heartbeat_seconds=plan.lease_seconds / 3.5, sweep_seconds=0.3,
+                promote_seconds=0.1, idle_poll_seconds=0.5, busy_poll_seconds=0.01,
+                schedule_seconds=1.0, drain_seconds=plan.lease_seconds, kill_seconds=0.5,
+            )  # fmt: skip
+            self.working[world.process.pid] = worker
+            await worker.serve()
+
+        process = self.process("worker", work)
+        process.is_worker = True
+        self.tell(f"{process} starts")
+        return process
+
+    def workers(self) -> list[Process]:
+        """Those that are neither dead nor at their end."""
+        processes = [world.process for world in self.worlds]
+        return [p for p in processes if p.is_worker and not (p.dead or p.ended)]
+
+    def start_missing_workers(self, wanted: int) -> None:
+        """Those that were told to stop are on their way out."""
+        while sum(not process.stopping for process in self.workers()) < wanted:
+            self.start_worker()
+
+    # --- the play --------------------------------------------------------------------------------
+
+    def play(self, first: Sequence[Call[Any]] = ()) -> None:
+        """From the first process to the last. A test may say what is enqueued first."""
+        handlers.now.stage = self
+        try:
+            if first:
+                self.process("client", lambda app, _: self.users.enqueue(app, [*first]))
+            self._storm()
+            self._calm()
+            self._shut_down()
+        finally:
+            for task in handlers.tasks:
+                task._clients.clear()
+
+    def close(self) -> None:
+        """Take everything down."""
+        for world in self.worlds:
+            self.hub.clear(world.process)
+        self.session.memory.close()
+
+    def _storm(self) -> None:
+        plan = self.plan
+        self.faults.weather = plan.weather
+        for _ in range(plan.workers):
+            self.start_worker()
+        for _ in range(plan.producers):
+            self.process("producer", self.users.produce)
+        for _ in range(plan.operators):
+            self.process("operator", self.users.operate)
+        self._soon(self._strike)
+        self.hub.at(AUDIT_SECONDS, self._audit)
+        users, hub = self.users, self.hub
+        least = hub.now + plan.least_seconds
+        hub.run_until(lambda: users.are_done and hub.now >= least, plan.storm_seconds)
+
+    def _calm(self) -> None:
+        """Faults stop. Whoever was paused goes on."""
+        hub = self.hub
+        self.is_calm = True
+        self.faults.weather = CALM
+        self.quiet_at = hub.now
+        self.tell("faults stop")
+        for world in self.worlds:
+            process = world.process
+            process.cut_until = 0.0
+            self.quiet_at = max(self.quiet_at, process.paused_until)
+        clock = self.session.clock
+        clock.ahead_seconds = clock.furthest_seconds
+        self.start_missing_workers(2)
+        self.process("housekeeper", self.users.keep_house)
+        if not self._until(self.is_quiet):
+            raise NotQuiet(f"seed {self.plan.seed}: {self._what_is_left()}")
+        if not self._until(lambda: not self._slots_in_use()):
+            raise NotQuiet(f"seed {self.plan.seed}: {self._slots_in_use()} are used by nobody")
+
+    def _slots_in_use(self) -> dict[str, dict[str, int]]:
+        """Of each worker that lives, the slots that are taken, by queue: where nothing runs, none.
+
+        A handler that was given up has its slot until it ends.
+        """
+        used: dict[str, dict[str, int]] = {}
+        for process in self.workers():
+            shift = self.working[process.pid]._shift if process.pid in self.working else None
+            taken = {queue: n for queue, n in shift._slots._used.items() if n} if shift else {}
+            if taken:
+                used[str(process)] = taken
+        return used
+
+    def _shut_down(self) -> None:
+        for pid, worker in self.working.items():
+            if not self.worlds[pid - 1].process.dead:
+                worker.stop()
+        self.tell("workers are told to stop")
+        if not self._until(lambda: not self.workers()):
+            raise NotQuiet(f"seed {self.plan.seed}: {self.workers()} do not end")
+
+    def _until(self, is_so: Callable[[], bool]) -> bool:
+        deadline = self.hub.now + PATIENCE_SECONDS
+        while not is_so():
+            if self.hub.now > deadline:
+                return False
+            self.hub.run_until(lambda: False, 0.5)
+        return True
+
+    def is_quiet(self) -> bool:
+        """Is nothing live any more, and every lease given back?"""
+        [(left,)] = self.session.memory.execute(
+            "select (select count(*) from tenure_job) + (select count(*) from tenure_lease)"
+        )
+        return left == 0 and self.users.are_done and self.hub.now > self.quiet_at
+
+    def held(self) -> list[int]:
+        """The jobs that an operator holds back."""
+        return [id for (id,) in self.session.memory.execute("select id from tenure_job where held")]
+
+    def _audit(self) -> None:
+        """In the middle of it all, every job stands in exactly one place."""
+        audit.check(Plain.over(self.session.memory))
+        if not self.is_calm:
+            self.hub.at(AUDIT_SECONDS, self._audit)
+
+    def _what_is_left(self) -> str:
+        execute = self.session.memory.execute
+        jobs = list(
+            execute("select id, token, task, queue, parked, due_at, reason from tenure_job")
+        )
+        leases = list(execute("select id, worker, jobs from tenure_lease"))
+        return f"still live after {PATIENCE_SECONDS:g} s: jobs {jobs[:5]}, leases {leases[:5]}"
+
+    # --- faults ----------------------------------------------------------------------------------
+
+    def _soon(self, call: Callable[[], None]) -> None:
+        self.hub.at(self.plan.strike_seconds * 2 * self.random.random(), call)
+
+    def _strike(self) -> None:
+        """One of the things that can happen to a process, and then the next one."""
+        if self.is_calm:
+            return
+        victims = [process for process in self.workers() if process.is_running]
+        what = self.random.choices(list(self.plan.strikes), list(self.plan.strikes.values()))[0]
+        if victims:
+            victim = self.random.choice(victims)
+            self.faults.count(what)
+            getattr(self, f"_{what}")(victim)
+        self.start_missing_workers(self.plan.workers)
+        self._soon(self._strike)
+
+    def _kill(self, victim: Process) -> None:
+        self.hub.kill(victim)
+        self.tell(f"{victim} is killed")
+
+    def _pause(self, victim: Process) -> None:
+        seconds = self.plan.lease_seconds * 2.5 * self.random.random()
+        victim.trouble(seconds)
+        victim.stall(seconds)
+        victim.paused_until = self.hub.now + seconds
+        self.tell(f"{victim} is paused for {seconds:.3f} s")
+
+    def _cut(self, victim: Process) -> None:
+        seconds = self.plan.lease_seconds * 2 * self.random.random()
+        victim.trouble(seconds)
+        victim.cut_until = self.hub.now + seconds
+        self.tell(f"{victim} is cut off for {seconds:.3f} s")
+
+    def _jump(self, _: Process) -> None:
+        seconds = self.random.choice((-1, 1)) * self.random.choice((0.5, 5, 60, 3600, 86400))
+        self.session.clock.jump(seconds)
+        self.tell(f"the wall clock jumps by {seconds:g} s")
+
+    def _stop(self, victim: Process) -> None:
+        worker = self.working.get(victim.pid)
+        if worker is not None:
+            victim.stopping = True
+            worker.stop()
+            self.tell(f"{victim} is told to stop")
+
+    def _crash_point(self, process: Process, name: str) -> None:
+        if not self.is_calm and self.random.random() < self.plan.crash_share:
+            self.faults.count("crash point")
+            self.hub.kill(process)
+            self.tell(f"{process} dies {name}")
+
+
+logging.getLogger("tenure").setLevel(logging.CRITICAL + 1)

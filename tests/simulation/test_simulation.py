@@ -1,0 +1,71 @@
+"""Two hundred thousand steps without a violation; and the simulation itself can be trusted."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.bugs import BUGS
+from scripts.bugs.finding import find
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPS = 200_000
+FIRST_SEEDS = (1, 100_001)
+"""Half of the steps from each, in processes of their own: there are two processors."""
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run it in a process of its own, in which the order of sets is fixed."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT, env=os.environ | {"PYTHONHASHSEED": "0"}, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("first", FIRST_SEEDS)
+def test_no_seed_breaks_an_invariant(first: int) -> None:
+    steps = STEPS // len(FIRST_SEEDS)
+    done = python(
+        "-m", "tests.simulation", "--seed", str(first), "--steps", str(steps), "--jobs", "1"
+    )
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    counted = re.search(r"([\d,]+) steps, ", done.stdout.splitlines()[-2])
+    assert counted is not None
+    assert int(counted[1].replace(",", "")) >= steps
+    for what in ("kill", "pause", "cut", "jump", "stop", "crash point", "failed", "undone", "lost",
+                 "busy", "delayed"):  # fmt: skip
+        assert re.search(rf"[\d,]+ {what}", done.stdout), f"no {what} in all the runs"
+
+
+@pytest.mark.slow
+def test_a_seed_gives_the_same_run_again_whatever_ran_before() -> None:
+    first = python("-m", "tests.simulation", "--seed", "7", "--trace")
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert len(first.stdout.splitlines()) > 100
+    second = python("-c", (
+        "from tests.simulation.run import run_seed\n"
+        "run_seed(10)\n"
+        "result = run_seed(7, trace=True)\n"
+        "print(result.told(), *result.trace, sep='\\n', end='')"
+    ))  # fmt: skip
+    assert second.stdout == first.stdout, second.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ["settle-by-id", "sweep-by-id"])
+def test_a_bug_is_found(name: str) -> None:
+    [bug] = [bug for bug in BUGS if bug.name == name]
+    [layer] = find(bug, 20_000).layers
+    assert layer.name == "simulation"
+    assert layer.found, layer.said

@@ -1,0 +1,156 @@
+"""Who uses the queue: producers that enqueue all kinds of jobs, and operators that interfere.
+
+They use the real client, from coroutines or from threads. What gets no answer is left alone: it is
+there, or it is not, and the checker allows for both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from tenure.client import Client, Handle
+from tenure.errors import JobNotFound, StoreUnavailable, TenureError
+from tenure.job import Unique, Until
+from tenure.tasks import Call, Task
+from tests.simulation import handlers
+
+if TYPE_CHECKING:
+    from tests.simulation.stage import Stage
+    from tests.simulation.world import VirtualWorld
+
+KEYS = 8
+RECENT = 20
+
+
+class Users:
+    """Those of one run."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._plan = stage.plan
+        self._random = stage.random
+        self.ids: list[int] = []
+        """The jobs that they know of."""
+        self._done = 0
+
+    @property
+    def are_done(self) -> bool:
+        """Have all producers enqueued what they wanted?"""
+        return self._done == self._plan.producers
+
+    async def enqueue(self, app: Client, calls: list[Call[Any]]) -> None:
+        """A client that enqueues and ends."""
+        self.ids += [handle.id for handle in await app.enqueue_many_async(calls)]
+
+    async def produce(self, app: Client, _: VirtualWorld) -> None:
+        """The life of a producer."""
+        in_threads = self._random.random() < 0.3
+        for _number in range(self._plan.calls):
+            await asyncio.sleep(self._plan.call_seconds * 2 * self._random.random())
+            calls = [self._call() for _ in range(1 + int(4 * self._random.random() ** 2))]
+            try:
+                self.ids += [handle.id for handle in await _enqueue(app, calls, in_threads)]
+            except (StoreUnavailable, JobNotFound):  # a parent may be of another tenant
+                continue
+        self._done += 1
+
+    def _call(self) -> Call[Any]:
+        draw, lease = self._random.random, self._plan.lease_seconds
+        choices: list[tuple[Task[..., Any], tuple[Any, ...], int]] = [
+            (handlers.quick, (), 5),
+            (handlers.long, (2 * lease * draw() ** 2,), 2),
+            (handlers.deaf, (lease * draw(),), 1),
+            (handlers.timed, (0.6 * draw(),), 2),
+            (handlers.blocking, (1.5 * lease * draw() ** 3,), 1),
+            (handlers.in_thread, (lease * draw() ** 2,), 2),
+            (handlers.deaf_thread, (2 * draw() ** 2,), 1),
+            (handlers.parent, (1 + int(3 * draw()),), 1),
+            (handlers.transactional, (0.3 * draw(),), 1),
+            (handlers.one_of_few, (0.2 * draw(),), 1),
+            (handlers.in_line, (int(3 * draw()), 0.2 * draw()), 1),
+        ]
+        [(task, args, _)] = self._random.choices(choices, [weight for *_, weight in choices])
+        return task.options(**self._options()).call(*args)
+
+    def _options(self) -> Any:
+        draw = self._random.random
+        options: dict[str, Any] = {}
+        if draw() < 0.3:
+            options["priority"] = int(10 * draw()) - 5
+        if draw() < 0.2:
+            options["delay_seconds"] = draw()
+        if draw() < 0.25:
+            options["unique"] = self._key()
+        if draw() < 0.1:
+            tenant = f"tenant {int(2 * draw())}"
+            options |= {"tenant": tenant, "metadata": {"tenant": tenant}}
+        elif draw() < 0.1 and self.ids:
+            options["parents"] = self._random.sample(self.ids[-RECENT:], min(2, len(self.ids)))
+        if draw() < 0.2:
+            options["max_attempts"] = 1 + int(3 * draw())
+        return options
+
+    def _key(self) -> Unique:
+        until = self._random.choice([*Until])
+        period = 0.5 if until is Until.PERIOD else None
+        key = f"key {int(KEYS * self._random.random())}"
+        return Unique(key=key, until=until, period_seconds=period)
+
+    async def operate(self, app: Client, _: VirtualWorld) -> None:
+        """The life of an operator."""
+        await self._add_schedules(app)
+        while not self._stage.is_calm:
+            await asyncio.sleep(self._plan.operate_seconds * 2 * self._random.random())
+            if self.ids:
+                try:
+                    await self._interfere(app, self._random.choice(self.ids[-RECENT:]))
+                except TenureError:
+                    continue
+
+    async def _add_schedules(self, app: Client) -> None:
+        for name, timing in self._plan.schedules.items():
+            while True:
+                try:
+                    await app.schedules.add_async(name, handlers.ticked, **timing)
+                    break
+                except StoreUnavailable:
+                    await asyncio.sleep(0.1)
+                except TenureError:  # it is there: the answer was lost
+                    break
+
+    async def _interfere(self, app: Client, id: int) -> None:
+        match int(10 * self._random.random()):
+            case 0 | 1 | 2 | 3:
+                await app.cancel_async(id)
+            case 4 | 5:
+                await app.move_async(id, priority=int(10 * self._random.random()))
+            case 6 | 7:
+                await app.replay_async(id)
+            case 8:
+                await app.hold_async(id)
+                await asyncio.sleep(0.2)
+                await app.unhold_async(id)
+            case _:
+                await app.get_async(id)
+
+    async def keep_house(self, app: Client, _: VirtualWorld) -> None:
+        """After the faults: no more ticks, and nothing is held back."""
+        for name in self._plan.schedules:
+            try:
+                await app.schedules.pause_async(name)
+            except TenureError:
+                continue  # it was never added
+        while not self._stage.is_quiet():
+            for id in self._stage.held():
+                try:
+                    await app.unhold_async(id)
+                except TenureError:
+                    continue
+            await asyncio.sleep(1.0)
+
+
+async def _enqueue(app: Client, calls: list[Call[Any]], in_threads: bool) -> list[Handle[Any]]:
+    if in_threads:
+        return await asyncio.to_thread(app.enqueue_many, calls)
+    return await app.enqueue_many_async(calls)

@@ -1,0 +1,50 @@
+"""A lease that was given up is not renewed: the sooner it ends, the sooner others have its jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from tenure.job import Beat
+from tenure.worker.heartbeat import Heartbeat
+from tenure.worker.holding import Held, HeldLease
+from tenure.worker.settings import WorkerSettings
+from tenure.worker.world import World
+
+
+class At(World):
+    """A world whose time is set by hand."""
+
+    seconds = 0.0
+
+    def __init__(self) -> None:
+        self.monotonic = lambda: self.seconds
+
+
+class Renewals:
+    """A store that notes which leases were renewed."""
+
+    def __init__(self) -> None:
+        self.leases: list[int] = []
+
+    def extend(self, worker: str, leases: Mapping[int, Sequence[int]], **_: Any) -> Beat:
+        assert worker == "me"
+        self.leases += leases
+        return Beat((), ())
+
+
+def test_a_lease_that_was_given_up_is_not_renewed_while_the_event_loop_is_blocked() -> None:
+    held, store, world = Held(), Renewals(), At()
+    lost: list[Sequence[int]] = []
+    held.leases = {1: HeldLease(1, 30.0, 5.0, {}), 2: HeldLease(2, 30.0, 50.0, {})}
+    heartbeat = Heartbeat(
+        cast(Any, store), "me", held, WorkerSettings(queues={"default": 0}), world,
+        tell=lambda leases, _: lost.append(leases), announce=lambda: None, beside=lambda: None,
+    )  # fmt: skip
+    world.seconds = 10.0
+    heartbeat.give_up_expired()
+    heartbeat.give_up_expired()
+    assert lost == [[1]], "told once; the loop has not come to drop it yet"
+    heartbeat.beat()
+    assert store.leases == [2]
+    assert held.leases[1].safe_until == 5.0
