@@ -6,6 +6,7 @@ worker.
 
 from __future__ import annotations
 
+import shutil
 import signal
 import threading
 import zlib
@@ -138,15 +139,29 @@ def style(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with the schema, to copy and never to open: to make one takes many syncs."""
+    path = tmp_path_factory.mktemp("template") / "jobs.db"
+    migrate(f"sqlite:///{path}")
+    return path
+
+
 @pytest.fixture
 def store_url(
-    style: str, tmp_path: Path, request: pytest.FixtureRequest, reach: Callable[[str], str]
+    style: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    reach: Callable[[str], str],
+    sqlite_template: Path,
 ) -> str:
     """The address of a fresh, migrated store of this style."""
-    pg_url = None
+    pg_url, path = None, tmp_path / "jobs.db"
     if style.startswith("postgres"):
         pg_url = reach(request.getfixturevalue("pg_migrated_url"))
-    return url_of(style, str(tmp_path / "jobs.db"), pg_url)
+    else:
+        shutil.copy(sqlite_template, path)
+    return url_of(style, str(path), pg_url)
 
 
 @pytest.fixture
