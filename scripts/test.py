@@ -1,7 +1,9 @@
 """Run the test suite part by part and say how long each part took.
 
-`python scripts/test.py` runs every part; names as arguments choose parts. All parts run even when
-one fails. The exit status is 0 only if every part passed, and the whole took at most 25 minutes.
+`python scripts/test.py` runs every part; names as arguments choose parts. Two parts run at a time:
+while one waits for processes that it has killed, the other one works. The output of a part comes
+when it has ended; that of a single part comes at once. All parts run even when one fails. The exit
+status is 0 only if every part passed, and the whole took at most 25 minutes.
 """
 
 from __future__ import annotations
@@ -13,13 +15,16 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Timer
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_SECONDS = 25 * 60
+LANES = 2
 NO_TESTS_COLLECTED = 5
 COUNT = re.compile(r"(\d+) (passed|failed|skipped|xfailed|xpassed|errors?)\b")
 CLOSING_LINE = re.compile(r"^=*\s*(?:no tests ran|\d+ [a-z]+).* in [\d.]+s")
@@ -31,43 +36,44 @@ class Part:
 
     name: str
     folders: tuple[str, ...]
-    options: tuple[str, ...] = ("-n", "3")
+    options: tuple[str, ...] = ("-n", "2")
     may_be_empty: bool = False
 
 
-WAITING = ("-n", "4")
+WAITING = ("-n", "3")
 """For parts whose tests wait for other processes most of the time."""
 
 NAMED = (
-    Part("unit", ("tests/unit", "tests/lifecycle")),
-    Part("tour", ("tests/tour",)),
+    # Long ones first; one that waits beside one that works.
+    Part("crash", ("tests/chaos", "tests/crash"), WAITING),
     Part("contract", ("tests/contract",)),
-    Part("client", ("tests/client",)),
     Part("worker", ("tests/worker",), WAITING),
-    Part("crash", ("tests/chaos", "tests/crash"), WAITING),  # the longest first
+    Part("unit", ("tests/unit", "tests/lifecycle")),
     Part("gates", ("tests/gates", "tests/schedules", "tests/workflows"), WAITING),
-    Part("borrowing", ("tests/borrowing",)),
-    Part("bells", ("tests/bells",)),
-    Part("testing", ("tests/testing",)),
-    Part("transfer", ("tests/transfer",)),
-    Part("flat", ("tests/worker_flat",), ()),
-    Part("statements", ("tests/statements",)),
-    Part("model", ("tests/model",)),
     Part("simulation", ("tests/simulation",)),
-    Part("processes", ("tests/processes",)),
-    Part("faults", ("tests/faults",)),
-    Part("power", ("tests/power",)),
-    Part("fuzz", ("tests/fuzz",)),
-    Part("wire", ("tests/wire",), WAITING),
-    Part("pooler", ("tests/contract",), ("-n", "3", "--pooler")),
-    Part("points", ("tests/points",)),
-    Part("plans", ("tests/plans",)),
-    Part("guard", ("tests/guard",)),
-    Part("docs", ("tests/docs",)),
+    Part("statements", ("tests/statements",)),
+    Part("bells", ("tests/bells",)),
+    Part("borrowing", ("tests/borrowing",)),
+    Part("flat", ("tests/worker_flat",), ()),
     Part("cli", ("tests/cli",)),
+    Part("wire", ("tests/wire",), WAITING),
+    Part("transfer", ("tests/transfer",)),
+    Part("faults", ("tests/faults",)),
+    Part("plans", ("tests/plans",)),
+    Part("docs", ("tests/docs",)),
+    Part("processes", ("tests/processes",)),
+    Part("guard", ("tests/guard",)),
+    Part("client", ("tests/client",)),
+    Part("model", ("tests/model",)),
+    Part("points", ("tests/points",)),
     Part(
         "newcomer", ("tests/newcomer",), ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
     ),
+    Part("power", ("tests/power",)),
+    Part("fuzz", ("tests/fuzz",)),
+    Part("pooler", ("tests/contract",), ("-n", "2", "--pooler")),
+    Part("testing", ("tests/testing",)),
+    Part("tour", ("tests/tour",)),
     Part("packaging", ("tests/packaging",), ()),
 )
 # What no other part names, so that a new folder is never forgotten.
@@ -78,6 +84,9 @@ REST = Part(
     may_be_empty=True,
 )
 PARTS = (*NAMED, REST)
+
+running: set[int] = set()
+"""The parts that run now, by the process that leads the session of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +103,11 @@ class Result:
         return self.verdict in {"passed", "no tests"}
 
 
-def run(part: Part, *, limit_seconds: float) -> Result:
+def run(part: Part, *, deadline: float, at_once: bool) -> Result:
     """Run one part, showing its output. Nothing the part started in its session outlives it."""
-    print(f"\n##### {part.name}", flush=True)
+    head = f"\n##### {part.name}\n"
+    print(head if at_once else f"{part.name} ...", flush=True)
+    limit_seconds = deadline - time.monotonic()
     missing = [folder for folder in part.folders if not (ROOT / folder).is_dir()]
     if missing:
         print(f"missing: {', '.join(missing)}")
@@ -105,6 +116,7 @@ def run(part: Part, *, limit_seconds: float) -> Result:
     started = time.monotonic()
     command = [sys.executable, "-m", "pytest", *part.folders, *part.options]
     counts: Counter[str] = Counter()
+    said: list[str] = [head]
     with subprocess.Popen(
         command,
         cwd=ROOT,
@@ -113,18 +125,25 @@ def run(part: Part, *, limit_seconds: float) -> Result:
         text=True,
         start_new_session=True,
     ) as process:
+        running.add(process.pid)
         timer = Timer(max(limit_seconds, 0.0), kill_session, [process.pid])
         timer.start()
         try:
             assert process.stdout is not None
             for line in process.stdout:
-                print(line, end="", flush=True)
+                if at_once:
+                    print(line, end="", flush=True)
+                else:
+                    said.append(line)
                 if CLOSING_LINE.match(line):
                     counts = read_counts(line)
             status = process.wait()
         finally:
             timer.cancel()
             kill_session(process.pid)
+            running.discard(process.pid)
+    if not at_once:
+        print("".join(said), end="", flush=True)
     seconds = time.monotonic() - started
     return Result(part, verdict_of(part, status, seconds >= limit_seconds), seconds, counts)
 
@@ -170,10 +189,16 @@ def main(names: list[str]) -> int:
         print(f"unknown part: {', '.join(unknown)}; there are: {', '.join(known)}", file=sys.stderr)
         return 2
     started = time.monotonic()
-    results = []
-    for part in [known[name] for name in names] or PARTS:
-        used_seconds = time.monotonic() - started
-        results.append(run(part, limit_seconds=LIMIT_SECONDS - used_seconds))
+    parts = [known[name] for name in names] or PARTS
+    run_one = partial(run, deadline=started + LIMIT_SECONDS, at_once=len(parts) == 1)
+    with ThreadPoolExecutor(LANES) as lanes:
+        try:
+            results = list(lanes.map(run_one, parts))
+        except BaseException:  # Ctrl-C
+            lanes.shutdown(wait=False, cancel_futures=True)
+            for leader in list(running):
+                kill_session(leader)
+            raise
     report(results, time.monotonic() - started)
     return 0 if all(result.is_good for result in results) else 1
 
