@@ -14,7 +14,7 @@ from bench.engine import (
     sqlite_claim_settle,
     sqlite_enqueue,
 )
-from bench.gates import drains
+from bench.gates import drains, fairness
 from bench.harness import Result
 from bench.lab import Lab
 from bench.peers import (
@@ -103,6 +103,7 @@ BENCHMARKS = tuple(
         history,
         footprint,
         drains,
+        fairness,
         graphs,
     )
 )

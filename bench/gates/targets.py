@@ -4,4 +4,11 @@ from __future__ import annotations
 
 from bench.peers.targets import Target
 
-TARGETS = {f"gates.{store}.at_capacity": Target(0.8) for store in ("postgres", "sqlite")}
+TARGETS = {
+    f"gates.{store}.{scene}": target
+    for store in ("postgres", "sqlite")
+    for scene, target in (
+        ("at_capacity", Target(0.8)),
+        ("fairness", Target(1.5, at_most=True)),
+    )
+}

@@ -79,6 +79,11 @@ class Crew:
         self._resume()
         self.wait_until_settled(last)
 
+    def run_until(self, is_so: Callable[[], bool], otherwise: str) -> None:
+        """Let go, and wait for something."""
+        self._resume()
+        self.wait(is_so, otherwise)
+
     def mib(self) -> float:
         """Resident memory of all workers with their children."""
         return float(sum(each.memory_info().rss for each in self.family())) / 2**20
