@@ -58,14 +58,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def goes_through_pooler(item: pytest.Item, *, whole: bool) -> bool:
-    """Is this a test on PostgreSQL? For a share of them: in one colour, and every twelfth."""
+    """Is this a test on PostgreSQL? For a share of them: in one colour, and every 24th."""
     params = getattr(item, "callspec", None)
     if params is None or "reach" not in getattr(item, "fixturenames", ()):
         return False
     styles = {str(value) for value in params.params.values()} & POOLED
     if whole or not styles:
         return bool(styles)
-    return not styles & ASYNC and zlib.crc32(item.nodeid.encode()) % 12 == 0
+    return not styles & ASYNC and zlib.crc32(item.nodeid.encode()) % 24 == 0
 
 
 def migrate(url: str) -> None:

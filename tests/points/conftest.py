@@ -12,7 +12,7 @@ from tests.points.warm import Warm, Wish, quick_folder
 from tests.support.postgres import Server
 
 STORES = ("sqlite", "postgres")
-SHARE = {"sqlite": 3, "postgres": 6}
+SHARE = {"sqlite": 6, "postgres": 12}
 """In `make test`: every n-th point."""
 
 Ask = Callable[..., Report]

@@ -14,7 +14,7 @@ from scripts.bugs import BUGS
 from scripts.bugs.finding import find
 
 ROOT = Path(__file__).resolve().parents[2]
-STEPS = 200_000
+STEPS = 100_000
 FIRST_SEEDS = (1, 100_001)
 """Half of the steps from each, in processes of their own: there are two processors."""
 

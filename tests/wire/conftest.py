@@ -10,7 +10,7 @@ from tests.support.postgres import Server, database_name
 from tests.support.proxy import Fault, Proxy
 from tests.wire.bench import Bench
 
-TURN = 18
+TURN = 36
 Share = Callable[[Sequence[Fault], int], list[Fault]]
 
 
@@ -22,7 +22,7 @@ def colour(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def share(request: pytest.FixtureRequest, colour: str) -> Share:
-    """Which of the faults are to strike: all with --whole, else every eighteenth, or fewer still.
+    """Which of the faults are to strike: all with --whole, else every 36th, or fewer still.
 
     The two colours take other ones.
     """
