@@ -71,7 +71,8 @@ class Play:
             self._undisturbed()
             chosen = self._points()
             self._report.points = len(chosen)
-            for point in chosen[crc32(self._deed.name.encode()) % every :: every]:
+            first = crc32(self._deed.name.encode()) % min(every, len(chosen))
+            for point in chosen[first::every]:
                 self._die_at(point)
             self._either_or()
         finally:
