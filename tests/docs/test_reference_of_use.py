@@ -168,7 +168,7 @@ def _takes(function: object, parameter: str) -> bool:
 def test_every_event_of_a_job_has_its_row_and_every_field_is_named() -> None:
     told = {
         ast.literal_eval(call.args[0]) for _, call in calls_of("event")
-        if isinstance(call.args[0], ast.Constant)
+        if call.args and isinstance(call.args[0], ast.Constant)
     }  # fmt: skip
     kinds = told | set(telling._REQUEUED.values()) | set(map(str, FINAL_STATES))
     shown = API.section("JobEvent").names
