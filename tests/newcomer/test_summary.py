@@ -203,7 +203,7 @@ def edit_records(folder: Path, edit: Callable[[dict[str, Any]], dict[str, Any] |
         (a_kill_is_not_owned_up_to, "unexplained crash"),
         (a_dead_letter_is_not_replayed, "6 jobs were replayed, and not 7"),
         (a_claim_is_taken_out_of_the_records, "run without a claim"),
-        (a_settlement_in_the_records_is_another_one, "end lost"),
+        (a_settlement_in_the_records_is_another_one, "end without a settlement"),
         (a_handler_ran_twice, "run twice"),
     ],
 )
