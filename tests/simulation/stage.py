@@ -83,7 +83,7 @@ class Stage:
         app = Tenure("sqlite:///simulation.db")
         app.include(handlers.tasks)
         app._store = world.watch(VirtualStore(self.session))
-        app.hooks.arounds.append(world.around)
+        app.hooks.arounds.append(world.log.around)
         self.apps[pid] = app
         loop = VirtualLoop(self.hub, process)
 

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from tenure.running import Running
 from tenure.store import AsyncStore, Store
 from tenure.store.boot import EPOCH
 from tenure.worker.recorder import (
     Begun,
-    Ended,
     Granted,
     Line,
     Log,
     Op,
     RecordingAsyncStore,
     RecordingStore,
-    Started,
 )
 from tenure.worker.world import World
 from tests.simulation.hub import OP, Event, Gone, Hub, Permits, Process, Thread
@@ -124,16 +120,3 @@ class VirtualWorld(World):
         if isinstance(store, RecordingAsyncStore):
             return store
         return RecordingAsyncStore(store, self, self.log)
-
-    @contextmanager
-    def around(self, job: Running) -> Iterator[None]:
-        """Writes down when a handler runs."""
-        self.log.write(Started(id=job.id, token=job.token, worker=job.worker, tenant=job.tenant))
-        error: str | None = None
-        try:
-            yield
-        except BaseException as raised:
-            error = type(raised).__name__
-            raise
-        finally:
-            self.log.write(Ended(id=job.id, token=job.token, worker=job.worker, error=error))

@@ -197,6 +197,19 @@ class Log:
         unknown = not isinstance(error, TenureError) or isinstance(error, OutcomeUnknown)
         self.write(Refused(n=n, error=type(error).__name__, unknown=unknown))
 
+    @contextmanager
+    def around(self, job: Running) -> Iterator[None]:
+        """Writes down when a handler runs."""
+        self.write(Started(id=job.id, token=job.token, worker=job.worker, tenant=job.tenant))
+        error: str | None = None
+        try:
+            yield
+        except BaseException as raised:
+            error = type(raised).__name__
+            raise
+        finally:
+            self.write(Ended(id=job.id, token=job.token, worker=job.worker, error=error))
+
 
 class RecordingStore(WatchedStore):
     """A store that writes down what passes through it."""
@@ -261,7 +274,7 @@ class RecordingWorld(World):
     def record(self, app: Client) -> None:
         """Record what this application's clients and handlers do, too; before its first use."""
         app.watcher = self
-        app.hooks.arounds.append(self._around)
+        app.hooks.arounds.append(self._log.around)
 
     def watch(self, store: Store) -> Store:
         if isinstance(store, RecordingStore):
@@ -272,18 +285,6 @@ class RecordingWorld(World):
         if isinstance(store, RecordingAsyncStore):
             return store
         return RecordingAsyncStore(store, self, self._log)
-
-    @contextmanager
-    def _around(self, job: Running) -> Iterator[None]:
-        self._log.write(Started(id=job.id, token=job.token, worker=job.worker, tenant=job.tenant))
-        error: str | None = None
-        try:
-            yield
-        except BaseException as raised:
-            error = type(raised).__name__
-            raise
-        finally:
-            self._log.write(Ended(id=job.id, token=job.token, worker=job.worker, error=error))
 
 
 # --- what is worth knowing of each operation ------------------------------------------------------
