@@ -431,11 +431,11 @@ def test_what_plain_sql_may_not_enqueue_is_refused_by_the_schema(
 
 
 def test_every_error_of_postgresql_becomes_one_of_ours() -> None:
-    from tenure.store.postgres import _translate
+    from tenure.store.postgres_errors import translate
 
     for name in dir(psycopg.errors):
         kind = getattr(psycopg.errors, name)
         if isinstance(kind, type) and issubclass(kind, psycopg.Error):
-            translated = _translate(kind("something happened"))
+            translated = translate(kind("something happened"))
             assert isinstance(translated, TenureError), name
             assert "something happened" in str(translated)

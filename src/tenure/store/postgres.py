@@ -29,12 +29,8 @@ from tenure.errors import (
     ConfigError,
     InvalidInput,
     OutcomeUnknown,
-    SchemaMissing,
     StoreBusy,
     StoreError,
-    StoreFull,
-    StoreReadOnly,
-    StoreUnavailable,
     ValueRefused,
 )
 from tenure.job import NewJob
@@ -46,6 +42,7 @@ from tenure.store.borrowing import Lent, unwrap
 from tenure.store.copying import can_copy, job_lines, line, ticket_lines
 from tenure.store.floors import Floors, LineFloors
 from tenure.store.notify import News, Notifier
+from tenure.store.postgres_errors import is_outage, is_unanswered, text_of, translate
 from tenure.store.rows import Freed, job_row, raw
 from tenure.store.session import (
     Collided,
@@ -291,7 +288,7 @@ class BorrowedTx(PostgresTx):
                 await self._lent.lose()
             if isinstance(error, _CONFLICTS):  # the caller's transaction, and theirs to run again
                 raise own from own.__cause__
-            raise _translate(error) from error
+            raise translate(error) from error
 
     async def require_read_committed(self) -> None:
         [(level,)] = await self._wire.fetch(
@@ -361,17 +358,17 @@ class Postgres(Session):
                 call.collided = True
             except psycopg.errors.UniqueViolation as error:
                 if not call.repeat or call.collided:
-                    raise _translate(error) from error
+                    raise translate(error) from error
                 call.collided = True
             except _CONFLICTS as error:
                 conflicts += 1
                 if conflicts >= _tries(error) or time.monotonic() > deadline:
-                    raise _translate(error) from error
+                    raise translate(error) from error
                 await self._colour.sleep(random.uniform(0, 0.01 * 2**conflicts))
             except psycopg.Error as error:
-                if not _is_outage(error):
+                if not is_outage(error):
                     if call.silent or not call.notified:
-                        raise _translate(error) from error
+                        raise translate(error) from error
                     call.silent = True  # perhaps only the notification was refused
                     continue
                 outages += 1
@@ -401,7 +398,7 @@ class Postgres(Session):
             await self._commit(wire, tx.news, call)
             return answer
         except BaseException as error:
-            if isinstance(error, psycopg.Error) and _is_outage(error):
+            if isinstance(error, psycopg.Error) and is_outage(error):
                 await _discard(wire)
             elif not wire.broken and not wire.idle:
                 await _undo(wire)
@@ -415,7 +412,7 @@ class Postgres(Session):
         try:
             answer = await op(tx)
         except psycopg.Error as error:
-            call.repeat = _is_unanswered(error)
+            call.repeat = is_unanswered(error)
             raise
         await self._tell(tx)
         return answer
@@ -429,7 +426,7 @@ class Postgres(Session):
             await tx.fetch("notify", **notice.params)
             self._notifier.note_told(notice)
         except psycopg.Error as error:
-            if not _is_outage(error):
+            if not is_outage(error):
                 self._notifier.fall_silent()
 
     async def _commit(self, wire: Wire, news: News | None, call: "_Call") -> None:
@@ -510,8 +507,8 @@ class Postgres(Session):
                 finally:
                     await wire.close()
             except psycopg.Error as error:
-                if not _is_outage(error) or time.monotonic() > deadline:
-                    raise _translate(error) from error
+                if not is_outage(error) or time.monotonic() > deadline:
+                    raise translate(error) from error
                 await self._colour.sleep(0.1)
 
     async def _migrate(self, wire: Wire) -> int:
@@ -617,17 +614,6 @@ _KEEPALIVE = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count"
 
 _TIMEOUTS = (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled)
 
-# At connect the driver gives no code, only text: these will not get better by trying again.
-_WRONG = (
-    "authentication failed",
-    "no password supplied",
-    "does not exist",
-    "no pg_hba.conf entry",
-    "rejects connection",
-    "permission denied for database",
-    "not permitted",
-)
-
 
 def _limits(give_up_seconds: float) -> dict[str, str]:
     """Nobody waits longer for a lock than for the whole operation.
@@ -646,7 +632,7 @@ def _connect_params(conninfo: str, pooler: bool, settings: Mapping[str, str]) ->
     try:
         params: dict[str, Any] = dict(conninfo_to_dict(conninfo))
     except psycopg.ProgrammingError as error:
-        raise ConfigError(f"the PostgreSQL URL cannot be read: {_text(error)}") from error
+        raise ConfigError(f"the PostgreSQL URL cannot be read: {text_of(error)}") from error
     for port in str(params.get("port") or "5432").split(","):
         if not (port.isascii() and port.isdigit() and 1 <= int(port[:6]) <= 65_535):
             raise ConfigError("the port in the PostgreSQL URL must be a number from 1 to 65535")
@@ -662,22 +648,6 @@ def _connect_params(conninfo: str, pooler: bool, settings: Mapping[str, str]) ->
     return params
 
 
-def _is_outage(error: psycopg.Error) -> bool:
-    """Is the connection gone, or the server not one that can be written to now?"""
-    state = error.sqlstate
-    if state is None:
-        return isinstance(error, psycopg.OperationalError) and not any(
-            text in str(error) for text in _WRONG
-        )
-    return _is_unanswered(error) or state in ("25006", "53300", "25P03")
-
-
-def _is_unanswered(error: psycopg.Error) -> bool:
-    """Did the server not say what became of the statement?"""
-    state = error.sqlstate
-    return state is None or state[:2] == "08" or state[:4] == "57P0"
-
-
 def _tries(error: psycopg.Error) -> int:
     """A deadlock is over at once; somebody who holds a lock for seconds may hold it for hours."""
     return TIMEOUT_TRIES if isinstance(error, _TIMEOUTS) else CONFLICT_TRIES
@@ -686,42 +656,10 @@ def _tries(error: psycopg.Error) -> int:
 def _outage(error: psycopg.Error, call: _Call) -> StoreError | InvalidInput:
     if call.repeat:
         return OutcomeUnknown(
-            f"PostgreSQL went away while a COMMIT was under way ({_text(error)}); it may have been "
-            "kept. Look before you repeat it, or enqueue with a unique key"
+            f"PostgreSQL went away while a COMMIT was under way ({text_of(error)}); it may have "
+            "been kept. Look before you repeat it, or enqueue with a unique key"
         )
-    return _translate(error)
-
-
-def _translate(error: psycopg.Error) -> StoreError | InvalidInput:
-    """A driver's exception as one of ours, with the fix in its message."""
-    text = _text(error)
-    match error.sqlstate or "":
-        case "55P03" | "57014" | "40P01" | "40001":
-            return StoreBusy(f"another transaction is in the way ({text}); try again")
-        case "25006":
-            return StoreReadOnly(f"this server is read-only, a standby perhaps ({text})")
-        case "42501":
-            return StoreReadOnly(
-                f"this role lacks a privilege ({text}); see the docs on least privilege"
-            )
-        case "53100":
-            return StoreFull(f"the database server's disk is full ({text}); nothing was written")
-        case "42P01" | "3F000" | "42883":
-            return SchemaMissing(f"the Tenure schema is not complete ({text}); {migrate.FIX}")
-        case state if state[:2] in ("22", "23"):
-            return ValueRefused(f"the database refused a value: {text}")
-        case "":
-            return StoreUnavailable(
-                f"PostgreSQL cannot be reached ({text}); check the URL and that the server runs"
-            )
-        case state if _is_outage(error):
-            return StoreUnavailable(f"PostgreSQL went away and did not come back ({text})")
-        case state:
-            return StoreError(f"PostgreSQL says: {text} [{state}]")
-
-
-def _text(error: psycopg.Error) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
+    return translate(error)
 
 
 async def _discard(wire: Wire) -> None:

@@ -154,7 +154,7 @@ class PostgresScratch(Scratch):
         try:
             import psycopg
 
-            from tenure.store.postgres import _translate as translate
+            from tenure.store.postgres_errors import translate
         except ImportError as error:
             raise ConfigError(
                 "PostgreSQL needs a driver: pip install 'tenure[postgres]'"
@@ -170,7 +170,7 @@ class PostgresScratch(Scratch):
     def _run(self, sql: str) -> list[tuple[Any, ...]]:
         import psycopg
 
-        from tenure.store.postgres import _translate as translate
+        from tenure.store.postgres_errors import translate
 
         assert self._connection is not None
         try:
