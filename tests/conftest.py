@@ -31,10 +31,12 @@ POOLED = {"postgres-sync", "psycopg", *ASYNC}
 settings.register_profile("tenure", deadline=None)
 settings.load_profile("tenure")
 
-# A shell that starts the tests in the background lets them ignore Ctrl-C, and what they start would
-# inherit that: programs whose interruption is tested. What is handled here, they do not inherit.
+# A shell that starts the tests in the background lets them ignore Ctrl-C, and `nohup` a hangup.
+# What they start would inherit that: programs whose interruption is tested. What is not ignored
+# here, they do not inherit.
 if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -74,8 +74,7 @@ class Bug:
     def is_simulated(self) -> bool:
         """Is it worth while to ask the simulation?"""
         only_postgres = all(
-            f"{SQL}/{POSTGRES}" in edit.path or edit.path.endswith("postgres.py")
-            for edit in self.edits
+            f"{SQL}/{POSTGRES}" in edit.path or "store/postgres" in edit.path for edit in self.edits
         )
         return not self.unseen and not only_postgres
 

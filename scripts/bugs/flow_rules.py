@@ -13,6 +13,7 @@ FLOWS = (
             python("lifecycle", "lambda ends: not (ends.unfinished or ends.any_unsuccessful)",
                    "lambda ends: not ends.any_unsuccessful"),
             sql(POSTGRES, "settle", "freed_children", "where not j.unfinished or", "where true or"),
+            sql(POSTGRES, "settle", "free_nodes", "(select 'unfinished' from", "(select null from"),
             sql(SQLITE, "settle", "freed_children", "where (not exists", "where (true or exists"),
         ),
     ),
@@ -29,6 +30,7 @@ FLOWS = (
         f"{WORKFLOWS}::test_a_child_that_runs_is_not_freed_by_another_parent",
         (
             sql(POSTGRES, "settle", "freed_children", "        and parked = 'parents'", ""),
+            sql(POSTGRES, "settle", "free_nodes", "\n      and j.parked = 'parents'", ""),
             sql(POSTGRES, "settle", "lock_freed", "  and j.parked = 'parents'\n", ""),
             sql(SQLITE, "settle", "freed_children", "  and j.parked = 'parents'\n", ""),
         ),
@@ -40,6 +42,7 @@ FLOWS = (
             sql(POSTGRES, "settle", "put_in_line", "b.due is null and not j.held then",
                 "b.due is null then"),
             sql(POSTGRES, "settle", "put_in_line", "case when j.held then 'held' end", "null"),
+            sql(POSTGRES, "settle", "free_nodes", " and not j.held", ""),
             python("store/settle", "due is not None or bool(held) or", "due is not None or"),
         ),
     ),
@@ -47,7 +50,7 @@ FLOWS = (
         "freed-token", "a child keeps its token when it is freed",
         f"{WORKFLOWS}::test_a_child_that_is_freed_has_a_new_token",
         (
-            sql(POSTGRES, "settle", "put_in_line", "token = j.token + 1,", "token = j.token,"),
+            sql(POSTGRES, "settle", "free_nodes", "token = j.token + 1,", "token = j.token,"),
             sql(SQLITE, "settle", "free", "token = token + 1,", "token = token,"),
         ),
     ),

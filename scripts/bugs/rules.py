@@ -301,7 +301,7 @@ JOBS = (
     Bug(
         "retry-deadlocks", "a deadlock is an error like others",
         f"{RACES}::test_a_write_that_met_a_deadlock_lands[progress]",
-        (python("store/postgres", "    psycopg.errors.DeadlockDetected,\n", ""),),
+        (python("store/postgres_errors", "    psycopg.errors.DeadlockDetected,\n", ""),),
         (POSTGRES,),
     ),
     Bug(

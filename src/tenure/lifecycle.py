@@ -291,6 +291,9 @@ WAITS_FOR_ALL = frozenset({When.ALL_SUCCEEDED, When.ALL_FINISHED})
 """Under these rules a job outlasts all of its parents."""
 
 
+PARENTS_FINISHED = "parents finished"
+
+
 def after_parents(
     ends: Ends, *, when: When = When.ALL_SUCCEEDED, cancel_requested: bool
 ) -> Move | None:
@@ -303,7 +306,7 @@ def after_parents(
         return Move(State.CANCELLED, reason="cancelled")
     if not runs:
         return Move(State.SKIPPED, reason=why_not)
-    return Move(State.QUEUED, reason="parents finished")
+    return Move(State.QUEUED, reason=PARENTS_FINISHED)
 
 
 def _in_line(delay_seconds: float, reason: str | None, *, charged: bool) -> Move:

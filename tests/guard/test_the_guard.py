@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tenure.store.postgres import PostgresTx
+from tenure.store.postgres_tx import PostgresTx
 from tenure.store.sqlite_tx import SQLiteTx
 from tenure.worker import settler
 from tests.guard import test_database_work, test_growth, test_python_work

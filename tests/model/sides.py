@@ -23,7 +23,7 @@ import psycopg
 from tenure.errors import TenureError
 from tenure.job import MAX_ID, Beat, Enqueued, Job, Lease
 from tenure.lifecycle import Settlement, succeed
-from tenure.store import AsyncStore, Count, Page, Store, open_store, postgres
+from tenure.store import AsyncStore, Count, Page, Store, open_store, postgres_tx
 from tenure.store.floors import Floors
 from tenure.store.postgres import Postgres
 from tenure.store.session import Row
@@ -393,7 +393,7 @@ def _all_pages(store: Store, options: Mapping[str, Any]) -> list[Job]:
 def open_sides(styles: Sequence[str], server: Server | None) -> Iterator[list[Side]]:
     """Stores of these styles on fresh databases; COPY is used for as few as three jobs."""
     with ExitStack() as stack:
-        stack.enter_context(patch.object(postgres, "COPY_ROWS", 3))
+        stack.enter_context(patch.object(postgres_tx, "COPY_ROWS", 3))
         place = usual_place(durable=False)
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tenure-", dir=place))
         sides = []

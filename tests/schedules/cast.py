@@ -13,7 +13,7 @@ from tenure import Tenure, Worker
 from tenure.job import NewJob
 from tenure.schedule import Timing, fired_by
 from tenure.store import NewSchedule, Store, open_store
-from tenure.store.postgres import PostgresTx
+from tenure.store.postgres_tx import PostgresTx
 from tenure.store.session import Row
 from tenure.store.sqlite_tx import SQLiteTx
 from tests.processes.crew import Voice

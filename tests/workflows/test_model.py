@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from unittest.mock import patch
 
 import pytest
 
@@ -12,7 +13,7 @@ from tenure.errors import InvalidInput
 from tenure.graph import GrowingNode, NewNode, NewWorkflow, OnFailure
 from tenure.job import Claimed, State, When
 from tenure.lifecycle import Settlement, abort, fail, retry, skip, snooze, succeed
-from tenure.store import Store
+from tenure.store import Store, workflows
 from tests.support.audit import check
 from tests.support.plain import Plain
 from tests.support.stores import Clock
@@ -66,13 +67,12 @@ class Play:
         if self.chance.random() < 0.5:
             self.model.nodes[FINALISER] = Node(set(), When.ALL_FINISHED)
             final = NewNode(name=FINALISER, job=job(task=f"app.{FINALISER}", max_attempts=3))
-        added = self.store.enqueue_workflow(
-            NewWorkflow(
-                name="flow", nodes=nodes, finaliser=final,
-                on_failure=OnFailure.STOP if self.model.stops else OnFailure.FINISH,
-            ),
-            now=self.clock.now,
+        flow = NewWorkflow(
+            name="flow", nodes=nodes, finaliser=final,
+            on_failure=OnFailure.STOP if self.model.stops else OnFailure.FINISH,
         )  # fmt: skip
+        with patch.object(workflows, "FEW_PARENTS", size % 3):  # edges of both kinds
+            added = self.store.enqueue_workflow(flow, now=self.clock.now)
         self.id = added.id
         self.jobs = dict(zip(names, added.nodes, strict=True))
         if added.finaliser is not None:

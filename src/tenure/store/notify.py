@@ -26,7 +26,7 @@ CALM_DUE_SECONDS = 0.25
 SILENCE_SECONDS = 60.0
 MAX_REMEMBERED = 1000
 
-LANES_OF = frozenset({"insert_jobs", "put_in_line", "promote", "replay"})
+LANES_OF = frozenset({"insert_jobs", "put_in_line", "free_nodes", "promote", "replay"})
 """They put tickets in line: the last columns of their rows are queue, priority and place. The place
 0 is that of a ticket that will be due soon."""
 

@@ -14,6 +14,14 @@ from tenure.errors import (
 )
 from tenure.store import migrate
 
+CONFLICTS = (
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.SerializationFailure,
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.QueryCanceled,
+)
+"""Somebody else was in the way: worth another try."""
+
 # At connect the driver gives no code, only text: these will not get better by trying again.
 _WRONG = (
     "authentication failed",

@@ -72,6 +72,17 @@ class Moved(NamedTuple):
     lines: Collection[Row] = ()
 
 
+class Edge(NamedTuple):
+    """Who waits for whom. A child below zero is the end of a workflow.
+
+    `silent`: where that is cheaper, nobody needs to write here that the parent has succeeded.
+    """
+
+    child: int
+    parent: int
+    silent: bool = False
+
+
 @dataclass(slots=True)
 class Gates:
     """What a session knows of gates, so that nobody pays for them where there are none."""
@@ -179,9 +190,20 @@ class Tx(ABC):
     async def end_jobs(self, rows: str) -> Moved:
         """fail, skip, abort, cancel, sweep: the same for rows of `finish`."""
 
+    async def free_nodes(self, ids: list[int]) -> list[int]:
+        """free: put those of these locked children in line for which that is plain to see.
+
+        Answers those about which there may be something to decide.
+        """
+        return ids
+
     @abstractmethod
     async def free_jobs(self, freed: Sequence[Freed]) -> None:
         """free: put these in line, in this order. None of them stands elsewhere."""
+
+    @abstractmethod
+    async def write_edges(self, edges: Sequence[Edge]) -> None:
+        """enqueue: write who waits for whom. None of the parents has ended."""
 
     @abstractmethod
     async def write_rows(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:

@@ -301,6 +301,9 @@ async def _free_or_end(tx: Tx, ids: list[int]) -> list[Ending]:
     """
     if not await tx.fetch("lock_freed", ids=to_json(ids)):
         return []
+    ids = await tx.free_nodes(ids)
+    if not ids:
+        return []
     endings: list[Ending] = []
     freed: list[Freed] = []
     events: list[Happening] = []

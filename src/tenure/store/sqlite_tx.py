@@ -17,7 +17,7 @@ from tenure.store import sqlite_driver as driver
 from tenure.store.boot import EPOCH, MICROSECOND, Clock
 from tenure.store.gates_sqlite import look_at_gates
 from tenure.store.rows import PARENTS, Freed, features_of, is_plain
-from tenure.store.session import Done, Moved, Row, Tx, Wanted, given_time, to_json
+from tenure.store.session import Done, Edge, Moved, Row, Tx, Wanted, given_time, to_json
 from tenure.store.sqlite_driver import Connection
 from tenure.store.statements import statements
 
@@ -208,6 +208,9 @@ class SQLiteTx(Tx):
             "free_tickets",
             [(j.queue, j.priority, place, j.id, j.token + 1, j.suspect) for place, j in placed],
         )
+
+    async def write_edges(self, edges: Sequence[Edge]) -> None:
+        await self._each("write_parent", [(child, parent, None) for child, parent, _ in edges])
 
     async def write_rows(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
         await self._each(statement, rows)

@@ -50,10 +50,11 @@ from tenure.lifecycle import WAITS_FOR_ALL, HeldJob
 from tenure.store.ends import end_workflows
 from tenure.store.enqueue import claim_keys, insert_new, stamp
 from tenure.store.flowing import end_of, hold_nodes
-from tenure.store.session import Mode, Row, Scope, Tx, to_json, transaction
+from tenure.store.session import Edge, Mode, Row, Scope, Tx, to_json, transaction
 from tenure.store.settle import free_children, hold_job
 
 ROWS_AT_ONCE = 5000
+FEW_PARENTS = 16
 MAX_PAGE = 1000
 RESULTS_AT_ONCE = 100
 _KEY_ROUNDS = 5
@@ -131,8 +132,11 @@ async def _add(
     if holder != id:
         return WorkflowAdded(holder, created=False)
     await _insert(tx, id, jobs, nodes, None)
-    edges = [(jobs[n], jobs[p], None) for n, node in enumerate(nodes) for p in set(node.after)]
-    await _write_edges(tx, edges + [(-id, jobs[n], None) for n in last])
+    edges: list[Edge] = []
+    for job, node in zip(jobs, nodes, strict=True):
+        after = set(node.after)
+        edges += [Edge(job, jobs[n], silent=len(after) <= FEW_PARENTS) for n in after]
+    await _write_edges(tx, edges + [Edge(-id, jobs[n]) for n in last])
     return added
 
 
@@ -189,10 +193,10 @@ async def _claim_keys(
     )
 
 
-async def _write_edges(tx: Tx, edges: Sequence[tuple[int, int, None]]) -> None:
+async def _write_edges(tx: Tx, edges: Sequence[Edge]) -> None:
     for part in _chunks(edges):
         if tx.bulk:
-            await tx.write_rows("write_parent", part)
+            await tx.write_edges(part)
         else:
             rows = [{"job_id": job, "parent_id": parent} for job, parent, _ in part]
             await tx.fetch("add_edges", rows=to_json(rows))
@@ -348,14 +352,14 @@ async def _grow(tx: Tx, flow: Row, adder: int, growth: _Growth) -> dict[str, int
     return ids
 
 
-def _new_edges(growth: _Growth, ids: dict[str, int]) -> list[tuple[int, int, None]]:
-    """Edges that no end can have been written on."""
-    edges: list[tuple[int, int, None]] = []
+def _new_edges(growth: _Growth, ids: dict[str, int]) -> list[Edge]:
+    """Edges that no end can have been written on. How many more a child will get, nobody knows."""
+    edges: list[Edge] = []
     for node in growth.new:
         job = ids[node.name]
         names = {growth.nodes[n].name for n in node.after}
-        edges += [(job, ids[name], None) for name in names if name in ids]
-        edges += [(growth.known[name].id, job, None) for name in set(node.before_names)]
+        edges += [Edge(job, ids[name]) for name in names if name in ids]
+        edges += [Edge(growth.known[name].id, job) for name in set(node.before_names)]
     return edges
 
 

@@ -113,7 +113,7 @@ order by job_id, n;
 
 -- name: parent_rows
 select job_id, parent_id, parent_state::text
-from tenure.parent
+from tenure.edge
 where job_id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
 order by job_id, parent_id;
 

@@ -96,7 +96,7 @@ from (select * from tenure.node where workflow_id = :id and job_id > :after
 order by n.job_id;
 
 -- name: unfinished_parents
-select parent_id from tenure.parent
+select parent_id from tenure.edge
 where job_id = any (array[:id::bigint]) and parent_state is null;
 
 -- name: node_edges
@@ -128,7 +128,7 @@ with recursive up as (
     from json_array_elements(:ids::json)
     union
     select up.low, p.parent_id
-    from up, lateral (select parent_id from tenure.parent
+    from up, lateral (select parent_id from tenure.edge
                       where job_id = any (array[up.high]) and parent_state is null offset 0) as p
 )
 select low, high from up;
@@ -318,7 +318,7 @@ where w.id = :id;
 -- name: parent_ends
 -- The parents of a job, those that have ended with their results; a page of them.
 select p.parent_id, n.name, h.task, p.parent_state::text, h.result::text
-from (select * from tenure.parent where job_id = :id and parent_id > :after
+from (select * from tenure.edge where job_id = :id and parent_id > :after
       order by parent_id limit :most) as p
      left join tenure.node n on n.job_id = p.parent_id
      left join lateral (select task, result from tenure.history
@@ -357,6 +357,10 @@ delete from tenure.parent where job_id = any (array(select - id from gone));
 -- name: oldest_workflow
 -- prune: days of history that are younger than this have jobs of workflows.
 select min(created_at) from tenure.workflow;
+
+-- name: write_edges
+-- enqueue: who waits for whom in a graph.
+copy tenure.parent (job_id, parent_id, silent) from stdin;
 
 -- name: write_node
 -- enqueue, copy: which job is which node.
