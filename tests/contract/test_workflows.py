@@ -537,6 +537,20 @@ def test_after_a_stop_a_replay_brings_back_what_the_stop_has_cancelled(
     assert outcome(store, run.id) is Outcome.SUCCEEDED
 
 
+def test_a_finaliser_that_is_replayed_runs_alone(store: Store, clock: Clock) -> None:
+    parents = {"a": (), "b": (), "later": ("b",)}
+    run = added(store, clock.now, parents, on_failure=OnFailure.STOP, finaliser="fin")
+    [held] = take(store, clock.now, 1)
+    settle(store, clock.now, failing(held))
+    assert run_all(store, clock.now) == ["fin"]
+    before = states(store, run.id)
+    assert run.finaliser is not None
+    assert store.replay(run.finaliser, now=clock.now)
+    assert states(store, run.id) == {**before, "fin": QUEUED}
+    assert run_all(store, clock.now) == ["fin"]
+    assert outcome(store, run.id) is Outcome.FAILED
+
+
 def test_a_replay_while_others_run_reopens_only_what_hangs_on_it(
     store: Store, clock: Clock
 ) -> None:

@@ -116,7 +116,7 @@ class Model:
 
     def replay(self, name: str) -> None:
         back = {name}
-        if self.stops and self.failed:
+        if self.stops and self.failed and name != FINALISER:
             back |= set(self.named(CANCELLED))
         size = 0
         while size < len(back):

@@ -191,7 +191,7 @@ async def replay_node(tx: Tx, row: Row) -> bool:
 
     What was skipped or cancelled below it waits once more, and so does the finaliser; after a stop,
     all that this has cancelled. Other nodes that have failed stay as they are. While the finaliser
-    runs, this is refused: it may have told the world that all is over.
+    runs, this is refused: it may have told the world that all is over. Replayed itself, it runs alone.
     """
     id = row[0]
     [(workflow, *_)] = await tx.fetch("node_of", id=id)
@@ -243,6 +243,8 @@ async def _call_back(tx: Tx, final: int) -> None:
 
 async def _to_reopen(tx: Tx, flow: Row, id: int) -> list[Row]:
     """The rows of history that go back, locked."""
+    if id == flow[_FINALISER]:
+        return await tx.fetch("finished_nodes", ids=to_json([id]))
     seeds = {id}
     if flow[4] == OnFailure.STOP and flow[12]:
         stopped = await tx.fetch("nodes_in_state", id=flow[0], state=str(State.CANCELLED))
