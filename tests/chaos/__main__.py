@@ -1,4 +1,4 @@
-"""python -m tests.chaos [--store sqlite|shared|postgres] [--kills N] [--seed N] [--minutes N]
+"""python -m tests.chaos [--store sqlite|shared|postgres] [--kills N] [--seed N] [--rest SECONDS]
 
 Thousands of kills, in plays of 100 with a seed each, until one breaks an invariant: then its seed,
 its records and its database stay where the last line says.
@@ -30,6 +30,11 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=1000, help="on each store (default 1000)")
     parser.add_argument("--seed", type=int, default=1, help="of the first play (default 1)")
     parser.add_argument("--minutes", type=float, default=inf, help="begin no play after so long")
+    parser.add_argument(
+        "--rest", type=float, default=0.5, metavar="SECONDS",
+        help="at most so long between two disturbances (default 0.5); those who are replaced need "
+        "all of two CPUs, so take 10 to see how long recovery takes on a machine that is not busy",
+    )  # fmt: skip
     chosen = parser.parse_args()
     began = time.monotonic()
     stores = chosen.store or STORES
@@ -40,7 +45,8 @@ def main() -> None:
         if not left or time.monotonic() - began > 60 * chosen.minutes:
             break
         for store in left:
-            plan = _plan(store, seed, min(KILLS_PER_PLAY, chosen.kills - done[store]))
+            kills = min(KILLS_PER_PLAY, chosen.kills - done[store])
+            plan = _plan(store, seed, kills, chosen.rest)
             play = _play(store, plan)
             seen[store].append(play)
             done[store] += plan.kills
@@ -48,9 +54,12 @@ def main() -> None:
     print("\n".join(table(seen)), flush=True)
 
 
-def _plan(store: str, seed: int, kills: int) -> Plan:
-    wires = {"cuts": kills // 5, "restarts": 4} if store == "postgres" else {}
-    return Plan(seed, kills, pauses=kills // 5, ends=kills // 10, **wires)
+def _plan(store: str, seed: int, kills: int, rest_seconds: float) -> Plan:
+    cuts, restarts = (kills // 5, 4) if store == "postgres" else (0, 0)
+    return Plan(
+        seed, kills, kills // 5, kills // 10, cuts=cuts, restarts=restarts,
+        rest_seconds=rest_seconds,
+    )  # fmt: skip
 
 
 def _play(store: str, plan: Plan) -> Seen:

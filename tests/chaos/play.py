@@ -65,6 +65,8 @@ class Plan:
     """Connections that the server ends."""
     restarts: int = 0
     """Of the server, half of them without a word."""
+    rest_seconds: float = 0.5
+    """At most so long between two of them."""
 
     def drawn(self) -> list[tuple[str, int]]:
         """The disturbances, in order, and how many each is to hit."""
@@ -141,7 +143,7 @@ class Play:
         return self._seen
 
     def _disturb(self, act: str, size: int) -> None:
-        time.sleep(self._chance.random() * 0.5)
+        time.sleep(self._chance.random() * self._plan.rest_seconds)
         self._wake()
         self._seen.done[act] += self._act(act, size)
         self._company.fill()
