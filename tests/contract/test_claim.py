@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from tenure.errors import InvalidInput
+from tenure.errors import InvalidInput, StoreFull
 from tenure.job import MAX_PRIORITY, MIN_PRIORITY, State
 from tenure.lifecycle import release, retry, succeed
-from tenure.store import Store
+from tenure.store import Store, claim
 from tests.support.plain import Plain
 from tests.support.stores import Clock
 from tests.support.work import ERROR, add, add_many, ids_of, settle, take, take_one
@@ -118,6 +118,23 @@ def test_a_job_flagged_for_cancellation_is_finished_and_not_handed_out(
     ended = store.get(flagged)
     assert (ended.state, ended.reason, ended.attempts) == (State.CANCELLED, "cancelled", 0)
     assert store.get(child).state is State.SKIPPED
+
+
+def test_when_a_cancellation_fails_the_claim_keeps_what_it_took_and_the_sweep_cancels(
+    store: Store, clock: Clock, plain: Plain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*_: object, **__: object) -> None:
+        raise StoreFull("the disk is full")
+
+    flagged, good = add_many(store, clock.now, 2)
+    plain.rows(f"update tenure.job set cancel_requested = true where id = {flagged}")
+    with monkeypatch.context() as patched:
+        patched.setattr(claim, "_cancel", full)
+        assert [job.id for job in take(store, clock.now)] == [good]
+    assert store.get(flagged).state is State.RUNNING
+    clock.advance(31)
+    store.sweep(now=clock.now)
+    assert store.get(flagged).state is State.CANCELLED
 
 
 def test_nothing_is_claimed_from_a_paused_queue(store: Store, clock: Clock) -> None:

@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Awaitable, Collection, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
-from tenure.errors import InvalidInput, StoreUnavailable
+from tenure.errors import InvalidInput, StoreError
 from tenure.job import Claimed, Lease, State, check_int, check_name, check_seconds
 from tenure.store.ends import end_workflows
 from tenure.store.gates import Passed, any_gates, line_order, pass_gates, passed_before
@@ -64,7 +65,7 @@ async def _with_more(leases: list[Lease], more: Awaitable[list[Lease]]) -> list[
     leases that nobody knows of, and be charged as if their worker had died."""
     try:
         return leases + await more
-    except StoreUnavailable:
+    except StoreError:
         if not leases:
             raise
         return leases
@@ -174,11 +175,13 @@ def _taken(tx: Tx, wanted: Wanted, passed: Passed) -> _Taken:
 async def _cancel_flagged(
     scope: Scope, wanted: Wanted, taken: _Taken, now: datetime | None
 ) -> None:
-    await scope.transact(partial(_cancel, worker=wanted.worker, rows=taken.flagged, now=now))
+    """If that fails, the sweep will cancel them: what else was taken is not to be lost with it."""
+    with suppress(StoreError):
+        await scope.transact(partial(_cancel, worker=wanted.worker, rows=taken.flagged, now=now))
 
 
 async def _cancel(tx: Tx, worker: str, rows: list[Row], now: datetime | None) -> None:
-    """They stand on a lease of their own: should we die before this, the sweep cancels them."""
+    """They stand on a lease of their own. (Who dies before this leaves them to the sweep.)"""
     tx.at(now)
     await finish_jobs(tx, [_cancelled(row) for row in rows])
     leases = sorted({row[_LEASE] for row in rows})

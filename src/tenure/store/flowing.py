@@ -191,7 +191,7 @@ async def replay_node(tx: Tx, row: Row) -> bool:
 
     What was skipped or cancelled below it waits once more, and so does the finaliser; after a stop,
     all that this has cancelled. Other nodes that have failed stay as they are. While the finaliser
-    runs, this is refused: it may have told the world that all is over. Replayed itself, it runs alone.
+    runs, this is refused: it may have told the world that all is over. It is replayed alone.
     """
     id = row[0]
     [(workflow, *_)] = await tx.fetch("node_of", id=id)
