@@ -74,7 +74,7 @@ class _SettleNodes(_Flow):
 class Release(_SettleNodes):
     """Two parents end in one batch: the child of both, and each one's own, are free."""
 
-    name, about = "workflow release of children", "lock_freed"
+    name, about = "workflow release of children", "free"
 
     def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
         graph = {"a": (), "b": (), "c": ("a", "b"), "d": ("a",), "e": ("b",), "f": ("c", "d", "e")}
