@@ -55,9 +55,9 @@ points: $(READY) ## die before each statement of each operation, on both stores,
 explore: $(READY) ## walk the state machine at random for long (TENURE_STEPS=100000 make explore)
 	@$(PY) -m tests.model.explore --steps $(STEPS)
 
-simulate: $(READY) ## the real code on a virtual clock, with faults (STEPS=20000000; SEED=7 for one run again)
-	@$(PY) -m tests.simulation $(if $(SEED),--seed $(SEED)) \
-		$(if $(filter command environment,$(firstword $(origin STEPS))),--steps $(STEPS),$(if $(SEED),,--steps 200000)) $(ARGS)
+simulate: $(READY) ## the real code on a virtual clock, with faults (STEPS=20000000 or MINUTES=40; SEED=7 for one run again)
+	@$(PY) -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) \
+		$(if $(filter command environment,$(firstword $(origin STEPS))),--steps $(STEPS)) $(ARGS)
 
 bugs: $(READY) ## put known bugs into a copy of the code, one at a time, and see what finds each (ARGS="read-back")
 	@$(PY) -m scripts.bugs $(ARGS)

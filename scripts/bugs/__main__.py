@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from scripts.bugs import BUGS, table
 from scripts.bugs.finding import Finding, find, passes
 
-STEPS = 8_000
+STEPS = 16_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

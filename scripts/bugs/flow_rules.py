@@ -1,6 +1,6 @@
 """The marked rules of workflows, steps and gates, each taken out of the code."""
 
-from scripts.bugs.bug import BOTH, POSTGRES, SQLITE, UNUSED, Bug, python, sql
+from scripts.bugs.bug import BOTH, POSTGRES, SQLITE, Bug, python, sql
 
 WORKFLOWS = "tests/statements/test_workflow_rules.py"
 GATES = "tests/statements/test_gate_rules.py"
@@ -61,20 +61,17 @@ FLOWS = (
             sql(dialect, "workflow", "end_workflows", "and not exists", "or false and exists")
             for dialect in BOTH
         ),
-        unseen=UNUSED + "have a workflow or a step",
     ),
     Bug(
         "end-after-locks", "the row of the workflow is not locked before the decision",
         f"{WORKFLOWS}::test_a_workflow_whose_last_two_nodes_end_together_ends",
         (sql(POSTGRES, "workflow", "lock_workflows", "\nfor update", ""),),
         (POSTGRES,),
-        unseen=UNUSED + "have a workflow or a step",
     ),
     Bug(
         "finaliser-last", "one success is enough for the finaliser",
         f"{WORKFLOWS}::test_the_finaliser_runs_once_and_after_all_others",
         (python("store/workflows", '"when": When.ALL_FINISHED}', '"when": When.ANY_SUCCEEDED}'),),
-        unseen=UNUSED + "have a workflow or a step",
     ),
     Bug(
         "grow-fence", "whoever says that the job is theirs adds to its workflow",
@@ -83,39 +80,33 @@ FLOWS = (
             python("store/workflows", "held = await hold_job(tx, worker, job)\n",
                    "held = await hold_job(tx, worker, job) or (0,) * 7\n"),
         ),
-        unseen=UNUSED + "have a workflow or a step",
     ),
     Bug(
         "grow-asked-to-stop", "a job that is asked to stop adds to its workflow",
         f"{WORKFLOWS}::test_one_that_is_asked_to_stop_adds_nothing",
         (python("store/workflows", "    if held[4]:\n", "    if False:\n"),),
-        unseen=UNUSED + "have a workflow or a step",
     ),
     Bug(
         "grow-keeps-open", "the end does not wait for what was added",
         f"{WORKFLOWS}::test_a_workflow_is_open_while_what_was_added_is",
         (python("store/workflows", "    if last:\n", "    if False:\n"),),
-        unseen=UNUSED + "have a workflow or a step",
     ),
     Bug(
         "cancelled-outlasts-nobody", "a waiting node is cancelled like any other job",
         f"{WORKFLOWS}::test_a_cancelled_node_leaves_the_end_to_its_parents",
         (python("store/flowing", "    if live:\n        child", "    if False:\n        child"),),
-        unseen=UNUSED + "have a workflow or a step",
     ),
     Bug(
         "replay-goes-down", "the node alone is replayed",
         f"{WORKFLOWS}::test_a_replay_brings_back_what_was_skipped_below",
         (python("store/flowing", "    ids = {row[0] for row in found}\n",
                 "    ids = {row[0] for row in found} & seeds\n"),),
-        unseen=UNUSED + "have a workflow or a step",
     ),
     Bug(
         "step-fence", "whoever says that the job is theirs records its steps",
         f"{WORKFLOWS}::test_a_zombie_records_no_step_that_counts",
         (python("store/steps", "    if not rows:\n        return STALE\n",
                 "    rows = rows or [(0,) * 7]\n"),),
-        unseen=UNUSED + "have a workflow or a step",
     ),
     Bug(
         "step-once", "the last one who records a step is believed",
@@ -125,7 +116,6 @@ FLOWS = (
                 "on conflict (job_id, name) do update set result = excluded.result")
             for dialect in BOTH
         ),
-        unseen=UNUSED + "have a workflow or a step",
     ),
     Bug(
         "gate-counts-others", "a worker counts its own places",

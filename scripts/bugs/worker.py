@@ -227,4 +227,11 @@ WORKER = (
         NONE,
         unseen=BEHIND + "no invariant says when to try again",
     ),
+    Bug(
+        "steps-forgotten", "an attempt does not know the steps of the ones before",
+        "tests/worker/test_steps.py::test_every_attempt_gets_what_the_first_one_did",
+        (python("worker/context", "Steps(known=not self._job.features & _STEPS)",
+                "Steps(known=True)"),),
+        NONE,
+    ),
 )  # fmt: skip

@@ -149,6 +149,51 @@ async def parent(job: Running, children: int) -> str:
     return _end(job, 0.2)
 
 
+@tasks.task(retry=RETRY)
+async def growing(job: Running, more: int, join: str | None) -> str:
+    """Adds jobs to its own workflow, and one that waits for them; or a node that is there does."""
+    await asyncio.sleep(_seconds(0.5))
+    before = [] if join is None else [join]
+    added = [job.workflow.add(quick.call(), before=before) for _ in range(more)]
+    job.workflow.add(quick.call(), after=added, when="all_finished")
+    await job.workflow.enqueue_async()
+    return _end(job, 0.2)
+
+
+@tasks.task(retry=RETRY, max_attempts=8)
+async def stepping(job: Running, count: int) -> str:
+    """Takes durable steps, and fails between them."""
+    steps = now.stage.steps_taken
+
+    async def take(name: str) -> str:
+        result = steps.begins(job, name)
+        await asyncio.sleep(_seconds(0.5))
+        return result
+
+    for n in range(count):
+        name = f"step {n}"
+        steps.has_returned(job, name, await job.step_async(name, take, name))
+        _end(job, 0.1)
+    return _end(job, 0.1)
+
+
+@tasks.task(retry=RETRY, queue="threads", max_attempts=8)
+def stepping_thread(job: Running, count: int) -> str:
+    """The same in a thread."""
+    steps = now.stage.steps_taken
+
+    def take(name: str) -> str:
+        result = steps.begins(job, name)
+        now.stage.hub.sleep(_seconds(0.5))
+        return result
+
+    for n in range(count):
+        name = f"step {n}"
+        steps.has_returned(job, name, job.step(name, take, name))
+        _end(job, 0.1)
+    return _end(job, 0.1)
+
+
 @tasks.task(retry=RETRY, queue="threads")
 def transactional(job: Running, seconds: float) -> None:
     """Its effect and its end are one transaction."""

@@ -31,7 +31,10 @@ def judge(stage: Stage) -> str:
     except AssertionError as error:
         return f"the rows do not add up: {error}"
     books = Books(records_of(stage), final_of(plain, _in_hub_time(stage)))
-    broken = [*violations(books, expected_of(stage, books)), *losses(stage, books)]
+    broken = [
+        *violations(books, expected_of(stage, books)), *losses(stage, books), *repeated_ends(stage),
+        *stale_steps(stage), *stage.steps_taken.wrong,
+    ]  # fmt: skip
     return "\n".join(report(books, broken, blows_of(stage)))
 
 
@@ -105,6 +108,23 @@ def losses(stage: Stage, books: Books) -> Violations:
         if run.began > most and not process.was_stalled(grant.ended, run.began):
             text = f"{run.began - most:.3f} s after the lease of token {run.token}"
             yield Violation(3, "started late", run.id, text)
+
+
+def repeated_ends(stage: Stage) -> Violations:
+    """12: a workflow ends once, and again only after it was opened again."""
+    open_ones: dict[int, bool] = {}
+    noted = "select workflow_id, ended from flow_end order by rowid"
+    for flow, ended in stage.session.memory.execute(noted):
+        if bool(ended) != open_ones.get(flow, True):
+            text = f"workflow {flow} {'ended twice' if ended else 'was opened twice'}"
+            yield Violation(12, "workflow ended twice", None, text)
+        open_ones[flow] = not ended
+
+
+def stale_steps(stage: Stage) -> Violations:
+    """4: no attempt that has lost its job records a step, however late its request arrives."""
+    for id, token in stage.session.memory.execute("select job_id, token from stale_step"):
+        yield Violation(4, "stale step recorded", id, f"of token {token}", (token,))
 
 
 def _was_told_late(process: Process, grant: Grant, lease_seconds: float) -> bool:

@@ -34,7 +34,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if timeout is not None and timeout <= 0:
             if hub.random.random() < TURNS_SHARE:
                 hub.sleep(TURN_SECONDS)
-        elif not self._is_awake:
+        elif not self._is_awake and (timeout is None or not hub.pass_time(timeout)):
             fiber = hub.fiber()
             self._waits = fiber, fiber.waits
             if timeout is not None:

@@ -20,6 +20,8 @@ class Plan:
     producers: int
     operators: int
     calls: int
+    flow_share: float
+    """Of the calls of producers, those that enqueue a workflow."""
     call_seconds: float
     operate_seconds: float
     slots: int
@@ -53,6 +55,7 @@ def draw(seed: int) -> Plan:
         producers=random.choice((1, 2, 3)),
         operators=random.choice((1, 2)),
         calls=random.choice((60, 120, 180)),
+        flow_share=random.choice((0.0, 0.1, 0.3)),
         call_seconds=random.choice((0.02, 0.05, 0.1)),
         operate_seconds=random.choice((0.02, 0.05, 0.2)),
         slots=random.choice((1, 4, 20)),

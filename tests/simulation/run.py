@@ -41,6 +41,7 @@ class Result:
 def run_seed(seed: int, *, trace: bool = False) -> Result:
     """Play it, and judge it."""
     gc.disable()  # a collection in a run would end what a killed process left behind
+    gc.freeze()  # what is there before a run is not looked at after it
     stage = Stage(draw(seed))
     try:
         try:

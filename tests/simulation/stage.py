@@ -22,6 +22,7 @@ from tests.simulation.faults import CALM, Faults
 from tests.simulation.hub import Hub, Process
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.plan import Plan
+from tests.simulation.steps import Steps
 from tests.simulation.store import Session, VirtualStore
 from tests.simulation.users import Users
 from tests.simulation.world import VirtualWorld
@@ -55,6 +56,7 @@ class Stage:
         self.is_calm = False
         self.quiet_at = float("inf")
         self.users = Users(self)
+        self.steps_taken = Steps(self.session)
         self.story: list[tuple[float, str]] = []
 
     # --- what is there ---------------------------------------------------------------------------
@@ -104,7 +106,7 @@ class Stage:
                 app, QUEUES, world=world, async_slots=plan.slots, thread_slots=2,
                 process_slots=1, lease_seconds=plan.lease_seconds,
                 heartbeat_seconds=plan.lease_seconds / 3.5, sweep_seconds=0.3,
-                promote_seconds=0.1, idle_poll_seconds=0.5, busy_poll_seconds=0.01,
+                promote_seconds=0.1, idle_poll_seconds=0.5, busy_poll_seconds=0.05,
                 schedule_seconds=1.0, drain_seconds=plan.lease_seconds, kill_seconds=0.5,
             )  # fmt: skip
             self.working[world.process.pid] = worker
@@ -220,6 +222,14 @@ class Stage:
     def held(self) -> list[int]:
         """The jobs that an operator holds back."""
         return [id for (id,) in self.session.memory.execute("select id from tenure_job where held")]
+
+    def paused_flows(self) -> list[int]:
+        """The workflows that an operator holds back."""
+        return [
+            id for (id,) in self.session.memory.execute(
+                "select id from tenure_workflow where paused_at is not null and ended_at is null"
+            )
+        ]  # fmt: skip
 
     def _audit(self) -> None:
         """In the middle of it all, every job stands in exactly one place."""

@@ -19,6 +19,7 @@ import apsw
 
 from tenure.errors import OutcomeUnknown, StoreBusy, StoreUnavailable, ValueRefused
 from tenure.store import AsyncStore, Store, migrate
+from tenure.store import sqlite_driver as driver
 from tenure.store.bell import Bell, Ring
 from tenure.store.boot import EPOCH, MICROSECOND, Clock
 from tenure.store.session import Collided, Mode, Operation, R, Tx, drive
@@ -34,9 +35,21 @@ from tests.simulation.loop import Pool
 WALL_START_SECONDS = 1_800_000_000
 PATH = "simulation.db"
 EFFECTS = "create table effect (job_id integer not null, token integer not null) strict"
+ENDS = """
+create table flow_end (workflow_id integer not null, ended integer not null) strict;
+create trigger flow_ends after update of ended_at on tenure_workflow
+when new.ended_at is not old.ended_at or new.ended_at is not null
+begin insert into flow_end values (new.id, new.ended_at is not null); end
+"""
+"""Every end of a workflow, and every time that it was opened again, in order."""
+STALE_STEPS = """
+create table stale_step (job_id integer not null, token integer not null) strict;
+create trigger step_is_recorded after insert on tenure_step
+when not exists (select 1 from tenure_job where id = new.job_id and token = new.token)
+begin insert into stale_step values (new.job_id, new.token); end
+"""
+"""Every step that was recorded by an attempt that had lost its job."""
 REPEATS = 3
-STATEMENTS = 500
-"""More than there are: to prepare one again costs more than to run it."""
 
 
 class VirtualClock(Clock):
@@ -115,7 +128,7 @@ class Session(SQLite):
         """Answer like PostgreSQL when an answer is missing."""
         self.threads = threads
         """Async operations run in threads; or else on the event loop."""
-        self.memory = apsw.Connection(":memory:", statementcachesize=STATEMENTS)
+        self.memory = cast(apsw.Connection, driver.connect(":memory:", "apsw"))
         self.memory.deserialize("main", _template())
         self.bells: list[VirtualBell] = []
         self.handed_out: dict[tuple[int, int], HandedOut] = {}
@@ -127,6 +140,7 @@ class Session(SQLite):
         self._calls = 0
         super().__init__(PATH)
         self.clock = self._clock = VirtualClock(hub)
+        self._settings(cast(Connection, self.memory))
 
     def _connect(self, process: object) -> Connection:  # noqa: ARG002
         return cast(Connection, self.memory)
@@ -317,7 +331,8 @@ def _template() -> bytes:
     """A database with our tables, and one of the application."""
     connection = apsw.Connection(":memory:")
     migrate.migrate_sqlite(cast(Connection, connection))
-    connection.execute(EFFECTS)
+    for script in (EFFECTS, ENDS, STALE_STEPS):
+        connection.execute(script)
     return connection.serialize("main")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from scripts.bugs import BUGS
 from scripts.bugs.finding import find
 
 ROOT = Path(__file__).resolve().parents[2]
-STEPS = 100_000
+STEPS = 200_000
 FIRST_SEEDS = (1, 100_001)
 """Half of the steps from each, in processes of their own: there are two processors."""
 
@@ -59,6 +60,22 @@ def test_a_seed_gives_the_same_run_again_whatever_ran_before() -> None:
         "print(result.told(), *result.trace, sep='\\n', end='')"
     ))  # fmt: skip
     assert second.stdout == first.stdout, second.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_is_interrupted_tells_what_was_done(number: signal.Signals) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.simulation", "--minutes", "60", "--jobs", "1"],
+        cwd=ROOT, env=os.environ | {"PYTHONHASHSEED": "0"}, stdout=subprocess.PIPE, text=True,
+    ) as running:  # fmt: skip
+        assert running.stdout is not None
+        running.stdout.readline()
+        running.send_signal(number)
+        *_, totals, violations = running.stdout.read().splitlines()
+    assert running.returncode == 0
+    assert re.match(r"seeds 1 to \d+: [\d,]+ steps, \d+ runs, .* faults \(", totals)
+    assert violations == "0 violations"
 
 
 @pytest.mark.slow

@@ -13,7 +13,8 @@ from tenure.client import Client, Handle
 from tenure.errors import JobNotFound, StoreUnavailable, TenureError
 from tenure.job import Unique, Until
 from tenure.tasks import Call, Task
-from tests.simulation import handlers
+from tenure.workflow import WorkflowRun
+from tests.simulation import graphs, handlers
 
 if TYPE_CHECKING:
     from tests.simulation.stage import Stage
@@ -32,6 +33,8 @@ class Users:
         self._random = stage.random
         self.ids: list[int] = []
         """The jobs that they know of."""
+        self.flows: list[int] = []
+        """The workflows."""
         self._done = 0
 
     @property
@@ -48,12 +51,21 @@ class Users:
         in_threads = self._random.random() < 0.3
         for _number in range(self._plan.calls):
             await asyncio.sleep(self._plan.call_seconds * 2 * self._random.random())
-            calls = [self._call() for _ in range(1 + int(4 * self._random.random() ** 2))]
             try:
+                if self._random.random() < self._plan.flow_share:
+                    await self._enqueue_flow(app, in_threads)
+                    continue
+                calls = [self._call() for _ in range(1 + int(4 * self._random.random() ** 2))]
                 self.ids += [handle.id for handle in await _enqueue(app, calls, in_threads)]
             except (StoreUnavailable, JobNotFound):  # a parent may be of another tenant
                 continue
         self._done += 1
+
+    async def _enqueue_flow(self, app: Client, in_threads: bool) -> None:
+        flow = graphs.build(app, self._random)
+        run = await (asyncio.to_thread(flow.enqueue) if in_threads else flow.enqueue_async())
+        self.flows.append(run.id)
+        self.ids += [node.id for node in await run.nodes_async()]
 
     def _call(self) -> Call[Any]:
         draw, lease = self._random.random, self._plan.lease_seconds
@@ -66,6 +78,8 @@ class Users:
             (handlers.in_thread, (lease * draw() ** 2,), 2),
             (handlers.deaf_thread, (2 * draw() ** 2,), 1),
             (handlers.parent, (1 + int(3 * draw()),), 1),
+            (handlers.stepping, (1 + int(3 * draw()),), 1),
+            (handlers.stepping_thread, (1 + int(3 * draw()),), 1),
             (handlers.transactional, (0.3 * draw(),), 1),
             (handlers.one_of_few, (0.2 * draw(),), 1),
             (handlers.in_line, (int(3 * draw()), 0.2 * draw()), 1),
@@ -102,11 +116,13 @@ class Users:
         await self._add_schedules(app)
         while not self._stage.is_calm:
             await asyncio.sleep(self._plan.operate_seconds * 2 * self._random.random())
-            if self.ids:
-                try:
+            try:
+                if self.flows and self._random.random() < 0.15:
+                    await self._interfere_with_flow(app.workflow_run(self.flows[-1]))
+                elif self.ids:
                     await self._interfere(app, self._random.choice(self.ids[-RECENT:]))
-                except TenureError:
-                    continue
+            except TenureError:
+                continue
 
     async def _add_schedules(self, app: Client) -> None:
         for name, timing in self._plan.schedules.items():
@@ -134,6 +150,14 @@ class Users:
             case _:
                 await app.get_async(id)
 
+    async def _interfere_with_flow(self, run: WorkflowRun) -> None:
+        if self._random.random() < 0.5:
+            await run.cancel_async()
+            return
+        await run.pause_async()
+        await asyncio.sleep(0.2)
+        await run.resume_async()
+
     async def keep_house(self, app: Client, _: VirtualWorld) -> None:
         """After the faults: no more ticks, and nothing is held back."""
         for name in self._plan.schedules:
@@ -142,6 +166,8 @@ class Users:
             except TenureError:
                 continue  # it was never added
         while not self._stage.is_quiet():
+            for id in self._stage.paused_flows():
+                await app.workflow_run(id).resume_async()
             for id in self._stage.held():
                 try:
                     await app.unhold_async(id)

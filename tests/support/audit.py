@@ -45,7 +45,7 @@ def audit(store_url: str) -> None:
 
 def check(plain: Plain) -> None:
     """Assert them on an open connection."""
-    live = {row[0]: Live(dict(zip(JOB, row, strict=True))) for row in plain.table("job", JOB)}
+    live = {row[0]: Live(dict(zip(JOB, row, strict=True))) for row in plain.pick("job", JOB)}
     final = _final(plain, live)
     tokens = {id: job.row["token"] for id, job in live.items()} | final
     _find_tickets(plain, live, tokens)
@@ -57,13 +57,13 @@ def check(plain: Plain) -> None:
     _check_workflows(plain, live, set(final))
     _check_gates(plain, live)
     for table in ("event", "note", "step"):
-        for job_id, token in plain.table(table, ("job_id", "token")):
+        for job_id, token in plain.pick(table, ("job_id", "token")):
             assert token <= tokens.get(job_id, token), f"{table} of job {job_id} is from the future"
     _check_counts(plain, live)
 
 
 def _final(plain: Plain, live: dict[int, Live]) -> dict[int, int]:
-    rows = plain.table("history", ("id", "token", "attempts", "max_attempts"))
+    rows = plain.pick("history", ("id", "token", "attempts", "max_attempts"))
     times = Counter(row[0] for row in rows)
     for id, token, attempts, most in rows:
         assert times[id] == 1, f"job {id} is {times[id]} times in history"
@@ -74,7 +74,7 @@ def _final(plain: Plain, live: dict[int, Live]) -> dict[int, int]:
 
 
 def _find_tickets(plain: Plain, live: dict[int, Live], tokens: dict[int, int]) -> None:
-    for queue, priority, place, id, token in plain.table(
+    for queue, priority, place, id, token in plain.pick(
         "ready", ("queue", "priority", "place", "job_id", "token")
     ):
         assert token <= tokens.get(id, token), f"a ticket of job {id} is from the future"
@@ -83,7 +83,7 @@ def _find_tickets(plain: Plain, live: dict[int, Live], tokens: dict[int, int]) -
             where = (job.row["queue"], job.row["priority"], job.row["place"])
             assert (queue, priority, place) == where, f"job {id} does not know its ticket"
             job.places.append("ready")
-    for queue, gate, key, priority, place, id, token in plain.table(
+    for queue, gate, key, priority, place, id, token in plain.pick(
         "gated", ("queue", "gate", "key", "priority", "place", "job_id", "token")
     ):
         assert token <= tokens.get(id, token), f"a ticket of job {id} is from the future"
@@ -94,7 +94,7 @@ def _find_tickets(plain: Plain, live: dict[int, Live], tokens: dict[int, int]) -
             here = (queue, gate, key, priority, place)
             assert here == stands, f"job {id} does not know its ticket"
             job.places.append("gated")
-    for due_at, id, token in plain.table("due", ("due_at", "job_id", "token")):
+    for due_at, id, token in plain.pick("due", ("due_at", "job_id", "token")):
         assert token <= tokens.get(id, token), f"a due ticket of job {id} is from the future"
         job = live.get(id)
         if job is not None and job.row["token"] == token:
@@ -128,7 +128,7 @@ def _check_place(id: int, job: Live) -> None:
 
 def _check_keys(plain: Plain, live: dict[int, Live]) -> None:
     held: dict[tuple[str, str, str], int] = {}
-    for tenant, scope, key, id, until in plain.table(
+    for tenant, scope, key, id, until in plain.pick(
         "unique_key", ("tenant", "scope", "key", "job_id", "until")
     ):
         held[tenant, scope, key] = id
@@ -160,16 +160,16 @@ def _check_parents(plain: Plain, live: dict[int, Live]) -> None:
 
 
 def _check_workflows(plain: Plain, live: dict[int, Live], final: set[int]) -> None:
-    nodes: dict[int, int] = dict(plain.table("node", ("job_id", "workflow_id")))
+    nodes: dict[int, int] = dict(plain.pick("node", ("job_id", "workflow_id")))
     assert nodes.keys() <= live.keys() | final, "a node has no job"
-    marked = {id for id, features in plain.table("job", ("id", "features")) if features & 64}
+    marked = {id for id, features in plain.pick("job", ("id", "features")) if features & 64}
     assert marked == nodes.keys() & live.keys(), "a node is not marked as one"
     open_ones = {nodes[id] for id in live if id in nodes}
     waited_for = {
-        -id for id, state in plain.table("parent", ("job_id", "parent_state"))
+        -id for id, state in plain.pick("parent", ("job_id", "parent_state"))
         if id < 0 and state is None
     }  # fmt: skip
-    for id, ended_at, stopping in plain.table("workflow", ("id", "ended_at", "stopping")):
+    for id, ended_at, stopping in plain.pick("workflow", ("id", "ended_at", "stopping")):
         assert (ended_at is None) == (id in open_ones), f"workflow {id} ended at {ended_at}"
         assert (ended_at is None) == (id in waited_for), f"the end of workflow {id} waits"
         assert not stopping or ended_at is None, f"workflow {id} has ended and is to be stopped"
@@ -182,20 +182,20 @@ def _check_gates(plain: Plain, live: dict[int, Live]) -> None:
         if job.places == ["lease"] and job.row["gate"] is not None
     )
     holds: Counter[Row] = Counter()
-    for queue, gate, key, count in plain.table("gate_live", ("queue", "gate", "key", "live")):
+    for queue, gate, key, count in plain.pick("gate_live", ("queue", "gate", "key", "live")):
         holds[queue, gate, key] += count
     assert +holds == run, f"past gates there are: {holds}, and these run: {run}"
-    lines = set(plain.table("gated", ("queue", "gate", "key")))
-    turns = set(plain.table("turn", ("queue", "gate", "key")))
+    lines = set(plain.pick("gated", ("queue", "gate", "key")))
+    turns = set(plain.pick("turn", ("queue", "gate", "key")))
     assert lines <= turns | set(run), f"nobody will look at {lines - turns - set(run)}"
     _check_limits(plain)
 
 
 def _check_limits(plain: Plain) -> None:
-    rows = plain.table("gate", ("name", "max_running", "by_hand"))
+    rows = plain.pick("gate", ("name", "max_running", "by_hand"))
     limits = {name: most for name, most, by_hand in rows if most and not by_hand}
     used: Counter[Row] = Counter()
-    for gate, key, count in plain.table("gate_used", ("gate", "key", "used")):
+    for gate, key, count in plain.pick("gate_used", ("gate", "key", "used")):
         used[gate, key] += count
     for (gate, key), count in used.items():
         assert count <= limits.get(gate, count), f"{count} run at gate {gate} {key!r}"

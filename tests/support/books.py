@@ -22,6 +22,7 @@ IN_FLIGHT_SECONDS = 1.0
 
 Pair = tuple[int, int]
 ENQUEUES = ("enqueue", "enqueue_workflow", "grow_workflow", "trigger_schedule", "fire")
+FENCED = ("settle", "report_progress", "save_checkpoint", "record_step", "grow_workflow")
 ENDS = {"succeed": "succeeded", "fail": "failed", "skip": "skipped", "abort": "cancelled"}
 PUT_BACK = {"retried", "snoozed", "released", "crashed"}
 OPERATED = {"freed", "unheld", "moved", *ENDS.values()}
@@ -84,7 +85,7 @@ class Grant:
 
 @dataclass(frozen=True)
 class Write:
-    """One job of a settlement, a progress report or a checkpoint."""
+    """One job of a settlement, a progress report, a checkpoint, a step, or what a job adds."""
 
     id: int
     token: int
@@ -170,7 +171,7 @@ class Books:
         """Every fenced write that was sent."""
         found = []
         for call in self.records.calls:
-            if call.sent.op in ("settle", "report_progress", "save_checkpoint", "record_step"):
+            if call.sent.op in FENCED:
                 sent = call.sent
                 outcomes = sent.outcomes or [""] * len(sent.jobs)
                 for (id, token), word, answer in zip(

@@ -37,6 +37,8 @@ PERM, BUSY, LOCKED, READONLY, IOERR, CORRUPT, FULL, CANTOPEN = 3, 5, 6, 8, 10, 1
 TOOBIG, CONSTRAINT, NOTADB = 18, 19, 26
 
 SMALLEST_DATABASE = 512
+STATEMENTS = 512
+"""The most that the library keeps; the default is too few. It forgets what was used longest ago."""
 FIXED_IN = ((3, 44, 6), (3, 50, 7), (3, 51, 3))
 NETWORK_FILE_SYSTEMS = frozenset(
     {
@@ -74,7 +76,11 @@ def connect(path: str, driver: Driver) -> Connection:
     """A connection that never waits by itself and never begins a transaction by itself."""
     try:
         if driver == "apsw":
-            return apsw.Connection(path)
+            connection = apsw.Connection(path, statementcachesize=STATEMENTS)
+            # Or else what has a LIMIT, or may use a partial index, is prepared anew for each value
+            # that is bound: for a claim, several times what it costs to run it.
+            connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+            return connection
         return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
     except (apsw.Error, sqlite3.Error) as error:
         raise translate(error, path) from error

@@ -181,8 +181,7 @@ class Log:
         line.n, line.op = next(self._numbers), op.name
         line.on = kwargs.get("on") is not None
         if tenant is not None:
-            line.tenants = [tenant] * line.count
-            line.keys = [key and msgspec.structs.replace(key, tenant=tenant) for key in line.keys]
+            _set_tenant(line, tenant)
         self.write(line)
         return line.n
 
@@ -310,6 +309,12 @@ def _enqueue(jobs: Sequence[NewJob], **_: object) -> Sent:
     )  # fmt: skip
 
 
+def _set_tenant(sent: Sent, tenant: str) -> None:
+    """Whatever its jobs say, they are this tenant's."""
+    sent.tenants = [tenant] * sent.count
+    sent.keys = [key and msgspec.structs.replace(key, tenant=tenant) for key in sent.keys]
+
+
 def _key(job: NewJob) -> Key | None:
     unique = job.unique
     if unique is None:
@@ -323,7 +328,10 @@ def _enqueued(answers: Sequence[Enqueued]) -> Answered:
 
 def _enqueue_workflow(workflow: NewWorkflow, **_: object) -> Sent:
     nodes = [*workflow.nodes, *([workflow.finaliser] if workflow.finaliser else [])]
-    return _enqueue([node.job for node in nodes])
+    sent = _enqueue([node.job for node in nodes])
+    if workflow.tenant:
+        _set_tenant(sent, workflow.tenant)
+    return sent
 
 
 def _added(added: WorkflowAdded) -> Answered:
@@ -338,7 +346,8 @@ def _grow(worker: str, job: HeldJob, nodes: Sequence[GrowingNode], **_: object) 
 
 
 def _grown(ids: Sequence[int] | None) -> Answered:
-    return Answered(n=0, enqueued=[(id, True) for id in ids or ()])
+    answer = "refused" if ids is None else "landed"
+    return Answered(n=0, enqueued=[(id, True) for id in ids or ()], answers=[answer])
 
 
 def _claim(worker: str, queues: object, *, lease_seconds: float = 30.0, **_: object) -> Sent:  # noqa: ARG001
