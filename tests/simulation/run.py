@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import traceback
 import warnings
@@ -12,6 +13,8 @@ from dataclasses import dataclass, field
 from tests.simulation.judge import judge
 from tests.simulation.plan import draw
 from tests.simulation.stage import NotQuiet, Stage
+
+log = logging.getLogger("tenure")
 
 
 @dataclass
@@ -42,6 +45,7 @@ def run_seed(seed: int, *, trace: bool = False) -> Result:
     """Play it, and judge it."""
     gc.disable()  # a collection in a run would end what a killed process left behind
     gc.freeze()  # what is there before a run is not looked at after it
+    log.setLevel(logging.CRITICAL + 1)
     stage = Stage(draw(seed))
     try:
         try:
@@ -63,6 +67,7 @@ def run_seed(seed: int, *, trace: bool = False) -> Result:
             warnings.simplefilter("ignore", RuntimeWarning)
             stage.close()
             del stage
+            log.setLevel(logging.NOTSET)
             gc.enable()
             gc.collect()
 

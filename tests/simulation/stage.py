@@ -8,7 +8,6 @@ the end      faults stop, the backlog empties, every lease is given back, worker
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from typing import Any
@@ -297,6 +296,3 @@ class Stage:
             self.faults.count("crash point")
             self.hub.kill(process)
             self.tell(f"{process} dies {name}")
-
-
-logging.getLogger("tenure").setLevel(logging.CRITICAL + 1)
