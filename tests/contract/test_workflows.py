@@ -537,6 +537,19 @@ def test_after_a_stop_a_replay_brings_back_what_the_stop_has_cancelled(
     assert outcome(store, run.id) is Outcome.SUCCEEDED
 
 
+def test_a_parent_that_succeeds_in_the_end_is_seen_so_by_a_child_that_ran_before(
+    store: Store, clock: Clock
+) -> None:
+    run = added(store, clock.now, {"a": (), "alarm": ("a",)}, {"alarm": When.ANY_FAILED})
+    run_all(store, clock.now, {"a": failing})
+    [before] = store.parent_ends(run.nodes[1])
+    assert before.state is FAILED
+    assert store.replay(run.nodes[0], now=clock.now)
+    assert run_all(store, clock.now) == ["a"]
+    [after] = store.parent_ends(run.nodes[1])
+    assert after.state is SUCCEEDED
+
+
 def test_a_finaliser_that_is_replayed_runs_alone(store: Store, clock: Clock) -> None:
     parents = {"a": (), "b": (), "later": ("b",)}
     run = added(store, clock.now, parents, on_failure=OnFailure.STOP, finaliser="fin")

@@ -170,12 +170,13 @@ delete from tenure.note n
 where n.job_id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));
 
 -- name: note_parent_ends
--- free: write the parent's end on each of its edges, but no success on a silent one; answers the
--- children. One below zero is the end of a workflow.
+-- free: write the parent's end on each of its edges, but no success on a silent one, unless it tells of
+-- an earlier end; answers the children. One below zero is the end of a workflow.
 with told as (
     update tenure.parent p set parent_state = b.state::tenure.state
     from json_to_recordset(:rows::json) as b (id bigint, state text)
-    where p.parent_id = any (array[b.id]) and (not p.silent or b.state <> 'succeeded')
+    where p.parent_id = any (array[b.id])
+      and (not p.silent or b.state <> 'succeeded' or p.parent_state is not null)
     returning p.job_id
 )
 select job_id from told
