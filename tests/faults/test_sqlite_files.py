@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -295,10 +296,16 @@ def test_the_default_driver_brings_a_safe_library() -> None:
 
 
 def locks_on(path: Path) -> list[str]:
-    """The locks that this process holds on a file, as the kernel knows them."""
+    """The locks that this process holds on a file, as the kernel knows them.
+
+    (`/proc/locks` has those of all processes; while these come and go, it shows some twice.)
+    """
     inode = path.stat().st_ino
-    found = Path("/proc/locks").read_text().splitlines()
-    return [line for line in found if f" {os.getpid()} " in line and f":{inode} " in line]
+    found: list[str] = []
+    for file in Path("/proc/self/fdinfo").iterdir():
+        with suppress(FileNotFoundError):  # the one by which the folder is read
+            found += file.read_text().splitlines()
+    return [line for line in found if line.startswith("lock:") and f":{inode} " in line]
 
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")

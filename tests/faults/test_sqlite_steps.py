@@ -26,7 +26,7 @@ from tests.support.callers import process_of
 from tests.support.plain import Plain
 from tests.support.stores import Clock
 
-SEVERAL = {"claim", "sweep", "fire"}
+SEVERAL = {"sweep", "fire"}
 """Operations of more than one transaction: what was committed before the fault stays."""
 MOST = 400
 Steps = Callable[[int], Iterable[int]]

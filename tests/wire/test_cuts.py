@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 FEWEST = 50
 """Every deed has more places for a cut than this."""
-IN_STEPS = {"claim", "sweep"}
+IN_STEPS = {"sweep"}
 """Several transactions: when one of them is never answered, earlier ones are kept."""
 
 NOTHING = object()
