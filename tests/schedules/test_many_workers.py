@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -56,7 +56,7 @@ def test_killed_before_any_statement_of_a_firing(url: str, crew: Crew) -> None: 
             if member.said("survived"):
                 break
             deaths += member.process.exitcode == -signal.SIGKILL
-            store.fire(now=now)
+            _fire_until(store, now, before)
             assert len(ticks_of_jobs(store)) == before
         assert deaths >= 6
         assert_one_job_per_tick(store, "s")
@@ -79,6 +79,11 @@ def test_killed_before_any_statement_of_a_trigger(url: str, crew: Crew) -> None:
         assert deaths >= 5
         [run], [job] = store.schedule_runs("s"), store.list_jobs().jobs
         assert run.job_id == job.id
+
+
+def _fire_until(store: Store, now: datetime, count: int) -> None:
+    """As workers do. Until the server has noticed a death, what the dead one locked is left out."""
+    until(lambda: store.fire(now=now) and len(ticks_of_jobs(store)) >= count)
 
 
 def _ticked(store: Store, count: int) -> None:
