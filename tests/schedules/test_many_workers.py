@@ -83,7 +83,12 @@ def test_killed_before_any_statement_of_a_trigger(url: str, crew: Crew) -> None:
 
 def _fire_until(store: Store, now: datetime, count: int) -> None:
     """As workers do. Until the server has noticed a death, what the dead one locked is left out."""
-    until(lambda: store.fire(now=now) and len(ticks_of_jobs(store)) >= count)
+
+    def is_done() -> bool:
+        store.fire(now=now)
+        return len(ticks_of_jobs(store)) >= count
+
+    until(is_done)
 
 
 def _ticked(store: Store, count: int) -> None:
