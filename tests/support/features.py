@@ -80,6 +80,8 @@ def _crowds(books: Books, where: Limited, limit: int, runs: list[Run]) -> Violat
     inside: list[tuple[float, Run]] = []
     for run in sorted(runs, key=lambda run: run.began):
         inside = [(end, other) for end, other in inside if end > run.began]
+        if books.ends_of(run) < run.began:  # its lease had ended before: it has no place
+            continue
         inside.append((books.ends_of(run), run))
         if len(inside) > limit:
             others = tuple(other.id for _, other in inside[:-1])
