@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from tenure.graph import GrowingNode, NewNode, NewWorkflow, WorkflowAdded
+from tenure.graph import GrowingNode, NewNode, NewWorkflow, Outcome, WorkflowAdded
 from tenure.job import Claimed, State, When
 from tenure.lifecycle import Settlement, fail, succeed
 from tenure.store import Store
 from tests.support.work import ERROR, job, settle, take
 
 Parents = tuple[str, ...]
+CHAIN: dict[str, Parents] = {"a": (), "b": ("a",), "c": ("b",)}
 
 
 def graph(parents: Mapping[str, Parents], whens: Mapping[str, When] | None = None) -> Any:
@@ -79,3 +80,13 @@ def failing(held: Claimed) -> Settlement:
 def added(store: Store, now: datetime, *args: Any, **options: Any) -> WorkflowAdded:
     """Enqueue such a workflow."""
     return store.enqueue_workflow(flow(*args, **options), now=now)
+
+
+def outcome(store: Store, id: int) -> Outcome | None:
+    """How a workflow ended, if it has."""
+    return store.get_workflow(id).outcome
+
+
+def finish(store: Store, now: datetime, *held: Any) -> None:
+    """These succeed."""
+    settle(store, now, *(succeed(each) for each in held))
