@@ -43,6 +43,7 @@ from tenure.store import (
 )
 from tenure.store import gates as at_gates
 from tenure.store import workflows as stored
+from tenure.store.api import check_scheme
 from tenure.store.enqueue import enqueue
 from tenure.store.session import drive
 from tenure.store.watched import Watcher
@@ -205,6 +206,8 @@ class Client(TaskSet):
         super().__init__()
         if not (url is None or isinstance(url, str)):
             raise ConfigError(f"the URL of the database is a text, not {url!r:.60}")
+        if url:
+            check_scheme(url)
         if tenant == "":
             raise ConfigError("tenant is empty; leave it out for an application of all tenants")
         self._url = url

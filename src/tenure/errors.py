@@ -121,6 +121,10 @@ class ScheduleExists(TenureError):
     """A schedule of this name is there already. Nothing was changed."""
 
 
+class GateNotFound(TenureError, LookupError):
+    """No gate of this name. Nothing was changed."""
+
+
 class WorkflowNotFound(TenureError, LookupError):
     """No such workflow, or not one that this tenant may touch."""
 

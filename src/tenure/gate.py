@@ -292,11 +292,20 @@ class Line:
     """There are more tickets behind these."""
     holders: bool
     """Jobs of this line run; the end of each writes a turn."""
+    ahead: bool = False
+    """There may be tickets before these: it was not read from its start."""
     passed: list[Waiting] = field(default_factory=list)
     unseen: int = 0
     """So many more may pass behind those that were read: nobody else wants a turn."""
     landed: list[int] = field(default_factory=list)
     """The jobs that have truly passed: a ticket may be void, or locked by somebody."""
+
+    @property
+    def is_shut(self) -> bool:
+        """Is it empty or full, or without a token, which says nothing of other lines?"""
+        if not (self.tickets or self.more or self.ahead):
+            return True
+        return self.limits.keyed and (self.room.running < 1 or self.room.tokens < 1)
 
     @property
     def limited(self) -> Limited:
@@ -360,7 +369,7 @@ def next_turn(line: Line, *, alone: bool) -> Next:
     """
     landed = len(line.landed)
     all_landed = landed == len(line.passed) + line.unseen
-    if all_landed and landed == len(line.tickets) and not line.more:
+    if all_landed and landed == len(line.tickets) and not line.more and not line.ahead:
         return Next(line.turns)
     runs = line.holders or landed > 0
     if line.room.running < 1 and line.limits.keyed and runs and all_landed:

@@ -41,11 +41,11 @@ class Flag:
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
         """Block this thread until it is true, at most so long. Answers whether it is."""
-        if self._bell is None:
-            self._bell = threading.Event()
+        # In one step: of two threads that begin to wait, neither may replace the other's bell.
+        bell: threading.Event = self.__dict__.setdefault("_bell", threading.Event())
         if self._set:  # perhaps while the bell was made
             return True
-        return self._bell.wait(timeout_seconds)
+        return bell.wait(timeout_seconds)
 
 
 class Running(ABC):

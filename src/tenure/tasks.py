@@ -311,6 +311,24 @@ def job_of(what: object) -> NewJob:
     return what.job
 
 
+def _scheduled(name: str, timing: Timing, what: object) -> NewSchedule:
+    """What is stored of a schedule. Refuses a task that cannot be called without arguments."""
+    try:
+        return NewSchedule(name=name, timing=timing, job=job_of(what))
+    except InvalidInput as error:
+        raise InvalidInput(
+            f"schedule {name}: {error}; to give arguments, schedule task.call(...)"
+        ) from error
+
+
+def _can_be_read(task: Task[..., Any]) -> bool:
+    """Can its annotations be read now? They may name what is defined further down."""
+    try:
+        return task.signature is not None
+    except InvalidInput:
+        return False
+
+
 W = TypeVar("W", bound="Task[..., Any] | Call[Any]")
 
 
@@ -393,15 +411,14 @@ class TaskSet:
             raise InvalidInput(
                 f"two schedules are called {name}; give one of them a name= of its own"
             )
+        if isinstance(what, Call) or _can_be_read(what):
+            _scheduled(name, timing, what)
         self._declared[name] = (timing, what)
         return what
 
     def declared_schedules(self) -> list[NewSchedule]:
         """What `schedule` has declared. Refuses a task that cannot be called without arguments."""
-        return [
-            NewSchedule(name=name, timing=timing, job=job_of(what))
-            for name, (timing, what) in self._declared.items()
-        ]
+        return [_scheduled(name, timing, what) for name, (timing, what) in self._declared.items()]
 
     def _take_in(self, other: "TaskSet") -> None:
         for task in other:

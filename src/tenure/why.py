@@ -9,6 +9,8 @@ from tenure.gate import MAX_BEFORE, GateWait
 from tenure.job import Job, State, WorkerSeen
 from tenure.schedule import fired_by
 
+_NO_HANDLER = "no handler"
+"""The reason that a worker gives when it puts back a job of a task that it does not know."""
 _UNITS = (("days", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0))
 
 
@@ -42,7 +44,7 @@ def _explain(
             return f"waiting for {job.unfinished_parents} unfinished {what}"
         case State.SCHEDULED if job.due_at is not None and job.due_at > now:
             left = (job.due_at - now).total_seconds()
-            return f"due in {_about(left)}, at {_when(job.due_at)}{_because(job)}"
+            return f"due in {_about(left)}, at {_when(job.due_at)}{_because(job)}{_unknown(job)}"
         case State.SCHEDULED | State.QUEUED:
             return _in_line(job, workers, paused, wait)
         case State.RUNNING:
@@ -105,6 +107,12 @@ def told(job: Job) -> str:
 
 def _because(job: Job) -> str:
     return f" ({job.reason})" if job.reason else ""
+
+
+def _unknown(job: Job) -> str:
+    if job.reason != _NO_HANDLER:
+        return ""
+    return f"; the worker that took it does not know task {job.task}: start one with this code"
 
 
 def _when(at: datetime | None) -> str:

@@ -66,7 +66,7 @@ MISFITS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("open", (1, 2.5, "x"), {}, r"Expected `float`, got `str` - at `\$.rest\[1\]`"),
     ("open", (1,), {"more": "x"}, r"Expected `int`, got `str` - at `\$.more"),
     ("open", (1,), {"flag": 1}, r"Expected `bool`, got `int` - at `\$.flag`"),
-    ("by_position", (), {"a": 1, "b": 2}, "positional only"),
+    ("by_position", (), {"a": 1, "b": 2}, "positional.only"),
     ("record", ({"id": "x"},), {}, r"\$.order"),
     ("record", ([1, 2],), {}, r"Expected `object`, got `array` - at `\$.order`"),
     ("watched", (), {}, "missing a required argument: 'a'"),

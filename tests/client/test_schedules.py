@@ -12,7 +12,6 @@ from tenure.errors import (
     InvalidCron,
     InvalidInput,
     InvalidName,
-    PayloadInvalid,
     ScheduleExists,
     ScheduleNotFound,
     UnknownZone,
@@ -93,12 +92,25 @@ def test_it_needs_a_task(app: Tenure) -> None:
         app.schedules.add("s", wrong, cron="@daily")
 
 
-def test_a_task_that_needs_arguments_is_refused_before_a_worker_starts(app: Tenure) -> None:
-    @app.schedule("@daily")
+def test_a_task_that_needs_arguments_is_refused_where_it_is_scheduled(app: Tenure) -> None:
     @app.task()
-    def work(what: str) -> None: ...
+    def work(job: Running, what: str) -> None: ...
 
-    with pytest.raises((InvalidInput, PayloadInvalid), match="what"):
+    with pytest.raises(InvalidInput, match=r"schedule bad: .*missing a required argument: 'what'"):
+        app.schedule("@daily", name="bad")(work)
+    assert app.declared_schedules() == []
+    app.schedule("@daily", name="good")(work.call("this"))
+
+
+def test_or_before_a_worker_starts_if_its_annotations_are_defined_further_down(
+    app: Tenure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.schedule("@daily", name="bad")
+    @app.task()
+    def work(what: Later) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    monkeypatch.setitem(globals(), "Later", str)
+    with pytest.raises(InvalidInput, match=r"schedule bad: .*missing a required argument: 'what'"):
         app.run_worker()
 
 

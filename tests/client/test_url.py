@@ -67,6 +67,12 @@ def test_a_url_that_cannot_be_used(url: Any, message: str) -> None:
         Tenure(url).list_jobs()
 
 
+@pytest.mark.parametrize("url", ["jobs.db", "mysql://localhost/jobs", "SQLITE:///jobs.db", " "])
+def test_the_address_of_another_database_is_refused_before_it_is_used(url: str) -> None:
+    with pytest.raises(ConfigError, match="starts with sqlite:/// or postgresql://"):
+        Tenure(url)
+
+
 def test_a_url_is_not_shown_because_it_may_hold_a_password() -> None:
     with pytest.raises(ConfigError) as refusal:
         Tenure("mysql://root:hunter2@localhost/jobs").list_jobs()

@@ -59,7 +59,10 @@ def test_no_worker_knows_the_task(app: Tenure, work: Task[[], None]) -> None:
         assert "; no worker there knows task work: start one with this code" in said
         app.resume("x")
         until(lambda: app.get(handle.id).state is State.SCHEDULED)
-        assert matches(app, handle.id, rf"due in \d s, at {WHEN} \(no handler\)")
+        put_back = (
+            rf"due in \d s, at {WHEN} \(no handler\); the worker that took it does not know task"
+        )
+        assert matches(app, handle.id, f"{put_back} work: start one with this code")
 
 
 def test_in_line_behind_others(app: Tenure, work: Task[[], None]) -> None:

@@ -21,7 +21,7 @@ from tenure.errors import (
 from tenure.job import Job, NewJob, State, Unique
 from tenure.lifecycle import succeed
 from tenure.schedule import Timing, fired_by
-from tenure.store import Declared, Fired, NewSchedule, ScheduleInfo, Store
+from tenure.store import Declared, Fired, NewSchedule, ScheduleInfo, Store, operate
 from tests.support.plain import Plain
 from tests.support.stores import START, Clock, open_face
 from tests.support.work import TASK, job, run, take_one
@@ -258,6 +258,32 @@ def test_a_triggered_job_counts_as_well(store: Store, clock: Clock) -> None:
     assert store.fire(now=clock.advance(60)).jobs == (), "the first one is still there"
     store.cancel(first, now=clock.now)
     assert len(store.fire(now=clock.advance(60)).jobs) == 1
+
+
+def test_a_job_that_outlasts_the_retention_is_not_overlapped(store: Store, clock: Clock) -> None:
+    timing = Timing(every_seconds=86_400, overlap="skip")
+    store.add_schedule(new(timing=timing), now=clock.now)
+    [first] = store.fire(now=clock.advance(86_400)).jobs
+    for _ in range(9):
+        assert store.fire(now=clock.advance(86_400)).jobs == ()
+        store.prune(now=clock.now)
+    store.cancel(first, now=clock.now)
+    assert len(store.fire(now=clock.advance(86_400)).jobs) == 1
+    store.prune(now=clock.advance(1))
+    assert first not in [each.job_id for each in store.schedule_runs("s", limit=100)]
+
+
+def test_ticks_whose_jobs_are_not_finished_do_not_keep_prune_from_others(
+    store: Store, plain: Plain, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operate, "PRUNE_BATCH", 2)
+    store.add_schedule(new(timing=Timing(cron="* * * * *")), now=clock.now)
+    made = [store.fire(now=clock.advance(60)).jobs[0] for _ in range(12)]
+    for id in made[1::2]:
+        store.cancel(id, now=clock.now)
+    store.prune(now=clock.advance(8 * 86_400))
+    rows = plain.rows("select job_id from tenure.tick order by job_id")
+    assert [row[0] for row in rows] == made[::2]
 
 
 def test_a_long_job_is_seen_behind_many_skipped_ticks(store: Store, clock: Clock) -> None:
@@ -551,7 +577,8 @@ def test_tenants_have_schedules_of_their_own(store: Store, clock: Clock) -> None
 def test_prune_bounds_the_ticks(store: Store, plain: Plain, clock: Clock) -> None:
     store.add_schedule(new(timing=Timing(cron="0 * * * *")), now=clock.now)
     for _ in range(48):
-        store.fire(now=clock.advance(HOUR))
+        for id in store.fire(now=clock.advance(HOUR)).jobs:
+            store.cancel(id, now=clock.now)
     assert plain.one("select count(*) from tenure.tick") == 48
     store.prune(succeeded_seconds=0, now=clock.now)
     assert plain.one("select count(*) from tenure.tick") == 25, "a day is kept in any case"

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pytest
 
-from tenure.errors import InvalidInput, JobNotFound, TenantMismatch
-from tenure.job import State, Unique
+from tenure.codec import encode
+from tenure.errors import InvalidInput, JobNotFound, TenantMismatch, WorkflowNotFound
+from tenure.job import Claimed, NewStep, State, Unique
 from tenure.lifecycle import fail, succeed
 from tenure.store import Store
+from tenure.store.workflows import has_ended
+from tests.support.flows import added, more, take_named
 from tests.support.plain import Plain
 from tests.support.stores import Clock
 from tests.support.work import ERROR, add, ids_of, job, run, take
@@ -158,3 +163,85 @@ def test_what_concerns_all_tenants_is_not_for_a_scoped_store(
         with pytest.raises(TenantMismatch):
             call()
     assert plain.everything() == before
+
+
+class Foreign(NamedTuple):
+    """What another tenant has: a job that runs, one that has ended, and a workflow with both."""
+
+    running: Claimed
+    done: int
+    workflow: int
+
+
+BY_ID: dict[str, Callable[[Any, Foreign], object]] = {
+    "get": lambda b, of: b.get(of.done),
+    "timeline": lambda b, of: b.timeline(of.done),
+    "progress": lambda b, of: b.progress(of.running.id),
+    "steps": lambda b, of: b.steps(of.running.id),
+    "parent_ends": lambda b, of: b.parent_ends(of.running.id),
+    "gate_wait": lambda b, of: b.gate_wait(of.running.id),
+    "cancel": lambda b, of: b.cancel(of.running.id),
+    "hold": lambda b, of: b.hold(of.running.id),
+    "unhold": lambda b, of: b.unhold(of.running.id),
+    "move": lambda b, of: b.move(of.running.id, priority=1),
+    "replay": lambda b, of: b.replay(of.done),
+    "delete": lambda b, of: b.delete(of.done),
+    "settle": lambda b, of: b.settle("w1", [succeed(of.running)]),
+    "report_progress": lambda b, of: b.report_progress("w1", [(of.running, 0.5, "half")]),
+    "save_checkpoint": lambda b, of: b.save_checkpoint("w1", of.running, encode(1)),
+    "record_step": lambda b, of: b.record_step("w1", of.running, NewStep("s", "f", encode(1))),
+    "grow_workflow": lambda b, of: b.grow_workflow("w1", of.running, [more("x")]),
+    "extend": lambda b, of: b.extend("w1", [of.running.lease_id], lease_seconds=60),
+    "get_workflow": lambda b, of: b.get_workflow(of.workflow),
+    "has_ended": lambda b, of: b.run(has_ended, of.workflow),
+    "list_nodes": lambda b, of: b.list_nodes(of.workflow),
+    "node_named": lambda b, of: b.node_named(of.workflow, "a"),
+    "cancel_workflow": lambda b, of: b.cancel_workflow(of.workflow),
+    "pause_workflow": lambda b, of: b.pause_workflow(of.workflow),
+    "resume_workflow": lambda b, of: b.resume_workflow(of.workflow),
+}
+
+
+@pytest.fixture
+def foreign(a: Store, store: Store, clock: Clock) -> Foreign:
+    workflow = added(a, clock.now, {"a": (), "b": ("a",), "c": ("b",)})
+    parent = take_named(store, clock.now)["a"]
+    store.settle("w1", [succeed(parent, encode("secret"))], now=clock.now)
+    return Foreign(take_named(store, clock.now)["b"], parent.id, workflow.id)
+
+
+@pytest.mark.parametrize("operation", BY_ID)
+def test_by_its_id_nothing_of_another_tenant_is_read_or_changed(
+    b: Store, foreign: Foreign, plain: Plain, operation: str
+) -> None:
+    before = plain.everything()
+    with pytest.raises((JobNotFound, WorkflowNotFound, TenantMismatch)):
+        BY_ID[operation](b, foreign)
+    assert plain.everything() == before
+
+
+def test_which_workflow_a_job_of_another_tenant_belongs_to_is_not_told(
+    a: Store, b: Store, foreign: Foreign
+) -> None:
+    assert a.workflow_of(foreign.done) == (foreign.workflow, "a")
+    assert b.workflow_of(foreign.done) is None
+
+
+def test_a_tenant_reads_the_ends_of_its_own_parents_and_of_global_ones(
+    a: Store, store: Store, foreign: Foreign, clock: Clock
+) -> None:
+    assert [end.result for end in a.parent_ends(foreign.running.id)] == [encode("secret").decode()]
+    parent = add(store, clock.now)
+    child = add(store, clock.now, parents=(parent,))
+    assert [end.id for end in a.parent_ends(child)] == [parent]
+
+
+def test_no_operation_that_takes_an_id_is_left_out() -> None:
+    ids = {"id", "job", "reports", "settlements", "lease_ids", "leases"}
+    operations = {
+        name for name, method in vars(Store).items()
+        if not name.startswith("_") and callable(method)
+        and ids & inspect.signature(method).parameters.keys()
+    }  # fmt: skip
+    others = {"workflow_of", "edit_schedule"}  # tested above; it takes a new job
+    assert operations - BY_ID.keys() == others

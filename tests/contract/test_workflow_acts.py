@@ -147,6 +147,33 @@ def test_what_comes_into_a_paused_workflow_is_held_too(store: Store, clock: Cloc
     assert outcome(store, run.id) is Outcome.SUCCEEDED
 
 
+def test_a_node_that_ended_during_a_pause_is_held_by_nobody_but_its_operator(
+    store: Store, clock: Clock
+) -> None:
+    run = added(store, clock.now, {"a": (), "b": ()})
+    [held] = take(store, clock.now, 1)
+    store.pause_workflow(run.id, now=clock.now)
+    finish(store, clock.now, held)
+    store.resume_workflow(run.id, now=clock.now)
+    assert store.replay(held.id, now=clock.now)
+    assert store.hold(held.id, now=clock.now)
+    store.pause_workflow(run.id, now=clock.now)
+    store.resume_workflow(run.id, now=clock.now)
+    assert store.get(held.id).held
+    assert run_all(store, clock.now) == ["b"]
+
+
+def test_a_hold_during_a_pause_outlasts_it(store: Store, clock: Clock) -> None:
+    run = added(store, clock.now, {"a": (), "b": ()})
+    store.pause_workflow(run.id, now=clock.now)
+    assert store.unhold(run.nodes[0], now=clock.now)
+    assert store.hold(run.nodes[0], now=clock.now)
+    store.resume_workflow(run.id, now=clock.now)
+    assert run_all(store, clock.now) == ["b"]
+    assert store.unhold(run.nodes[0], now=clock.now)
+    assert run_all(store, clock.now) == ["a"]
+
+
 def test_a_failed_node_is_replayed_and_the_rest_continues(store: Store, clock: Clock) -> None:
     run = added(store, clock.now, {**CHAIN, "d": ("c",), "other": ()}, finaliser="fin")
     run_all(store, clock.now, {"b": failing})
@@ -186,6 +213,21 @@ def test_after_a_stop_a_replay_brings_back_what_the_stop_has_cancelled(
     assert store.replay(run.nodes[0], now=clock.now)
     assert sorted(run_all(store, clock.now)) == ["a", "b", "join", "later"]
     assert outcome(store, run.id) is Outcome.SUCCEEDED
+
+
+def test_a_second_failure_stops_the_rest_again(store: Store, clock: Clock) -> None:
+    """Another node that has failed, and stays so, does not count as the failure that stops."""
+    run = added(store, clock.now, {"a": (), "b": (), "c": ()}, on_failure=OnFailure.STOP)
+    first, second = take(store, clock.now, 2)
+    settle(store, clock.now, failing(first))
+    settle(store, clock.now, failing(second))
+    assert store.replay(run.nodes[0], now=clock.now)
+    assert states(store, run.id) == {"a": QUEUED, "b": FAILED, "c": QUEUED}
+    [again] = take(store, clock.now, 1)
+    settle(store, clock.now, failing(again))
+    assert states(store, run.id) == {"a": FAILED, "b": FAILED, "c": CANCELLED}
+    assert outcome(store, run.id) is Outcome.FAILED
+    assert store.heal_workflows(now=clock.now) == 0
 
 
 def test_a_parent_that_succeeds_in_the_end_is_seen_so_by_a_child_that_ran_before(

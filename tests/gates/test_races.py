@@ -12,6 +12,8 @@ from tenure.gate import Limits
 from tenure.job import Claimed, NewJob
 from tenure.lifecycle import succeed
 from tenure.store import Store, open_store
+from tenure.store.floors import LineFloors
+from tests.gates.cast import until
 from tests.support.audit import audit
 
 GATES = {"one": Limits(max_running=1), "each": Limits(max_running=1, keyed=True)}
@@ -43,6 +45,12 @@ def add(store: Store, gate: str | None, *, on: object | None = None) -> int:
 def take(store: Store) -> list[Claimed]:
     """All that can be had."""
     return [job for lease in store.claim("w1", {"default": 100}) for job in lease.jobs]
+
+
+def somebody_waits_for(other: psycopg.Connection) -> bool:
+    """Does somebody wait for a lock that this connection has?"""
+    waits = "select from pg_locks where pg_backend_pid() = any (pg_blocking_pids(pid))"
+    return other.execute(waits).fetchone() is not None
 
 
 @pytest.mark.parametrize("gate", GATES)
@@ -89,6 +97,18 @@ def test_an_enqueue_that_is_not_committed_holds_up_nobody(
     assert [job.id for job in take(store)] == [open_one]
 
 
+def test_a_ticket_below_where_a_claim_left_off_is_found_at_once(
+    store: Store, other: psycopg.Connection
+) -> None:
+    """Its place was drawn before those of many that have passed, and it is committed after them."""
+    store.declare_gates({"fair": Limits()})
+    late = add(store, "fair", on=other)
+    store.enqueue([NewJob(task="t", gate="fair", gate_key="k")] * LineFloors.MANY)
+    assert len(take(store)) == LineFloors.MANY
+    other.commit()
+    assert [job.id for job in take(store)] == [late]
+
+
 def test_a_gate_that_somebody_has_locked_is_left_for_later(
     store: Store, other: psycopg.Connection
 ) -> None:
@@ -119,6 +139,21 @@ def test_many_claims_at_once_keep_the_limit(store: Store, pg_migrated_url: str) 
     for thread in threads:
         thread.join()
     assert len(got) == len({job.id for job in got}) == 3
+
+
+def test_what_is_set_by_hand_while_a_worker_starts_stays(
+    store: Store, other: psycopg.Connection
+) -> None:
+    """The worker has read what was declared before the operator commits."""
+    other.execute("update tenure.gate set max_running = 3, by_hand = true where name = 'one'")
+    starting = threading.Thread(target=store.declare_gates, args=({"one": Limits(max_running=20)},))
+    starting.start()
+    until(lambda: somebody_waits_for(other), "the worker waits for the gate")
+    other.commit()
+    starting.join()
+    [seen] = store.gates(name="one")
+    assert (seen.limits.max_running, seen.by_hand) == (3, True)
+    assert seen.declared == Limits(max_running=20)
 
 
 def test_no_claim_at_a_gate_is_older_than_a_pause(store: Store, other: psycopg.Connection) -> None:

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from tenure.codec import encode
-from tenure.errors import KeyTaken, LeaseLost, StoreBusy
+from tenure.errors import KeyTaken, LeaseLost, OutcomeUnknown, StoreBusy
 from tenure.job import Enqueued, NewJob, State, Unique, Until
 from tenure.lifecycle import Outcome, fail, release, retry, snooze, succeed
 from tenure.store import LANDED, STALE, Store
@@ -349,6 +349,25 @@ def test_an_enqueue_repeated_after_an_unanswered_commit_adds_no_second_job(
     assert pg_sql.count("history", f"id = {added.id}") == 1
     assert pg_sql.count("job", f"id = {added.id}") == 0
     assert claim_jobs(pg, clock) == []
+
+
+def test_a_repeat_that_meets_a_lock_does_not_say_that_nothing_was_kept(
+    pg: Store,
+    pg_sql: Database,
+    pg_migrated_url: str,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first try landed, its answer got lost, and somebody locks the table before the repeat."""
+    [warm] = add(pg, clock, queue="other")
+    with psycopg.connect(pg_migrated_url) as other:
+        lose_the_answer_to_a_commit(
+            monkeypatch, lambda: other.execute("lock table tenure.job in exclusive mode")
+        )
+        with pytest.raises(OutcomeUnknown, match="may have been kept") as raised:
+            pg.enqueue(new_jobs(1), now=clock.now)
+    assert isinstance(raised.value.__cause__, psycopg.errors.LockNotAvailable)
+    assert pg_sql.count("job", f"id = {warm + 1}") == 1
 
 
 @rule("enqueue-compare")

@@ -7,15 +7,17 @@ a thread and is seen waiting for it, or not. Nothing here depends on luck or on 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import psycopg
 import pytest
 
-from tenure.job import NewJob, State, Unique
+from tenure.errors import KeyTaken
+from tenure.job import NewJob, State, Unique, Until
 from tenure.lifecycle import retry, succeed
 from tenure.store import LANDED, STALE, Answer, Store
 from tenure.store.claim import claim
-from tenure.store.operate import cancel, replay
+from tenure.store.operate import _prune_keys, cancel, replay
 from tenure.store.operate import hold as hold_job
 from tenure.store.sweep import extend, promote, sweep
 from tests.statements.support import (
@@ -434,6 +436,65 @@ def test_a_key_given_back_by_a_settlement_in_flight_is_taken_when_that_commits(
     settling.commit()
     [added] = adding.result()
     assert added.created
+
+
+PERIOD = Unique(key="k", until=Until.PERIOD, period_seconds=60)
+
+
+def finished_with_a_key(store: Store, clock: Clock) -> int:
+    """A job that has ended, and holds its key a tenth of a second more."""
+    job = running(store, clock, unique=PERIOD)
+    store.settle("w1", [succeed(job)], now=clock.now)
+    clock.advance(59.9)
+    return job.id
+
+
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+def test_a_key_whose_period_ends_during_a_replay_is_not_given_to_another_job(
+    pg: Store, pg_sql: Database, clock: Clock, hold: Hold, blocked_by: BlockedBy, ends: str
+) -> None:
+    id = finished_with_a_key(pg, clock)
+    replaying = hold()
+    assert replaying.do(replay, id, now=clock.now)
+    later = clock.advance(0.2)
+    enqueueing = Background(lambda: pg.enqueue([NewJob(task="app.work", unique=PERIOD)], now=later))
+    blocked_by(replaying)
+    getattr(replaying, ends)()
+    [answer] = enqueueing.result()
+    assert answer.created is (ends == "rollback")
+    assert pg_sql.count("job", "unique_key = 'k'") == 1
+    assert pg_sql.rows("select job_id from tenure.unique_key") == [(answer.id,)]
+
+
+def test_a_replay_finds_the_key_that_somebody_else_is_taking(
+    pg: Store, pg_sql: Database, clock: Clock, hold: Hold, blocked_by: BlockedBy
+) -> None:
+    id = finished_with_a_key(pg, clock)
+    enqueueing = hold()
+    later = clock.now + timedelta(seconds=0.2)
+    job = NewJob(task="app.work", unique=PERIOD)
+    [answer] = pg.enqueue([job], on=enqueueing.connection, now=later)
+    assert answer.created
+    replaying = Background(lambda: pg.replay(id, now=clock.now))
+    blocked_by(enqueueing)
+    enqueueing.commit()
+    with pytest.raises(KeyTaken, match=f"job {answer.id} holds"):
+        replaying.result()
+    assert pg_sql.count("job", "unique_key = 'k'") == 1
+
+
+def test_a_key_whose_period_ends_during_a_replay_is_not_pruned(
+    pg: Store, pg_sql: Database, clock: Clock, hold: Hold, blocked_by: BlockedBy
+) -> None:
+    id = finished_with_a_key(pg, clock)
+    replaying = hold()
+    assert replaying.do(replay, id, now=clock.now)
+    later = clock.advance(0.2)
+    pruning = Background(lambda: pg.run(_prune_keys, later))
+    blocked_by(replaying)
+    replaying.commit()
+    pruning.result()
+    assert pg_sql.rows("select job_id from tenure.unique_key") == [(id,)]
 
 
 @rule("lock-by-id")

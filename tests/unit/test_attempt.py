@@ -1,4 +1,4 @@
-"""What has failed waits as its policy says, however it failed."""
+"""What has failed waits as its policy says, however it failed; a shutdown is no failure."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tenure.control import Cancel, Control, Retry, Skip, Snooze
 from tenure.job import Claimed
 from tenure.lifecycle import Outcome, Settlement
 from tenure.policy import Schedule, dump_policy
 from tenure.tasks import TaskOptions
-from tenure.worker.attempt import Attempt
+from tenure.worker.attempt import DEPLOY_TRIES, Attempt
 from tenure.worker.holding import Stop
 
 End = Callable[[Attempt], Settlement | None]
 
 
-def attempt(attempts: int) -> Attempt:
-    """One of a job that has failed so often before."""
+def attempt(attempts: int, put_back: int = 0) -> Attempt:
+    """One of a job that has failed so often before, and was put back uncharged so often."""
     job = Claimed(
-        id=1, token=1 + attempts, lease_id=1, task="work", args="{}", queue="default", priority=0,
-        tenant="", attempts=attempts, max_attempts=9, crashes=0,
+        id=1, token=1 + attempts + put_back, lease_id=1, task="work", args="{}", queue="default",
+        priority=0, tenant="", attempts=attempts, max_attempts=9, crashes=0,
         created_at=datetime(2026, 1, 1, tzinfo=UTC), timeout_seconds=5.0,
         retry=dump_policy(Schedule((7.0, 70.0))).decode(), metadata=None, features=0,
     )  # fmt: skip
@@ -43,3 +44,48 @@ def test_a_failure_waits_as_the_policy_of_its_job_says(end: End) -> None:
         settlement = end(attempt(attempts))
         assert settlement is not None
         assert (settlement.outcome, settlement.delay_seconds) == (Outcome.RETRY, seconds)
+
+
+def test_an_error_in_answer_to_a_shutdown_is_not_charged() -> None:
+    released = attempt(8).raised(ValueError("cannot clean up"), 1.0, Stop.SHUTDOWN)
+    assert released is not None
+    assert (released.outcome, released.reason) == (Outcome.RELEASE, "shutdown")
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (Retry("later"), Outcome.RETRY),
+        (Snooze(5), Outcome.SNOOZE),
+        (Skip("nothing to do"), Outcome.SKIP),
+        (Cancel("superseded"), Outcome.ABORT),
+    ],
+)
+def test_what_a_handler_says_of_its_job_counts_at_a_shutdown_too(
+    answer: Control, outcome: Outcome
+) -> None:
+    settlement = attempt(0).raised(answer, 1.0, Stop.SHUTDOWN)
+    assert settlement is not None
+    assert settlement.outcome is outcome
+
+
+def test_an_error_in_answer_to_a_timeout_is_charged() -> None:
+    settlement = attempt(0).raised(ValueError("cannot clean up"), 1.0, Stop.TIMEOUT)
+    assert settlement is not None
+    assert settlement.outcome is Outcome.RETRY
+
+
+def test_what_did_not_start_is_put_back_uncharged_later_and_later() -> None:
+    delays = []
+    for put_back in range(DEPLOY_TRIES):
+        settlement = attempt(2, put_back).not_started("exit 1", "Traceback\nImportError: no\n")
+        assert settlement.outcome is Outcome.RELEASE
+        assert settlement.reason is not None
+        assert settlement.reason.endswith(": exit 1; ImportError: no")
+        delays.append(settlement.delay_seconds)
+    assert delays == [5.0, 10.0, 20.0, 40.0, 80.0, 160.0]
+
+
+def test_what_never_starts_is_charged_in_the_end() -> None:
+    settlement = attempt(2, DEPLOY_TRIES).not_started("exit 1", "")
+    assert (settlement.outcome, settlement.reason) == (Outcome.RETRY, "exit 1")

@@ -204,9 +204,27 @@ def test_a_turn_stays_when_what_passed_was_not_there_any_more() -> None:
     assert next_turn(each, alone=False).again
 
 
+def test_a_turn_stays_when_somebody_may_stand_before_those_who_were_seen() -> None:
+    each = line(0)
+    each.ahead = True
+    admit([each], {"q": 5}, free=5)
+    each.landed = [7]
+    assert next_turn(each, alone=False).again
+    assert next_turn(each, alone=True) == Next([])
+
+
 def test_a_line_without_tokens_waits_for_one() -> None:
     each = line(0, limits=Limits(rate=2), room=Room(tokens=0.5))
     assert next_turn(each, alone=True) == Next(each.turns, again=True, wait_seconds=0.25)
+
+
+def test_a_line_is_shut_when_nobody_can_pass_whoever_asks() -> None:
+    assert line().is_shut
+    assert not line(0).is_shut
+    assert not line(more=True).is_shut  # nobody was asked for
+    assert line(0, limits=KEYED, room=Room(running=0)).is_shut
+    assert line(0, limits=Limits(rate=1, keyed=True), room=Room(tokens=0.5)).is_shut
+    assert not line(0, limits=Limits(rate=1), room=Room(tokens=0.5)).is_shut  # nor can the others
 
 
 def test_few_spare_turns_stay_and_many_go() -> None:

@@ -12,6 +12,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +24,7 @@ from tenure.tasks import _Decorator
 
 app = Tenure()
 
+begun, spoken = threading.Event(), threading.Event()
 AGAIN = Fixed(0.01)
 DEAF = """
 import signal, time
@@ -85,6 +87,11 @@ def killed() -> None:
     """What the system does to a process that uses up the memory."""
     print("about to take all the memory", flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@task(max_attempts=2)
+def signalled(number: int) -> None:
+    os.kill(os.getpid(), number)
 
 
 @task(max_attempts=2)
@@ -204,6 +211,26 @@ def cleans_up(seconds: float) -> None:
 
 
 @task(max_attempts=1)
+def interrupts_a_tool() -> int:
+    """Stops a program that it has started as Ctrl-C would."""
+    tool = subprocess.Popen(["sleep", "600"])
+    tool.send_signal(signal.SIGINT)
+    try:
+        return tool.wait(5)
+    finally:
+        tool.kill()
+
+
+@task(max_attempts=1)
+def fails_to_clean_up(seconds: float) -> None:
+    note("started", os.getpid())
+    try:
+        time.sleep(seconds)
+    finally:
+        raise ValueError("cannot clean up")
+
+
+@task(max_attempts=1)
 async def cleans_up_async(seconds: float) -> None:
     note("started", os.getpid())
     try:
@@ -234,6 +261,28 @@ def tells(job: Running, seconds: float) -> None:
     job.progress(0.25, "a quarter")
     note("started", os.getpid())
     job.cancelled.wait(seconds)
+
+
+@task()
+def leaves_a_thread(job: Running) -> int:
+    """Its thread goes on to report when the next job of this child has begun."""
+
+    def late() -> None:
+        begun.wait()
+        job.progress(0.99, "of the first job")
+        job._signals.completed = True  # type: ignore[attr-defined]
+        spoken.set()
+
+    threading.Thread(target=late, daemon=True).start()
+    return os.getpid()
+
+
+@task(max_attempts=1)
+def lets_it_speak(job: Running) -> int:
+    job.progress(0.5, "of the second job")
+    begun.set()
+    spoken.wait(60)
+    return os.getpid()
 
 
 @task()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,10 @@ import psutil
 import pytest
 
 from tenure import Call, Job, State, Tenure
+from tenure.worker.child_process import ChildProcess
+from tenure.worker.children import Children
+from tenure.worker.holding import Holding
+from tenure.worker.messages import Ended
 from tests.support.plain import Plain
 from tests.worker import isolated
 from tests.worker.support import (
@@ -78,8 +85,9 @@ def test_several_children_work_at_the_same_time(children_app: Tenure) -> None:
         (isolated.segfault.call(), "exit 139 (SIGSEGV)"),
         (isolated.abort.call(), "exit 134 (SIGABRT)"),
         (isolated.killed.call(), "exit 137 (SIGKILL; perhaps the system ran out of memory)"),
+        (isolated.signalled.call(40), "exit 168 (signal 40)"),
     ],
-    ids=["os._exit(1)", "os._exit(0)", "segfault", "abort", "kill"],
+    ids=["os._exit(1)", "os._exit(0)", "segfault", "abort", "kill", "nameless"],
 )
 def test_a_child_that_dies_costs_one_attempt_with_the_reason_on_record(
     children_app: Tenure, call: Call[Any], reason: str
@@ -96,6 +104,23 @@ def test_a_child_that_dies_costs_one_attempt_with_the_reason_on_record(
     assert reason in error_of(job)["message"]
     [retried] = [event for event in story(children_app, handle.id) if event.kind == "retried"]
     assert reason in (retried.detail or "")
+
+
+@on_file
+def test_an_error_of_the_minder_ends_the_attempt_and_neither_thread_nor_slot(
+    children_app: Tenure, monkeypatch: pytest.MonkeyPatch, lines: Lines
+) -> None:
+    def broken(_: ChildProcess) -> str:
+        raise ValueError("no words for this")
+
+    with working(children_app, process_slots=1):
+        with monkeypatch.context() as patch:
+            patch.setattr(ChildProcess, "reason", broken)
+            job = ended(children_app, isolated.exit_now.enqueue(1).id)
+        assert isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
+    assert (job.state, job.attempts) == (State.FAILED, 2)
+    assert error_of(job)["message"] == "no words for this"
+    assert lines.with_text(f"the worker failed at job {job.id} of {job.task}; it goes on")
 
 
 @on_file
@@ -209,6 +234,26 @@ def test_progress_travels(children_app: Tenure, tmp_path: Path) -> None:
 
 
 @on_file
+def test_what_a_thread_of_an_earlier_job_says_is_not_said_of_the_next(
+    children_app: Tenure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minded: list[Holding] = []
+    mind = Children._mind
+
+    def noted(minder: Children, child: ChildProcess, holding: Holding) -> Ended | None:
+        minded.append(holding)
+        return mind(minder, child, holding)
+
+    monkeypatch.setattr(Children, "_mind", noted)
+    with working(children_app, process_slots=1, lease_seconds=90, heartbeat_seconds=40):
+        pid = isolated.leaves_a_thread.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
+        handle = isolated.lets_it_speak.enqueue()
+        job = ended(children_app, handle.id)
+    assert (job.state, job.result) == (State.SUCCEEDED, str(pid))  # it has not completed itself
+    assert minded[-1].progress == (0.5, "of the second job")
+
+
+@on_file
 def test_a_flood_of_progress_does_no_harm(children_app: Tenure) -> None:
     with working(children_app, process_slots=1):
         handle = isolated.babbles.enqueue(20_000)
@@ -295,19 +340,30 @@ def test_a_fork_that_comes_back_says_nothing(children_app: Tenure, tmp_path: Pat
     assert file_numbers(tmp_path / "counted") == [0, 1, 2, 3, 4]
 
 
-def test_a_killed_child_is_not_found_before_its_time(children_app: Tenure, tmp_path: Path) -> None:
-    """SIGTERM from elsewhere, such as a service manager that stops all processes of a service:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_killed_child_is_not_found_before_its_time(
+    children_app: Tenure, tmp_path: Path, number: signal.Signals
+) -> None:
+    """A signal from elsewhere, such as a service manager that stops all processes of a service:
 
     the handler goes on, as the worker itself would; its child serves no other job.
     """
     with working(children_app, process_slots=1):
         handle = isolated.sleeps.enqueue(1.0)
         [pid] = eventually(lambda: file_numbers(tmp_path / "started"))
-        os.kill(pid, signal.SIGTERM)
+        os.kill(pid, number)
         assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == pid
         assert ended(children_app, handle.id).attempts == 1
         eventually(lambda: is_gone(pid))
         assert isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS) != pid
+
+
+@on_file
+def test_a_handler_can_interrupt_what_it_has_started(children_app: Tenure) -> None:
+    """A signal that is ignored would be ignored by every program that the child starts."""
+    with working(children_app, process_slots=1):
+        handle = isolated.interrupts_a_tool.enqueue()
+        assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == -signal.SIGINT
 
 
 @on_file
@@ -319,6 +375,32 @@ def test_an_idle_child_that_is_terminated_is_replaced(children_app: Tenure) -> N
         handle = isolated.pid.enqueue()
         assert handle.wait(timeout_seconds=PATIENCE_SECONDS) != pid
         assert kinds(children_app, handle.id).count("retried") == 0
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """What is opened from here on has a high number."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 4096), hard), hard))
+    with Path(os.devnull).open() as file, ExitStack() as ends:
+        ends.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        taken = -1
+        while taken < 1024:
+            taken = os.dup(file.fileno())
+            ends.callback(os.close, taken)
+        yield
+
+
+@on_file
+@pytest.mark.usefixtures("many_files")
+def test_a_worker_with_many_open_files_sees_the_death_of_a_child(children_app: Tenure) -> None:
+    with working(children_app, process_slots=1):
+        pid = isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: is_gone(pid))
+        handle = isolated.pid.enqueue()
+        assert handle.wait(timeout_seconds=PATIENCE_SECONDS) != pid
+    assert kinds(children_app, handle.id).count("released") == 0
 
 
 @on_file

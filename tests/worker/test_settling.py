@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from tenure import Fixed, Running, State, Tenure
+from tenure.worker.holding import Holding
 from tests.support.plain import Plain
 from tests.worker.support import (
     PATIENCE_SECONDS,
@@ -23,6 +24,7 @@ from tests.worker.support import (
     kinds,
     listen,
     meddle,
+    shift_of,
     working,
 )
 
@@ -163,6 +165,29 @@ def test_a_completion_that_is_left_uncommitted_fails_when_its_lock_is_gone(
         assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == "kept"
     [retried] = [event for event in app.timeline(handle.id) if event.kind == "retried"]
     assert "not committed" in (retried.detail or "")
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_a_completion_of_which_nothing_can_be_seen_is_let_go(
+    app: Tenure, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an error that nobody foresaw. Its lease brings the job back, if it has not landed."""
+
+    async def breaks(holding: Holding) -> bool:
+        raise KeyError(holding.job.id)
+
+    @app.task()
+    def completes(job: Running) -> int:
+        if job.attempt == 1:
+            [holding] = shift_of(worker).held.all()
+            holding.completed = True
+        return job.attempt
+
+    with working(app, lease_seconds=1.0) as worker:
+        monkeypatch.setattr(shift_of(worker), "_has_landed", breaks)
+        handle = completes.enqueue()
+        assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == 2
+    assert lines.with_text("cannot see whether it landed; let go")
 
 
 def test_a_stale_settlement_is_reported_and_changes_nothing(

@@ -118,6 +118,37 @@ def test_children_that_do_not_finish_are_stopped(children_app: Tenure, tmp_path:
     assert (job.state, job.attempts, job.reason) == (State.QUEUED, 0, "shutdown")
 
 
+def test_a_handler_that_fails_to_clean_up_at_a_shutdown_is_not_charged(
+    app: Tenure, lines: Lines
+) -> None:
+    started: list[int] = []
+
+    @app.task(max_attempts=1)
+    async def fails_to_clean_up() -> None:
+        started.append(1)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            raise ValueError("cannot clean up")
+
+    with working(app, drain_seconds=0.05, kill_seconds=5):
+        handle = fails_to_clean_up.enqueue()
+        eventually(lambda: started)
+    job = app.get(handle.id)
+    assert (job.state, job.attempts, job.reason) == (State.QUEUED, 0, "shutdown")
+    assert lines.with_text("raised ValueError when it was told to stop at a shutdown; put back")
+
+
+def test_a_child_that_fails_to_clean_up_at_a_shutdown_is_not_charged(
+    children_app: Tenure, tmp_path: Path
+) -> None:
+    with working(children_app, process_slots=1, drain_seconds=0.05, kill_seconds=5):
+        handle = isolated.fails_to_clean_up.enqueue(60)
+        eventually(lambda: file_numbers(tmp_path / "started"))
+    job = children_app.get(handle.id)
+    assert (job.state, job.attempts, job.reason) == (State.QUEUED, 0, "shutdown")
+
+
 def test_what_was_claimed_ahead_goes_back_at_once(app: Tenure) -> None:
     go_on = threading.Event()
 
@@ -255,6 +286,36 @@ def test_a_worker_whose_task_is_cancelled_leaves_nothing_running(app: Tenure) ->
     assert app.get(id).state is State.RUNNING  # its lease brings it back
 
 
+def test_a_worker_that_is_cancelled_while_it_is_entered_leaves_nothing_running(app: Tenure) -> None:
+    starting = asyncio.Event()
+
+    @app.on_start
+    async def warm_up() -> None:
+        starting.set()
+        await asyncio.sleep(60)
+
+    async def enter(worker: Worker) -> None:
+        async with worker:
+            raise AssertionError("it was cancelled")
+
+    async def main() -> None:
+        before = asyncio.all_tasks()
+        worker = Worker(app, **FAST)
+        entering = asyncio.create_task(enter(worker))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await starting.wait()
+            entering.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await entering
+        assert asyncio.all_tasks() == before
+        app.hooks.starts.clear()
+        async with asyncio.timeout(PATIENCE_SECONDS), worker:  # it is as good as new
+            pass
+        await app.close_async()
+
+    asyncio.run(main())
+
+
 def test_a_hook_that_fails_at_the_start_ends_the_worker(app: Tenure) -> None:
     @app.on_start
     def breaks() -> None:
@@ -267,7 +328,24 @@ def test_a_hook_that_fails_at_the_start_ends_the_worker(app: Tenure) -> None:
 # --- what cannot be stopped -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", ["deaf", "deaf_thread"])
+def test_calls_in_the_executor_of_the_loop_do_not_hold_up_a_shutdown(app: Tenure) -> None:
+    go_on, started = threading.Event(), threading.Event()
+
+    @app.task()
+    async def fills_the_executor() -> None:
+        calls = [asyncio.to_thread(go_on.wait, 60) for _ in range(50)]
+        asyncio.get_running_loop().call_soon(started.set)
+        await asyncio.gather(*calls)
+
+    with working(app, drain_seconds=0.1):
+        handle = fills_the_executor.enqueue()
+        assert started.wait(PATIENCE_SECONDS)
+    job = app.get(handle.id)
+    assert (job.state, job.attempts, job.reason) == (State.QUEUED, 0, "shutdown")
+    go_on.set()
+
+
+@pytest.mark.parametrize("task", ["deaf", "deaf_thread", "deaf_executor"])
 @pytest.mark.slow
 def test_b6_handlers_that_do_not_stop_do_not_keep_the_process_alive(
     app: Tenure, run_script: Run, task: str

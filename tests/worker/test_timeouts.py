@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import threading
 import time
 from contextlib import suppress
@@ -28,6 +29,7 @@ from tests.worker.support import (
     shift_of,
     working,
 )
+from tests.worker.test_settling import locking
 
 
 def timed_out(app: Tenure, id: int) -> None:
@@ -174,6 +176,82 @@ def test_a_coroutine_that_blocks_the_loop_is_timed_out_by_the_heartbeat(
     timed_out(app, handle.id)
 
 
+def test_a_loop_that_goes_on_while_its_job_is_timed_out_does_not_end_it_again(app: Tenure) -> None:
+    """The heartbeat and the loop want to end one attempt at the same moment."""
+    go_on, went_on = threading.Event(), threading.Event()
+    heard = listen(app)
+
+    @app.task(timeout_seconds=0.05, max_attempts=2, retry=Fixed(3600))
+    async def blocks() -> str:
+        go_on.wait(PATIENCE_SECONDS)
+        asyncio.get_running_loop().call_soon(went_on.set)  # when this attempt has ended
+        return "too late"
+
+    def let_it_go_on(record: logging.LogRecord) -> bool:
+        if "timed out while the event loop was blocked" in record.getMessage():
+            go_on.set()
+            went_on.wait(PATIENCE_SECONDS)
+        return True
+
+    logger = logging.getLogger("tenure.worker")
+    logger.addFilter(let_it_go_on)  # unlike a handler, it locks nobody out
+    try:
+        with working(app, heartbeat_seconds=0.05, kill_seconds=0.05):
+            handle = blocks.enqueue()
+            eventually(lambda: len(heard.kinds(handle.id)) > 1)
+    finally:
+        logger.removeFilter(let_it_go_on)
+    assert heard.kinds(handle.id) == ["started", "retried"]
+    job = app.get(handle.id)
+    assert (job.state, job.reason, job.attempts) == (State.SCHEDULED, "timeout", 1)
+
+
+def test_a_coroutine_that_goes_on_after_it_blocked_the_loop_is_stopped(
+    app: Tenure, lines: Lines
+) -> None:
+    go_on = threading.Event()
+    heard = listen(app)
+
+    @app.task(timeout_seconds=0.05, max_attempts=1)
+    async def blocks() -> None:
+        go_on.wait(PATIENCE_SECONDS)
+        await asyncio.sleep(60)
+
+    with working(app, heartbeat_seconds=0.05, kill_seconds=0.05):
+        handle = blocks.enqueue()
+        timed_out(app, handle.id)
+        go_on.set()
+        eventually(lambda: lines.with_text("ended after it was given up; not recorded"))
+    assert heard.kinds(handle.id) == ["started", "failed"]
+    assert not lines.with_text("runs longer than")
+
+
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+def test_a_lock_delays_the_end_of_what_blocks_the_loop_and_does_not_drop_it(
+    app: Tenure, url: str
+) -> None:
+    go_on, started = threading.Event(), threading.Event()
+
+    @app.task(timeout_seconds=0.05, max_attempts=1)
+    async def blocks() -> None:
+        started.set()
+        go_on.wait(PATIENCE_SECONDS)
+
+    @app.task()
+    async def quick() -> str:
+        return "quick"
+
+    with working(app, heartbeat_seconds=0.05, kill_seconds=0.05) as worker:
+        handle = blocks.enqueue()
+        assert started.wait(PATIENCE_SECONDS)
+        with locking(url, handle.id):
+            eventually(lambda: shift_of(worker)._owed)
+            go_on.set()
+            assert quick.enqueue().wait(timeout_seconds=PATIENCE_SECONDS) == "quick"
+            assert app.get(handle.id).state is State.RUNNING
+        timed_out(app, handle.id)
+
+
 @pytest.mark.parametrize("name", ["loop", "ignores_everything"])
 def test_a_child_is_terminated_and_then_killed(
     children_app: Tenure, tmp_path: Path, name: str
@@ -287,6 +365,36 @@ def test_a_thread_that_ignores_cancellation_is_reported(app: Tenure, lines: Line
         assert "asked to stop" in app.why(handle.id)
         go_on.set()
         assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == "done"
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+def test_a_handler_that_ignores_cancellation_is_timed_out_all_the_same(
+    app: Tenure, lines: Lines, kind: str
+) -> None:
+    go_on, started = threading.Event(), threading.Event()
+
+    @app.task(timeout_seconds=1.0)
+    def deaf_thread() -> None:
+        started.set()
+        go_on.wait(60)
+
+    @app.task(timeout_seconds=1.0)
+    async def deaf() -> None:
+        started.set()
+        while not go_on.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+    with working(app, heartbeat_seconds=0.05, kill_seconds=0.1):
+        handle = (deaf if kind == "async" else deaf_thread).enqueue()
+        assert started.wait(PATIENCE_SECONDS)
+        app.cancel(handle.id)
+        job = ended(app, handle.id)
+        assert (job.state, job.reason, job.attempts) == (State.CANCELLED, "cancelled", 1)
+        go_on.set()
+        eventually(lambda: lines.with_text("ended after it was given up; not recorded"))
+    assert len(lines.with_text("runs longer than 1 s")) == 1
+    assert len(lines.with_text("does not stop; its slot is stuck")) == 1
 
 
 def test_cancellation_reaches_a_child(children_app: Tenure, tmp_path: Path) -> None:

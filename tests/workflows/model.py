@@ -38,6 +38,7 @@ class Model:
     nodes: dict[str, Node] = field(default_factory=dict)
     paused: bool = False
     failed: bool = False
+    stopped: bool = False
     cancelled: bool = False
 
     @property
@@ -136,16 +137,17 @@ class Model:
         self.nodes[name].state = QUEUED
         self.failed = bool(self.named(FAILED))
         self.cancelled = bool(self.named(CANCELLED))
+        self.stopped = False
         self._look()
 
     # --- what follows ------------------------------------------------------------------------
 
     def _end(self, name: str, state: State) -> None:
         self.nodes[name].state = state
-        was_failed = self.failed
         self._look()
         self._note()
-        if self.stops and self.failed and not was_failed and self.outcome is None:
+        if self.stops and state is FAILED and not self.stopped and self.outcome is None:
+            self.stopped = True
             rules = (When.ALL_SUCCEEDED, When.ANY_SUCCEEDED)
             self._cancel([n for n in self.live() if n != FINALISER and self.nodes[n].when in rules])
 

@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 
+from tenure.errors import KeyTaken
 from tenure.graph import OnFailure, Outcome
 from tenure.job import Claimed, State
 from tenure.lifecycle import succeed
-from tenure.store import Store, open_store
+from tenure.store import LANDED, Store, open_store
+from tenure.store.settle import BUSY
 from tests.support.audit import audit
 from tests.support.flows import failing, flow, more, states
+from tests.support.work import job
 
 PATIENCE_SECONDS = 60.0
 
@@ -124,6 +127,34 @@ def test_settlements_of_inner_nodes_do_not_wait_for_each_other(
     other.commit()
 
 
+@pytest.mark.parametrize("patient", [True, False])
+@pytest.mark.parametrize("locked", ["child", "grandchild", "workflow"])
+def test_who_needs_a_row_that_somebody_sits_on_holds_up_nobody_else(
+    other: psycopg.Connection, pg_migrated_url: str, locked: str, patient: bool
+) -> None:
+    """Its answer is that it is busy, and it lands when it is sent again."""
+    with open_store(pg_migrated_url, give_up_seconds=0.2) as store:
+        parents: dict[str, tuple[str, ...]] = {"a": (), "b": (), "c": ("a", "b"), "d": ("c",)}
+        run = store.enqueue_workflow(flow(parents))
+        others = [f"x{n}" for n in range(9)]
+        store.enqueue([job(task=f"app.{name}") for name in others])
+        held = take(store)
+        end = succeed if locked == "child" else failing
+        if locked == "grandchild":
+            store.settle("w1", [succeed(held["a"])])
+            other.execute("select from tenure.job where id = %s for update", [run.nodes[3]])
+        elif locked == "workflow":
+            other.execute("select from tenure.workflow where id = %s for update", [run.id])
+        else:
+            store.settle("w1", [succeed(held["a"])], on=other)
+        batch = [succeed(held[name]) for name in others]
+        batch.insert(4, end(held["b"]))
+        answers = store.settle("w1", batch, patient=patient)
+        assert answers == [LANDED] * 4 + [BUSY] + [LANDED] * 5
+        other.rollback()
+        assert store.settle("w1", batch) == [LANDED] * 10
+
+
 def test_a_waiting_node_is_cancelled_while_its_parent_ends(
     store: Store, other: psycopg.Connection, pg_migrated_url: str
 ) -> None:
@@ -151,6 +182,43 @@ def test_a_workflow_is_cancelled_while_a_node_ends_and_frees_others(  # H7
     late.end()
     assert take(store) == {}
     assert store.get_workflow(run.id).outcome is Outcome.CANCELLED
+
+
+def test_a_workflow_that_cannot_be_stopped_now_holds_up_no_other(
+    other: psycopg.Connection, pg_migrated_url: str
+) -> None:
+    """Workers have died between a failure and the stop that follows it."""
+    with open_store(pg_migrated_url, give_up_seconds=0.2) as store:
+        runs = [
+            store.enqueue_workflow(flow({"a": (), "b": ()}, on_failure=OnFailure.STOP))
+            for _ in range(3)
+        ]
+        with psycopg.connect(pg_migrated_url, autocommit=True) as plain:
+            plain.execute("update tenure.workflow set failed = true, stopping = true")
+        other.execute("select from tenure.job where id = %s for update", [runs[0].nodes[1]])
+        assert store.heal_workflows() == 2
+        cancelled = {"a": State.CANCELLED, "b": State.CANCELLED}
+        assert [states(store, run.id) == cancelled for run in runs] == [False, True, True]
+        other.rollback()
+        assert store.heal_workflows() == 1
+        assert states(store, runs[0].id) == cancelled
+
+
+def test_a_replay_whose_key_is_being_taken_says_so(
+    store: Store, other: psycopg.Connection, pg_migrated_url: str
+) -> None:
+    """It has looked before the other one commits, and learns from the index that it was late."""
+    keyed = flow({"a": ()}, key="today")
+    run = store.enqueue_workflow(keyed)
+    store.settle("w1", [succeed(take(store)["a"])])
+    taker = store.enqueue_workflow(keyed, on=other)
+    late = Late(lambda: store.replay(run.nodes[0]))
+    waits_for_a_lock(other, pg_migrated_url)
+    other.commit()
+    with pytest.raises(KeyTaken, match=f"workflow {taker.id} holds the key"):
+        late.end()
+    assert store.get_workflow(run.id).outcome is Outcome.SUCCEEDED
+    assert store.get(run.nodes[0]).state is State.SUCCEEDED
 
 
 @pytest.mark.parametrize("act", ["cancel_workflow", "pause_workflow"])

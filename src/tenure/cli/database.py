@@ -4,8 +4,8 @@ import click
 
 from tenure.cli.desk import Desk, confirm, json_option, refuse_missing_file, with_desk, yes_option
 from tenure.cli.endings import Interrupted
-from tenure.cli.passwords import remember, where
 from tenure.cli.show import is_terminal, write_json
+from tenure.passwords import remember, where
 
 
 @click.group()

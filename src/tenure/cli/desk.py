@@ -10,8 +10,8 @@ from urllib.parse import unquote
 import click
 
 from tenure.cli.endings import NotConfirmed
-from tenure.cli.passwords import remember
 from tenure.errors import ConfigError, InvalidInput, StoreUnavailable
+from tenure.passwords import remember
 
 if TYPE_CHECKING:
     from tenure.client import Client

@@ -13,8 +13,8 @@ from typing import NoReturn
 
 import click
 
-from tenure.cli.passwords import without_passwords
 from tenure.errors import (
+    GateNotFound,
     InvalidInput,
     JobNotFound,
     ScheduleNotFound,
@@ -23,6 +23,7 @@ from tenure.errors import (
     TenureError,
     WorkflowNotFound,
 )
+from tenure.passwords import without_passwords
 
 FAILED, USAGE, NOT_FOUND, UNREACHABLE, SCHEMA, INTERRUPTED = 1, 2, 3, 4, 5, 130
 PIPE_CLOSED, TERMINATED = 141, 143
@@ -77,7 +78,9 @@ def ending() -> Iterator[None]:
 def code_of(error: TenureError) -> int:
     """The exit code of an error."""
     match error:
-        case JobNotFound() | TaskNotFound() | ScheduleNotFound() | WorkflowNotFound():
+        case JobNotFound() | TaskNotFound() | ScheduleNotFound():
+            return NOT_FOUND
+        case WorkflowNotFound() | GateNotFound():
             return NOT_FOUND
         case SchemaError():
             return SCHEMA

@@ -7,7 +7,7 @@ import msgspec
 
 from tenure.cli.desk import Desk, Number, json_option, with_desk
 from tenure.cli.show import write_json, write_table
-from tenure.errors import InvalidInput
+from tenure.errors import GateNotFound
 from tenure.gate import MAX_BURST, MAX_RATE, MAX_RUNNING_LIMIT, GateSeen, Limits, shown
 
 
@@ -95,7 +95,7 @@ def reset(desk: Desk, *, name: str, as_json: bool) -> None:
 def _find(desk: Desk, name: str) -> GateSeen:
     found = desk.client.gates(name=name)
     if not found:
-        raise InvalidInput(f"there is no gate {name}; `tenure gate list` shows them")
+        raise GateNotFound(f"there is no gate {name}; `tenure gate list` shows them")
     return found[0]
 
 

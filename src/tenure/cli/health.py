@@ -16,9 +16,9 @@ import msgspec
 from tenure import __version__
 from tenure.cli.desk import Desk, Number, json_option, refuse_missing_file, with_desk
 from tenure.cli.endings import FAILED, one_line
-from tenure.cli.passwords import where
 from tenure.cli.show import write_json
 from tenure.errors import SchemaError, TenureError
+from tenure.passwords import where
 
 if TYPE_CHECKING:
     from tenure.store import About, Store

@@ -1,8 +1,5 @@
 """`tenure worker`: run jobs."""
 
-import json
-import logging
-import sys
 from contextlib import suppress
 
 import click
@@ -10,10 +7,11 @@ import click
 from tenure.cli.apps import load_app
 from tenure.cli.desk import Desk, with_desk
 from tenure.cli.endings import answer_in_json
-from tenure.cli.passwords import remember, without_passwords
 from tenure.client import Client
 from tenure.errors import ConfigError, StoreUnavailable
+from tenure.passwords import remember
 from tenure.store import open_store
+from tenure.worker.logs import configure_logging
 from tenure.worker.settings import Settings
 from tenure.worker.worker import Worker
 
@@ -54,7 +52,7 @@ def worker(desk: Desk, /, *, app: str | None, queues: tuple[str, ...], processes
     as_json = as_json or log_format == "json"
     if as_json:
         answer_in_json()
-    configure_logging(log_level.upper(), as_json=as_json)
+    configure_logging(log_level.upper(), "json" if as_json else "text")
     application = load_app(app or desk.settings.get("app"))
     if desk.url:
         application.use_url(desk.url)
@@ -80,32 +78,3 @@ def _queues(words: tuple[str, ...], app: Client) -> dict[str, int]:
             raise ConfigError(f"{word!r}: slots are a whole number, as in gpu=1")
         queues[name] = int(slots) if equals else 0
     return queues
-
-
-class TextLines(logging.Formatter):
-    """Lines for people, without passwords."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return without_passwords(super().format(record))
-
-
-class JsonLines(logging.Formatter):
-    """One JSON object per line; facts about a job are fields of their own."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "at": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"), "level": record.levelname,
-            "logger": record.name, "message": without_passwords(record.getMessage()),
-            **getattr(record, "tenure", {}),
-        }  # fmt: skip
-        if record.exc_info:
-            line["error"] = without_passwords(self.formatException(record.exc_info))
-        return json.dumps(line, ensure_ascii=False, default=str)
-
-
-def configure_logging(level: str, *, as_json: bool) -> None:
-    """Log to stderr."""
-    handler = logging.StreamHandler(sys.stderr)
-    text = TextLines("%(asctime)s %(levelname)-8s %(message)s")
-    handler.setFormatter(JsonLines() if as_json else text)
-    logging.basicConfig(level=level, handlers=[handler], force=True)

@@ -397,8 +397,7 @@ def _session(
 ) -> Session:
     check_int("connections", connections, 1, MAX_CONNECTIONS)
     check_seconds("give_up_seconds", give_up_seconds)
-    if not str(url).startswith(_SCHEMES):  # the URL itself may hold a password: not shown
-        raise ConfigError("a store URL starts with sqlite:/// or postgresql://; this one does not")
+    check_scheme(url)
     try:
         url.encode()  # no library takes a name that is not UTF-8
         parts = urlsplit(url)
@@ -409,6 +408,12 @@ def _session(
         return _sqlite(sqlite_path(url), options, give_up_seconds)
     ours = {name: value for name, value in options.items() if name in _POSTGRES_OPTIONS}
     return _postgres(without(url, ours), ours, colour, connections, give_up_seconds)
+
+
+def check_scheme(url: str) -> None:
+    """Refuse the address of a database that is none of ours."""
+    if not str(url).startswith(_SCHEMES):  # the URL itself may hold a password: not shown
+        raise ConfigError("a store URL starts with sqlite:/// or postgresql://; this one does not")
 
 
 def sqlite_path(url: str) -> str:
@@ -459,7 +464,9 @@ def _postgres(
         from tenure.store import wire
         from tenure.store.postgres import Postgres
     except ImportError as error:
-        raise ConfigError("PostgreSQL needs a driver: pip install 'tenure[postgres]'") from error
+        raise ConfigError(
+            "PostgreSQL needs a driver: pip install 'tenure[postgres]' (in a checkout: make setup)"
+        ) from error
 
     schema = options.get("schema", "tenure")
     if not _SCHEMA_NAME.match(schema) or schema.startswith("pg_"):

@@ -1,7 +1,7 @@
 """claim: tickets are consumed in order, their jobs go on a lease, and a worker holds them."""
 
 from collections import Counter
-from collections.abc import Awaitable, Collection, Mapping
+from collections.abc import Awaitable, Collection, Mapping, Set
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -19,6 +19,7 @@ from tenure.store.settle import drop_leases, finish_jobs
 
 MAX_BLOCK = 10_000
 _VOID_ROUNDS = 1000
+_SHUT_ROUNDS = 100
 _FLAG, _LEASE = 16, 17  # cancellation requested; the lease, None for a void ticket
 
 
@@ -31,6 +32,7 @@ async def claim(
     ahead: bool = False,
     new_places: int = MAX_BLOCK,
     riders: float = 0.0,
+    more: set[str] | None = None,
     now: datetime | None = None,
 ) -> list[Lease]:
     """Take up to `queues[name]` jobs from each queue, by priority, then in order of their places.
@@ -43,11 +45,15 @@ async def claim(
     At gates with `max_running` it gets `new_places` at most: so many more it could run at once.
     With each place that it has there so many `riders` may come along: jobs that start when another
     one of the same gate has ended here. `Lease.places` says how many may run.
+
+    Queues are added to `more` where so many jobs wait at gates in vain that there was no time to
+    look at all: the next claim goes on there.
     """
     for_all_tenants("claim", scope.tenant)
     _check(worker, queues, lease_seconds)
     check_int("new_places", new_places, 0, MAX_BLOCK)
-    wanted = Wanted(worker, queues, lease_seconds, ahead, new_places, riders)
+    more = set() if more is None else more
+    wanted = Wanted(worker, queues, lease_seconds, ahead, new_places, riders, more)
     gates = scope.session.gates
     if gates.there is None:
         gates.there = await scope.transact(any_gates, Mode.READ)
@@ -113,11 +119,30 @@ async def _at_gates(scope: Scope, wanted: Wanted, now: datetime | None) -> list[
 
 
 async def _pass(scope: Scope, wanted: Wanted, now: datetime | None, *, first: bool) -> "_Taken":
-    op = partial(_take_gated, wanted=wanted, now=now, first=first)
-    taken = await scope.transact(op, Mode.GATE)
-    if taken.flagged:
-        await _cancel_flagged(scope, wanted, taken, now)
-    return taken
+    """(!) Where there were only lines that are empty or full, or void tickets, it goes on at once
+    with the next ones; not for ever, but then it notes that there are more."""
+    halfway = set(scope.session.gates.past)  # there it has to look at the first turns, too
+    looked_at = set(wanted.queues)
+    only: set[tuple[str, str]] | None = None
+    taken = _Taken(0, [], [])
+    for _ in range(_SHUT_ROUNDS):
+        op = partial(_take_gated, wanted=wanted, now=now, first=first, only=only)
+        taken = await scope.transact(op, Mode.GATE)
+        looked_at -= wanted.queues.keys() - taken.looked_at
+        if taken.flagged:
+            await _cancel_flagged(scope, wanted, taken, now)
+        if taken.leases:
+            break
+        if taken.tickets:
+            continue
+        only = {gate for gate, more in taken.more.items() if more or gate in halfway}
+        halfway.difference_update([gate for gate, more in taken.more.items() if not more])
+        if not only:
+            break
+        queues = {queue: wanted.queues[queue] for queue, _ in only}
+        wanted = wanted._replace(queues=queues)
+    wanted.more.update(queue for (queue, _), more in taken.more.items() if more)
+    return taken._replace(looked_at=looked_at)
 
 
 def _rest(wanted: Wanted, leases: list[Lease]) -> Wanted:
@@ -138,28 +163,38 @@ class _Taken(NamedTuple):
     flagged: list[Row]
     turns: Collection[str] = ()
     """Queues at whose gates somebody waits."""
-    looked_at: Collection[str] = ()
+    looked_at: Set[str] = frozenset()
     """Queues at whose gates this round has looked."""
+    more: Mapping[tuple[str, str], bool] = {}
+    """Are there more turns at a gate (queue, gate) behind those that it has seen in vain?"""
 
 
 async def _take(tx: Tx, wanted: Wanted, now: datetime | None) -> _Taken:
+    """What is taken may land at once: nothing that can fail comes after it."""
     tx.at(now)
     before = await passed_before(tx, wanted.worker) if tx.repeat else Passed([])
-    if not before.rows:
-        before = Passed(sorted(await tx.take_tickets(wanted), key=line_order))
-    taken = _taken(tx, wanted, before)
-    if not tx.gates.there:
-        return taken
-    seen = await tx.fetch("peek_gates", queues=to_json([*wanted.queues]))
-    return taken._replace(turns=[queue for queue, waits, _ in seen if waits])
+    if before.rows:
+        return _taken(tx, wanted, before)._replace(turns=tx.gates.turns.copy())
+    seen: list[Row] = []
+    if tx.gates.there:
+        seen = await tx.fetch("peek_gates", queues=to_json([*wanted.queues]))
+    passed = Passed(sorted(await tx.take_tickets(wanted), key=line_order))
+    return _taken(tx, wanted, passed)._replace(turns=[queue for queue, waits, _ in seen if waits])
 
 
-async def _take_gated(tx: Tx, wanted: Wanted, now: datetime | None, first: bool) -> _Taken:
+async def _take_gated(
+    tx: Tx,
+    wanted: Wanted,
+    now: datetime | None,
+    first: bool,
+    only: Collection[tuple[str, str]] | None,
+) -> _Taken:
     tx.at(now)
     passed = await passed_before(tx, wanted.worker) if tx.repeat else Passed([])
     if not passed.rows:
-        passed = await pass_gates(tx, wanted, first=first)
-    return _taken(tx, wanted, passed)._replace(looked_at=frozenset(passed.queues))
+        passed = await pass_gates(tx, wanted, first=first, only=only)
+    looked_at = frozenset(passed.queues)
+    return _taken(tx, wanted, passed)._replace(looked_at=looked_at, more=passed.more)
 
 
 def _taken(tx: Tx, wanted: Wanted, passed: Passed) -> _Taken:

@@ -17,6 +17,8 @@ from tenure.errors import StoreError
 from tenure.job import State
 from tenure.store.session import Operation, R, Scope, Tx, to_json
 
+STOPPED = "the workflow was stopped"
+
 
 async def ending(scope: Scope, op: Operation[R], now: datetime | None) -> R:
     """Run what may end jobs, and all that follows for workflows."""
@@ -55,7 +57,7 @@ async def end_workflows(tx: Tx) -> list[int]:
             {"id": id, "failed": State.FAILED in states, "cancelled": State.CANCELLED in states}
             for id, states in sorted(losses.items())
         ]
-        marked = await tx.fetch("mark_workflows", rows=to_json(rows))
+        marked = await tx.fetch("mark_workflows", rows=to_json(rows), stopped=STOPPED)
         stopping = {id for id, stops in marked if stops}
     if news.over:
         over = await tx.fetch("end_workflows", ids=to_json(sorted(news.over)))

@@ -31,7 +31,7 @@ async def enqueue(
     """Store all of these jobs, or none: one transaction, one answer per job, in order.
 
     With `on`, the caller's own connection or session, the jobs become real when the caller commits,
-    and vanish when the caller rolls back; nothing is committed here.
+    and vanish when the caller rolls back; nothing is committed here. What is refused leaves no row.
     """
     if scope.tenant is None and _JOBS.issuperset(map(type, jobs)):
         jobs = list(jobs)
@@ -39,10 +39,11 @@ async def enqueue(
         jobs = [stamp(job, scope.tenant) for job in jobs]
     if not jobs:
         return []
+    mode = _mode(jobs)
     if on is not None:
-        return await enqueue_in(await scope.borrow(on), jobs, None, now)
+        return await scope.lend(on, _Addition(jobs, None, now), lone=mode is Mode.LONE)
     ids = await scope.session.reserve_ids(len(jobs))
-    return await scope.transact_joint(_Addition(jobs, ids, now), _mode(jobs))
+    return await scope.transact_joint(_Addition(jobs, ids, now), mode)
 
 
 def _mode(jobs: list[NewJob]) -> Mode:

@@ -201,9 +201,18 @@ async def _advance(
         await tx.fetch("advance_schedules", rows=to_json(rows))
 
 
-async def forget_ticks(tx: Tx, before: datetime, most: int) -> int:
-    """A part of `prune`: ticks that were fired before this. Answers how many are gone."""
-    return len(await tx.fetch("prune_ticks", before=tx.time(before), most=most))
+async def forget_ticks(scope: Scope, before: datetime, most: int) -> None:
+    """A part of `prune`: ticks that were fired before this, unless their job is not finished."""
+
+    async def step(tx: Tx, after: datetime) -> datetime | None:
+        rows = await tx.fetch(
+            "prune_ticks", after=tx.time(after), before=tx.time(before), most=most
+        )
+        return max((tx.when(row[0]) for row in rows), default=None)
+
+    after: datetime | None = LONG_AGO
+    while after is not None:
+        after = await scope.transact(partial(step, after=after))
 
 
 def _tick_row(tx: Tx, tick: Tick) -> dict[str, object]:

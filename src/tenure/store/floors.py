@@ -49,8 +49,9 @@ class LineFloors:
     """Where lines at gates have begun of late, so that their dead tickets are not walked each time.
 
     A hint, without the proof that `Floors` has, and forgotten after a moment: what comes to stand
-    below it, committed late or put back, waits so long at most. Claims keep one of lines from which
-    they took many at once: where one job runs at a time, in order, it is read from its start.
+    below it, committed late or put back, waits so long at most. So nobody calls a line empty that
+    was read from here on. Claims keep one of lines from which they took many at once: where one job
+    runs at a time, in order, it is read from its start.
     """
 
     MANY = 32
@@ -72,14 +73,14 @@ class LineFloors:
         """Where to search this line from: priority and place."""
         return self._current().get(line, (MIN_PRIORITY, 0))
 
-    def rows(self) -> str:
-        """All that is known, for a statement."""
-        return to_json(
-            [
-                {"queue": queue, "gate": gate, "key": key, "priority": priority, "place": place}
-                for (queue, gate, key), (priority, place) in self._current().items()
-            ]
-        )
+    def forget(self, lines: Iterable[Row]) -> None:
+        """Search these from their start."""
+        for line in lines:
+            self._heads.pop(line, None)
+
+    def known(self) -> dict[Row, tuple[int, int]]:
+        """All that is known: of each line its priority and place."""
+        return self._current().copy()
 
     def _current(self) -> dict[Row, tuple[int, int]]:
         if self._heads and time.monotonic() > self._until:

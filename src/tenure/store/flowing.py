@@ -10,18 +10,32 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from functools import partial
 
-from tenure.errors import InvalidInput, KeyTaken, WorkflowNotFound
+from tenure.errors import (
+    InvalidInput,
+    KeyTaken,
+    StoreUnavailable,
+    TenureError,
+    WorkflowNotFound,
+)
 from tenure.graph import OnFailure
 from tenure.job import State, When, check_reason, is_id
-from tenure.store.ends import end_workflows
+from tenure.store.ends import STOPPED, end_workflows
 from tenure.store.gates import put_in_line
 from tenure.store.replaying import ended_before, retake_key
 from tenure.store.rows import Ending, Happening, Ticket
-from tenure.store.session import Mode, Row, Scope, Tx, for_all_tenants, to_json, transaction
+from tenure.store.session import (
+    Mode,
+    Row,
+    RowsLocked,
+    Scope,
+    Tx,
+    for_all_tenants,
+    to_json,
+    transaction,
+)
 from tenure.store.settle import add_events, finish, free_children
 
 PAGE = 1000
-STOPPED = "the workflow was stopped"
 PAUSED = "the workflow is paused"
 _NEEDS_SUCCESS = frozenset({When.ALL_SUCCEEDED, When.ANY_SUCCEEDED})
 
@@ -65,17 +79,31 @@ async def stop_workflow(tx: Tx, id: int, now: datetime | None) -> None:
 
 
 async def heal_workflows(scope: Scope, *, now: datetime | None = None) -> int:
-    """Do what a worker that died has left: stops after a failure. Answers how many."""
+    """Do what a worker that died has left: stops after a failure. Answers how many.
+
+    One whose rows are locked by somebody is passed over until the next time, and holds up no other.
+    What another one raises is raised when all were tried.
+    """
     for_all_tenants("heal_workflows", scope.tenant)
 
     async def look(tx: Tx) -> list[int]:
         tx.at(now)
         return [row[0] for row in await tx.fetch("stopping_workflows", most=PAGE)]
 
-    ids = await scope.transact(look, Mode.READ)
-    for id in ids:
-        await scope.transact(partial(stop_workflow, id=id, now=now))
-    return len(ids)
+    healed, trouble = 0, None
+    for id in await scope.transact(look, Mode.READ):
+        try:
+            await scope.transact(partial(stop_workflow, id=id, now=now))
+            healed += 1
+        except RowsLocked:
+            continue
+        except StoreUnavailable:  # all others would wait as long
+            raise
+        except TenureError as error:
+            trouble = error
+    if trouble is not None:
+        raise trouble
+    return healed
 
 
 async def _cancel(tx: Tx, flow: Row, live: Sequence[Row], rows: Sequence[Row], reason: str) -> None:

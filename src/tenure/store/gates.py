@@ -6,11 +6,14 @@ attempt to its end frees its place. So a worker that died gives its places back 
 
 Turns say at which lines to look. No wake-up is lost, because
 - whoever puts a ticket in line writes a turn in the same transaction, and so does whoever frees a
-  place, without looking who waits;
+  place, on PostgreSQL without looking who waits;
 - only a claim that has the gate locked takes turns away, those that it has seen, and only of a line
   that it has seen, in a later statement, to be empty, or to be full with a job of this very line
   running: the end of that job writes the next turn.
 Nobody but claims, and who changes limits, ever waits for a gate.
+
+A claim looks at a page of turns. If all their lines are empty or full, it goes on behind them, page
+by page: else whoever can pass there would wait until they are not.
 
 Places belong to workers. A worker uses one for each of its jobs, and a claim that has the gate
 locked sees to it that no more are used than there are. Of short jobs it may take more than it has
@@ -29,7 +32,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from tenure.errors import InvalidInput, JobNotFound
+from tenure.errors import GateNotFound, InvalidInput, JobNotFound
 from tenure.gate import (
     MAX_BEFORE,
     GateSeen,
@@ -45,7 +48,7 @@ from tenure.gate import (
     limited_by,
     next_turn,
 )
-from tenure.job import Feature, Places, check_name
+from tenure.job import MIN_PRIORITY, Feature, Places, check_name
 from tenure.store.rows import Ticket
 from tenure.store.session import (
     Mode,
@@ -59,6 +62,8 @@ from tenure.store.session import (
 
 SPARE_TURNS = 50
 """So many more turns are read than jobs are wanted: some lines are empty, or full."""
+MORE_TURNS = 500
+"""So many at once when all lines were empty or full: few enough to have gates locked for them."""
 MAX_LINES = 20
 _GATE = int(Feature.GATE)
 line_order = itemgetter(1, 2)  # of a ticket: priority, place
@@ -96,25 +101,31 @@ async def leave_gates(tx: Tx, lines: Collection[Row]) -> None:
 
 class Passed(NamedTuple):
     """What passed, as rows of `take_tickets`, in the order in which they start; the queues whose
-    gates were looked at; and the places that this worker has at gates that limit how many run."""
+    gates were looked at; the places that this worker has at gates that limit how many run; and
+    whether there are more turns at a gate (queue, gate) behind lines that were all shut."""
 
     rows: list[Row]
     queues: Collection[str] = ()
     places: tuple[Places, ...] = ()
+    more: Mapping[tuple[str, str], bool] = {}
 
 
-async def pass_gates(tx: Tx, wanted: Wanted, *, first: bool) -> Passed:
+async def pass_gates(
+    tx: Tx, wanted: Wanted, *, first: bool, only: Collection[tuple[str, str]] | None
+) -> Passed:
     """claim: take jobs that wait at gates, as far as these allow it.
 
-    `first`: only from queues where they stand before all jobs without a gate.
+    `first`: only from queues where they stand before all jobs without a gate. `only`: at these
+    gates (queue, gate).
     """
     opened = await tx.open_gates(wanted.queues)
     gates = {(row[0], row[1]): Limits(
         max_running=row[2], rate=row[3], per_seconds=row[4], burst=row[5], keyed=bool(row[6])
-    ) for row in opened}  # fmt: skip
+    ) for row in opened if only is None or (row[0], row[1]) in only}  # fmt: skip
     if not gates:
         return Passed([], wanted.queues)
-    lines = await _look(tx, wanted, gates)
+    asked = [_asked(tx, wanted, queue, gate, limits) for (queue, gate), limits in gates.items()]
+    lines = await _look(tx, wanted, gates, asked)
     heads = {row[0]: (row[7], row[8]) for row in opened if row[7] is not None} if first else {}
     late = {queue for queue, head in heads.items() if head < _best(lines, queue) < _NOBODY}
     lines = [line for line in lines if line.queue not in late]
@@ -131,10 +142,35 @@ async def pass_gates(tx: Tx, wanted: Wanted, *, first: bool) -> Passed:
         taken = _in_turn(by_line)
     await _go_on(tx, lines)
     looked_at = wanted.queues.keys() - late
+    more = _more(tx, [each for each in asked if each["queue"] not in late], lines)
     if not taken:  # to lock a gate is to write; turns that come back do no harm
         await tx.commit_late()
-        return Passed([], looked_at)
-    return Passed(taken, looked_at, await _share(tx, wanted, picked))
+        return Passed([], looked_at, more=more)
+    return Passed(taken, looked_at, await _share(tx, wanted, picked), more)
+
+
+def _more(
+    tx: Tx, asked: Iterable[Mapping[str, Any]], lines: Iterable[Line]
+) -> dict[tuple[str, str], bool]:
+    """At which of these gates are there more turns behind lines that are all shut?
+
+    Claims go on there. At all others they begin with the first turn again.
+    """
+    turns: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    shut: dict[tuple[str, str], bool] = {}
+    for line in lines:
+        gate = line.queue, line.gate
+        turns.setdefault(gate, []).extend((priority, n) for priority, n in line.turns)
+        shut[gate] = shut.get(gate, True) and line.is_shut and not line.passed
+    more = {}
+    for each in asked:
+        gate = each["queue"], each["gate"]
+        more[gate] = shut.get(gate, False) and len(turns[gate]) == each["turns"]
+        if more[gate]:
+            tx.gates.past[gate] = max(turns[gate])
+        else:
+            tx.gates.past.pop(gate, None)
+    return more
 
 
 def _in_turn(by_line: list[list[Row]]) -> list[Row]:
@@ -160,12 +196,16 @@ async def passed_before(tx: Tx, worker: str) -> Passed:
     )
 
 
-async def _look(tx: Tx, wanted: Wanted, gates: Mapping[tuple[str, str], Limits]) -> list[Line]:
-    asked = [_asked(wanted, queue, gate, limits) for (queue, gate), limits in gates.items()]
+async def _look(
+    tx: Tx,
+    wanted: Wanted,
+    gates: Mapping[tuple[str, str], Limits],
+    asked: list[dict[str, Any]],
+) -> list[Line]:
     rooms: dict[Limited, Room] = {}
     lines: list[Line] = []
     for row in await tx.look_at_gates(wanted, asked):
-        queue, gate, key, use, (here, tokens, age, turns, most, tickets) = (
+        queue, gate, key, use, (here, tokens, age, turns, tickets, more, ahead) = (
             *row[:3],
             row[3:7],
             row[7:],
@@ -178,20 +218,22 @@ async def _look(tx: Tx, wanted: Wanted, gates: Mapping[tuple[str, str], Limits])
             rooms[limited].stale = age is not None and age < 0
         lines.append(
             Line(
-                queue, gate, key, limits, rooms[limited], turns, tickets[: most - 1],
-                more=len(tickets) == most, holders=here > 0,
+                queue, gate, key, limits, rooms[limited], turns, tickets, more=more,
+                ahead=ahead, holders=here > 0,
             )
         )  # fmt: skip
     return lines
 
 
-def _asked(wanted: Wanted, queue: str, gate: str, limits: Limits) -> dict[str, Any]:
+def _asked(tx: Tx, wanted: Wanted, queue: str, gate: str, limits: Limits) -> dict[str, Any]:
+    past = tx.gates.past.get((queue, gate))
     most, riders = wanted.queues[queue], _riders(wanted, limits)
     lines = most if limits.max_running is None or riders else min(most, wanted.new_places)
     return {
         "queue": queue, "gate": gate, "keyed": limits.keyed, "max_running": limits.max_running,
         "rated": limits.rate is not None, "riders": riders, "most": most,
-        "turns": SPARE_TURNS + lines,
+        "turns": MORE_TURNS if past else SPARE_TURNS + lines,
+        "past_priority": past[0] if past else MIN_PRIORITY, "past_n": past[1] if past else 0,
     }  # fmt: skip
 
 
@@ -292,10 +334,11 @@ async def declare_gates(
     tx: Tx, gates: Mapping[str, Limits], *, now: datetime | None = None
 ) -> list[str]:
     """Say what code says of gates. What was set by hand stays. Answers the gates that changed."""
+    for_all_tenants("declare_gates", tx.tenant)
     tx.at(now)
     known = {
-        name: (None if declared is None else _limits(declared), bool(by_hand))
-        for name, declared, by_hand in await tx.fetch("declared_gates", names=to_json([*gates]))
+        name: _limits(declared)
+        for name, declared in await tx.fetch("declared_gates", names=to_json([*gates]))
     }
     changed = []
     if gates:
@@ -303,10 +346,10 @@ async def declare_gates(
     for name in sorted(gates):
         check_name("gate", name)
         limits = gates[name]
-        declared, by_hand = known.get(name, (None, False))
-        if declared == limits:
+        if known.get(name) == limits:
             continue
-        [row] = await tx.fetch("lock_gate", name=name) or [(name, *_columns(limits), False, None)]
+        [row] = await tx.fetch("make_gate", name=name)
+        by_hand = bool(row[6])  # as it is now that it is locked
         kept = _limits_of(row) if by_hand else limits
         await _write(tx, name, kept, by_hand=by_hand, declared=limits)
         changed.append(name)
@@ -366,7 +409,7 @@ async def _lock(tx: Tx, name: str) -> Row:
     check_name("gate", name)
     rows = await tx.fetch("lock_gate", name=name)
     if not rows:
-        raise InvalidInput(f"there is no gate {name}; list them, or start a worker that has it")
+        raise GateNotFound(f"there is no gate {name}; list them, or start a worker that has it")
     return rows[0]
 
 
@@ -382,10 +425,6 @@ async def _write(
     await tx.fetch("drop_shares", name=name)
     await tx.fetch("reopen_gate", name=name)
     await tx.fetch("turned_queues", name=name)
-
-
-def _columns(limits: Limits) -> tuple[object, ...]:
-    return limits.max_running, limits.rate, limits.per_seconds, limits.burst, limits.keyed
 
 
 def _limits_of(row: Row) -> Limits:

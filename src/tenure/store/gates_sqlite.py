@@ -46,8 +46,9 @@ async def _turns(tx: Tx, gate: Gate) -> dict[str, Turns]:
     """The turns of one gate by key."""
     by_key: dict[str, Turns] = {}
     for priority, n, key in await tx.fetch(
-        "due_turns", queue=gate["queue"], gate=gate["gate"], turns=gate["turns"]
-    ):
+        "due_turns", queue=gate["queue"], gate=gate["gate"], turns=gate["turns"],
+        past_priority=gate["past_priority"], past_n=gate["past_n"],
+    ):  # fmt: skip
         by_key.setdefault(key, []).append((priority, n))
     return by_key
 
@@ -97,4 +98,6 @@ async def _line(tx: Tx, wanted: Wanted, line: Found, lines: int) -> Row:
         of = key if gate["keyed"] else ""
         [bucket] = await tx.fetch("look_at_bucket", gate=gate["gate"], key=of) or [bucket]
     tickets = await tx.fetch("head_of_line", most=most, **name)
-    return (*name.values(), *line.use, line.here, *bucket, line.turns, most, tickets)
+    more = len(tickets) == most
+    found = (line.turns, tickets[: most - 1], more, False)
+    return (*name.values(), *line.use, line.here, *bucket, *found)

@@ -87,10 +87,11 @@ async def about(tx: Tx, *, now: datetime | None = None) -> About:
 async def get(tx: Tx, id: int, *, now: datetime | None = None) -> Job:
     """One job, live or finished. Raises `JobNotFound`."""
     tx.at(now)
-    return await _get(tx, id)
+    return await seen_job(tx, id)
 
 
-async def _get(tx: Tx, id: int) -> Job:
+async def seen_job(tx: Tx, id: int) -> Job:
+    """A job that this tenant may look at. Raises `JobNotFound`."""
     rows = await tx.fetch("get_job", id=id, tenant=tx.tenant) if is_id(id) else []
     if not rows:
         raise JobNotFound(f"there is no job {id}")
@@ -187,7 +188,7 @@ def _job(tx: Tx, row: Row, holder: Row | None) -> Job:
 async def timeline(tx: Tx, id: int, *, now: datetime | None = None) -> list[Event]:
     """The story of a job, in order: what its rows say and what was written along the way."""
     tx.at(now)
-    job = await _get(tx, id)
+    job = await seen_job(tx, id)
     by = fired_by(job.metadata)
     story = [Event(job.created_at, "enqueued", 1, None, None if by is None else f"by {by}")]
     for at, kind, token, worker, detail in await tx.fetch("job_events", id=id):
@@ -210,7 +211,7 @@ async def timeline(tx: Tx, id: int, *, now: datetime | None = None) -> list[Even
 async def progress(tx: Tx, id: int, *, now: datetime | None = None) -> Progress:
     """What the job last reported and saved."""
     tx.at(now)
-    await _get(tx, id)
+    await seen_job(tx, id)
     return await _progress(tx, id)
 
 
@@ -228,7 +229,7 @@ async def _progress(tx: Tx, id: int) -> Progress:
 async def steps(tx: Tx, id: int, *, now: datetime | None = None) -> list[Step]:
     """The steps that the job has recorded, in order."""
     tx.at(now)
-    await _get(tx, id)
+    await seen_job(tx, id)
     return await _steps(tx, id)
 
 

@@ -262,7 +262,8 @@ async def prune(
     PostgreSQL drops whole days where it can, and prepares the partitions of the coming ones. The
     jobs of a workflow are kept until all of it goes, so long after its end.
     Workers that were last seen a day ago are forgotten, too, and ticks of schedules that were fired
-    before the retention of succeeded jobs, or a day ago if that is shorter.
+    before the retention of succeeded jobs, or a day ago if that is shorter, and whose job is
+    finished.
     """
     for_all_tenants("prune", scope.tenant)
     check_seconds("succeeded_seconds", succeeded_seconds)
@@ -300,8 +301,7 @@ async def prune(
         removed += await _prune_stretch(scope, start, stop, cuts, now)
     await _prune_keys(scope, now)
     kept = timedelta(seconds=max(succeeded_seconds, KEEP_TICKS_SECONDS))
-    while await scope.transact(partial(forget_ticks, before=clock - kept, most=PRUNE_BATCH)):
-        pass
+    await forget_ticks(scope, clock - kept, PRUNE_BATCH)
     await scope.transact(partial(forget_dead, now=now))
     return removed
 

@@ -27,6 +27,7 @@ from tenure.errors import (
     ConfigError,
     InvalidInput,
     OutcomeUnknown,
+    SchemaError,
     StoreBusy,
     StoreError,
 )
@@ -127,28 +128,39 @@ class Postgres(Session):
             except Collided:
                 call.collided = True
             except psycopg.errors.UniqueViolation as error:
-                if not call.repeat or call.collided:
-                    raise translate(error) from error
-                call.collided = True
+                if call.repeat and not call.collided:
+                    call.collided = True
+                elif not call.overtaken:
+                    call.overtaken = True  # whoever was faster has committed, and can be seen now
+                else:
+                    raise _told(translate(error), call) from error
             except CONFLICTS as error:
                 conflicts += 1
                 if conflicts >= _tries(error) or time.monotonic() > deadline:
-                    raise translate(error) from error
+                    raise _told(translate(error), call) from error
                 await self._colour.sleep(random.uniform(0, 0.01 * 2**conflicts))
             except psycopg.Error as error:
                 if not is_outage(error):
                     if call.silent or not call.notified:
-                        raise translate(error) from error
+                        raise _told(translate(error), call) from error
                     call.silent = True  # perhaps only the notification was refused
                     continue
                 outages += 1
+                call.unanswered |= call.repeat and is_unanswered(error)
                 pause = random.uniform(0, min(1.0, 0.02 * 2**outages))
                 if time.monotonic() + pause > deadline:
-                    raise _outage(error, call) from error
+                    raise _told(translate(error), call) from error
                 await self._colour.sleep(pause)
 
     async def _attempt(self, op: Operation[R], mode: Mode, deadline: float, call: "_Call") -> R:
-        wire = await self._acquire(deadline)
+        try:
+            wire = await self._acquire(deadline)
+        except SchemaError:
+            raise  # whatever became of the first try: this must be mended before anything else
+        except StoreError as error:
+            if call.unanswered:
+                raise _told(error, call) from error
+            raise
         try:
             wire.allow_silence(
                 self.read_silence_seconds if mode is Mode.READ else self.silence_seconds
@@ -239,11 +251,13 @@ class Postgres(Session):
         while len(ids) < count:
             try:
                 ids.append(self._ids.popleft())  # atomic: threads share the block
+                continue
             except IndexError:
-                missing = count - len(ids)
-                block = ID_BLOCK if missing <= ID_BLOCK else BULKS_PER_DRAW * missing
-                draw = cast(Operation[list[int]], partial(PostgresTx.draw_ids, count=block))
-                self._ids.extend(await self.transact(draw, Mode.LONE))
+                pass  # what fails below is not told as a consequence of this
+            missing = count - len(ids)
+            block = ID_BLOCK if missing <= ID_BLOCK else BULKS_PER_DRAW * missing
+            draw = cast(Operation[list[int]], partial(PostgresTx.draw_ids, count=block))
+            self._ids.extend(await self.transact(draw, Mode.LONE))
         return ids
 
     async def borrow(self, connection: object, *, blocking: bool) -> Tx:
@@ -311,13 +325,16 @@ class Postgres(Session):
         if not await self._colour.enter(max(0.001, deadline - time.monotonic())):
             raise StoreBusy("all connections of this store are in use; try again or allow more")
         try:
-            try:
-                return self._idle.pop()
-            except IndexError:
-                return await self._connect_checked(deadline)
+            return self._idle_wire() or await self._connect_checked(deadline)
         except BaseException:
             self._colour.leave()
             raise
+
+    def _idle_wire(self) -> Wire | None:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
 
     async def _release(self, wire: Wire) -> None:
         if not wire.broken and (self._closed or not wire.idle):
@@ -364,7 +381,10 @@ class _Call:
 
     name: str = field(default_factory=lambda: secrets.token_hex(8))
     repeat: bool = False
+    unanswered: bool = False
+    """A COMMIT of it was sent, and the connection was gone before the answer."""
     collided: bool = False
+    overtaken: bool = False
     notified: bool = False
     """A COMMIT of it was sent together with a notification."""
     silent: bool = False
@@ -416,13 +436,14 @@ def _tries(error: psycopg.Error) -> int:
     return TIMEOUT_TRIES if isinstance(error, _TIMEOUTS) else CONFLICT_TRIES
 
 
-def _outage(error: psycopg.Error, call: _Call) -> StoreError | InvalidInput:
-    if call.repeat:
-        return OutcomeUnknown(
-            f"PostgreSQL went away while a COMMIT was under way ({text_of(error)}); it may have "
-            "been kept. Look before you repeat it, or enqueue with a unique key"
-        )
-    return translate(error)
+def _told(error: StoreError | InvalidInput, call: _Call) -> StoreError | InvalidInput:
+    """What ends a call, whatever has kept its repeat from an answer."""
+    if not call.unanswered:
+        return error
+    return OutcomeUnknown(
+        f"PostgreSQL went away while a COMMIT was under way, and its repeat failed ({error}); it "
+        "may have been kept. Look before you repeat it, or enqueue with a unique key"
+    )
 
 
 async def _discard(wire: Wire) -> None:

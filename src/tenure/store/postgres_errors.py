@@ -5,7 +5,6 @@ import psycopg
 from tenure.errors import (
     InvalidInput,
     SchemaMissing,
-    StoreBusy,
     StoreError,
     StoreFull,
     StoreReadOnly,
@@ -13,6 +12,7 @@ from tenure.errors import (
     ValueRefused,
 )
 from tenure.store import migrate
+from tenure.store.session import RowsLocked
 
 CONFLICTS = (
     psycopg.errors.DeadlockDetected,
@@ -39,7 +39,7 @@ def translate(error: psycopg.Error) -> StoreError | InvalidInput:
     text = text_of(error)
     match error.sqlstate or "":
         case "55P03" | "57014" | "40P01" | "40001":
-            return StoreBusy(f"another transaction is in the way ({text}); try again")
+            return RowsLocked(f"another transaction is in the way ({text}); try again")
         case "25006":
             return StoreReadOnly(f"this server is read-only, a standby perhaps ({text})")
         case "42501":

@@ -20,6 +20,7 @@ from tenure.store.session import Done, Edge, Moved, Row, Tx, Wanted, given_time,
 from tenure.store.wire import Wire
 
 COPY_ROWS = 100
+BRIEF_MILLISECONDS = 100
 PLACES_PER_DRAW = 1000
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
@@ -116,15 +117,30 @@ class PostgresTx(Tx):
         return rows
 
     async def look_at_gates(self, wanted: Wanted, rows: Sequence[Mapping[str, Any]]) -> list[Row]:
-        found = await self.fetch(
-            "look_at_gates", rows=to_json(rows), worker=wanted.worker, free=wanted.new_places,
-            floors=self._floors.lines.rows(),
-        )  # fmt: skip
+        """From a floor a line is read again from its start before anybody takes it for empty."""
+        floors = self._floors.lines.known()
+        found = await self._look_at_gates(wanted, rows, floors)
+        if floors and (bare := [row[:3] for row in found if row[:3] in floors and not row[-1]]):
+            self._floors.lines.forget(bare)
+            floors = {line: head for line, head in floors.items() if line not in bare}
+            found = await self._look_at_gates(wanted, rows, floors)
         decode = msgspec.json.decode
-        return [
-            (*row, decode(turns), most, decode(tickets or "[]"))
-            for *row, turns, most, tickets in found
-        ]
+        lines = []
+        for *row, turns, most, text in found:
+            tickets = decode(text or "[]")
+            more, ahead = len(tickets) == most, tuple(row[:3]) in floors
+            lines.append((*row, decode(turns), tickets[: most - 1], more, ahead))
+        return lines
+
+    async def _look_at_gates(
+        self, wanted: Wanted, rows: Sequence[Mapping[str, Any]], floors: Mapping[Row, Row]
+    ) -> list[Row]:
+        names = ("queue", "gate", "key", "priority", "place")
+        from_here = [dict(zip(names, line + head, strict=True)) for line, head in floors.items()]
+        return await self.fetch(
+            "look_at_gates", rows=to_json(rows), worker=wanted.worker, free=wanted.new_places,
+            floors=to_json(from_here),
+        )  # fmt: skip
 
     async def take_gated(
         self, wanted: Wanted, lines: Sequence[Mapping[str, Any]]
@@ -165,6 +181,9 @@ class PostgresTx(Tx):
 
     async def commit_late(self) -> None:
         await self._wire.script("set local synchronous_commit = off")
+
+    async def wait_briefly(self) -> None:
+        await self._wire.script(f"set local lock_timeout = '{BRIEF_MILLISECONDS}ms'")
 
     async def peek(self, queues: Collection[str]) -> Row:
         ranges = self._floors.ranges(queues, all_of_it=False)
@@ -210,6 +229,7 @@ class BorrowedTx(PostgresTx):
     """The caller's transaction, through whatever connection the caller has: see `borrow`."""
 
     bulk = False
+    aborts = True
 
     def __init__(self, wire: Wire, sql: Mapping[str, tuple[str, ...]], lent: Lent) -> None:
         # Planned anew each time: a plan kept from the days of empty tables would scan them.

@@ -1,10 +1,12 @@
 """Parts of a replay, given a row of `finished_job`: what it said, and its unique key."""
 
-from tenure.errors import KeyTaken
+from tenure.errors import KeyTaken, StoreBusy
 from tenure.job import Json, Unique, Until
-from tenure.store.enqueue import key_row, take_keys
+from tenure.store.enqueue import Key, key_row, take_keys
 from tenure.store.rows import Happening
 from tenure.store.session import Row, Tx
+
+_ROUNDS = 20
 
 
 def ended_before(tx: Tx, row: Row) -> Happening:
@@ -28,6 +30,25 @@ async def retake_key(tx: Tx, row: Row) -> None:
     unique = Unique(key=key, scope=scope, until=Until(until), period_seconds=period)
     wanted = (tenant, scope, key)
     rows = {wanted: key_row(wanted, id, unique, task, Json(args.encode()))}
-    holder, _ = (await take_keys(tx, rows))[wanted]
-    if holder != id:
-        raise KeyTaken(f"job {holder} holds the unique key {key!r}; cancel it or wait for its end")
+    for _ in range(_ROUNDS):
+        holder, _print = (await take_keys(tx, rows))[wanted]
+        if holder != id:
+            raise KeyTaken(
+                f"job {holder} holds the unique key {key!r}; cancel it or wait for its end"
+            )
+        if unique.until is not Until.PERIOD or await _begin_period(tx, wanted, id, period):
+            return
+    raise StoreBusy("the unique key changed hands too often; replay again")
+
+
+async def _begin_period(tx: Tx, wanted: Key, id: int, seconds: float | None) -> bool:
+    """(!) The period begins anew. False: it was over, and somebody was faster.
+
+    A key that is ours since the first run is not locked yet, and whoever thinks that its period is
+    over may give it to another job.
+    """
+    tenant, scope, key = wanted
+    rows = await tx.fetch(
+        "begin_period", tenant=tenant, scope=scope, key=key, job_id=id, seconds=seconds
+    )
+    return bool(rows)

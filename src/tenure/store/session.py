@@ -8,6 +8,7 @@ one step. (Driving a coroutine this way costs about 5 microseconds.)
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, auto
@@ -16,7 +17,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, Self, Type
 
 import msgspec
 
-from tenure.errors import TenantMismatch, ValueRefused
+from tenure.errors import StoreBusy, TenantMismatch, ValueRefused
 from tenure.job import Json, NewJob, State, check_time
 from tenure.store.bell import Bell, Ring
 from tenure.store.rows import Freed
@@ -52,7 +53,8 @@ class Wanted(NamedTuple):
     """What a worker asks for: so many jobs of each queue, on leases of this length.
 
     `ahead`: it has no free slot for them yet. `new_places`: so many jobs more it could run at once,
-    `riders`: and so many may come along with each place that it has at a gate.
+    `riders`: and so many may come along with each place that it has at a gate. `more`: notes queues
+    at whose gates there are turns left to look at.
     """
 
     worker: str
@@ -61,6 +63,7 @@ class Wanted(NamedTuple):
     ahead: bool
     new_places: int
     riders: float
+    more: set[str]
 
 
 class Moved(NamedTuple):
@@ -91,6 +94,9 @@ class Gates:
     """Are there any? None: it has not looked. `peek` notices what others have declared."""
     turns: set[str] = field(default_factory=set)
     """The queues at whose gates somebody waited when a claim last looked."""
+    past: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    """At which turn (priority, n) of a queue and gate claims go on: of the lines before, which they
+    have seen, nobody could pass."""
 
 
 @dataclass(slots=True)
@@ -114,6 +120,8 @@ class Tx(ABC):
     waited_seconds: float = 0.0
     bulk: bool = True
     """May rows be written by `write_rows`? Not through a connection of who knows what kind."""
+    aborts: bool = False
+    """Does a statement that fails leave the transaction good for nothing but a rollback?"""
     flows: FlowNews | None = None
     """None: it has ended no node that its workflow must hear of."""
     call: str = ""
@@ -160,7 +168,8 @@ class Tx(ABC):
 
         Rows: queue, gate, key, the places that others use and that this worker uses, its jobs that
         have passed, its share, how many jobs of the same line run, the tokens and how old they are,
-        the turns, how many tickets were asked for, and the tickets.
+        the turns, the tickets, whether there are more behind these, and whether there may be some
+        before them.
         """
 
     @abstractmethod
@@ -176,6 +185,9 @@ class Tx(ABC):
 
     async def commit_late(self) -> None:  # noqa: B027 - where nothing was written, nothing is waited for
         """What this transaction has written may be forgotten by a crash of the database."""
+
+    async def wait_briefly(self) -> None:  # noqa: B027 - where one writes at a time, no row is locked
+        """From here on give up soon on rows that somebody else has locked."""
 
     @abstractmethod
     async def peek(self, queues: Collection[str]) -> Row:
@@ -223,6 +235,10 @@ class Tx(ABC):
     def when_or_none(self, value: Any) -> datetime | None:
         """Like `when`, for columns that may be empty."""
         return None if value is None else self.when(value)
+
+
+class RowsLocked(StoreBusy):
+    """Somebody else has locked rows that this operation needs. Others may go on without it."""
 
 
 class Collided(Exception):
@@ -311,6 +327,27 @@ class Scope:
     async def borrow(self, connection: object) -> Tx:
         """The caller's own open transaction, which knows the tenant."""
         return self.enter(await self.session.borrow(connection, blocking=not self.suspends))
+
+    async def lend(self, connection: object, op: Operation[R], *, lone: bool = False) -> R:
+        """Run `op` in the caller's own transaction, which it leaves as it was when it raises.
+
+        So the caller may go on with it. `lone`: one statement writes all; where its failure ends
+        the transaction, that is enough. (A server slows down for all when one transaction has more
+        than 64 savepoints with writes, and many callers enqueue job after job.)
+        """
+        tx = await self.borrow(connection)
+        if lone and tx.aborts:
+            return await op(tx)
+        await tx.fetch("begin_call")
+        try:
+            answer = await op(tx)
+        except BaseException:
+            with suppress(Exception):  # the connection is gone, or the transaction with it
+                await tx.fetch("undo_call")
+                await tx.fetch("keep_call")
+            raise
+        await tx.fetch("keep_call")
+        return answer
 
     def enter(self, tx: Tx) -> Tx:
         """Put a transaction under this scope's tenant."""

@@ -31,6 +31,7 @@ from tenure.store.session import (
     FlowNews,
     Mode,
     Row,
+    RowsLocked,
     Scope,
     Tx,
     for_all_tenants,
@@ -97,16 +98,22 @@ async def settle(
     for_all_tenants("settle", scope.tenant)
     check_name("worker", worker)
     if on is not None:
-        tx = await scope.borrow(on)
-        answers = await _settle(tx, worker, settlements, (), now, read_back=False)
-        await end_workflows(tx)
-        for settlement, answer in zip(settlements, answers, strict=True):
-            if not answer.landed:
-                raise LeaseLost(_lost(settlement))
-        return answers
+        return await scope.lend(on, lambda tx: _settle_lent(tx, worker, settlements, now))
     if not patient:
-        return await ending(scope, lambda tx: _settle_unlocked(tx, worker, settlements, now), now)
+        return await _settle_apart(scope, worker, settlements, now)
     return await _settle_halving(scope, worker, list(settlements), done_leases, now)
+
+
+async def _settle_lent(
+    tx: Tx, worker: str, settlements: Sequence[Settlement], now: datetime | None
+) -> list[Answer]:
+    """Settle all of these in the caller's transaction."""
+    answers = await _settle(tx, worker, settlements, (), now, read_back=False)
+    await end_workflows(tx)
+    for settlement, answer in zip(settlements, answers, strict=True):
+        if not answer.landed:
+            raise LeaseLost(_lost(settlement))
+    return answers
 
 
 async def _settle_halving(
@@ -123,7 +130,7 @@ async def _settle_halving(
     except StoreBusy:
         if len(settlements) <= 1:
             raise
-        return await ending(scope, lambda tx: _settle_unlocked(tx, worker, settlements, now), now)
+        return await _settle_apart(scope, worker, settlements, now)
     except ValueRefused as error:
         if len(settlements) <= 1:
             return [Answer(False, str(error)) for _ in settlements]
@@ -132,15 +139,36 @@ async def _settle_halving(
         return first + await _settle_halving(scope, worker, settlements[half:], done_leases, now)
 
 
+async def _settle_apart(
+    scope: Scope, worker: str, settlements: Sequence[Settlement], now: datetime | None
+) -> list[Answer]:
+    """Settle all that needs no row which somebody else has locked.
+
+    A batch that meets one further on, a workflow or a grandchild, is halved until those that need
+    it stand alone.
+    """
+    try:
+        return await ending(scope, lambda tx: _settle_unlocked(tx, worker, settlements, now), now)
+    except RowsLocked:
+        if len(settlements) <= 1:
+            return [BUSY for _ in settlements]
+        half = len(settlements) // 2
+        first = await _settle_apart(scope, worker, settlements[:half], now)
+        return first + await _settle_apart(scope, worker, settlements[half:], now)
+
+
 async def _settle_unlocked(
     tx: Tx, worker: str, settlements: Sequence[Settlement], now: datetime | None
 ) -> list[Answer]:
-    """Settle what nobody else has locked."""
+    """Settle what nobody else has locked, neither itself nor a child that waits for it."""
     tx.at(now)
+    await tx.wait_briefly()
     rows = to_json([{"id": s.id, "token": s.token} for s in settlements])
     ours = {(row[0], row[1]) for row in await tx.fetch("lock_expired", rows=rows)}
     live = {(id, token) for id, token in await tx.fetch("still_live", rows=rows)}
-    locked = live - ours
+    ids = to_json(sorted(id for id, _ in ours))
+    hindered = {row[0] for row in await tx.fetch("hindered_parents", ids=ids)}
+    locked = live - {(id, token) for id, token in ours if id not in hindered}
     free = [s for s in settlements if (s.id, s.token) not in locked]
     answers = iter(await _settle(tx, worker, free, (), now))
     return [BUSY if (s.id, s.token) in locked else next(answers) for s in settlements]
@@ -352,6 +380,7 @@ async def report_progress(
     now: datetime | None = None,
 ) -> list[Answer]:
     """Note how far held jobs have come: (job, fraction, message). Fenced like a settlement."""
+    for_all_tenants("report_progress", tx.tenant)
     for _, fraction, message in reports:
         check_progress(fraction, message)
     tx.at(now)
@@ -371,6 +400,7 @@ async def save_checkpoint(
     tx: Tx, worker: str, job: HeldJob, checkpoint: Json, *, now: datetime | None = None
 ) -> Answer:
     """Keep the state from which a later attempt may go on. Fenced like a settlement."""
+    for_all_tenants("save_checkpoint", tx.tenant)
     check_json("checkpoint", checkpoint)
     tx.at(now)
     if not await _hold_notes(tx, worker, [job]):

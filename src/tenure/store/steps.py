@@ -10,7 +10,7 @@ from tenure.codec import MAX_BYTES
 from tenure.errors import PayloadTooLarge, StepConflict, TooManySteps
 from tenure.job import MAX_STEP_BYTES, MAX_STEPS, Feature, NewStep
 from tenure.lifecycle import HeldJob
-from tenure.store.session import Mode, Tx, to_json, transaction
+from tenure.store.session import Mode, Tx, for_all_tenants, to_json, transaction
 from tenure.store.settle import LANDED, STALE, Answer
 
 _STEPS = int(Feature.STEPS)
@@ -25,6 +25,7 @@ async def record_step(
     To record the same again under the same token changes nothing. Raises `StepConflict` when the
     name stands for something else, and `TooManySteps` when the job has as many as it may have.
     """
+    for_all_tenants("record_step", tx.tenant)
     if len(step.result) > MAX_BYTES:
         raise PayloadTooLarge(
             f"the result of step {step.name!r} has {len(step.result):,} bytes as JSON; at most "

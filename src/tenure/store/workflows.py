@@ -50,7 +50,17 @@ from tenure.lifecycle import WAITS_FOR_ALL, HeldJob
 from tenure.store.ends import end_workflows
 from tenure.store.enqueue import claim_keys, insert_new, stamp
 from tenure.store.flowing import end_of, hold_nodes
-from tenure.store.session import Edge, Mode, Row, Scope, Tx, to_json, transaction
+from tenure.store.inspect import seen_job
+from tenure.store.session import (
+    Edge,
+    Mode,
+    Row,
+    Scope,
+    Tx,
+    for_all_tenants,
+    to_json,
+    transaction,
+)
 from tenure.store.settle import free_children, hold_job
 
 ROWS_AT_ONCE = 5000
@@ -81,7 +91,7 @@ async def enqueue_workflow(
     workflow = _stamped(workflow, scope.tenant)
     count = 1 + len(workflow.nodes) + (workflow.finaliser is not None)
     if on is not None:
-        return await _add(await scope.borrow(on), workflow, None, now)
+        return await scope.lend(on, lambda tx: _add(tx, workflow, None, now))
     ids = await scope.session.reserve_ids(count)
     return await scope.transact(lambda tx: _add(tx, workflow, ids, now))
 
@@ -251,6 +261,7 @@ async def grow_workflow(
     has used stands for the node that is there, if it is the same call: so an attempt may repeat
     what the one before has added.
     """
+    for_all_tenants("grow_workflow", tx.tenant)
     check_nodes(nodes)
     tx.at(now)
     place = await tx.fetch("node_of", id=job.id)
@@ -467,7 +478,7 @@ async def parent_ends(
 ) -> list[ParentEnd]:
     """The parents of a job, in the order of their ids: how each ended, and its result.
 
-    With `task`, those that are jobs of this task.
+    With `task`, those that are jobs of this task. Raises `JobNotFound` for one of another tenant.
     """
     after, ends = 0, []
     while True:
@@ -480,6 +491,8 @@ async def parent_ends(
 
 async def _parent_page(tx: Tx, id: int, after: int, now: datetime | None) -> list[ParentEnd]:
     tx.at(now)
+    if tx.tenant is not None and not after:
+        await seen_job(tx, id)
     rows = await tx.fetch("parent_ends", id=id, after=after, most=RESULTS_AT_ONCE)
     return [
         ParentEnd(parent, name, task, None if state is None else State(state), result)

@@ -26,8 +26,8 @@ from tenure.worker.holding import Stop
 
 UNKNOWN_TASK_FIRST_SECONDS, UNKNOWN_TASK_LAST_SECONDS = 5.0, 300.0
 SUSPECT_FIRST_SECONDS, SUSPECT_LAST_SECONDS = 0.25, 30.0
-UNDECODABLE_TRIES = 6
-"""Put back so often, about five minutes in all, while a deploy may be rolling; then failed."""
+DEPLOY_TRIES = 6
+"""Put back so often, about five minutes in all, while a deploy may be rolling; then it counts."""
 
 _HERE = str(Path(__file__).parent)
 log = logging.getLogger("tenure.worker")
@@ -83,6 +83,12 @@ class Attempt:
                 delay = error.after_seconds
                 delay = self._delay() if delay is None else delay
                 return lifecycle.retry(job, encode_error(error), delay, error.reason, seconds)
+        if stop is Stop.SHUTDOWN:  # its answer to being told to stop, not a failure of its own
+            log.warning(
+                "job %d of %s raised %s when it was told to stop at a shutdown; put back",
+                job.id, job.task, type(error).__name__,
+            )  # fmt: skip
+            return self.stopped(stop, seconds)
         if self.options.retries(error):
             return self._retry(encode_error(error), "error", seconds)
         return lifecycle.fail(job, encode_error(error), "error", seconds)
@@ -104,6 +110,17 @@ class Attempt:
         """The child process that ran it died."""
         error = encode_error(ChildDied(f"the child process ended: {reason}"))
         return self._retry(error, reason, seconds)
+
+    def not_started(self, reason: str, output: str) -> Settlement:
+        """The child process ended before the handler began: back in line uncharged, ever later.
+
+        Charged in the end: it may be the job itself, whose arguments no process survives.
+        """
+        if not _may_be_a_deploy(self.job):
+            return self.child_died(reason, 0.0)
+        told = "; ".join([reason, *output.strip().splitlines()[-1:]])
+        why = f"the child process did not start the handler: {told}"
+        return lifecycle.release(self.job, why, _in_a_deploy(self.job))
 
     def not_given(self, error: Exception) -> Settlement:
         """No child process could be had for it: back in line uncharged, later and later."""
@@ -160,9 +177,13 @@ def unknown_task(job: Claimed) -> Settlement:
 
 def undecodable(job: Claimed, error: PayloadInvalid) -> Settlement:
     """The arguments do not fit this code: wait for a rolling deploy to end, then fail."""
-    if job.token - job.attempts <= UNDECODABLE_TRIES:
+    if _may_be_a_deploy(job):
         return lifecycle.release(job, "arguments do not fit this code", _in_a_deploy(job))
     return lifecycle.fail(job, encode_error(error), "arguments do not fit")
+
+
+def _may_be_a_deploy(job: Claimed) -> bool:
+    return job.token - job.attempts <= DEPLOY_TRIES
 
 
 def _growing(job: Claimed, first_seconds: float, last_seconds: float) -> float:

@@ -4,8 +4,8 @@
 
 It leads a process group of its own. A thread listens to the worker; when the worker is gone, the
 child and all that it has started are killed. A job that must stop is interrupted: `Stopped` is
-raised in a function, a coroutine is cancelled. It may clean up; SIGKILL follows. SIGTERM from
-elsewhere lets the job in hand finish, as the worker itself would.
+raised in a function, a coroutine is cancelled. It may clean up; SIGKILL follows. SIGTERM or SIGINT
+from elsewhere lets the job in hand finish, as the worker itself would.
 """
 
 import asyncio
@@ -29,6 +29,7 @@ from tenure.lifecycle import Settlement
 from tenure.running import Flag, running_as
 from tenure.worker.attempt import Attempt, undecodable, unknown_task
 from tenure.worker.executors import Undecodable, prepare
+from tenure.worker.holding import Stop
 from tenure.worker.messages import (
     Completed,
     Ended,
@@ -48,12 +49,16 @@ class Stopped(BaseException):
 
 
 class ChildSignals:
-    """What the worker told this child's job, and what the job says; it travels at once."""
+    """What the worker told a job, and what the job says; it travels at once.
 
-    def __init__(self, line: Line) -> None:
+    A thread may outlive the job that has started it: what it says is said of that job.
+    """
+
+    def __init__(self, line: Line, job: Claimed) -> None:
         self.cancelled = Flag()
         self.lost = Flag()
         self._line = line
+        self._job = job
 
     @property
     def progress(self) -> tuple[float | None, str | None] | None:
@@ -63,7 +68,7 @@ class ChildSignals:
     @progress.setter
     def progress(self, report: tuple[float | None, str | None] | None) -> None:
         if report is not None:
-            self._line.send(Progressed(*report))
+            self._line.send(Progressed(self._job.id, self._job.token, *report))
 
     @property
     def completed(self) -> bool:
@@ -73,7 +78,7 @@ class ChildSignals:
     @completed.setter
     def completed(self, yes: bool) -> None:
         if yes:
-            self._line.send(Completed())
+            self._line.send(Completed(self._job.id, self._job.token))
 
 
 class Child:
@@ -82,9 +87,12 @@ class Child:
     def __init__(self, line: Line) -> None:
         self._line = line
         self._pid = os.getpid()
-        self._jobs: queue.SimpleQueue[Run] = queue.SimpleQueue()
-        self._signals = ChildSignals(line)
+        self._jobs: queue.SimpleQueue[Claimed] = queue.SimpleQueue()
+        self._signals: ChildSignals
+        """Of the job that came last."""
         self._told_to_stop = False
+        self._shutdown = False
+        """It was told to stop because the worker shuts down."""
         self._stopped = False
         self._leaving = False
         self._idle = False
@@ -98,7 +106,8 @@ class Child:
         threading.Thread(target=self._listen, name="tenure-listen", daemon=True).start()
         app = hello.app.load()
         while True:
-            signal.signal(signal.SIGTERM, self._on_term)  # a handler may have replaced it
+            for number in (signal.SIGTERM, signal.SIGINT):  # a handler may have replaced them
+                signal.signal(number, self._on_term)
             job = self._next()
             settlement = self._attempt(app, hello.worker, job)
             self._leave_if_forked()
@@ -110,10 +119,9 @@ class Child:
         self._idle = True
         if self._leaving:
             self._leave()
-        message = self._jobs.get()
+        job = self._jobs.get()
         self._idle = False
-        self._signals = ChildSignals(self._line)
-        return message.job
+        return job
 
     def _listen(self) -> None:
         main = threading.main_thread().ident
@@ -121,13 +129,15 @@ class Child:
         while True:
             message: Message | None = self._line.receive()
             match message:
-                case Run():
-                    self._jobs.put(message)
-                case Notice(cancelled=cancelled, lost=lost):
+                case Run(job=job):
+                    self._signals = ChildSignals(self._line, job)
+                    self._jobs.put(job)
+                case Notice(cancelled=cancelled, lost=lost, shutdown=shutdown):
                     if cancelled:
                         self._signals.cancelled.set()
                     if lost:
                         self._signals.lost.set()
+                    self._shutdown = shutdown
                     self._told_to_stop = True
                     signal.pthread_kill(main, signal.SIGTERM)
                 case _:
@@ -174,7 +184,8 @@ class Child:
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
             if self._told_to_stop and isinstance(error, Stopped | asyncio.CancelledError):
                 self._stopped = True
-            return attempt.raised(error, time.monotonic() - started)
+            stop = Stop.SHUTDOWN if self._shutdown else None
+            return attempt.raised(error, time.monotonic() - started, stop)
 
     def _call(self, app: Client, call: Callable[[], Any]) -> object:
         """Run the handler in such a way that it can be interrupted."""
@@ -215,7 +226,6 @@ def _flush() -> None:
 
 def main() -> NoReturn:
     """Serve the worker at the other end of the file descriptor that was named."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     line = socket.socket(fileno=int(sys.argv[1]))
     line.set_inheritable(False)
     Child(Line(line)).run()

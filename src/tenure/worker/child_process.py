@@ -90,7 +90,9 @@ class ChildProcess:
         return True
 
     def _says_something(self) -> bool:
-        return bool(select.select([self._line.socket], [], [], 0)[0])
+        poll = select.poll()  # select() knows no descriptor above 1023
+        poll.register(self._line.socket, select.POLLIN)
+        return bool(poll.poll(0))
 
     def give_up(self, reason: str) -> None:
         """Kill it, and say why."""
@@ -114,7 +116,7 @@ class ChildProcess:
             return self._given_up
         if code >= 0:
             return f"exit {code}"
-        name = signal.Signals(-code).name
+        name = _name_of(-code)
         hint = "; perhaps the system ran out of memory" if name == "SIGKILL" else ""
         return f"exit {128 - code} ({name}{hint})"
 
@@ -144,6 +146,14 @@ class ChildProcess:
             self._output_bytes += len(self._output[-1])
             while self._output_bytes - len(self._output[0]) >= OUTPUT_BYTES:
                 self._output_bytes -= len(self._output.popleft())
+
+
+def _name_of(number: int) -> str:
+    """Most real-time signals have no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _pass_on(part: bytes) -> None:

@@ -3,7 +3,7 @@
 A thread per slot minds its child, and nobody else touches it: it sends the job, passes on what the
 child says, and, when the job must stop, terminates and then kills the child's whole process group.
 A child that dies costs its job one attempt, with the reason on record; the next job gets a new
-child.
+child. One that dies before it has started the handler costs nothing: the job is tried again later.
 """
 
 import logging
@@ -21,7 +21,7 @@ from tenure.worker.child_process import ChildProcess
 from tenure.worker.elsewhere import AppRef, locate
 from tenure.worker.executors import Ended as EndedCall
 from tenure.worker.executors import InThreads
-from tenure.worker.holding import Holding
+from tenure.worker.holding import Holding, Stop
 from tenure.worker.messages import Completed, Ended, Hello, Notice, Progressed, Run, Started
 from tenure.worker.world import World
 
@@ -60,13 +60,20 @@ class Children(InThreads):
         if holding.stop is not None:
             return attempt.stopped(holding.stop, 0.0)
         try:
-            child, ended = self._give(holding, number)
+            return self._attempt_in_child(attempt, holding, number)
         except Exception as error:
             self._drop(number)
+            if holding.started_at is not None:
+                raise
             log.exception(
                 "job %d of %s could not be given to a child", holding.job.id, holding.job.task
             )
             return attempt.not_given(error)
+
+    def _attempt_in_child(
+        self, attempt: Attempt, holding: Holding, number: int
+    ) -> Settlement | None:
+        child, ended = self._give(holding, number)
         seconds = self._seconds_of(holding)
         stop, output = holding.asked_to(), child.output()
         if ended is None or ended.leaving or stop is not None:
@@ -75,11 +82,9 @@ class Children(InThreads):
             return _with_output(ended.settlement, output)
         if stop is not None:
             return _with_output(attempt.stopped(stop, seconds), output)
+        if holding.started_at is None:
+            return _with_output(attempt.not_started(child.reason(), output), output)
         return _with_output(attempt.child_died(child.reason(), seconds), output)
-
-    def _seconds_of(self, holding: Holding) -> float:
-        started = holding.started_at
-        return 0.0 if started is None else self._world.monotonic() - started
 
     def _give(self, holding: Holding, number: int) -> tuple[ChildProcess, Ended | None]:
         """Have a child run the job. A warm one may have died since its last job: then another."""
@@ -121,6 +126,8 @@ class Children(InThreads):
             match message:
                 case Ended():
                     return message if _is_of(message, holding) else None
+                case Progressed() | Completed() if not _is_of(message, holding):
+                    pass  # a thread of an earlier job is still there
                 case Started():
                     holding.started_at = self._world.monotonic()
                 case Progressed(fraction=fraction, message=text):
@@ -143,16 +150,17 @@ class Children(InThreads):
         if self._closed or (kill_at is not None and now >= kill_at):
             child.kill(signal.SIGKILL)
         elif holding.stop is not None and kill_at is None:
-            child.tell(Notice(bool(holding.cancelled), bool(holding.lost)))
+            shutdown = holding.stop is Stop.SHUTDOWN
+            child.tell(Notice(bool(holding.cancelled), bool(holding.lost), shutdown))
             child.kill(signal.SIGTERM)
             return now + self._kill_seconds
         elif holding.started_at is None and now - begun >= START_SECONDS:
-            child.give_up(f"it did not start its handler within {START_SECONDS:g} s")
+            child.give_up(f"it took longer than {START_SECONDS:g} s to start")
         return kill_at
 
 
-def _is_of(ended: Ended, holding: Holding) -> bool:
-    return (ended.id, ended.token) == (holding.job.id, holding.job.token)
+def _is_of(message: Progressed | Completed | Ended, holding: Holding) -> bool:
+    return (message.id, message.token) == (holding.job.id, holding.job.token)
 
 
 def _with_output(settlement: Settlement | None, output: str) -> Settlement | None:

@@ -50,6 +50,7 @@ class Claimer:
         take_on: TakeOn,
         saw: Callable[[Outlook], None],
         announced_seconds: Callable[[], float],
+        is_stuck: Callable[[], bool],
     ) -> None:
         self._store = store
         self._worker = worker
@@ -62,6 +63,7 @@ class Claimer:
         self._take_on = take_on
         self._saw = saw
         self._announced_seconds = announced_seconds
+        self._is_stuck = is_stuck
         self._shares = Shares(settings.queues)
         self._kinds = {queue: _kinds(app, queue) for queue in settings.queues}
         self._phase = RIDE_SECONDS * world.random()
@@ -196,7 +198,7 @@ class Claimer:
             before = self._world.monotonic()
             leases = await self._store.claim(
                 self._worker, part, lease_seconds=lease_seconds, ahead=self._all_must_wait(part),
-                new_places=self._free(), riders=self._riders(part),
+                new_places=self._free(), riders=self._riders(part), more=self._more,
             )  # fmt: skip
             self._world.crash_point("after claim")
             self.claims += 1
@@ -262,11 +264,13 @@ class Claimer:
             await self._rest(left)
 
     def _touch_health_file(self) -> None:
-        """For probes: claims make progress. At most once a second."""
+        """For probes: claims make progress, and could start something. At most once a second."""
         file, now = self._settings.health_file, self._world.monotonic()
         if file is None or now - self._touched_at < TOUCH_SECONDS:
             return
         self._touched_at = now
+        if self._is_stuck():
+            return
         try:
             Path(file).touch()
         except OSError as error:

@@ -6,11 +6,12 @@ come back by their leases.
 """
 
 import logging
+import os
+import queue
 import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import msgspec
 
 from tenure.worker.elsewhere import AppRef
+from tenure.worker.logs import Format, told_format
 from tenure.worker.settings import WorkerSettings
 from tenure.worker.world import World
 
@@ -34,6 +36,12 @@ class Orders(msgspec.Struct, frozen=True):
     app: AppRef
     settings: Mapping[str, Any]
     log_level: int
+    log_format: Format | None
+
+
+def _plain(setting: Any) -> object:
+    """A path, or a mapping that is no `dict`."""
+    return dict(setting) if isinstance(setting, Mapping) else os.fspath(setting)
 
 
 class Crew:
@@ -41,15 +49,18 @@ class Crew:
 
     def __init__(self, app: AppRef, settings: WorkerSettings, processes: int, world: World) -> None:
         level = logging.getLogger().getEffectiveLevel()
-        self._orders = Orders(app, msgspec.structs.asdict(settings), level)
+        orders = Orders(app, msgspec.structs.asdict(settings), level, told_format())
+        self._orders = msgspec.json.encode(orders, enc_hook=_plain)
         self._processes = processes
         self._world = world
         self._members: list[_Member] = []
-        self._stopping = threading.Event()
+        # Not a `threading.Event`: its `set`, in a signal handler that interrupts its `wait`, waits
+        # for ever for a lock that the same thread has.
+        self._stops: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def stop(self) -> None:
         """Let every process drain. Safe in a signal handler."""
-        self._stopping.set()
+        self._stops.put(None)
 
     def kill(self) -> None:
         """End every process at once; leases bring their jobs back."""
@@ -60,7 +71,7 @@ class Crew:
         """Until `stop` is called and every process has ended."""
         self._members = [_Member(self._orders, self._world) for _ in range(self._processes)]
         try:
-            while not self._stopping.wait(LOOK_SECONDS):
+            while not self._is_stopped(LOOK_SECONDS):
                 for member in self._members:
                     member.replace_if_dead()
             for member in self._members:
@@ -71,11 +82,18 @@ class Crew:
             for member in self._members:
                 member.close()
 
+    def _is_stopped(self, timeout_seconds: float) -> bool:
+        try:
+            self._stops.get(timeout=timeout_seconds)
+        except queue.Empty:
+            return False
+        return True
+
 
 class _Member:
     """One worker process, and its successors."""
 
-    def __init__(self, orders: Orders, world: World) -> None:
+    def __init__(self, orders: bytes, world: World) -> None:
         self._orders = orders
         self._world = world
         self._pause = FIRST_PAUSE_SECONDS
@@ -101,7 +119,7 @@ class _Member:
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
         with suppress(BrokenPipeError):  # it has died already, which will be seen
-            self._line.sendall(msgspec.json.encode(self._orders) + b"\n")
+            self._line.sendall(self._orders + b"\n")
 
     def replace_if_dead(self) -> None:
         """Start a successor, later and later while they die young."""

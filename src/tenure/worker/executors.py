@@ -283,9 +283,24 @@ class InThreads(Executor):
                 return
             holding = self._next()
             if holding is not None:  # None: it was taken back
-                settlement = self._clean.copy().run(self._attempt, holding, number)
+                try:
+                    settlement = self._clean.copy().run(self._attempt, holding, number)
+                except BaseException as error:  # noqa: BLE001 - the thread must not end
+                    settlement = self._failed(holding, error)
                 self.leave_if_forked()
                 self._report(holding, settlement)
+
+    def _failed(self, holding: Holding, error: BaseException) -> Settlement | None:
+        """An error of our own ends the attempt, and never the thread."""
+        job = holding.job
+        log.error("the worker failed at job %d of %s; it goes on", job.id, job.task, exc_info=error)
+        seconds = self._seconds_of(holding)
+        return self._attempted(holding).raised(error, seconds, holding.asked_to())
+
+    def _seconds_of(self, holding: Holding) -> float:
+        """How long its handler has run."""
+        started = holding.started_at
+        return 0.0 if started is None else self._world.monotonic() - started
 
     def _report(self, holding: Holding, settlement: Settlement | None) -> None:
         self._news.append((holding, settlement))

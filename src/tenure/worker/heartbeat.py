@@ -62,7 +62,7 @@ class Heartbeat:
     def _run(self) -> None:
         pause = 0.0
         while not self._stop.wait(pause):
-            pause = self._settings.heartbeat_seconds
+            began = self._world.monotonic()
             try:
                 self.beat()
                 self._beside()
@@ -74,11 +74,18 @@ class Heartbeat:
                 if not self._failing:  # said once: an outage must not fill the disk
                     log.warning("a heartbeat of %s failed, trying again: %s", self._worker, error)
                 self._failing = True
-                pause = min(pause, RETRY_SECONDS)
+                pause = min(self._rest(began), RETRY_SECONDS)
             except Exception:
                 log.exception("a heartbeat of %s failed", self._worker)
-                pause = min(pause, RETRY_SECONDS)
+                pause = min(self._rest(began), RETRY_SECONDS)
+            else:
+                pause = self._rest(began)
             self.give_up_expired()
+
+    def _rest(self, began: float) -> float:
+        """Until the next beat, at a steady pace: after one that took long it follows at once, for
+        leases that were claimed meanwhile have waited for it."""
+        return max(0.0, self._settings.heartbeat_seconds - (self._world.monotonic() - began))
 
     def beat(self) -> None:
         """Renew every lease once, but those that were given up, and carry progress along."""

@@ -1,5 +1,6 @@
 """What this worker holds: jobs on leases, from the claim until their settlement has landed."""
 
+import threading
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from tenure.worker.places import Line
 
 _GATE = int(Feature.GATE)
+_ending = threading.Lock()
 
 
 class Stop(Enum):
@@ -62,23 +64,31 @@ class Holding:
         self.progress: tuple[float | None, str | None] | None = None
         """Set where the handler runs, taken by the heartbeat."""
         self.done = False
-        """The end of the attempt has been handed to the settler."""
+        """Somebody writes how the attempt ended: the settler, or the heartbeat's thread."""
         self.over = False
         """The handler has ended and its slot is free."""
+
+    def take_end(self) -> bool:
+        """May the caller write how the attempt ended? The first who asks: the loop or a thread."""
+        with _ending:
+            taken, self.done = self.done, True
+        return not taken
 
     def asked_to(self) -> Stop | None:
         """Why it must stop, if it must: looked at anew, because it changes at any time."""
         return self.stop
 
     def ask_to_stop(self, why: Stop, now: float) -> None:
-        """Tell the attempt to stop. The first reason counts, except that a lost lease wins."""
+        """Tell the attempt to stop. The first reason counts; but a timeout comes on top of a
+        cancellation, which a handler may ignore for ever, and a lost lease wins."""
         if why is Stop.CANCELLED:
             self.cancelled.set()
         if why is Stop.LOST:
             self.lost.set()
         if self.done or self.stop is why:
             return
-        if self.stop is None or why is Stop.LOST:
+        late = why is Stop.TIMEOUT and self.stop is Stop.CANCELLED
+        if self.stop is None or late or why is Stop.LOST:
             self.stop = why
             self.asked_at = now
             if self.started_at is not None and self.stop_now is not None:

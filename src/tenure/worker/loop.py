@@ -1,14 +1,16 @@
 """The event loop of a worker process. Unlike `asyncio.run`, no handler can end or outlast it.
 
 A task that a handler has started and that raises SystemExit or KeyboardInterrupt throws it out of
-the loop: the loop goes on. A task that does not end when it is cancelled is left behind.
+the loop: the loop goes on. A task that does not end when it is cancelled is left behind, and so is
+a call in a thread of the loop's executor.
 """
 
 import asyncio
 import logging
 from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+from tenure.worker.threads import DaemonThreads
 
 END_SECONDS = 2.0
 """So long what is left may take to end."""
@@ -19,7 +21,7 @@ log = logging.getLogger("tenure.worker")
 def run(main: Coroutine[Any, Any, None]) -> None:
     """Run it to its end, and end all that is left on its loop."""
     loop = asyncio.new_event_loop()
-    threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
+    threads = DaemonThreads()
     loop.set_default_executor(threads)
     try:
         asyncio.set_event_loop(loop)

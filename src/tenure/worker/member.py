@@ -12,7 +12,9 @@ import threading
 
 import msgspec
 
+from tenure.passwords import remember
 from tenure.worker.crew import Orders
+from tenure.worker.logs import configure_logging
 from tenure.worker.worker import Worker
 
 log = logging.getLogger("tenure.worker")
@@ -24,9 +26,22 @@ def main() -> None:
     orders = _orders(line)
     if orders is None:
         return
+    remember(orders.app.url)
+    if orders.log_format is not None:
+        configure_logging(orders.log_level, orders.log_format)
+    try:
+        _work(line, orders)
+    except Exception as error:
+        log.critical("this worker process cannot work: %s", type(error).__name__, exc_info=True)
+        sys.exit(1)
+
+
+def _work(line: socket.socket, orders: Orders) -> None:
+    app = orders.app.load()
+    # Nothing happens here if the application has set up its logging.
     logging.basicConfig(level=orders.log_level, format="%(asctime)s %(levelname)s %(message)s")
     settings = dict(orders.settings)
-    worker = Worker(orders.app.load(), settings.pop("queues"), **settings)
+    worker = Worker(app, settings.pop("queues"), **settings)
     threading.Thread(target=_stop_when_alone, args=(line, worker), daemon=True).start()
     worker.run()
 

@@ -29,10 +29,14 @@ class Run(msgspec.Struct, frozen=True, tag="run"):
 
 
 class Notice(msgspec.Struct, frozen=True, tag="notice"):
-    """To the child: stop the job. Perhaps somebody asked for it, or it is not ours any more."""
+    """To the child: stop the job. Perhaps somebody asked for it, or it is not ours any more,
+
+    or the worker shuts down.
+    """
 
     cancelled: bool
     lost: bool
+    shutdown: bool
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):
@@ -40,14 +44,19 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
 
 
 class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
-    """From the child: how far it has come."""
+    """From the child: how far this job has come."""
 
+    id: int
+    token: int
     fraction: float | None
     message: str | None
 
 
 class Completed(msgspec.Struct, frozen=True, tag="completed"):
-    """From the child: the handler has completed its job, in a transaction of its own."""
+    """From the child: the handler has completed this job, in a transaction of its own."""
+
+    id: int
+    token: int
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended"):

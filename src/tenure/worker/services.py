@@ -14,6 +14,8 @@ from tenure.worker.world import World
 
 PROMOTE_PAGE = 1000
 HEAL_SECONDS = 60.0
+FIRST_PRUNE_SECONDS = 60.0
+"""The first time is so soon at the latest: a worker may not live for an hour."""
 log = logging.getLogger("tenure.worker")
 
 
@@ -47,7 +49,9 @@ class Services:
         await self._repeat("sweeping", self._sweep, self._settings.sweep_seconds)
 
     async def prune(self) -> None:
-        """Prune now and then, for ever."""
+        """Prune soon, but not with all who start now, and then now and then, for ever."""
+        soon = min(FIRST_PRUNE_SECONDS, self._settings.prune_seconds)
+        await asyncio.sleep(soon * (0.5 + self._world.random() / 2))
         await self._repeat("pruning", self._prune, self._settings.sweep_seconds)
 
     async def heal(self) -> None:
@@ -78,8 +82,8 @@ class Services:
                 self._ring()
 
     async def _prune(self) -> None:
-        await asyncio.sleep(self._settings.prune_seconds)
         await self._store.prune()
+        await asyncio.sleep(self._settings.prune_seconds)
 
     async def _heal(self) -> None:
         await asyncio.sleep(HEAL_SECONDS)

@@ -9,18 +9,19 @@ releases what is left, uncharged, and flushes.
 
 import asyncio
 import logging
+import math
 import os
 import socket
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
 from tenure.client import Client
-from tenure.errors import JobNotFound, StoreBusy, StoreError, StoreUnavailable
+from tenure.errors import JobNotFound, StoreBusy, StoreError, StoreUnavailable, ValueRefused
 from tenure.job import Lease, WorkerInfo
 from tenure.lifecycle import Outcome, Settlement
-from tenure.store import Store
+from tenure.store import Answer, Store
 from tenure.tasks import Kind, Task, TaskOptions
 from tenure.worker.attempt import Attempt, unknown_task, unstarted
 from tenure.worker.children import Children
@@ -119,7 +120,7 @@ class Shift:
             ends.push_async_callback(self.app.hooks.tear_down)
             ends.push_async_callback(self._retire, stores)
             heartbeat = self._start_heartbeat(stores)
-            ends.push_async_callback(asyncio.to_thread, heartbeat.stop)
+            ends.push_async_callback(self._end_heartbeat, heartbeat)
             ends.callback(self._close_executors)
             background = self._start_background(heartbeat)
             ends.push_async_callback(_cancel, background)
@@ -160,7 +161,7 @@ class Shift:
             stores.claiming, self.name, self.app, self.settings, self.world,
             executors=self._executors, slots=self._slots, pace=self._pace,
             queue_pace=self._queue_pace, take_on=self._take_on, saw=self._services.saw,
-            announced_seconds=lambda: self._bell.ahead_seconds,
+            announced_seconds=lambda: self._bell.ahead_seconds, is_stuck=self._is_stuck,
         )  # fmt: skip
         self._settler = Settler(
             stores.settling, self.name, self.held, self.world, self._tell,
@@ -176,6 +177,17 @@ class Shift:
         )  # fmt: skip
         heartbeat.start()
         return heartbeat
+
+    async def _end_heartbeat(self, heartbeat: Heartbeat) -> None:
+        """In a thread of its own: handlers may have filled the loop's with what does not return."""
+        over = asyncio.Event()
+
+        def end() -> None:
+            heartbeat.stop()
+            self._from_thread(over.set)
+
+        self.world.thread(end, "tenure-heartbeat-end").start()
+        await over.wait()
 
     def _start_background(self, heartbeat: Heartbeat) -> Tasks:
         return [
@@ -298,17 +310,15 @@ class Shift:
         self._free_slot(holding)
         if holding.started_at is not None:
             self._learn(holding, settlement)
-        if holding.done:
+        lost = bool(holding.lost)
+        if not self._finish(holding, None if lost else settlement):
             self._tell.say(
                 logging.WARNING, holding.job, "ended after it was given up; not recorded"
             )
-        elif holding.lost:
+        elif lost:
             self._tell.say(
                 logging.WARNING, holding.job, "ended after its lease was lost; not recorded"
             )
-            self._finish(holding, None)
-        else:
-            self._finish(holding, settlement)
 
     def _learn(self, holding: Holding, settlement: Settlement | None) -> None:
         """Learn how long jobs take. How long the news of a thread took to get here is not it."""
@@ -319,13 +329,17 @@ class Shift:
         if holding.job.queue in self._slots.limits:
             self._queue_pace.learn(holding.job.queue, seconds)
 
-    def _finish(self, holding: Holding, settlement: Settlement | None) -> None:
-        """Hand over the end of an attempt, once."""
+    def _finish(self, holding: Holding, settlement: Settlement | None) -> bool:
+        """Hand over the end of an attempt, once. Answers whether this was the first one."""
+        timed = holding.job.timeout_seconds is not None  # if not, only the loop ends it
+        if not holding.take_end() if timed else holding.done:
+            return False
         holding.done = True
         if holding.completed and not holding.lost:
             self._confirm_soon(holding, settlement)
         else:
             self._settler.add(holding, settlement)
+        return True
 
     def _free_slot(self, holding: Holding) -> None:
         if holding.job.timeout_seconds is not None:
@@ -353,9 +367,16 @@ class Shift:
                 self._start(self._slots.admit(following))
 
     def _confirm_soon(self, holding: Holding, settlement: Settlement | None) -> None:
-        task = self._loop.create_task(self._confirm(holding, settlement))
+        task = self._loop.create_task(self._confirm_or_let_go(holding, settlement))
         self._confirming.add(task)
         task.add_done_callback(self._confirming.discard)
+
+    async def _confirm_or_let_go(self, holding: Holding, settlement: Settlement | None) -> None:
+        try:
+            await self._confirm(holding, settlement)
+        except Exception:
+            log.exception("job %d: cannot see whether it landed; let go", holding.job.id)
+            self._settler.add(holding, None)  # unless it has landed, its lease brings it back
 
     async def _confirm(self, holding: Holding, settlement: Settlement | None) -> None:
         """The handler completed its job in a transaction of its own. Did that commit?"""
@@ -402,9 +423,10 @@ class Shift:
                 self._stop(holding, Stop.CANCELLED)
 
     def _stop(self, holding: Holding, why: Stop) -> None:
-        if holding.started_at is not None and not holding.over:
-            self._asked[holding] = None
         holding.ask_to_stop(why, self.world.monotonic())
+        reported = holding in self._stuck and why is not Stop.TIMEOUT  # after which it is given up
+        if holding.started_at is not None and not holding.over and not reported:
+            self._asked[holding] = None
 
     def _ring(self) -> None:
         """There may be new work."""
@@ -439,13 +461,17 @@ class Shift:
             self._return_the_patient(now)
 
     def _overdue(self, at: float) -> list[Holding]:
-        """Running jobs that were to be stopped by this time and have not been asked to."""
+        """Running jobs that were to be stopped by this time and have not been, except by request.
+
+        (A child that was asked to stop is killed anyway.)
+        """
         return [
             holding
             for holding in list(self._timed)
             if holding.started_at is not None
             and at - holding.started_at >= (holding.job.timeout_seconds or 0.0)
-            and holding.stop is None
+            and holding.stop in (None, Stop.CANCELLED)
+            and not (holding.done or (holding.stop and holding.task.kind == "process"))
         ]
 
     def _time_out_if_blocked(self, store: Store) -> None:
@@ -456,17 +482,41 @@ class Shift:
         at = self.world.monotonic() - self.settings.kill_seconds
         for holding in self._overdue(at) if self._ticked_at < at else ():
             settlement = self._attempt(holding).stopped(Stop.TIMEOUT, self._seconds(holding))
-            if holding.task.kind != "async" or holding.done or settlement is None:
+            if holding.task.kind != "async" or settlement is None or not holding.take_end():
                 continue
-            self._tell.say(logging.ERROR, holding.job, "timed out while the event loop was blocked")
-            holding.done = True  # first: the loop may go on while the store is being told
             holding.lost.set()
             self._owed.append((holding, settlement))
-        while self._owed:
+            self._tell.say(logging.ERROR, holding.job, "timed out while the event loop was blocked")
+        for _ in range(len(self._owed)):
             holding, settlement = self._owed[0]
-            store.settle(self.name, [settlement])  # when that fails, with the next heartbeat
+            answer = self._settle_beside(store, settlement)
             self._owed.popleft()
-            self._from_thread(self._settler.add, holding, None)
+            if answer.busy:  # once more with the next heartbeat, as when the store fails
+                self._owed.append((holding, settlement))
+            else:
+                self._from_thread(self._timed_out, holding, settlement, answer)
+
+    def _settle_beside(self, store: Store, settlement: Settlement) -> Answer:
+        """Wait for no lock: leases have to be renewed."""
+        try:
+            [answer] = store.settle(self.name, [settlement], patient=False)
+        except ValueRefused as error:
+            return Answer(False, str(error))
+        return answer
+
+    def _timed_out(self, holding: Holding, settlement: Settlement, answer: Answer) -> None:
+        """The loop goes on, and hears how the heartbeat's thread has ended an attempt meanwhile."""
+        if holding.completed:
+            self._confirm_soon(holding, settlement)
+        elif answer.error is not None:
+            self._settler.add(holding, settlement)  # who knows what to do with what is refused
+        else:
+            self._tell.settled(holding, settlement, answer)
+            self._settler.add(holding, None)
+        if not holding.over and holding.stop_now is not None:  # it blocks no more, but goes on
+            holding.stop = Stop.TIMEOUT
+            self._note_stuck(holding)
+            holding.stop_now()
 
     def _report_stuck(self, holding: Holding) -> None:
         self._asked.pop(holding, None)
@@ -478,17 +528,27 @@ class Shift:
             self._note_stuck(holding)
 
     def _note_stuck(self, holding: Holding) -> None:
-        self._stuck.add(holding)
-        self._tell.say(logging.ERROR, holding.job, "does not stop; its slot is stuck")
+        if holding not in self._stuck:
+            self._stuck.add(holding)
+            self._tell.say(logging.ERROR, holding.job, "does not stop; its slot is stuck")
+
+    def _is_stuck(self) -> bool:
+        """Are all slots of a kind, or of a queue, taken by handlers that were given up?"""
+        given_up = [holding for holding in self._stuck if holding.lost]
+        kinds = Counter(holding.task.kind for holding in given_up)
+        queues = Counter(holding.job.queue for holding in given_up)
+        return any(n >= self._executors[kind].slots for kind, n in kinds.items()) or any(
+            n >= self._slots.limits.get(queue, math.inf) for queue, n in queues.items()
+        )
 
     def _give_up(self, holding: Holding) -> None:
         """End the attempt although its handler goes on. The slot stays taken until it ends."""
-        if holding.done or holding.over or holding.stop is None:
+        if holding.over or holding.stop is None:
             return
-        self._note_stuck(holding)
         settlement = self._attempt(holding).stopped(holding.stop, self._seconds(holding))
-        self._finish(holding, settlement)
-        holding.lost.set()
+        if self._finish(holding, settlement):
+            self._note_stuck(holding)
+            holding.lost.set()
 
     def _attempt(self, holding: Holding) -> Attempt:
         return Attempt(holding.job, holding.task.options_of_task, self.world.random)

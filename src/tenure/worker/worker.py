@@ -125,14 +125,28 @@ class Worker:
         if self._serving is not None:
             raise InvalidInput("this worker is working already")
         self._serving = asyncio.create_task(self.serve(), name="tenure-worker")
-        while self._shift is None or not self._shift.ready.is_set():
-            if self._serving.done():  # it failed, or was stopped before it began
-                serving, self._serving = self._serving, None
-                serving.result()
-                self._serving = serving
-                break
-            await asyncio.sleep(0.001)
+        try:
+            await self._until_ready(self._serving)
+        except BaseException:
+            await self._give_up(self._serving)
+            raise
         return self
+
+    async def _until_ready(self, serving: asyncio.Task[None]) -> None:
+        """Raises what keeps it from working. One that was stopped before it began is ready, too."""
+        while self._shift is None or not self._shift.ready.is_set():
+            if serving.done():
+                serving.result()
+                return
+            await asyncio.sleep(0.001)
+
+    async def _give_up(self, serving: asyncio.Task[None]) -> None:
+        """Nobody waits for this worker any more, and nobody else would ever stop it."""
+        self.stop()
+        if self._shift is None or not self._shift.ready.is_set():
+            serving.cancel()  # nothing has begun that would have to be drained
+        await asyncio.gather(serving, return_exceptions=True)
+        self._serving, self._stop_asked = None, False
 
     async def __aexit__(
         self,

@@ -99,6 +99,14 @@ def deaf_thread() -> None:
     threading.Event().wait()
 
 
+@app.task()
+async def deaf_executor() -> None:
+    """In the threads of the event loop, all of them."""
+    calls = [asyncio.to_thread(threading.Event().wait) for _ in range(50)]
+    asyncio.get_running_loop().call_soon(say, "deaf")
+    await asyncio.gather(*calls)
+
+
 @app.task(max_attempts=1)
 async def subtask_exits() -> None:
     async def exits() -> None:

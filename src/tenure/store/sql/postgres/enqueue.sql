@@ -1,3 +1,15 @@
+-- name: begin_call
+-- enqueue, succeed and the other settlements in the caller's transaction: what one call writes.
+savepoint tenure_call;
+
+-- name: undo_call
+-- The call was refused: nothing of it stays. The savepoint is still there.
+rollback to savepoint tenure_call;
+
+-- name: keep_call
+-- The call is a part of the caller's transaction from here on.
+release savepoint tenure_call;
+
 -- name: draw_ids
 -- Ids are known to the client before the insert. A block of more than 32 values always writes its
 -- own WAL record, so the draw's commit is flushed and no crash can hand the same ids out again.
@@ -104,6 +116,14 @@ delete from tenure.unique_key
 where tenant = :tenant and scope = :scope and key = :key and job_id = :job_id
   and expires_at = :expires_at
   and not exists (select from tenure.job j where j.id = :job_id offset 0);
+
+-- name: begin_period
+-- replay: a key that was ours all the time. Who waits to drop it finds that it expires later.
+update tenure.unique_key
+set expires_at = coalesce(:now::timestamptz, clock_timestamp())
+                 + :seconds::double precision * interval '1 second'
+where tenant = :tenant and scope = :scope and key = :key and job_id = :job_id
+returning job_id;
 
 -- name: lock_finished_parents
 -- enqueue: a finished parent cannot be replayed, deleted or pruned before the child is there.

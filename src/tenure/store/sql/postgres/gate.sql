@@ -91,7 +91,8 @@ from clock, busy, lateral (
          where s.queue = busy.queue limit 1) as head on true;
 
 -- name: look_at_gates
--- claim: in a new statement after the locks are held: the lines whose turn it is, what runs, what the
+-- claim: in a new statement after the locks are held: the lines whose turn it is, past those at which
+-- claims have looked, what runs, what the
 -- buckets held, and the heads of the lines, one ticket more than may pass. A worker that has more jobs
 -- than places counts with its places. Where all lines share a limit that is reached, and this worker
 -- has no places for more jobs to come along with, no turn is looked at. Where it is alone, and may take
@@ -100,7 +101,7 @@ from clock, busy, lateral (
 with gate as materialized (
     select * from json_to_recordset(:rows::json) as b (
         queue text, gate text, keyed boolean, max_running int, most int, turns int,
-        riders double precision)
+        riders double precision, past_priority smallint, past_n bigint)
 ), shared as materialized (
     select g.gate,
            coalesce(sum(least(w.live, s.places)) filter (where w.worker <> :worker), 0)::int as others,
@@ -130,6 +131,7 @@ with gate as materialized (
     from gate g left join shared s on s.gate = g.gate, lateral (
         select turn.priority, turn.n, turn.key from tenure.turn
         where turn.queue = g.queue and turn.gate = g.gate
+          and (turn.priority, turn.n) > (g.past_priority, g.past_n)
           and (turn.not_before is null or turn.not_before <= :now::timestamptz)
         order by turn.priority, turn.n limit g.turns) as t
     where s.gate is null or s.others + s.mine < g.max_running and :free > 0
@@ -283,8 +285,16 @@ from json_to_recordset(:rows::json) as b (gate text, key text, tokens double pre
 on conflict (gate, key) do update set tokens = excluded.tokens, filled_at = excluded.filled_at;
 
 -- name: declared_gates
-select name, declared::text, by_hand from tenure.gate
-where name = any (array(select value #>> '{}' from json_array_elements(:names::json)));
+-- gate: what code has said of these.
+select name, declared::text from tenure.gate
+where declared is not null
+  and name = any (array(select value #>> '{}' from json_array_elements(:names::json)));
+
+-- name: make_gate
+-- gate: the same as `lock_gate`, for one that there may not be yet.
+insert into tenure.gate (name) values (:name)
+on conflict (name) do update set name = excluded.name
+returning name, max_running, rate, per_seconds, burst, keyed, by_hand, declared::text;
 
 -- name: set_gate
 -- gate: what is allowed from now on. Waits for a claim in flight.

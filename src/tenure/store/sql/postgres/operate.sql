@@ -31,7 +31,11 @@ returning job_id;
 update tenure.job set cancel_requested = true, reason = :reason where id = :id;
 
 -- name: set_held
--- hold, unhold: the flag; parked when its ticket was taken.
+-- hold, unhold: the flag; parked when its ticket was taken. If the pause of a workflow has held it, its
+-- end will not touch it any more.
+with noted as (
+    update tenure.node set paused = false where job_id = :id and paused
+)
 update tenure.job
 set held = :held, reason = :reason, parked = case when :park::boolean then 'held' else parked end
 where id = :id;
@@ -180,7 +184,8 @@ select id, null, null from gone;
 
 -- name: prune_keys
 -- prune: keys whose period is over and whose job is no longer live. One step of a walk along the
--- times at which they expired: keys of live jobs are passed once, not once per step.
+-- times at which they expired: keys of live jobs are passed once, not once per step. A replay may
+-- have begun another period meanwhile: that is asked again once the key is locked.
 delete from tenure.unique_key
 where ctid = any (array(
     select k.ctid from tenure.unique_key k
@@ -188,6 +193,7 @@ where ctid = any (array(
       and k.expires_at <= (select coalesce(:now::timestamptz, clock_timestamp()))
       and not exists (select from tenure.job j where j.id = k.job_id offset 0)
     order by k.expires_at limit :most))
+  and expires_at <= (select coalesce(:now::timestamptz, clock_timestamp()))
 returning expires_at;
 
 -- name: prune_orphans

@@ -123,12 +123,15 @@ where t.tenant = :tenant and t.schedule = :name
 order by t.tick_at desc limit :most;
 
 -- name: prune_ticks
--- prune: what happened long ago.
+-- prune: what happened long ago. A tick whose job is not finished says that its schedule is busy, and
+-- stays: one step of a walk along the times, which passes it once.
 with gone as materialized (
-    select tenant, schedule, tick_at from tenure.tick
-    where fired_at < :before order by fired_at limit :most
+    select tenant, schedule, tick_at from tenure.tick t
+    where fired_at >= :after and fired_at < :before
+      and not exists (select from tenure.job j where j.id = t.job_id offset 0)
+    order by fired_at limit :most
     for update skip locked
 )
 delete from tenure.tick t using gone
 where t.tenant = gone.tenant and t.schedule = gone.schedule and t.tick_at = gone.tick_at
-returning t.tick_at;
+returning t.fired_at;

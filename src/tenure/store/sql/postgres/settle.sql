@@ -187,6 +187,26 @@ from json_to_recordset(:rows::json) as b (id bigint),
               where parent_id = any (array[b.id]) offset 0) as p
 where p.silent;
 
+-- name: hindered_parents
+-- succeed, fail and the other settlements: parents of children that somebody else has locked. All
+-- others are locked here. (Which index to take: see `nodes_to_reopen`.)
+with edge as materialized (
+    select e.parent_id, e.job_id
+    from json_array_elements(:ids::json) as b,
+         lateral (select parent_id, job_id from tenure.parent
+                  where parent_id = any (array[(b.value #>> '{}')::bigint])
+                    and parent_state is distinct from 'waiting' offset 0) as e
+), ours as materialized (
+    select j.id
+    from (select distinct job_id from edge order by job_id) as e,
+         lateral (select id from tenure.job where id = e.job_id and parked = 'parents'
+                  for update skip locked) as j
+)
+select distinct e.parent_id
+from edge as e,
+     lateral (select from tenure.job where id = e.job_id and parked = 'parents' offset 0) as j
+where not e.job_id = any (array(select id from ours));
+
 -- name: lock_freed
 -- free: children locked in id order; whether they are free is decided by a later statement.
 select j.id from tenure.job j

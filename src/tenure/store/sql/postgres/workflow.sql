@@ -31,12 +31,17 @@ order by w.id
 for update;
 
 -- name: mark_workflows
--- fail, cancel, sweep: a node did not end well. Answers those whose rest is to be stopped.
+-- fail, cancel, sweep: a node did not end well. Answers those whose rest is to be stopped. One that
+-- was stopped says so in its reason, until a replay opens it again.
 update tenure.workflow w
 set failed = w.failed or b.failed, cancelled = w.cancelled or b.cancelled,
-    stopping = w.stopping or (b.failed and not w.failed and w.on_failure = 'stop')
+    stopping = w.stopping or (b.failed and w.on_failure = 'stop'
+                              and w.reason is distinct from :stopped::text)
 from json_to_recordset(:rows::json) as b (id bigint, failed boolean, cancelled boolean)
-where w.id = any (array[b.id]) and (b.failed and not w.failed or b.cancelled and not w.cancelled)
+where w.id = any (array[b.id])
+  and (b.cancelled and not w.cancelled
+       or b.failed and (not w.failed
+                        or w.on_failure = 'stop' and w.reason is distinct from :stopped::text))
 returning w.id, w.stopping;
 
 -- name: end_workflows
@@ -269,8 +274,13 @@ order by id
 for update;
 
 -- name: reopen_nodes
--- replay: they wait again, under a token that no lease of the past has.
-with old as (
+-- replay: they wait again, under a token that no lease of the past has. What a pause of the past has
+-- held is held no more.
+with noted as (
+    update tenure.node set paused = false
+    where paused
+      and job_id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
+), old as (
     delete from tenure.history
     where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
     returning *

@@ -1,3 +1,15 @@
+-- name: begin_call
+-- enqueue, succeed and the other settlements in the caller's transaction: what one call writes.
+savepoint tenure_call;
+
+-- name: undo_call
+-- The call was refused: nothing of it stays. The savepoint is still there.
+rollback to savepoint tenure_call;
+
+-- name: keep_call
+-- The call is a part of the caller's transaction from here on.
+release savepoint tenure_call;
+
 -- name: draw_ids
 -- enqueue: never cached, because a rollback would issue a block twice.
 update tenure.counter set job_id = job_id + :count returning job_id;
@@ -59,6 +71,12 @@ from json_each(:rows) as b
 delete from tenure.unique_key
 where tenant = :tenant and scope = :scope and key = :key and job_id = :job_id
   and expires_at = :expires_at;
+
+-- name: begin_period
+-- replay: a key that was ours all the time.
+update tenure.unique_key set expires_at = :now + cast(1e6 * :seconds as integer)
+where tenant = :tenant and scope = :scope and key = :key and job_id = :job_id
+returning job_id;
 
 -- name: lock_finished_parents
 -- enqueue: the single writer needs no lock.

@@ -19,17 +19,20 @@ from (select j.queue, j.gate, j.gate_key, min(j.priority) as priority, min(j.pla
       group by j.queue, j.gate, j.gate_key);
 
 -- name: leave_gates
--- succeed, fail, skip, abort, cancel, sweep: where an attempt has ended there is a turn. The bell
--- listens to places.
+-- succeed, fail, skip, abort, cancel, sweep: where an attempt has ended there is a turn, if somebody
+-- waits in its line: with a single writer, who comes later has a turn of his own. The bell listens to
+-- places.
 update tenure.counter set turn = turn + json_array_length(:rows), place = place + 1;
 insert into tenure.turn (queue, gate, priority, n, key)
-select b.value ->> 'queue', b.value ->> 'gate',
-       coalesce((select g.priority from tenure.gated g
-                 where g.queue = b.value ->> 'queue' and g.gate = b.value ->> 'gate'
-                   and g.key = b.value ->> 'key'
-                 order by g.priority, g.place limit 1), 0),
-       (select c.turn from tenure.counter c) - json_array_length(:rows) + b.key + 1, b.value ->> 'key'
-from json_each(:rows) as b;
+select queue, gate, priority, n, key
+from (select b.value ->> 'queue' as queue, b.value ->> 'gate' as gate, b.value ->> 'key' as key,
+             (select c.turn from tenure.counter c) - json_array_length(:rows) + b.key + 1 as n,
+             (select g.priority from tenure.gated g
+              where g.queue = b.value ->> 'queue' and g.gate = b.value ->> 'gate'
+                and g.key = b.value ->> 'key'
+              order by g.priority, g.place limit 1) as priority
+      from json_each(:rows) as b)
+where priority is not null;
 
 -- name: open_gates
 -- claim: the gates at which somebody waits in this queue, and the head of its line of jobs without a
@@ -50,9 +53,10 @@ where hop.gate is not null
   and not exists (select 1 from tenure.queue p where p.name = :queue and p.paused_at is not null);
 
 -- name: due_turns
--- claim: whose turn it is at a gate.
+-- claim: whose turn it is at a gate, past those at which claims have looked.
 select priority, n, key from tenure.turn
-where queue = :queue and gate = :gate and (not_before is null or not_before <= :now)
+where queue = :queue and gate = :gate and (priority, n) > (:past_priority, :past_n)
+  and (not_before is null or not_before <= :now)
 order by priority, n limit :turns;
 
 -- name: passed_gate
@@ -142,8 +146,15 @@ insert or replace into tenure.bucket (gate, key, tokens, filled_at)
 select b.value ->> 'gate', b.value ->> 'key', b.value ->> 'tokens', :now from json_each(:rows) as b;
 
 -- name: declared_gates
-select name, declared, by_hand from tenure.gate
-where name in (select value from json_each(:names));
+-- gate: what code has said of these.
+select name, declared from tenure.gate
+where declared is not null and name in (select value from json_each(:names));
+
+-- name: make_gate
+-- gate: the same as `lock_gate`, for one that there may not be yet.
+insert into tenure.gate (name) values (:name)
+on conflict (name) do update set name = excluded.name
+returning name, max_running, rate, per_seconds, burst, keyed, by_hand, declared;
 
 -- name: set_gate
 -- gate: what is allowed from now on.

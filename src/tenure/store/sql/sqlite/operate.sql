@@ -29,7 +29,9 @@ returning job_id;
 update tenure.job set cancel_requested = true, reason = :reason where id = :id;
 
 -- name: set_held
--- hold, unhold: the flag; parked when its ticket was taken.
+-- hold, unhold: the flag; parked when its ticket was taken. If the pause of a workflow has held it, its
+-- end will not touch it any more.
+update tenure.node set paused = 0 where job_id = :id and paused;
 update tenure.job set held = :held, reason = :reason, parked = case when :park then 'held' else parked end
 where id = :id;
 

@@ -109,8 +109,11 @@ where t.tenant = :tenant and t.schedule = :name
 order by t.tick_at desc limit :most;
 
 -- name: prune_ticks
--- prune: what happened long ago.
+-- prune: what happened long ago. A tick whose job is not finished says that its schedule is busy, and
+-- stays: one step of a walk along the times, which passes it once.
 delete from tenure.tick where (tenant, schedule, tick_at) in (
-    select tenant, schedule, tick_at from tenure.tick
-    where fired_at < :before order by fired_at limit :most)
-returning tick_at;
+    select t.tenant, t.schedule, t.tick_at from tenure.tick as t
+    where t.fired_at >= :after and t.fired_at < :before
+      and not exists (select 1 from tenure.job as j where j.id = t.job_id)
+    order by t.fired_at limit :most)
+returning fired_at;

@@ -164,6 +164,10 @@ from json_each(:rows) as b
 where parent.parent_id = b.value ->> 'id'
 returning job_id;
 
+-- name: hindered_parents
+-- The single writer needs no lock.
+select parent_id from tenure.parent where false and parent_id in (select value from json_each(:ids));
+
 -- name: lock_freed
 -- The single writer needs no lock.
 select 1;

@@ -24,13 +24,17 @@ select distinct n.workflow_id from json_each(:ids) as b cross join tenure.node a
 select w.id from json_each(:ids) as b cross join tenure.workflow as w on w.id = b.value order by w.id;
 
 -- name: mark_workflows
--- fail, cancel, sweep: a node did not end well. Answers those whose rest is to be stopped.
+-- fail, cancel, sweep: a node did not end well. Answers those whose rest is to be stopped. One that
+-- was stopped says so in its reason, until a replay opens it again.
 update tenure.workflow as w
 set failed = w.failed or b.value ->> 'failed', cancelled = w.cancelled or b.value ->> 'cancelled',
-    stopping = w.stopping or (b.value ->> 'failed' and not w.failed and w.on_failure = 'stop')
+    stopping = w.stopping or (b.value ->> 'failed' and w.on_failure = 'stop'
+                              and w.reason is not :stopped)
 from json_each(:rows) as b
 where w.id = b.value ->> 'id'
-  and (b.value ->> 'failed' and not w.failed or b.value ->> 'cancelled' and not w.cancelled)
+  and (b.value ->> 'cancelled' and not w.cancelled
+       or b.value ->> 'failed' and (not w.failed
+                                    or w.on_failure = 'stop' and w.reason is not :stopped))
 returning id, stopping;
 
 -- name: end_workflows
@@ -226,7 +230,9 @@ from json_each(:ids) as b cross join tenure.history as h on h.id = b.value
 order by h.id;
 
 -- name: reopen_nodes
--- replay: they wait again, under a token that no lease of the past has.
+-- replay: they wait again, under a token that no lease of the past has. What a pause of the past has
+-- held is held no more.
+update tenure.node set paused = 0 where job_id in (select value from json_each(:ids)) and paused;
 insert into tenure.job (
     id, token, created_at, queued_at, timeout_seconds, unique_seconds, priority, attempts,
     max_attempts, crashes, features, tenant, queue, task, args, retry, metadata, error, reason,

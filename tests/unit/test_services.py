@@ -1,0 +1,35 @@
+"""What a worker does for all, also one that does not live for long."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from tenure.worker import services
+from tenure.worker.services import Services
+from tenure.worker.settings import WorkerSettings
+from tenure.worker.world import World
+
+
+def test_a_worker_prunes_soon_after_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, "FIRST_PRUNE_SECONDS", 0.01)
+
+    async def main() -> int:
+        pruned, times = asyncio.Event(), 0
+
+        class Store:
+            async def prune(self) -> None:
+                nonlocal times
+                times += 1
+                pruned.set()
+
+        loops = Services(cast(Any, Store()), WorkerSettings(), World(), lambda: None)
+        pruning = asyncio.create_task(loops.prune())
+        async with asyncio.timeout(10):
+            await pruned.wait()
+        pruning.cancel()
+        return times
+
+    assert asyncio.run(main()) == 1
