@@ -10,6 +10,7 @@ import shutil
 import signal
 import threading
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from tests.support.stores import STYLES, Clock, open_face, url_of
 RECYCLING = {"borrowing", "client", "contract", "statements", "testing"}
 """Folders whose tests start no process that could outlive them, and leave the schema alone."""
 ASYNC = {"postgres-async", "psycopg-async"}
+COUNTED = "counted: "
+Count = Callable[[str, int], None]
 POOLED = {"postgres-sync", "psycopg", *ASYNC}
 
 # A busy machine is not a failing test.
@@ -68,6 +71,23 @@ def goes_through_pooler(item: pytest.Item, *, whole: bool) -> bool:
     if whole or not styles:
         return bool(styles)
     return not styles & ASYNC and zlib.crc32(item.nodeid.encode()) % 24 == 0
+
+
+@pytest.fixture
+def count(record_property: Callable[[str, object], None]) -> Count:
+    """Count something; the sum over all tests is told in the end."""
+    return lambda what, number: record_property(f"{COUNTED}{what}", number)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tell what tests have counted, also in other processes."""
+    sums: Counter[str] = Counter()
+    for report in terminalreporter.getreports("passed"):
+        for name, number in report.user_properties:
+            if name.startswith(COUNTED):
+                sums[name.removeprefix(COUNTED)] += int(str(number))
+    for what, number in sorted(sums.items()):
+        terminalreporter.write_line(f"counted: {number:,} {what}")
 
 
 def migrate(url: str) -> None:

@@ -80,12 +80,13 @@ def report(kind: Kind, peak: float, samples: Sequence[Sample], folder: Path | No
     """Say what was seen, and draw it. Answers whether everything stayed bounded."""
     first, last = samples[0], samples[-1]
     rate = (last.finished - first.finished) / (last.seconds - first.seconds)
-    print(f"\n## {kind}: {last.finished:,} jobs in {last.seconds:,.0f} s, {rate:,.0f} a second "
-          f"(peak {peak:,.0f})\n")  # fmt: skip
+    print(f"\n## {kind}: {last.finished:,} jobs in {last.seconds:,.0f} s\n")
+    print(f"Peak, measured first: {peak:,.0f} jobs a second. Offered, half of it: {peak / 2:,.0f}. "
+          f"Done: {rate:,.0f}.\n")  # fmt: skip
     print("| figure | highest of the first third | of the second | of the last | bounded |")
     print("|---|--:|--:|--:|---|")
     good = True
-    for bound in BOUNDS:
+    for bound in BOUNDS[kind]:
         one, two, three = highest(samples, bound)
         bounded = is_bounded(samples, bound)
         good = good and bounded
@@ -94,7 +95,7 @@ def report(kind: Kind, peak: float, samples: Sequence[Sample], folder: Path | No
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{kind}.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, samples)))
-        for bound in BOUNDS:
+        for bound in BOUNDS[kind]:
             curve = plots.Line(bound.figure, [float(getattr(s, bound.figure)) for s in samples])
             title = f"{kind}: {bound.figure}, {bound.unit}, over {last.seconds / 60:.0f} minutes"
             (folder / f"{kind}-{bound.figure}.svg").write_text(plots.lines(title, [curve]))

@@ -1,6 +1,7 @@
 """Who plays: workers, crews of worker processes, producers, sweepers, and who of them is hit.
 
-Every blow is noted with its time, so that the checker can tell what it did.
+Every blow is noted with its time, so that the checker can tell what it did. Whom it hits is drawn
+from a deck, so that every kind of victim has its turn.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ import os
 import random
 import signal
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import psutil
 
+from tests.chaos.deck import Deck
 from tests.chaos.roles import produce, sweep
 from tests.chaos.tasks import MODULE
-from tests.crash.cast import FAST, Stage, gone, stop, until
+from tests.crash.cast import FAST, LEASE_SECONDS, Stage, gone, is_stopped, stop, until
 from tests.processes.crew import Member
 from tests.support.books import Blow
 
@@ -28,6 +31,8 @@ SETTINGS = {
 """All kinds of handlers share a queue: a claim is no larger than the smallest of these."""
 KINDS = {"worker": 10, "asleep": 3, "member": 3, "child": 1, "crew": 1, "producer": 2, "sweeper": 2}
 """Who is killed, by weight."""
+ENDS = {"worker": 4, "crew": 1}
+"""Who is asked to end, by weight."""
 
 ENDED = (0, -signal.SIGTERM)
 """In order, or asked to end before it had begun to listen."""
@@ -37,6 +42,7 @@ ENDED = (0, -signal.SIGTERM)
 class Victim:
     """A process to be hit; `since`: it has been asleep from then on."""
 
+    kind: str
     pid: int
     member: Member | None = None
     since: float | None = None
@@ -55,9 +61,24 @@ class Company:
         self._sweepers: list[Member] = []
         self._ending: list[Member] = []
         self._asleep: dict[int, tuple[Victim, float]] = {}
+        self._to_kill = Deck(chance, KINDS)
+        self._to_end = Deck(chance, ENDS)
         self._strangers: dict[int, psutil.Process] = {}
         """Processes that crews have started."""
         self.blows: list[Blow] = []
+        self.killed: Counter[str] = Counter()
+        """By kind of victim."""
+        self.ended: Counter[str] = Counter()
+        """Asked to end, by kind."""
+        self.slept = 0
+        """So many were stopped for longer than a lease: they were seen stopped when it was over."""
+        self.woken: dict[int, float] = {}
+        """When those who were stopped went on."""
+
+    @property
+    def asleep(self) -> Mapping[int, float]:
+        """Who is stopped, and since when."""
+        return {pid: victim.since or 0.0 for pid, (victim, _) in self._asleep.items()}
 
     # --- comings ----------------------------------------------------------------------------------
 
@@ -84,30 +105,38 @@ class Company:
         victims = {victim.pid: victim for victim in drawn}.values()
         hit = 0
         for victim in victims:
+            self._note_sleep(victim)
             with suppress(ProcessLookupError):
                 os.kill(victim.pid, signal.SIGKILL)
                 self.blows.append(Blow(victim.pid, victim.since or time.monotonic(), "kill"))
+                self.killed[victim.kind] += 1
                 hit += 1
         for victim in victims:
             if victim.member is not None:
                 gone(victim.member)
         return hit
 
-    def pause(self, seconds: float) -> int:
-        """SIGSTOP for a worker or a member of a crew, for so long."""
-        pool = [Victim(member.pid, member) for member in self._workers] + self._members()
+    def pause(self, seconds: float) -> bool:
+        """SIGSTOP for a worker or a member of a crew, for so long. See `slept`."""
+        pool = [Victim("worker", member.pid, member) for member in self._workers] + self._members()
         victim = self._chance.choice(pool)
         try:
             stop(victim.pid, self._stage.url)
         except (ProcessLookupError, FileNotFoundError):
-            return 0  # a member of a crew that has just ended
+            return False  # a member of a crew that has just ended
         now = time.monotonic()
         self.blows.append(Blow(victim.pid, now, "pause"))
         if victim.member is not None:
             self._workers.remove(victim.member)
-        asleep = Victim(victim.pid, victim.member, now)
+        asleep = Victim("asleep", victim.pid, victim.member, now)
         self._asleep[victim.pid] = asleep, now + seconds
-        return 1
+        return True
+
+    def _note_sleep(self, victim: Victim) -> None:
+        """It is about to wake or to die. Was it stopped until now, and for longer than a lease?"""
+        if victim.since is not None and time.monotonic() - victim.since >= LEASE_SECONDS:
+            with suppress(FileNotFoundError):
+                self.slept += is_stopped(victim.pid)
 
     def due_to_wake(self) -> list[Victim]:
         """Who has slept for long enough."""
@@ -117,6 +146,8 @@ class Company:
         """SIGCONT for these, or for all."""
         for victim in [v for v, _ in self._asleep.values()] if sleepers is None else sleepers:
             del self._asleep[victim.pid]
+            self._note_sleep(victim)
+            self.woken[victim.pid] = time.monotonic()
             with suppress(ProcessLookupError):
                 os.kill(victim.pid, signal.SIGCONT)
             if victim.member is not None:
@@ -124,44 +155,50 @@ class Company:
 
     def ask_to_end(self) -> None:
         """SIGTERM for a worker, or for a crew."""
-        pool = self._crews if self._chance.random() < 0.2 else self._workers
+        kind = self._to_end.draw()
+        pool = self._crews if kind == "crew" else self._workers
         member = pool.pop(self._chance.randrange(len(pool)))
         self._note_members(member)
         self._ending.append(member)
         member.signal(signal.SIGTERM)
+        self.ended[str(kind)] += 1
 
     def _drawn(self) -> Victim | None:
         """Somebody to be killed, who belongs to the company no more."""
-        [kind] = self._chance.choices([*KINDS], [*KINDS.values()])
-        match kind:
-            case "asleep" if self._asleep:
-                return self._asleep.pop(self._chance.choice([*self._asleep]))[0]
-            case "member" if members := self._members():
-                return self._chance.choice(members)
-            case "child" if children := self._children():
-                return self._chance.choice(children)
-            case "crew" if self._crews:
-                self._note_members(self._crews[0])
-                return self._taken(self._crews)
-            case "producer" if self._producers:
-                return self._taken(self._producers)
-            case "sweeper" if self._sweepers:
-                return self._taken(self._sweepers)
-            case _:
-                return self._taken(self._workers)
-
-    def _taken(self, members: list[Member]) -> Victim | None:
-        if not members:
+        pools: dict[str, list[Victim]] = {}
+        kind = self._to_kill.draw(lambda kind: bool(pools.setdefault(kind, self.pool(kind))))
+        if kind is None:
             return None
-        member = members.pop(self._chance.randrange(len(members)))
-        return Victim(member.pid, member)
+        victim = self._chance.choice(pools[kind])
+        self._asleep.pop(victim.pid, None)
+        if victim.member in self._crews:
+            self._note_members(victim.member)
+        for members in (self._workers, self._crews, self._producers, self._sweepers):
+            if victim.member in members:
+                members.remove(victim.member)
+        return victim
+
+    def pool(self, kind: str) -> list[Victim]:
+        """Who can be killed, of this kind."""
+        match kind:
+            case "asleep":
+                return [victim for victim, _ in self._asleep.values()]
+            case "member":
+                return self._members()
+            case "child":
+                return self._children()
+        named = {
+            "worker": self._workers, "crew": self._crews, "producer": self._producers,
+            "sweeper": self._sweepers,
+        }  # fmt: skip
+        return [Victim(kind, member.pid, member) for member in named[kind]]
 
     def _members(self) -> list[Victim]:
         """The worker processes of crews, who are awake."""
         for crew in self._crews:
             self._note_members(crew)
         return [
-            Victim(pid)
+            Victim("member", pid)
             for pid, process in self._strangers.items()
             if pid not in self._asleep and _is_alive(process)
         ]
@@ -177,7 +214,8 @@ class Company:
         found: list[Victim] = []
         for worker in self._workers:
             with suppress(psutil.NoSuchProcess):
-                found += [Victim(child.pid) for child in psutil.Process(worker.pid).children()]
+                children = psutil.Process(worker.pid).children()
+                found += [Victim("child", child.pid) for child in children if _is_alive(child)]
         return found
 
     # --- goings -----------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from tests.support.recovery import Recovery
 
 STARVED = 0.1
 COLUMNS = (
-    "kills", "pauses", "asked to end", "cuts", "restarts, fast", "immediate", "jobs", "workflows",
-    "ticks", "runs", "lost attempts", "violations", "seconds",
+    "kills", "stopped past the lease", "asked to end", "cuts", "restarts, fast", "immediate",
+    "jobs", "workflows", "ticks", "runs", "lost attempts", "violations", "seconds",
 )  # fmt: skip
 ACTS = ("kill", "pause", "end", "cut", "restart", "crash")
 

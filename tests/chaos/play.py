@@ -1,9 +1,10 @@
 """A play: producers, workers and sweepers at work, and disturbances that a seed has drawn.
 
 Killed, some of them at once; stopped for longer than a lease; asked to end; cut off by the server;
-or the server itself goes down and comes back. Whoever dies is replaced. When all disturbances are
-done the rest of the work is done in peace, and then every invariant is checked, over everything
-that was recorded.
+or the server itself goes down and comes back. Whoever dies is replaced. A play goes on until all of
+this has happened as often as planned, to every kind of victim; the rows are audited in between.
+Then the rest of the work is done in peace, and every invariant is checked, over everything that was
+recorded.
 """
 
 from __future__ import annotations
@@ -15,15 +16,20 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 
+from tenure.graph import NewNode, NewWorkflow
 from tenure.schedule import Timing
 from tenure.store import NewSchedule
-from tests.chaos.company import Company
+from tests.chaos.company import KINDS, WORKERS, Company
 from tests.chaos.pulse import Pulse
 from tests.chaos.roles import ENOUGH
-from tests.chaos.tasks import tick
-from tests.crash import ledger
+from tests.chaos.sessions import held_up, idle_sessions
+from tests.chaos.tasks import by_threes, by_twos, grow, last, one_by_one, paced, tick
 from tests.crash.cast import FAST, LEASE_SECONDS, Stage, until
-from tests.support.books import Stall
+from tests.crash.handlers import book, nap, nap_in_child
+from tests.support.audit import check as check_rows
+from tests.support.books import Books, Stall
+from tests.support.invariants import check
+from tests.support.known import SERVER_CRASHED, Known
 from tests.support.plain import Plain
 from tests.support.postgres import Server
 from tests.support.recovery import Recovery, recoveries
@@ -33,8 +39,8 @@ BOUND_SECONDS = LEASE_SECONDS + FAST["idle_poll_seconds"] + 1.0
 """From a blow until its jobs run again: lease + poll + 1 s."""
 AFTER_A_RESTART_SECONDS = 1.0
 """So long workers may take to find the server again."""
-LONG_PAUSE_SECONDS = 1.0
-"""How long a stopped process may be seen in a transaction before it is said to hold others up."""
+AUDIT_EVERY = 25
+"""After so many disturbances the rows are audited."""
 GROUPS = (1, 1, 1, 2, 2, 3)
 """How many are killed at once."""
 BEATS = (
@@ -46,6 +52,18 @@ BEATS = (
         name="poll", job=tick.call().job, timing=Timing(every_seconds=2.0, overlap="skip"),
     ),
 )  # fmt: skip
+
+GATED = (one_by_one.call("a", 0.0), by_twos.call("a", 0.0), by_threes.call(0.0), paced.call())
+FLOW = NewWorkflow(
+    name="opening",
+    nodes=(
+        NewNode(name="first", job=nap.call(0.1).job),
+        NewNode(name="grow", job=grow.call(1).job, after=(0,)),
+        NewNode(name="join", job=nap.call(0.0).job, after=(0, 1)),
+    ),
+    finaliser=NewNode(name="last", job=last.call().job),
+)
+"""What producers may or may not draw is there once, from the beginning."""
 
 NET = "put right what was wrong at gates"
 """What a worker logs when a safety net has caught something."""
@@ -88,20 +106,37 @@ class Seen:
 
     seconds: float = 0.0
     done: Counter[str] = field(default_factory=Counter)
+    """A pause counts when the process was still stopped at the end of a lease."""
+    killed: Counter[str] = field(default_factory=Counter)
+    """By kind of victim."""
+    ended: Counter[str] = field(default_factory=Counter)
+    """Asked to end, by kind."""
+    audits: int = 0
+    """How often the rows were audited while all were at work."""
     jobs: int = 0
     runs: int = 0
     workflows: int = 0
     ticks: int = 0
+    in_child: int = 0
+    """Runs in child processes."""
+    gates: Counter[str] = field(default_factory=Counter)
+    """Runs at each gate."""
     lost_attempts: int = 0
     recoveries: list[Recovery] = field(default_factory=list)
 
     def __str__(self) -> str:
         acts = ", ".join(f"{count} x {act}" for act, count in sorted(self.done.items()))
         return (
-            f"{acts}; {self.jobs:,} jobs, {self.workflows} workflows, {self.ticks} ticks,"
-            f" {self.runs:,} runs, {self.lost_attempts:,} lost attempts, 0 violations,"
-            f" {self.seconds:.0f} s"
+            f"{acts}; killed: {_counts(self.killed)}; asked to end: {_counts(self.ended)};"
+            f" {self.audits} audits; {self.in_child} runs in child processes;"
+            f" at gates: {_counts(self.gates)}; {self.jobs:,} jobs, {self.workflows} workflows,"
+            f" {self.ticks} ticks, {self.runs:,} runs, {self.lost_attempts:,} lost attempts,"
+            f" 0 violations, {self.seconds:.0f} s"
         )
+
+
+def _counts(found: Counter[str]) -> str:
+    return ", ".join(f"{kind} {count}" for kind, count in sorted(found.items()))
 
 
 class Play:
@@ -123,29 +158,79 @@ class Play:
     def run(self) -> Seen:
         """Do all of it. Fails with the story of what was violated."""
         began = time.monotonic()
-        for schedule in BEATS:
-            self._stage.store.add_schedule(schedule)
-        with Pulse() as pulse, closing(self._company):
-            self._stalls = pulse.stalls
-            self._company.fill()
-            acts = self._plan.drawn()
-            for number, (act, size) in enumerate(acts, 1):
-                self._disturb(act, size)
-                if number % 25 == 0 or number == len(acts):
-                    passed = time.monotonic() - began
-                    self._tell(f"{number} of {len(acts)} disturbances, {passed:.0f} s")
-            for act, wanted in (("kill", self._plan.kills), ("pause", self._plan.pauses)):
-                while (missed := wanted - self._seen.done[act]) > 0:
-                    self._disturb(act, missed)
-            self._end()
+        self._open()
+        try:
+            with Pulse() as pulse, closing(self._company):
+                self._stalls = pulse.stalls
+                self._company.fill()
+                self._rage(began)
+                self._end()
+        finally:
+            self._known.keep(self._stage.folder)
         self._take_stock()
         self._seen.seconds = time.monotonic() - began
         return self._seen
 
-    def _disturb(self, act: str, size: int) -> None:
+    def _open(self) -> None:
+        """There is one of each kind of work, whatever the producers draw."""
+        for schedule in BEATS:
+            self._stage.store.add_schedule(schedule)
+        self._stage.store.enqueue_workflow(FLOW)
+        self._stage.add(*GATED, *[nap_in_child.call(0.3)] * WORKERS)
+        if self._books:
+            self._stage.add(book.call())
+
+    def _rage(self, began: float) -> None:
+        acts = self._plan.drawn()
+        for number, (act, size) in enumerate(acts, 1):
+            self._disturb(act, size)
+            if number % AUDIT_EVERY == 0 or number == len(acts):
+                self._audit()
+                passed = time.monotonic() - began
+                self._tell(f"{number} of {len(acts)} disturbances, {passed:.0f} s")
+        self._go_on(acts)
+
+    def _go_on(self, acts: list[tuple[str, int]]) -> None:
+        """Until all has happened that was planned: blows that hit nobody do not count."""
+        wanted: Counter[str] = Counter()
+        for act, size in acts:
+            wanted[act] += size
+        for act in {*wanted} - {"pause"}:
+            while (missed := wanted[act] - self._seen.done[act]) > 0:
+                self._disturb(act, missed)
+        for kind in KINDS:
+            while not self._company.killed[kind]:
+                self._provide(kind)
+                self._disturb("kill", 1)
+        while (missed := wanted["pause"] - self._company.slept) > 0:
+            if missed > len(self._company.asleep):
+                self._disturb("pause", 1)
+            else:
+                self._rest()
+
+    def _provide(self, kind: str) -> None:
+        """A victim of this kind; most are always there."""
+        if kind == "asleep":
+            self._disturb("pause", 1)
+        elif kind == "child":
+            self._stage.add(*[nap_in_child.call(1.0)] * WORKERS)
+            until(lambda: self._company.pool("child"), "a job runs in a child process")
+
+    def _rest(self) -> None:
+        """Some time passes; who has slept for long enough wakes."""
         time.sleep(self._chance.random() * self._plan.rest_seconds)
-        self._wake()
-        self._seen.done[act] += self._act(act, size)
+        if self._server is not None:
+            company, url = self._company, self._stage.url
+            sessions = idle_sessions(url)
+            now = time.monotonic()
+            self._stalls += held_up(sessions, company.asleep, company.woken, now)
+        self._company.wake(self._company.due_to_wake())
+
+    def _disturb(self, act: str, size: int) -> None:
+        self._rest()
+        hit = self._act(act, size)
+        if act != "pause":  # counted when it is over
+            self._seen.done[act] += hit
         self._company.fill()
 
     def _act(self, act: str, size: int) -> int:
@@ -158,45 +243,40 @@ class Play:
             case "end":
                 self._company.ask_to_end()
             case "cut":
-                self._cut()
+                return self._cut()
             case _:
                 self._restart("fast" if act == "restart" else "immediate")
         return 1
+
+    def _audit(self) -> None:
+        """The rows are in order at any time, in one snapshot of them."""
+        with Plain(self._stage.url) as plain:
+            plain.rows(
+                "begin isolation level repeatable read read only" if plain.is_postgres else "begin"
+            )
+            check_rows(plain)
+            plain.rows("rollback")
+        self._seen.audits += 1
 
     def _restart(self, mode: str) -> None:
         assert self._server is not None
         began = time.monotonic()
         self._server.restart("fast" if mode == "fast" else "immediate")
-        ended = time.monotonic() + AFTER_A_RESTART_SECONDS
-        self._stalls.append(Stall("the server was away", began, ended))
+        now = time.monotonic()
+        why = "the server was away" if mode == "fast" else SERVER_CRASHED
+        self._stalls.append(Stall(why, began, now))
+        self._stalls.append(Stall("the server was away", now, now + AFTER_A_RESTART_SECONDS))
 
-    def _cut(self) -> None:
+    def _cut(self) -> bool:
+        """The server ends some connections. Answers whether there were any."""
         with Plain(self._stage.url) as plain:
             found = plain.rows(
                 "select pid from pg_stat_activity where datname = current_database()"
                 " and pid <> pg_backend_pid() and client_port is not null"
             )
-            for (pid,) in self._chance.sample(found, min(3, len(found))):
-                plain.rows("select pg_terminate_backend(?)", pid)
-
-    def _wake(self) -> None:
-        """Those who have slept for long enough. One that sleeps in a transaction holds others up:
-        nothing but its awakening, or its death, releases its locks."""
-        sleepers = self._company.due_to_wake()
-        if sleepers and self._server is not None and self._in_transaction():
-            began = min(sleeper.since or 0.0 for sleeper in sleepers)
-            self._stalls.append(Stall("a stopped one held locks", began, time.monotonic()))
-        self._company.wake(sleepers)
-
-    def _in_transaction(self) -> bool:
-        with Plain(self._stage.url) as plain:
-            return bool(
-                plain.one(
-                    "select count(*) from pg_stat_activity where datname = current_database() and"
-                    " state like 'idle in transaction%' and"
-                    f" state_change < clock_timestamp() - interval '{LONG_PAUSE_SECONDS} s'"
-                )
-            )
+            drawn = self._chance.sample(found, min(3, len(found)))
+            hit = [plain.one("select pg_terminate_backend(?)", pid) for (pid,) in drawn]
+        return any(hit)
 
     def _end(self) -> None:
         """Nothing is disturbed any more: producers stop, everything is done, all go home."""
@@ -220,26 +300,27 @@ class Play:
         assert self._stage.store.heal_gates() == 0
         for log in self._stage.folder.glob("log-*"):
             assert NET not in log.read_text(), f"a safety net was needed: see {log}"
-        blows = self._company.blows
-        books = self._stage.check(
-            effects=self._effects() if self._books else None,
-            disturbed={blow.pid for blow in blows}, blows=blows, stalls=self._stalls,
-            start_seconds=BOUND_SECONDS,
+        folder, url = self._stage.folder, self._stage.url
+        self._count(check(folder, url, self._known.expected(url)))
+
+    @property
+    def _known(self) -> Known:
+        """What the checker cannot know from the records."""
+        return Known(
+            blows=self._company.blows, stalls=self._stalls, start_seconds=BOUND_SECONDS,
+            ledger="ledger" if self._books else None, writers=[book.name],
         )  # fmt: skip
-        seen = self._seen
+
+    def _count(self, books: Books) -> None:
+        seen, company = self._seen, self._company
+        seen.done["pause"] = company.slept
+        seen.killed, seen.ended = company.killed, company.ended
+        ran = [books.rows[run.id] for run in books.records.runs]
+        seen.in_child = sum(row.task == nap_in_child.name for row in ran)
+        seen.gates = Counter(row.gate for row in ran if row.gate is not None)
         seen.jobs = len(books.rows)
         seen.runs = len(books.records.runs)
         seen.workflows = len(books.final.workflows)
         seen.ticks = len(books.final.ticks)
         seen.lost_attempts = sum(event.kind == "crashed" for event in books.final.events)
-        seen.recoveries = list(recoveries(books, blows, self._stalls))
-
-    def _effects(self) -> dict[int, int]:
-        """The ledger; of jobs that do not write there, what they would have to have written."""
-        found = ledger.entries(self._stage.url)
-        with Plain(self._stage.url) as plain:
-            others = plain.rows(
-                "select id from tenure.history where state = 'succeeded'"
-                " and task <> 'tests.crash.handlers.book'"
-            )
-        return {**found, **{row[0]: 1 for row in others}}
+        seen.recoveries = list(recoveries(books, company.blows, self._stalls))

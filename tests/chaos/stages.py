@@ -10,7 +10,7 @@ from tenure.store import open_store
 from tests.crash import ledger
 from tests.crash.cast import Stage
 from tests.processes.crew import Crew
-from tests.support.postgres import Server
+from tests.support.postgres import Server, database_name
 
 STORES = ("sqlite", "shared", "postgres")
 
@@ -25,7 +25,8 @@ def staged(store: str, folder: Path) -> Iterator[tuple[Stage, Server | None]]:
         Crew(folder / "crew") as crew,
     ):
         if server is not None:
-            url = server.create_database()
+            # By TCP: there a session has a port, which tells whose it is.
+            url = server.url(database_name(server.create_database()), tcp=True)
             with open_store(url) as store_to_be:
                 store_to_be.migrate()
         else:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import random
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from tests.chaos.company import ENDS, KINDS
+from tests.chaos.deck import Deck
 from tests.chaos.figures import table
 from tests.chaos.play import BOUND_SECONDS, Plan, Play, Seen
 from tests.chaos.pulse import Pulse
+from tests.chaos.sessions import AWAKE_SECONDS, Idle, held_up
 from tests.chaos.stages import STORES, staged
 from tests.support.books import Stall
 from tests.support.recovery import Recovery, merged
 
 PLANS = {
     "sqlite": Plan(seed=1, kills=100, pauses=20, ends=8),
-    "shared": Plan(seed=2, kills=20, pauses=4, ends=4),
+    "shared": Plan(seed=2, kills=100, pauses=20, ends=8),
     "postgres": Plan(seed=3, kills=100, pauses=20, ends=8, cuts=15, restarts=4),
 }
 
@@ -32,19 +37,55 @@ def test_no_invariant_breaks_whoever_is_killed_or_stopped(
     with capsys.disabled():
         print(f"\n{store}: {seen}")
         print("\n".join([*table({store: [seen]})][4:]))
-    assert seen.done["kill"] >= plan.kills
-    assert seen.done["pause"] >= plan.pauses
-    assert seen.lost_attempts > 0
-    assert seen.workflows > 0
-    assert seen.ticks > 0
+    for act, wanted in wanted_by(plan).items():
+        assert seen.done[act] >= wanted, act
+    assert seen.killed.keys() == KINDS.keys()
+    assert seen.ended.keys() == ENDS.keys()
+    assert seen.gates.keys() == {"one", "two", "three", "paced"}
+    for count in (seen.in_child, seen.workflows, seen.ticks, seen.lost_attempts, seen.audits):
+        assert count > 0
+
+
+def wanted_by(plan: Plan) -> Counter[str]:
+    """How many each act is to hit. A pause that ends before a lease does not count as one."""
+    wanted: Counter[str] = Counter()
+    for act, size in plan.drawn():
+        wanted[act] += size
+    return wanted
 
 
 def test_a_seed_draws_the_same_disturbances_again() -> None:
     plan = PLANS["postgres"]
     assert plan.drawn() == plan.drawn()
     assert plan.drawn() != Plan(4, 100, 20, 8, 15, 4).drawn()
-    hits = {act: sum(n for each, n in plan.drawn() if each == act) for act, _ in plan.drawn()}
-    assert hits == {"kill": 100, "pause": 20, "end": 8, "cut": 15, "restart": 2, "crash": 2}
+    assert wanted_by(plan) == {
+        "kill": 100,
+        "pause": 20,
+        "end": 8,
+        "cut": 15,
+        "restart": 2,
+        "crash": 2,
+    }
+
+
+def test_a_deck_has_every_card_first_and_keeps_what_cannot_be_played() -> None:
+    deck = Deck(random.Random(1), {"a": 3, "b": 1, "c": 1})
+    assert deck.draw(lambda card: card == "a") == "a"
+    assert {deck.draw(), deck.draw()} == {"b", "c"}
+    assert [deck.draw(), deck.draw()] == ["a", "a"]
+    assert deck.draw(lambda card: card == "d") is None
+
+
+def test_only_who_is_stopped_may_leave_a_transaction_open() -> None:
+    open_since = [Idle(7, 10.0), Idle(8, 19.5)]
+    assert held_up(open_since, {7: 12.0}, {}, 20.0) == [
+        Stall("process 7 is stopped in a transaction", 12.0, 20.0)
+    ]
+    assert held_up(open_since, {}, {7: 20.0 - AWAKE_SECONDS}, 20.0) == []
+    with pytest.raises(AssertionError, match="process 7 has a transaction open"):
+        held_up(open_since, {}, {7: 19.0 - AWAKE_SECONDS}, 20.0)
+    with pytest.raises(AssertionError, match="process 7 has a transaction open"):
+        held_up(open_since, {8: 12.0}, {}, 20.0)
 
 
 def test_the_control_notices_a_machine_at_its_limit() -> None:

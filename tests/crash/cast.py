@@ -28,9 +28,8 @@ from tenure.app import Tenure
 from tenure.job import Job
 from tenure.store import open_store, sweep
 from tenure.store.session import Tx
-from tenure.store.sqlite import SQLite
 from tenure.tasks import Call
-from tenure.worker.recorder import RecordingStore, RecordingWorld
+from tenure.worker.recorder import RecordingWorld
 from tenure.worker.worker import Worker
 from tests.crash import handlers
 from tests.processes.crew import Crew, Member, Voice
@@ -104,17 +103,7 @@ class StageWorld(RecordingWorld):
             if self._signal == STALL:
                 handlers.pass_gate("stall")
             else:
-                self._meet()
-
-    def _meet(self) -> None:
-        """A stop must not find another thread with SQLite's write lock: see `Stage.stop`."""
-        recorded = handlers.app.whole_store
-        assert isinstance(recorded, RecordingStore)
-        session = recorded._store._scope.session
-        if self._signal == signal.SIGSTOP and isinstance(session, SQLite):
-            session._alone(session._process().lock, lambda: handlers.meet(self._signal))
-        else:
-            handlers.meet(self._signal)
+                handlers.meet(self._signal)
 
 
 def work(

@@ -137,6 +137,15 @@ class Forger:
         answer = None if said is None else Answered(n=0, said=said)
         self._call(1, Sent(n=0, op=op), answer)
 
+    def replay(self, id: int, token: int) -> None:
+        """An operator begins a job anew."""
+        self.event(id, token, "replayed", None)
+        sent = Sent(n=0, op="replay", jobs=[(id, 0)])
+        sent.mono = sent.wall = self.now - 0.25
+        answer = Answered(n=0, said="True")
+        answer.mono = answer.wall = self.now + 0.25
+        self.records.calls.append(Call(1, sent, answer))
+
     def wait(self, seconds: float) -> None:
         """Nothing happens for a while."""
         self.now += seconds

@@ -22,7 +22,9 @@ from tenure.control import Retry, Skip, Snooze
 from tenure.errors import LeaseLost
 from tenure.policy import Fixed
 from tenure.running import Running
+from tenure.store.sqlite import SQLite
 from tenure.tasks import TaskSet
+from tenure.worker.recorder import RecordingStore
 from tests.crash import ledger
 
 STAGE = "TENURE_STAGE"
@@ -51,9 +53,23 @@ def meet(number: int) -> None:
     """Send this thread a signal that does not return before it has worked.
 
     `os.kill` would let the thread go on for a moment: long enough to begin a transaction, and to
-    be stopped with the database's lock in its hands.
+    be stopped with the database's lock in its hands. No other thread may have SQLite's write lock
+    when the process stops, either: see `Stage.stop`.
     """
-    signal.pthread_kill(threading.get_ident(), number)
+
+    def send() -> None:
+        signal.pthread_kill(threading.get_ident(), number)
+
+    if number != signal.SIGSTOP:
+        send()
+        return
+    recorded = app.whole_store
+    assert isinstance(recorded, RecordingStore)
+    session = recorded._store._scope.session
+    if isinstance(session, SQLite):
+        session._alone(session._process().lock, send)
+    else:
+        send()
 
 
 def is_open(gate: str) -> bool:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from tenure.worker.recorder import Key
+from tenure.worker.recorder import Begun, Ended, Key, Started
 from tests.crash.forger import LEASE_SECONDS, PIDS, Forger
 from tests.support.books import Books, Expected, Violation
+from tests.support.history import add_process
 from tests.support.invariants import violations
 
 KEY = Key("", "app.once", "k", "finished")
@@ -122,7 +123,7 @@ def crash_and_end_at_two_times(f: Forger) -> None:
     f.crashed(1)
     f.now -= 1
     f.event(1, 1, "cancelled")
-    f.event(1, 2, "replayed", None)
+    f.replay(1, 2)
     f.row(1, 2, "live", attempts=0)
 
 
@@ -217,8 +218,47 @@ def failed_without_a_run(f: Forger) -> None:
 def key_held_twice(f: Forger) -> None:
     f.enqueue(1, key=KEY)
     f.enqueue(2, key=KEY)
-    f.row(1, state="cancelled", attempts=0)
-    f.row(2, state="cancelled", attempts=0)
+    f.row(1, state="cancelled", attempts=0, key=KEY)
+    f.row(2, state="cancelled", attempts=0, key=KEY)
+
+
+def key_held_twice_unheard(f: Forger) -> None:
+    f.enqueue(1, key=KEY)
+    f.enqueue(2, key=KEY, answered=False)
+    f.claim(2)
+    f.row(1, state="cancelled", attempts=0, key=KEY)
+    f.run(2)
+    f.settle(2)
+    f.row(2, key=KEY, created_at=1002.0)
+
+
+def key_held_twice_for_a_moment(f: Forger) -> None:
+    f.enqueue(1, key=KEY)
+    f.row(1, state="cancelled", attempts=0, key=KEY, created_at=1001.0)
+    f.enqueue(2, key=KEY)
+    f.row(2, state="cancelled", attempts=0, key=KEY, created_at=1001.5)
+
+
+def key_taken_by_a_replay(f: Forger) -> None:
+    f.happy(1, key=KEY)
+    f.event(1, 1, "succeeded")
+    f.final.jobs.clear()
+    f.enqueue(2, key=KEY)
+    created_at = f.now
+    f.replay(1, 2)
+    f.row(2, state="cancelled", attempts=0, key=KEY, created_at=created_at)
+    f.row(1, 2, state="cancelled", attempts=0, key=KEY)
+
+
+def replayed_by_nobody(f: Forger) -> None:
+    replayed(f)
+    f.records.calls = [call for call in f.records.calls if call.sent.op != "replay"]
+
+
+def replayed_before_anybody_asked(f: Forger) -> None:
+    replayed(f)
+    [asked] = f.records.of("replay")
+    asked.sent.mono += 1
 
 
 def end_without_a_settlement(f: Forger) -> None:
@@ -343,6 +383,11 @@ FORGERIES: list[tuple[Forgery, str, Mapping[str, Any]]] = [
     (crashes_do_not_add_up, "crashes do not add up", {}),
     (failed_without_a_run, "failed without a run", {}),
     (key_held_twice, "key held twice", {}),
+    (key_held_twice_unheard, "key held twice", {}),
+    (key_held_twice_for_a_moment, "key held twice", {"atomic": True}),
+    (key_taken_by_a_replay, "key held twice", {}),
+    (replayed_by_nobody, "replayed by nobody", {}),
+    (replayed_before_anybody_asked, "replayed by nobody", {"atomic": True}),
     (backlog_left, "backlog left", {}),
     (late_recovery, "late recovery", {"recovery_seconds": 2.0}),
     (crash_and_end_at_two_times, "settled twice", {"drained": False}),
@@ -380,6 +425,18 @@ def test_a_forged_history_is_found_out(
     forger = Forger()
     forgery(forger)
     assert found(forger, **expected) == ALSO.get(forgery, {name})
+
+
+def test_a_handler_that_starts_twice_in_one_process_is_found_out() -> None:
+    forger = Forger()
+    forger.happy(1)
+    pid, [run] = PIDS["w1"], forger.records.runs
+    forger.records.runs.clear()
+    started = Started(id=1, token=1, worker="w1", mono=run.began)
+    again = Started(id=1, token=1, worker="w1", mono=run.began)
+    ended = Ended(id=1, token=1, worker="w1", mono=run.ended)
+    add_process(forger.records, [Begun(pid=pid), started, again, ended])
+    assert found(forger) == {"run twice"}
 
 
 def test_a_violation_says_what_it_is_about() -> None:
@@ -455,7 +512,7 @@ def replayed(f: Forger) -> None:
     f.happy(1)
     f.final.jobs.clear()
     f.event(1, 1, "succeeded")
-    f.event(1, 2, "replayed", None)
+    f.replay(1, 2)
     f.claim(1, 2)
     f.run(1, 2)
     f.settle(1, 2)
@@ -464,10 +521,27 @@ def replayed(f: Forger) -> None:
 
 def a_key_is_used_again(f: Forger) -> None:
     f.enqueue(1, key=KEY)
-    f.row(1, state="cancelled", attempts=0)
+    f.row(1, state="cancelled", attempts=0, key=KEY)
     f.enqueue(1, created=False, key=KEY)
     f.enqueue(2, key=KEY)
-    f.row(2, state="cancelled", attempts=0)
+    f.row(2, state="cancelled", attempts=0, key=KEY, created_at=f.now)
+
+
+def a_key_is_taken_while_its_taker_waits(f: Forger) -> None:
+    f.enqueue(1, key=KEY)
+    f.row(1, state="cancelled", attempts=0, key=KEY)
+    f.enqueue(2, key=KEY)
+    f.row(2, state="cancelled", attempts=0, key=KEY, created_at=1001.5)
+
+
+def a_key_is_taken_again_by_a_replay(f: Forger) -> None:
+    f.happy(1, key=KEY)
+    f.event(1, 1, "succeeded")
+    f.final.jobs.clear()
+    f.enqueue(2, key=KEY)
+    f.row(2, state="cancelled", attempts=0, key=KEY, created_at=f.now)
+    f.replay(1, 2)
+    f.row(1, 2, state="cancelled", attempts=0, key=KEY)
 
 
 def a_crash_that_ended_a_job_is_replayed(f: Forger) -> None:
@@ -478,7 +552,7 @@ def a_crash_that_ended_a_job_is_replayed(f: Forger) -> None:
     f.event(1, 1, "crashed", charged=True)
     f.now -= 1  # it is one moment
     f.event(1, 1, "cancelled")
-    f.event(1, 2, "replayed", None)
+    f.replay(1, 2)
     f.now -= 1  # soon after the crash
     f.claim(1, 2, "w2")
     f.run(1, 2, "w2")
@@ -506,6 +580,8 @@ def a_worker_dies_before_it_starts_a_job(f: Forger) -> None:
         a_claim_that_nobody_heard_of,
         replayed,
         a_key_is_used_again,
+        a_key_is_taken_while_its_taker_waits,
+        a_key_is_taken_again_by_a_replay,
         a_crash_that_ended_a_job_is_replayed,
         a_worker_dies_before_it_starts_a_job,
     ],

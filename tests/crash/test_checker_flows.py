@@ -37,11 +37,26 @@ def child_before_parent_and_once_more(f: Forger) -> None:
     f.settle(2)
     f.event(2, 1, "succeeded")
     f.happy(1)
-    f.event(2, 2, "replayed", None)
+    f.replay(2, 2)
     f.claim(2, 2)
     f.run(2, 2)
     f.settle(2, 2)
     f.row(2, 2)
+    f.final.parents.append((2, 1))
+
+
+def child_that_was_put_back_before_its_new_parent(f: Forger) -> None:
+    f.enqueue(2)
+    f.claim(2)
+    f.settle(2, outcome="release")
+    f.event(2, 1, "released")
+    f.enqueue(1)
+    created_at = f.now
+    f.claim(2, 2)
+    f.run(2, 2)
+    f.settle(2, 2)
+    f.row(2, 2)
+    f.ends_well(1, created_at=created_at)
     f.final.parents.append((2, 1))
 
 
@@ -56,7 +71,7 @@ def child_of_one_that_succeeded_later(f: Forger) -> None:
     f.enqueue(1)
     f.event(1, 1, "cancelled", None)
     f.happy(2)
-    f.event(1, 2, "replayed", None)
+    f.replay(1, 2)
     f.claim(1, 2)
     f.run(1, 2)
     f.settle(1, 2)
@@ -101,7 +116,7 @@ def finaliser_not_called_back(f: Forger) -> None:
     f.run(1)
     f.settle(1)
     f.event(1, 1, "succeeded")
-    f.event(1, 2, "replayed", None)
+    f.replay(1, 2)
     f.ends_well(2)
     f.claim(1, 2)
     f.run(1, 2)
@@ -143,6 +158,7 @@ FORGERIES: list[tuple[Forgery, str, Mapping[str, Any]]] = [
     (child_before_parent, "child before parent", {}),
     (child_of_one_that_never_ended, "child before parent", {"drained": False}),
     (child_before_parent_and_once_more, "child before parent", {}),
+    (child_that_was_put_back_before_its_new_parent, "child before parent", {}),
     (child_without_its_parents, "child without its parents", {}),
     (child_of_one_that_succeeded_later, "child without its parents", {}),
     (child_of_a_failure_that_was_none, "child without its parents", {}),
@@ -183,10 +199,24 @@ def one_parent_is_enough(f: Forger) -> None:
     f.final.workflows[0].nodes[3] = "any_succeeded"  # type: ignore[index]
 
 
+def a_child_that_was_put_back_and_waits_for_a_new_parent(f: Forger) -> None:
+    f.enqueue(2)
+    f.claim(2)
+    f.settle(2, outcome="release")
+    f.event(2, 1, "released")
+    f.enqueue(1)
+    f.ends_well(1, created_at=f.now)
+    f.claim(2, 2)
+    f.run(2, 2)
+    f.settle(2, 2)
+    f.row(2, 2)
+    f.final.parents.append((2, 1))
+
+
 def a_child_that_an_operator_began_anew(f: Forger) -> None:
     f.enqueue(2)
     f.event(2, 1, "cancelled", None)
-    f.event(2, 2, "replayed", None)
+    f.replay(2, 2)
     f.claim(2, 2)
     f.run(2, 2)
     f.settle(2, 2)
@@ -201,7 +231,7 @@ def a_parent_that_an_operator_began_anew(f: Forger) -> None:
     f.run(1)
     f.settle(1)
     f.event(1, 1, "succeeded")
-    f.event(1, 2, "replayed", None)
+    f.replay(1, 2)
     f.ends_well(2)
     f.claim(1, 2)
     f.run(1, 2)
@@ -222,8 +252,8 @@ def a_workflow_that_an_operator_opened_again(f: Forger) -> None:
     f.run(2, 2)
     f.settle(2, 2)
     f.event(2, 2, "succeeded")
-    f.event(1, 2, "replayed", None)
-    f.event(2, 3, "replayed", None)
+    f.replay(1, 2)
+    f.replay(2, 3)
     f.claim(1, 3)
     f.run(1, 3)
     f.enqueue(3)
@@ -254,6 +284,7 @@ def a_node_that_somebody_resumed_and_did_not_live_to_tell(f: Forger) -> None:
     [
         a_workflow_in_order,
         one_parent_is_enough,
+        a_child_that_was_put_back_and_waits_for_a_new_parent,
         a_child_that_an_operator_began_anew,
         a_parent_that_an_operator_began_anew,
         a_workflow_that_an_operator_opened_again,

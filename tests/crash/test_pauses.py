@@ -44,7 +44,11 @@ def stopped(stage: Stage, member: Member) -> None:
 
 
 def rows(stage: Stage) -> dict[str, Any]:
-    """Everything that the database knows about jobs."""
+    """Everything that the database knows about jobs, once nobody holds any.
+
+    A worker whose handler completed its job in a transaction of its own gives the lease back later.
+    """
+    until(lambda: not leases(stage), "every lease is given back")
     with Plain(stage.url) as plain:
         return {
             name: plain.table(name) for name in ("job", "history", "event", "note", "step", "lease")

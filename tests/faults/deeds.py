@@ -1,17 +1,55 @@
-"""Operations that meet a failing disk, beside those of the wire: what the clock and gates do."""
+"""Operations that meet a failing disk, beside those of the wire: large ones, the clock, gates."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from msgspec.json import decode
+
 from tenure import lifecycle
+from tenure.codec import encode
 from tenure.gate import Limits
 from tenure.graph import NewNode, NewWorkflow
-from tenure.job import Lease, State
+from tenure.job import Enqueued, Lease, State
 from tenure.schedule import Timing
 from tenure.store import LANDED, NewSchedule, Store
-from tests.support.work import add, add_many, job, settle, take_one
-from tests.wire.deeds import DEEDS, WORKER, Deed
+from tests.support.work import add, add_many, job, settle, take, take_one
+from tests.wire.deeds import DEEDS, WORKER, Deed, Settle
+
+LARGE = "x" * 20_000
+
+
+class EnqueueLarge(Deed):
+    """A job that needs pages of its own."""
+
+    name = "enqueue large"
+
+    def do(self, store: Store) -> list[Enqueued]:
+        return store.enqueue([job(args=encode(LARGE))], now=self.clock.now)
+
+    def check(self, answer: list[Enqueued], far: Store) -> None:
+        [added] = answer
+        assert self.states() == {added.id: (State.QUEUED, 1)}
+        assert decode(take_one(far, self.clock.now).args) == LARGE
+
+
+class SettleLarge(Settle):
+    """A job that succeeds with a result that needs pages of its own."""
+
+    name = "settle large"
+
+    def lay(self) -> None:
+        add(self.near, self.clock.now)
+        self.held = take(self.near, self.clock.now)
+        self.ends = [lifecycle.succeed(self.held[0], result=encode(LARGE))]
+
+    def check(self, answer: Any, far: Store) -> None:
+        assert answer == [LANDED]
+        found = self.near.get(self.held[0].id)
+        assert found.state is State.SUCCEEDED
+        assert found.result is not None
+        assert decode(found.result) == LARGE
+        self.check_repeat(far)
 
 
 class Promote(Deed):
@@ -126,5 +164,5 @@ def take_nothing(far: Store, deed: Deed) -> bool:
 
 
 ALL: dict[str, type[Deed]] = DEEDS | {
-    deed.name: deed for deed in (Promote, Fire, Admit, Release, Cancel)
+    deed.name: deed for deed in (EnqueueLarge, SettleLarge, Promote, Fire, Admit, Release, Cancel)
 }

@@ -19,16 +19,17 @@ from tenure.errors import (
     StoreUnavailable,
     TenureError,
 )
-from tenure.job import NewJob, State, Unique
-from tenure.schedule import Timing
-from tenure.store import LANDED, NewSchedule, Store, open_store
+from tenure.gate import Limits
+from tenure.job import State
+from tenure.store import LANDED, Store, open_store
 from tenure.store.migrate import VERSION
 from tests.conftest import migrate
+from tests.faults.everything import run_everything
 from tests.support.audit import audit
 from tests.support.plain import Plain
 from tests.support.postgres import Server, database_name
 from tests.support.stores import Clock
-from tests.support.work import add, add_many, ids_of, job, take, take_one
+from tests.support.work import add, add_many, ids_of, job, take
 
 DOCS = Path(__file__).parents[2] / "docs"
 SOON_SECONDS = 20.0
@@ -102,6 +103,18 @@ def test_a_wrong_role_or_database_is_told_at_once(pg_server: Server) -> None:
         store.close()
 
 
+def test_the_traceback_of_an_outage_begins_with_what_the_driver_says(pg_server: Server) -> None:
+    store = opened(pg_server.url("no_such_database"))
+    for call in (lambda: store.enqueue([job()]), lambda: store.get(1)):
+        with pytest.raises(StoreUnavailable) as refusal:
+            call()
+        error: BaseException = refusal.value
+        while (earlier := error.__cause__ or error.__context__) is not None:
+            error = earlier
+        assert isinstance(error, psycopg.OperationalError)
+    store.close()
+
+
 def test_a_role_that_may_not_connect_is_told_at_once(
     role: str, admin: psycopg.Connection, pg_migrated_url: str
 ) -> None:
@@ -166,6 +179,15 @@ def grants() -> str:
     return str(block).replace("create role tenure_run login;", "")
 
 
+def out_of_reach(admin: psycopg.Connection) -> list[tuple[str]]:
+    """What the running role cannot read of tables and views, but for days of history."""
+    return admin.execute(
+        "select relname from pg_class where relnamespace = 'tenure'::regnamespace"
+        " and relkind in ('r', 'p', 'v') and not relispartition"
+        " and not has_table_privilege('tenure_run', oid, 'select') order by 1"
+    ).fetchall()
+
+
 def test_the_documented_grants_are_enough_to_run_and_not_to_migrate(
     role: str, admin: psycopg.Connection, pg_migrated_url: str, clock: Clock
 ) -> None:
@@ -174,6 +196,7 @@ def test_the_documented_grants_are_enough_to_run_and_not_to_migrate(
 
     run_everything(store, clock)
     audit(pg_migrated_url)
+    assert not out_of_reach(admin)
     assert store.migrate() == VERSION  # nothing to do
     with psycopg.connect(role) as connection:
         for forbidden in (
@@ -189,45 +212,6 @@ def test_the_documented_grants_are_enough_to_run_and_not_to_migrate(
     with pytest.raises(StoreReadOnly, match="lacks a privilege"):
         store.migrate()
     store.close()
-
-
-def run_everything(store: Store, clock: Clock) -> None:
-    """Every operation of the store at least once, with the rights of its role."""
-    timing = Timing(every_seconds=60)
-    store.add_schedule(NewSchedule(name="s", timing=timing, job=job()), now=clock.now)
-    store.trigger_schedule("s", now=clock.now)
-    assert len(store.fire(now=clock.advance(60)).jobs) == 1
-    store.remove_schedule("s")
-    add_many(store, clock.now, 1200)
-    parent = add(store, clock.now, queue="b", unique=Unique(key="a"))
-    store.enqueue([job(queue="b", parents=(parent,), delay_seconds=5)], now=clock.now)
-    held = take_one(store, clock.now, queue="b")
-    store.extend("w1", {held.lease_id: [held.id]}, now=clock.now)
-    assert store.report_progress("w1", [(held, 0.5, "half")], now=clock.now) == [LANDED]
-    store.save_checkpoint("w1", held, NewJob(task="a").args, now=clock.now)
-    assert store.settle("w1", [lifecycle.succeed(held)], now=clock.now) == [LANDED]
-    store.promote(now=clock.advance(10))
-    take(store, clock.now, 600)
-    store.sweep(now=clock.advance(60))
-    first, second, third = ids_of(take(store, clock.now, 3))
-    store.cancel(first, now=clock.now)
-    waiting = store.list_jobs(states=[State.QUEUED], limit=5).jobs
-    store.cancel(waiting[0].id, now=clock.now)
-    store.replay(waiting[0].id, now=clock.now)
-    store.hold(waiting[1].id, now=clock.now)
-    store.unhold(waiting[1].id, now=clock.now)
-    store.move(waiting[2].id, priority=5, now=clock.now)
-    store.cancel(waiting[3].id, now=clock.now)
-    store.delete(waiting[3].id, now=clock.now)
-    store.pause("default", now=clock.now)
-    store.resume("default", now=clock.now)
-    assert store.timeline(second)
-    assert store.progress(third) is not None
-    store.count_live()
-    store.count_finished(clock.now, clock.now)
-    store.oldest_ready()
-    store.paused_queues()
-    store.prune(succeeded_seconds=0, other_seconds=0)
 
 
 @pytest.mark.slow
@@ -294,6 +278,22 @@ def test_a_table_that_stays_locked_is_reported_politely(
         take(store, clock.now)
     stranger.rollback()
     assert len(take(store, clock.now)) == 1
+    store.close()
+
+
+def test_a_claim_that_cannot_look_at_gates_has_taken_nothing(
+    stranger: psycopg.Connection, pg_migrated_url: str, clock: Clock
+) -> None:
+    """It takes jobs without a gate in a statement that lands at once."""
+    store = opened(pg_migrated_url, give_up_seconds=0.3)
+    store.declare_gates({"one": Limits(max_running=1)}, now=clock.now)
+    id = add(store, clock.now, max_attempts=1)
+    stranger.execute("lock table tenure.turn in access exclusive mode")
+    with pytest.raises(StoreBusy, match="try again"):
+        take(store, clock.now)
+    stranger.rollback()
+    assert store.sweep(now=clock.advance(60)).finished == 0
+    assert ids_of(take(store, clock.now)) == [id]
     store.close()
 
 

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tenure.cli import endings, passwords
+from tenure import passwords
+from tenure.cli import endings
 from tenure.cli.main import cli, main
 from tenure.codec import encode
 from tenure.job import NewJob

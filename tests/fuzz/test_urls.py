@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tenure.cli import passwords
+from tenure import passwords
 from tenure.errors import TenureError
 from tenure.store import open_store
 from tenure.store.api import sqlite_path

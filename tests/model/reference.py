@@ -106,7 +106,7 @@ class Model(Books):
         if unique.period_seconds is not None:
             mine.expires_at = now + timedelta(seconds=unique.period_seconds)
         found = keys.get(work.key)
-        if found is not None and not self._key_is_over(found, now):
+        if found is not None and found.id != work.id and not self._key_is_over(found, now):
             return found
         keys[work.key] = mine
         return mine

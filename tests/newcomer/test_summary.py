@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from examples.verdict import judge
+from examples.verdict import RECORDS, judge
 from tenure import Tenure
+from tenure.worker.recorder import RecordingWorld
 from tests.newcomer.conftest import OTHERS, PAGES, ROOT, Kept, figures
 from tests.support.plain import Plain
 
@@ -130,6 +131,12 @@ def a_job_is_removed(folder: Path) -> None:
 
 def a_job_is_left(folder: Path) -> None:
     with Tenure(f"sqlite:///{folder / 'jobs.db'}") as app:
+        RecordingWorld(folder / RECORDS).record(app)
+        app.replay(app.list_jobs(limit=1).jobs[0].id)
+
+
+def a_job_was_replayed_in_secret(folder: Path) -> None:
+    with Tenure(f"sqlite:///{folder / 'jobs.db'}") as app:
         app.replay(app.list_jobs(limit=1).jobs[0].id)
 
 
@@ -196,6 +203,7 @@ def edit_records(folder: Path, edit: Callable[[dict[str, Any]], dict[str, Any] |
     [
         (a_job_is_removed, "1 jobs are missing"),
         (a_job_is_left, "backlog left"),
+        (a_job_was_replayed_in_secret, "replayed by nobody"),
         (a_job_came_from_nowhere, "more than it was enqueued"),
         (a_job_is_noted_as_failed, "is failed"),
         (a_result_is_edited, "with the result"),

@@ -18,6 +18,7 @@ HOT_TABLES = ("job", "ready", "due", "history", "lease", "unique_key", "event", 
               "parent")  # fmt: skip
 _PARAMETER = re.compile(r"%\(([a-z_]+)\)s")
 _CONDITIONS = ("Index Cond", "TID Cond", "Recheck Cond")
+_UNPLANNED = ("copy ", "savepoint ", "rollback to ", "release ")
 _PASSES_LIMIT_ON = {"LockRows", "Subquery Scan", "Result"}
 
 
@@ -42,8 +43,8 @@ class Scan:
 
 
 def plannable(name: str) -> bool:
-    """COPY has no plan."""
-    return not statements("postgres", "tenure")[name][0].lstrip().startswith("copy ")
+    """COPY and savepoints have no plan."""
+    return not statements("postgres", "tenure")[name][0].lstrip().startswith(_UNPLANNED)
 
 
 def plan_like_our_connections(connection: Connection) -> None:

@@ -50,6 +50,10 @@ def die() -> NoReturn:
     raise AssertionError("SIGKILL was survived")
 
 
+CALL = "savepoint tenure_call"
+"""Of a call in the caller's own transaction: it is looked for at its end."""
+
+
 class Tripwire:
     """Counts statements from `arm` on. `splits`: those before which a rule is broken: what was done
     until there is committed, and nobody counts that."""
@@ -106,6 +110,7 @@ def _pass_sqlite(connection: Any, sql: str, run: Callable[[str], Any]) -> None:
     def again() -> None:
         run("commit")
         run("begin immediate")
+        run(CALL)
 
     word = sql.split(maxsplit=1)[0]
     lone = not connection.in_transaction and word not in ("begin", "rollback")
@@ -167,6 +172,7 @@ def _pass_postgres(connection: psycopg.Connection[Any], name: str, *, opens: boo
     def again() -> None:
         connection.execute("commit")
         connection.execute("begin")
+        connection.execute(CALL)
 
     idle = connection.info.transaction_status is psycopg.pq.TransactionStatus.IDLE
     commits = "commit" in name or (idle and not opens)

@@ -80,9 +80,11 @@ def simulate(first: int, limit: Limit, jobs: int, go_on: bool = False) -> int:
     started = shown = time.monotonic()
     print(f"seeds from {first} on", flush=True)
     counts: Counter[str] = Counter()
+    recoveries: list[float] = []
     wrong: list[Result] = []
     for result in _results(first, limit, jobs):
         counts.update(result.counts)
+        recoveries += result.recoveries
         if result.wrong:
             wrong.append(result)
             print(result.told(), flush=True)
@@ -93,10 +95,23 @@ def simulate(first: int, limit: Limit, jobs: int, go_on: bool = False) -> int:
             rate = counts["steps"] / (shown - started)
             print(f"{counts['steps']:>12,} steps, {counts['runs']:,} runs, {rate:,.0f} steps/s",
                   flush=True)  # fmt: skip
+    print(f"recovery: {_spread(recoveries)}")
     times = f"{time.monotonic() - started:.0f} s, {sum(os.times()[:4]):.0f} s of processors"
     print(f"seeds {first} to {first + counts['runs'] - 1}: {_told(counts)}, {times}")
     print(f"{len(wrong)} violations")
     return 1 if wrong else 0
+
+
+def _spread(seconds: list[float]) -> str:
+    """How long it took until what a killed worker had ran again, beyond the length of a lease."""
+    if not seconds:
+        return "no jobs"
+    seconds = sorted(seconds)
+    median, late = seconds[len(seconds) // 2], seconds[99 * len(seconds) // 100]
+    return (
+        f"{len(seconds):,} jobs ran again after the length of a lease and {median:.2f} s (p50), "
+        f"{late:.2f} s (p99), {seconds[-1]:.2f} s (max)"
+    )
 
 
 def _told(counts: Counter[str]) -> str:
@@ -118,15 +133,15 @@ def _results(first: int, limit: Limit, jobs: int) -> Iterator[Result]:
     with ProcessPoolExecutor(jobs, initializer=_leave_signals) as pool:
         running: set[Future[Result]] = set()
         try:
-            while not limit.is_reached(done):
-                while len(running) < AHEAD * jobs:
+            while running or not limit.is_reached(done):
+                while len(running) < AHEAD * jobs and not limit.is_reached(done):
                     running.add(pool.submit(run_seed, next(seeds)))
                 ready, running = wait(running, return_when=FIRST_COMPLETED)
                 for future in ready:
                     result = future.result()
                     done += result.counts["steps"]
                     yield result
-        finally:
+        finally:  # whoever asked has seen enough
             for future in running:
                 future.cancel()
 

@@ -47,9 +47,12 @@ class Weather:
 CALM = Weather()
 
 
-def may_cost_a_lease(sender: Fiber, op: str) -> bool:
-    """Only a claim or a heartbeat that fails may."""
-    return sender.renews or op == "claim"
+def trouble(sender: Fiber, op: str, seconds: float) -> None:
+    """A request goes wrong. A heartbeat's may cost any lease, a claim's what it has claimed."""
+    if sender.renews:
+        sender.process.trouble(seconds)
+    elif op == "claim":
+        sender.process.trouble_claim(seconds)
 
 
 class Faults:
@@ -67,7 +70,6 @@ class Faults:
     def draw(self, sender: Fiber, now: float, *, op: str, reads: bool) -> Fate:
         """The fate of a request."""
         process = sender.process
-        costs = may_cost_a_lease(sender, op)
         random, weather = self.random.random, self.weather
         there, back = 0.0002 + 0.001 * random(), 0.0001 + 0.001 * random()
         if process.cut_until > now:
@@ -81,8 +83,7 @@ class Faults:
         if random() < (weather.slow_settling if settles else weather.slow):
             self.count("delayed")
             late = weather.slow_seconds * random()
-            if costs:
-                process.trouble(late)
+            trouble(sender, op, late)
             if random() < 0.5:
                 there += late
             else:
@@ -97,8 +98,7 @@ class Faults:
             if chance < share:
                 what = "failed" if reads and kind in ("undone", "lost") else kind
                 self.count(what)
-                if costs:
-                    process.trouble(there + back)
+                trouble(sender, op, there + back)
                 return Fate(
                     there, back, arrives=what not in ("failed", "busy"), commits=what != "undone",
                     answered=what != "lost", busy=what == "busy", outlives=outlives,

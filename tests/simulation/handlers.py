@@ -29,6 +29,11 @@ class _Now:
 
     stage: Stage
 
+    def leave(self, stage: Stage) -> None:
+        """Forget it."""
+        if getattr(self, "stage", None) is stage:
+            del self.stage
+
 
 now = _Now()
 

@@ -49,6 +49,8 @@ class Process:
         """Until then nothing that it sends reaches the store."""
         self.troubles: list[tuple[float, float]] = []
         """From when to when something was done to it for which it may lose a lease."""
+        self.claim_troubles: list[tuple[float, float]] = []
+        """From when to when a claim of its went wrong: that may cost what it has claimed."""
         self.stalls: list[tuple[float, float]] = []
         """From when to when it was paused, or a handler blocked its event loop."""
         self.fibers: set[Fiber] = set()
@@ -61,17 +63,25 @@ class Process:
         """Something is done to it for so long."""
         self.troubles.append((self.hub.now, self.hub.now + seconds))
 
+    def trouble_claim(self, seconds: float) -> None:
+        """One of its claims goes wrong, or takes so long."""
+        self.claim_troubles.append((self.hub.now, self.hub.now + seconds))
+
     def stall(self, seconds: float) -> None:
         """It, or its event loop, stands still for so long."""
         self.stalls.append((self.hub.now, self.hub.now + seconds))
 
     def was_troubled(self, since: float, until: float) -> bool:
         """Was anything done to it in this time?"""
-        return any(begun <= until and ended >= since for begun, ended in self.troubles)
+        return _any_between(self.troubles, since, until)
+
+    def claimed_in_trouble(self, since: float, until: float) -> bool:
+        """Went a claim of its wrong in this time?"""
+        return _any_between(self.claim_troubles, since, until)
 
     def was_stalled(self, since: float, until: float) -> bool:
         """Did it stand still in this time?"""
-        return any(begun <= until and ended >= since for begun, ended in self.stalls)
+        return _any_between(self.stalls, since, until)
 
     def stalled_seconds(self, since: float, until: float) -> float:
         """For how long of this time did it stand still, at most?"""
@@ -86,6 +96,10 @@ class Process:
     def is_running(self) -> bool:
         """Neither dead nor at its end, nor paused just now."""
         return not (self.dead or self.ended) and self.paused_until <= self.hub.now
+
+
+def _any_between(spans: list[tuple[float, float]], since: float, until: float) -> bool:
+    return any(begun <= until and ended >= since for begun, ended in spans)
 
 
 class Fiber:

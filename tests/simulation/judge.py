@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from tenure.worker.heartbeat import MARGIN
+from tenure.worker.recorder import Answered
 from tests.simulation.handlers import transactional
 from tests.simulation.hub import Process
-from tests.simulation.stage import Stage
-from tests.support import audit
+from tests.simulation.stage import IDLE_POLL_SECONDS, Stage
+from tests.support import audit, recovery
 from tests.support.books import Blow, Books, Expected, Grant, Violation, Violations
 from tests.support.history import Records, add_process, final_of
 from tests.support.invariants import report, violations
@@ -32,8 +34,9 @@ def judge(stage: Stage) -> str:
         return f"the rows do not add up: {error}"
     books = Books(records_of(stage), final_of(plain, _in_hub_time(stage)))
     broken = [
-        *violations(books, expected_of(stage, books)), *losses(stage, books), *repeated_ends(stage),
-        *stale_steps(stage), *stage.steps_taken.wrong,
+        *violations(books, expected_of(stage, books)), *losses(stage, books),
+        *late_runs(stage, books), *repeated_ends(stage),
+        *stale_steps(stage), *stage.steps_taken.wrong, *late_starts(stage, books),
     ]  # fmt: skip
     return "\n".join(report(books, broken, blows_of(stage)))
 
@@ -65,12 +68,12 @@ def expected_of(stage: Stage, books: Books) -> Expected:
     alone = {pair for pair, handed_out in stage.session.handed_out.items() if handed_out.alone}
     return Expected(
         effects=effects, swept_seconds=SWEPT_SECONDS, quiet_at=stage.quiet_at, alone=alone,
-        every_tick="jump" not in stage.faults.counts, blows=blows_of(stage),
+        every_tick="jump" not in stage.faults.counts, blows=blows_of(stage), atomic=True,
     )  # fmt: skip
 
 
 def losses(stage: Stage, books: Books) -> Violations:
-    """6: a lease is lost only by who was in trouble while it lasted; 3: no handler starts after."""
+    """6: a lease is lost only by who was in trouble while it lasted."""
     lease_seconds = stage.plan.lease_seconds
     processes = {world.process.pid: world.process for world in stage.worlds}
     workers = {c.sent.worker: processes[c.pid] for c in books.records.calls if c.sent.worker}
@@ -89,16 +92,43 @@ def losses(stage: Stage, books: Books) -> Violations:
             since = handed_out.at
             until = since + lease_seconds
         else:
-            since = books.deadlines[grant.lease][0] - lease_seconds
+            since = _trusted_since(books, grant, lease_seconds)
             until = event.at
             if grant.ended > grant.began + ANSWERED_SHARE * lease_seconds:
                 # The store tried several times. A worker trusts its lease from before it asked.
                 since = min(since, grant.began)
             if _was_told_late(process, grant, lease_seconds):
                 continue
-        if not process.was_troubled(since - GRACE_SECONDS, until):
+        excused = process.was_troubled(since - GRACE_SECONDS, until)
+        if grant is None:
+            excused |= process.claimed_in_trouble(since - GRACE_SECONDS, until)
+            excused |= _stood_still(process, since, until, lease_seconds)
+        else:  # of all claims, only its own
+            excused |= process.claimed_in_trouble(grant.began, grant.ended)
+        if not excused:
             text = f"{process} was in no trouble and lost token {event.token}"
             yield Violation(6, "unexplained crash", event.id, text)
+
+
+def _trusted_since(books: Books, grant: Grant, lease_seconds: float) -> float:
+    """When it was last renewed before the worker gave it up: what comes later is in vain.
+
+    By its own clock, from before it sent the claim or a heartbeat; that clock is ours.
+    """
+    since, trusted_seconds = grant.began, (1 - MARGIN) * lease_seconds
+    for call in books.records.of("extend"):
+        if grant.lease in call.sent.leases and isinstance(call.answer, Answered):
+            lost = grant.lease in (*call.answer.lost, *call.answer.busy)
+            if lost or call.began >= since + trusted_seconds:
+                break
+            since = call.began
+    return since
+
+
+def late_runs(stage: Stage, books: Books) -> Violations:
+    """3: no handler starts on a lease that has ended, unless its process stood still."""
+    processes = {world.process.pid: world.process for world in stage.worlds}
+    leases = {(g.id, g.token): g for grants in books.grants.values() for g in grants}
     for run in books.records.runs:
         grant = leases.get((run.id, run.token))
         if grant is None:
@@ -108,6 +138,18 @@ def losses(stage: Stage, books: Books) -> Violations:
         if run.began > most and not process.was_stalled(grant.ended, run.began):
             text = f"{run.began - most:.3f} s after the lease of token {run.token}"
             yield Violation(3, "started late", run.id, text)
+
+
+def late_starts(stage: Stage, books: Books) -> Violations:
+    """13: what the last blow has hit runs again within lease + poll + 1 s."""
+    if stage.last_blow is None:
+        return
+    most = stage.plan.lease_seconds + IDLE_POLL_SECONDS + 1.0
+    found = [*recovery.recoveries(books, [stage.last_blow])]
+    stage.recoveries = [each.seconds - stage.plan.lease_seconds for each in found]
+    yield from recovery.starts_are_prompt(books, [stage.last_blow], most)
+    if not found:
+        yield Violation(13, "late recovery", None, f"nothing that {stage.last_blow} hit ran again")
 
 
 def repeated_ends(stage: Stage) -> Violations:
@@ -130,15 +172,19 @@ def stale_steps(stage: Stage) -> Violations:
 def _was_told_late(process: Process, grant: Grant, lease_seconds: float) -> bool:
     """Was its event loop blocked, so that nobody saw the claim in time to renew the lease?
 
-    A thread may have had the answer before: the event loop sees it when it stands still no more.
-    Only a stall that covers the missing time counts: from the claim to the answer, but for what an
-    answer needs at most.
+    A worker trusts its lease from before it asked, and may have stood still before the claim was on
+    its way. A thread may have had the answer before: the event loop sees it when it stands still no
+    more. Only a stall that covers the missing time counts: from the claim to the answer, but for
+    what an answer needs at most.
     """
+    return _stood_still(process, grant.began, process.moves_at(grant.ended), lease_seconds)
+
+
+def _stood_still(process: Process, since: float, until: float, lease_seconds: float) -> bool:
+    """For so long that a claim sent at the first time and seen at the second comes too late?"""
     share_seconds = ANSWERED_SHARE * lease_seconds
-    seen = process.moves_at(grant.ended)
-    if seen <= grant.claimed_at + share_seconds:
-        return False
-    return process.stalled_seconds(grant.claimed_at, seen) >= share_seconds - GRACE_SECONDS
+    stalled_seconds = process.stalled_seconds(since, until)
+    return until > since + share_seconds and stalled_seconds >= share_seconds - GRACE_SECONDS
 
 
 def _effects(stage: Stage, books: Books) -> dict[int, int]:

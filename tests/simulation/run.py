@@ -24,6 +24,8 @@ class Result:
     seed: int
     wrong: str
     counts: Counter[str] = field(default_factory=Counter)
+    recoveries: list[float] = field(default_factory=list)
+    """After the last kill: when its jobs ran again, in seconds beyond the length of a lease."""
     story: list[str] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
     """What every process did, if that was asked for."""
@@ -61,7 +63,8 @@ def run_seed(seed: int, *, trace: bool = False) -> Result:
         counts["runs"] = 1
         counts["processes"] = len(stage.worlds)
         story = [f"{at:12.6f}  {what}" for at, what in stage.story]
-        return Result(seed, wrong, counts, story, _trace(stage) if trace else [])
+        lines = _trace(stage) if trace else []
+        return Result(seed, wrong, counts, stage.recoveries, story, lines)
     finally:
         with warnings.catch_warnings():  # coroutines that a dead process had no time to start
             warnings.simplefilter("ignore", RuntimeWarning)

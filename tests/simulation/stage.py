@@ -1,13 +1,16 @@
 """One run: processes come and go, faults strike, then they stop, and all must be well.
 
 producers    enqueue, with keys, delays, priorities, parents, tenants; operators interfere
-workers      the real ones; killed, paused, cut off, replaced
-the end      faults stop, the backlog empties, every lease is given back, workers shut down
+workers      the real ones; killed, paused, cut off, replaced; users are hit as well, now and then
+the end      faults stop, the backlog empties, every lease is given back
+one blow     one worker is killed while nothing else goes on: how long until its jobs run again?
+good night   the workers shut down
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from typing import Any
@@ -15,6 +18,7 @@ from typing import Any
 from tenure.app import Tenure
 from tenure.client import Client
 from tenure.tasks import Call
+from tenure.worker.recorder import Started
 from tenure.worker.worker import Worker
 from tests.simulation import handlers
 from tests.simulation.faults import CALM, Faults
@@ -26,10 +30,17 @@ from tests.simulation.store import Session, VirtualStore
 from tests.simulation.users import Users
 from tests.simulation.world import VirtualWorld
 from tests.support import audit
+from tests.support.books import Blow
 from tests.support.plain import Plain
 
 QUEUES = {"default": 0, "narrow": 2, "threads": 0}
 AUDIT_SECONDS = 1.5
+IDLE_POLL_SECONDS = 0.5
+USERS_SHARE = 0.15
+"""So many of the blows fall on a producer or an operator."""
+ASTRAY_SECONDS = 2.5 * 86_400
+"""So far the wall clock is wrong at most: workers prune what has finished a week ago by that clock,
+and the checker wants to see it."""
 PATIENCE_SECONDS = 300.0
 """So much virtual time may pass after the faults until the backlog is empty."""
 
@@ -52,8 +63,14 @@ class Stage:
         self.worlds: list[VirtualWorld] = []
         self.apps: dict[int, Client] = {}
         self.working: dict[int, Worker] = {}
+        self.producers: list[Process] = []
+        self.operators: list[Process] = []
         self.is_calm = False
         self.quiet_at = float("inf")
+        self.last_blow: Blow | None = None
+        """After the faults: whatever this has hit must run again in time."""
+        self.recoveries: list[float] = []
+        """How long beyond the length of a lease that took, in seconds."""
         self.users = Users(self)
         self.steps_taken = Steps(self.session)
         self.story: list[tuple[float, str]] = []
@@ -105,7 +122,7 @@ class Stage:
                 app, QUEUES, world=world, async_slots=plan.slots, thread_slots=2,
                 process_slots=1, lease_seconds=plan.lease_seconds,
                 heartbeat_seconds=plan.lease_seconds / 3.5, sweep_seconds=0.3,
-                promote_seconds=0.1, idle_poll_seconds=0.5, busy_poll_seconds=0.05,
+                promote_seconds=0.1, idle_poll_seconds=IDLE_POLL_SECONDS, busy_poll_seconds=0.05,
                 schedule_seconds=1.0, drain_seconds=plan.lease_seconds, kill_seconds=0.5,
             )  # fmt: skip
             self.working[world.process.pid] = worker
@@ -136,6 +153,7 @@ class Stage:
                 self.process("client", lambda app, _: self.users.enqueue(app, [*first]))
             self._storm()
             self._calm()
+            self._strike_once_more()
             self._shut_down()
         finally:
             for task in handlers.tasks:
@@ -146,6 +164,9 @@ class Stage:
         for world in self.worlds:
             self.hub.clear(world.process)
         self.session.memory.close()
+        # Whatever still knows this stage would be there for ever: frozen before the next run.
+        handlers.now.leave(self)
+        sys.set_asyncgen_hooks(firstiter=None, finalizer=None)  # loops that took turns left theirs
 
     def _storm(self) -> None:
         plan = self.plan
@@ -153,9 +174,9 @@ class Stage:
         for _ in range(plan.workers):
             self.start_worker()
         for _ in range(plan.producers):
-            self.process("producer", self.users.produce)
+            self.producers.append(self.process("producer", self.users.produce))
         for _ in range(plan.operators):
-            self.process("operator", self.users.operate)
+            self.operators.append(self.process("operator", self.users.operate))
         self._soon(self._strike)
         self.hub.at(AUDIT_SECONDS, self._audit)
         users, hub = self.users, self.hub
@@ -163,7 +184,7 @@ class Stage:
         hub.run_until(lambda: users.are_done and hub.now >= least, plan.storm_seconds)
 
     def _calm(self) -> None:
-        """Faults stop. Whoever was paused goes on."""
+        """Faults stop. Whoever was paused or blocked goes on; what was delayed arrives."""
         hub = self.hub
         self.is_calm = True
         self.faults.weather = CALM
@@ -172,11 +193,17 @@ class Stage:
         for world in self.worlds:
             process = world.process
             process.cut_until = 0.0
-            self.quiet_at = max(self.quiet_at, process.paused_until)
+            if not process.dead:
+                stalls = [until for _, until in process.stalls]
+                self.quiet_at = max(self.quiet_at, process.paused_until, *stalls)
+        self.quiet_at = max(self.quiet_at, self.session.delayed_until)
         clock = self.session.clock
         clock.ahead_seconds = clock.furthest_seconds
         self.start_missing_workers(2)
         self.process("housekeeper", self.users.keep_house)
+        self._come_to_rest()
+
+    def _come_to_rest(self) -> None:
         if not self._until(self.is_quiet):
             raise NotQuiet(f"seed {self.plan.seed}: {self._what_is_left()}")
         if not self._until(lambda: not self._slots_in_use()):
@@ -194,6 +221,30 @@ class Stage:
             if taken:
                 used[str(process)] = taken
         return used
+
+    def _strike_once_more(self) -> None:
+        """A worker dies with jobs in its hands, and another one has free slots for all of them."""
+        plan, hub = self.plan, self.hub
+        known = len(self.users.ids)
+        before = [len(world.log.lines) for world in self.worlds]
+        calls = [handlers.long.call(2 * plan.lease_seconds) for _ in range(min(3, plan.slots))]
+        self.process("client", lambda app, _: self.users.enqueue(app, calls))
+
+        def holders() -> list[Process]:
+            ids = self.users.ids[known:]
+            return [
+                world.process for world, seen in zip(self.worlds, before, strict=False)
+                if any(isinstance(x, Started) and x.id in ids for x in world.log.lines[seen:])
+            ]  # fmt: skip
+
+        if not hub.run_until(lambda: bool(holders()), PATIENCE_SECONDS):
+            raise NotQuiet(f"seed {plan.seed}: {self.users.ids[known:]} do not start")
+        hub.run_until(lambda: False, plan.lease_seconds * self.random.random())
+        victim = self.random.choice(holders())
+        self._kill(victim)
+        self.last_blow = Blow(victim.pid, hub.now, "kill")
+        self.start_missing_workers(2)
+        self._come_to_rest()
 
     def _shut_down(self) -> None:
         for pid, worker in self.working.items():
@@ -253,7 +304,9 @@ class Stage:
         """One of the things that can happen to a process, and then the next one."""
         if self.is_calm:
             return
-        victims = [process for process in self.workers() if process.is_running]
+        hits_users = self.random.random() < USERS_SHARE
+        candidates = [*self.producers, *self.operators] if hits_users else self.workers()
+        victims = [process for process in candidates if process.is_running]
         what = self.random.choices(list(self.plan.strikes), list(self.plan.strikes.values()))[0]
         if victims:
             victim = self.random.choice(victims)
@@ -281,6 +334,8 @@ class Stage:
 
     def _jump(self, _: Process) -> None:
         seconds = self.random.choice((-1, 1)) * self.random.choice((0.5, 5, 60, 3600, 86400))
+        if abs(self.session.clock.ahead_seconds + seconds) > ASTRAY_SECONDS:
+            seconds = -seconds
         self.session.clock.jump(seconds)
         self.tell(f"the wall clock jumps by {seconds:g} s")
 

@@ -28,7 +28,7 @@ from tenure.store.sqlite_driver import Connection
 from tenure.store.sqlite_tx import SQLiteTx
 from tenure.store.threads import WRITING_THREADS, Line, Threads
 from tenure.store.turns import Outcome
-from tests.simulation.faults import Fate, Faults, may_cost_a_lease
+from tests.simulation.faults import Fate, Faults, trouble
 from tests.simulation.hub import OP, Gone, Hub, Process
 from tests.simulation.loop import Pool
 
@@ -134,6 +134,8 @@ class Session(SQLite):
         self.handed_out: dict[tuple[int, int], HandedOut] = {}
         """By job and token, whether or not the worker was told."""
         self.requests = 0
+        self.delayed_until = 0.0
+        """By then everything that was sent so far is answered."""
         self.transactions = 0
         self._signs: object = None
         self._waited = 0.0
@@ -175,6 +177,10 @@ class Session(SQLite):
                 if not call.repeat or call.collided:
                     raise
                 call.collided = True
+            except StoreBusy:
+                if not call.repeat:
+                    raise
+                break
             except (_Failed, _Lost) as error:
                 call.repeat = call.repeat or isinstance(error, _Lost)
                 if not self.repeats or self.hub.random.random() < 0.3:
@@ -218,9 +224,7 @@ class Session(SQLite):
 
     async def _rest_before_repeat(self) -> None:
         seconds = self.hub.random.random() ** 4  # mostly short, up to a second
-        sender = self.hub.fiber()
-        if may_cost_a_lease(sender, OP.get()):
-            sender.process.trouble(seconds)
+        trouble(self.hub.fiber(), OP.get(), seconds)
         await self.rest(seconds)
 
     # --- the wire --------------------------------------------------------------------------------
@@ -273,6 +277,8 @@ class Session(SQLite):
             self.hub.at(fate.back_seconds, tell)
 
         self.hub.at(fate.there_seconds, arrive)
+        answered_at = self.hub.now + fate.there_seconds + fate.back_seconds
+        self.delayed_until = max(self.delayed_until, answered_at)
 
     def _carry_out(self, fate: Fate, carry_out: Callable[[Fate], Any], *, reads: bool) -> Outcome:
         if fate.busy:

@@ -52,7 +52,11 @@ def test_an_attempt_that_timed_out_in_a_blocked_loop_is_settled_once(
     call = handlers.blocking.options(timeout_seconds=0.3, max_attempts=1).call(1.6)
     stage.play(first=[call])
     assert judge(stage) == ""
-    [job] = stage.session.memory.execute("select state, reason, attempts from tenure_history")
-    assert job == ("failed", "timeout", 1)
-    settled = [call.answers for call in records_of(stage).of("settle") if call.sent.jobs]
+    [(id, *job)] = stage.session.memory.execute(
+        "select id, state, reason, attempts from tenure_history where task = ?",
+        (handlers.blocking.name,),
+    )
+    assert job == ["failed", "timeout", 1]
+    settlements = records_of(stage).of("settle")
+    settled = [call.answers for call in settlements if (id, 1) in call.sent.jobs]
     assert settled == ([["refused"], ["landed"]] if fails else [["landed"]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -13,6 +14,8 @@ import pytest
 
 from scripts.bugs import BUGS
 from scripts.bugs.finding import find
+from tests.simulation.run import run_seed
+from tests.simulation.stage import Stage
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 200_000
@@ -43,6 +46,7 @@ def test_no_seed_breaks_an_invariant(first: int) -> None:
     counted = re.search(r"([\d,]+) steps, ", done.stdout.splitlines()[-2])
     assert counted is not None
     assert int(counted[1].replace(",", "")) >= steps
+    assert re.search(r"^recovery: \d+ jobs ran again", done.stdout, re.MULTILINE)
     for what in ("kill", "pause", "cut", "jump", "stop", "crash point", "failed", "undone", "lost",
                  "busy", "delayed"):  # fmt: skip
         assert re.search(rf"[\d,]+ {what}", done.stdout), f"no {what} in all the runs"
@@ -60,6 +64,12 @@ def test_a_seed_gives_the_same_run_again_whatever_ran_before() -> None:
         "print(result.told(), *result.trace, sep='\\n', end='')"
     ))  # fmt: skip
     assert second.stdout == first.stdout, second.stderr
+
+
+def test_a_run_leaves_nothing_behind() -> None:
+    """Thousands of runs in one process must not fill its memory."""
+    run_seed(1)
+    assert not [found for found in gc.get_objects() if isinstance(found, Stage)]
 
 
 @pytest.mark.slow

@@ -35,12 +35,11 @@ class Users:
         """The jobs that they know of."""
         self.flows: list[int] = []
         """The workflows."""
-        self._done = 0
 
     @property
     def are_done(self) -> bool:
-        """Have all producers enqueued what they wanted?"""
-        return self._done == self._plan.producers
+        """Have all producers enqueued what they wanted, or died?"""
+        return all(process.ended or process.dead for process in self._stage.producers)
 
     async def enqueue(self, app: Client, calls: list[Call[Any]]) -> None:
         """A client that enqueues and ends."""
@@ -59,7 +58,6 @@ class Users:
                 self.ids += [handle.id for handle in await _enqueue(app, calls, in_threads)]
             except (StoreUnavailable, JobNotFound):  # a parent may be of another tenant
                 continue
-        self._done += 1
 
     async def _enqueue_flow(self, app: Client, in_threads: bool) -> None:
         flow = graphs.build(app, self._random)

@@ -125,6 +125,8 @@ class Expected:
 
     `blows`: all that was done to processes; then every lost attempt is counted, and with
     `start_seconds` each must have started again so long after the blow, stalls not counted.
+
+    `atomic`: a transaction takes no time, so that the times in rows are those of its commit.
     """
 
     effects: Mapping[int, int] | None = None
@@ -138,6 +140,7 @@ class Expected:
     blows: Sequence[Blow] = ()
     stalls: Sequence[Stall] = ()
     start_seconds: float | None = None
+    atomic: bool = False
 
 
 class Books:

@@ -200,7 +200,8 @@ def children_come_after_parents(books: Books) -> Violations:
             parents[child].append(parent)
     for child, olders in parents.items():
         grants = _before_replay(books, child)
-        known = [id for id in olders if grants and not _came_later(books, id, child, grants[0])]
+        late = {id for id in olders if grants and _came_later(books, id, child, grants)}
+        known = [id for id in olders if id not in late]
         if not grants or not known:
             continue
         rule, first = rules.get(child, "all_succeeded"), grants[0].claimed_at
@@ -224,11 +225,19 @@ def _before_replay(books: Books, id: int) -> list[Grant]:
     return [g for g in books.grants.get(id, ()) if anew is None or g.token < anew]
 
 
-def _came_later(books: Books, parent: int, child: int, first: Grant) -> bool:
-    """Was this parent added when the child, which had run, waited once more?"""
+def _came_later(books: Books, parent: int, child: int, grants: list[Grant]) -> bool:
+    """Was this parent added when the child, which had been handed out, waited once more?
+
+    An operator has begun the child anew; or it was put back, and handed out again when this parent
+    had ended.
+    """
     row = books.rows.get(parent)
-    again = any(event.kind == "replayed" for event in books.events[child])
-    return again and row is not None and row.created_at > first.claimed_at
+    if row is None or row.created_at <= grants[0].claimed_at:
+        return False
+    again = [grant.claimed_at for grant in grants if grant.claimed_at > row.created_at]
+    if again:
+        return again[0] >= _first_end(books, parent) - SLACK_SECONDS
+    return any(event.kind == "replayed" for event in books.events[child])
 
 
 def _first_end(books: Books, id: int, state: str | None = None) -> float:

@@ -124,10 +124,14 @@ def add_process(records: Records, lines: list[Line]) -> None:
                 assert line.n in sent, f"nothing was sent for {line}"
                 records.calls.append(Call(pid, sent.pop(line.n), line))
             case Started():
-                running[line.id, line.token, line.worker] = line
+                attempt = (line.id, line.token, line.worker)
+                if attempt in running:  # a second time, before the first has ended
+                    records.runs.append(_run(pid, running[attempt]))
+                running[attempt] = line
             case Ended():
-                begun = running.pop((line.id, line.token, line.worker))
-                records.runs.append(_run(pid, begun, line.mono, line.error))
+                attempt = (line.id, line.token, line.worker)
+                assert attempt in running, f"nothing was started for {line}"
+                records.runs.append(_run(pid, running.pop(attempt), line.mono, line.error))
             case Begun():
                 raise AssertionError("two processes wrote one file")
     records.calls += [Call(pid, line) for line in sent.values()]

@@ -2,6 +2,9 @@
 
     python -m tests.support.invariants FOLDER URL      # all records in the folder, and the database
 
+What the test knew is read as well, if it is kept there (known.py); else it is said what was not
+asked.
+
 Each check yields violations by name, and each is told with its story. Nothing here knows how the
 worker or the store does its work; it knows what was sent, what was answered, and what the database
 holds in the end. Where an answer is missing, both ends of the story are allowed.
@@ -9,7 +12,7 @@ holds in the end. Where an answer is missing, both ends of the story are allowed
 1   lost job, job twice                   5   effect missing, effect twice, effect without success
 2   ghost, run without a claim            6   run twice, unexplained run, unexplained crash,
 3   token granted twice, token fell,          end without a settlement
-    two valid leases, swept early         7   end lost, rose from the dead,
+    two valid leases, swept early         7   end lost, rose from the dead, replayed by nobody,
 4   stale write landed, settled twice,        cancelled and handed out, cancelled and put in line
     landed and denied                     8   too many attempts, attempts do not add up,
 9   key held twice                            crashes do not add up, failed without a run,
@@ -27,7 +30,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from tenure.worker.recorder import Answered, Key
+from tenure.worker.recorder import Answered
 from tests.support import causes, features, recovery
 from tests.support.audit import audit
 from tests.support.books import (
@@ -45,7 +48,8 @@ from tests.support.books import (
     Violations,
     Write,
 )
-from tests.support.history import EventRow, JobRow, read_final, read_records
+from tests.support.history import NEVER, EventRow, JobRow, read_final, read_records
+from tests.support.known import expected_of, remembered, unasked
 from tests.support.story import told
 
 MOST_TOLD = 20
@@ -54,8 +58,8 @@ MOST_TOLD = 20
 
 def check(folder: Path, url: str, expected: Expected | None = None) -> Books:
     """Assert every invariant, over all records in the folder and the database behind the URL."""
-    books = Books(read_records(folder), read_final(url))
     expected = expected or Expected()
+    books = Books(remembered(read_records(folder), expected.stalls), read_final(url))
     broken = [*_rows_alone(url), *violations(books, expected)]
     assert not broken, "\n".join(report(books, broken, expected.blows))
     return books
@@ -96,10 +100,11 @@ def violations(books: Books, expected: Expected) -> Violations:
         )
     yield from every_kill_is_counted(books, expected.blows)
     yield from final_is_final(books)
+    yield from replays_were_asked_for(books, expected.atomic)
     yield from no_cancelled_job_goes_on(books)
     yield from who_has_started_is_charged(books)
     yield from attempts_add_up(books, expected.alone)
-    yield from keys_are_unique(books)
+    yield from keys_are_unique(books, expected.atomic)
     if expected.drained:
         yield from nothing_is_left(books)
     if expected.recovery_seconds is not None:
@@ -107,7 +112,8 @@ def violations(books: Books, expected: Expected) -> Violations:
     if expected.swept_seconds is not None:
         yield from sweeps_are_prompt(books, expected.swept_seconds, expected.quiet_at)
     if expected.start_seconds is not None:
-        yield from recovery.starts_are_prompt(books, expected)
+        most = expected.start_seconds
+        yield from recovery.starts_are_prompt(books, expected.blows, most, expected.stalls)
     yield from features.violations(books, expected)
 
 
@@ -285,6 +291,24 @@ def final_is_final(books: Books) -> Violations:
                     yield Violation(7, "rose from the dead", id, f"claimed {late:.3f} s after")
 
 
+def replays_were_asked_for(books: Books, atomic: bool) -> Violations:
+    """7: only an operator begins anew what has ended: the job, or a node above or beside it."""
+    flows = {id: flow for flow in books.final.workflows for id in flow.nodes}
+    asked: dict[int, float] = {}
+    for call in books.records.of("replay"):
+        if isinstance(call.answer, Answered) or not call.is_known:
+            for id, _ in call.sent.jobs:
+                asked.setdefault(id, call.began)
+    for id, events in books.events.items():
+        able = {id, *flows[id].nodes} if id in flows else {id}
+        first = min((asked[each] for each in able if each in asked), default=NEVER)
+        for event in events:
+            too_early = atomic and books.mono(event.at) < first - SLACK_SECONDS
+            if event.kind == "replayed" and (too_early or first == NEVER):
+                text = f"token {event.token}"
+                yield Violation(7, "replayed by nobody", id, text, (event.token - 1, event.token))
+
+
 def no_cancelled_job_goes_on(books: Books) -> Violations:
     """7: a running job that was asked to cancel is not handed out again, unless it is replayed.
 
@@ -360,21 +384,42 @@ def who_has_started_is_charged(books: Books) -> Violations:
                     yield Violation(8, "crash not charged", id, text, (grant.token,))
 
 
-def keys_are_unique(books: Books) -> Violations:
-    """9: never two live jobs with one key, except when it is held only until the start."""
-    alike: dict[Key, list[tuple[JobRow, float]]] = defaultdict(list)
+def keys_are_unique(books: Books, atomic: bool = False) -> Violations:
+    """9: never two live jobs with one key, except when it is held only until the start.
+
+    A transaction that takes its time may have read the clock before the key was given back. Then
+    only what others saw proves that a job was there: an answer, a claim, its end.
+    """
+    answered: dict[int, float] = {}
     for told_of in books.enqueues():
-        row, key, call = books.rows.get(told_of.id), told_of.key, told_of.call
-        if key is None or key.until == "started" or row is None or not told_of.created:
-            continue
-        if call.is_known and call.answer is not None:
-            alike[key].append((row, call.answer.wall))
-    for key, holders in alike.items():
-        holders.sort(key=lambda held: held[0].created_at)  # ids come in blocks
-        for (first, _), (second, there_at) in pairwise(holders):
-            if first.finished_at is None or there_at < first.finished_at - SLACK_SECONDS:
-                text = f"{key.key!r}, also by {first.id}"
-                yield Violation(9, "key held twice", second.id, text, others=(first.id,))
+        if told_of.created and told_of.call.is_known and told_of.call.answer is not None:
+            answered[told_of.id] = told_of.call.answer.wall
+    held: dict[tuple[str, str, str], list[tuple[float, float, float, int]]] = defaultdict(list)
+    for row in books.final.jobs:
+        if row.key is not None and row.key.until != "started":
+            for began, ended in _lives(books, row):
+                seen = [answered.get(row.id, NEVER), ended]
+                seen += [g.claimed_at for g in books.grants.get(row.id, ()) if g.claimed_at > began]
+                there_at = began if atomic or began > row.created_at else min(seen)
+                held[row.key.tenant, row.key.scope, row.key.key].append(
+                    (began, ended, there_at, row.id)
+                )
+    for (_, _, key), lives in held.items():
+        for (_, ended, _, first), (_, _, there_at, second) in pairwise(sorted(lives)):
+            if there_at < ended - SLACK_SECONDS or ended == NEVER:
+                text = f"{key!r}, also by {first}"
+                yield Violation(9, "key held twice", second, text, others=(first,))
+
+
+def _lives(books: Books, row: JobRow) -> Iterator[tuple[float, float]]:
+    """From when to when a job was live: once, and again after each replay."""
+    events = books.events[row.id]
+    began = row.created_at
+    for replayed in sorted((e for e in events if e.kind == "replayed"), key=lambda e: e.token):
+        ends = [e.at for e in events if e.kind in ENDS.values() and e.token < replayed.token]
+        yield began, max(ends, default=replayed.at)
+        began = replayed.at
+    yield began, NEVER if row.finished_at is None else row.finished_at
 
 
 def nothing_is_left(books: Books) -> Violations:
@@ -412,12 +457,17 @@ def sweeps_are_prompt(books: Books, seconds: float, quiet_at: float) -> Violatio
 
 
 def main(folder: str, url: str) -> None:
-    """Check, and tell what is wrong."""
+    """Check, and tell what is wrong, and what could not be asked."""
+    expected = expected_of(Path(folder), url)
+    missing = [*unasked(expected)]
     try:
-        books = check(Path(folder), url)
+        books = check(Path(folder), url, expected)
     except AssertionError as error:
         sys.exit(str(error))
-    print(f"{len(books.rows):,} jobs, {len(books.records.calls):,} calls: no invariant is broken")
+    which = "no invariant that was asked for" if missing else "no invariant"
+    print(f"{len(books.rows):,} jobs, {len(books.records.calls):,} calls: {which} is broken")
+    for line in missing:
+        print(f"not asked: {line}")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tests.support.books import Blow, Books, Expected, Stall, Violation, Violations
+from tests.support.books import Blow, Books, Stall, Violation, Violations
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,11 @@ def merged(stalls: Sequence[Stall]) -> list[Stall]:
     return found
 
 
-def starts_are_prompt(books: Books, expected: Expected) -> Violations:
+def starts_are_prompt(
+    books: Books, blows: Sequence[Blow], most: float, stalls: Sequence[Stall] = ()
+) -> Violations:
     """13: each job that a blow has hit runs again within lease + poll + 1 s."""
-    most = expected.start_seconds
-    assert most is not None
-    for each in recoveries(books, expected.blows, expected.stalls):
+    for each in recoveries(books, blows, stalls):
         if each.seconds - each.stalled > most:
             text = f"{each.seconds:.3f} s after the {each.kind}, {each.stalled:.3f} s of it stalled"
             yield Violation(13, "late recovery", each.job, text, (each.token, each.token + 1))

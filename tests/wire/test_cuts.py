@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tenure.errors import OutcomeUnknown, StoreUnavailable
+from tests.conftest import Count
 from tests.support.proxy import Fault
 from tests.wire.bench import Bench
 from tests.wire.conftest import Share
@@ -31,10 +32,14 @@ every_deed = pytest.mark.parametrize("name", DEEDS)
 
 
 @every_deed
-def test_every_message_is_cut_once(bench: Bench, share: Share, name: str) -> None:
+def test_every_message_is_cut_once(bench: Bench, share: Share, name: str, count: Count) -> None:
     faults = bench.faults(DEEDS[name], "before", "after")
     assert len(faults) > FEWEST
-    for fault in share(faults, 1):
+    chosen = share(faults, 1)
+    if bench.colour == "postgres-sync":  # the other one sends as many
+        count("messages at which a wire may be cut", len(faults) // 2)
+    count("single cuts", len(chosen))
+    for fault in chosen:
         try:
             bench.do(DEEDS[name], fault)
             assert fault.times == 1
@@ -44,9 +49,13 @@ def test_every_message_is_cut_once(bench: Bench, share: Share, name: str) -> Non
 
 
 @every_deed
-def test_who_is_cut_every_time_is_told_the_truth(bench: Bench, share: Share, name: str) -> None:
+def test_who_is_cut_every_time_is_told_the_truth(
+    bench: Bench, share: Share, name: str, count: Count
+) -> None:
     """`StoreUnavailable` means that nothing was kept. Only `OutcomeUnknown` leaves it open."""
-    for fault in share(bench.faults(DEEDS[name], "before", "after", again=True), 3):
+    chosen = share(bench.faults(DEEDS[name], "before", "after", again=True), 3)
+    count("cuts at every try", len(chosen))
+    for fault in chosen:
         try:
             cut_every_time(bench, name, fault)
         except BaseException as error:

@@ -14,6 +14,7 @@ import pytest
 
 from tenure import lifecycle
 from tenure.errors import JobNotFound
+from tenure.job import State
 from tenure.store import LANDED, STALE, open_store
 from tests.conftest import migrate
 from tests.crash.cast import Stage
@@ -75,7 +76,7 @@ def test_workers_go_on_when_a_standby_takes_over(pair: Pair, url: str, tmp_path:
         after = stage.add(*[quick.call() for _ in range(50)])
         stage.drained(60)
         for id in (*before, *after):
-            assert stage.store.get(id).state.final
+            assert stage.store.get(id).state is State.SUCCEEDED
         stage.check(disturbed={worker.pid for worker in workers})
         stage.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tenure.errors import OutcomeUnknown, StoreUnavailable
+from tests.conftest import Count
 from tests.support.proxy import SIDES, Fault, Side
 from tests.wire.bench import Bench
 from tests.wire.conftest import Share
@@ -32,13 +33,17 @@ def test_every_message_takes_its_time(bench: Bench, name: str) -> None:
 
 @pytest.mark.slow
 @every_deed
-def test_from_some_message_on_all_is_swallowed(bench: Bench, share: Share, name: str) -> None:
+def test_from_some_message_on_all_is_swallowed(
+    bench: Bench, share: Share, name: str, count: Count
+) -> None:
     """Half-open: nothing arrives, and nothing is closed. The store goes on by another connection.
 
     Silence that lasts a third of a second is long enough here. Should the machine be that slow, it
     only tries once more.
     """
-    for fault in share(bench.faults(DEEDS[name], "swallow")[::RARER], 1):
+    chosen = share(bench.faults(DEEDS[name], "swallow")[::RARER], 1)
+    count("half-open wires", len(chosen))
+    for fault in chosen:
         try:
             bench.do(DEEDS[name], fault, silence_seconds=0.3)
             assert fault.times == 1
