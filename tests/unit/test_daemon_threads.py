@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -23,7 +25,7 @@ def test_calls_are_answered_by_threads_that_keep_no_process_alive() -> None:
 
 def test_there_are_as_many_threads_as_calls_up_to_a_limit() -> None:
     threads = DaemonThreads()
-    threads._most = 3
+    threads._max_workers = 3
     go_on, seen = threading.Event(), set()
 
     def call() -> None:
@@ -43,7 +45,7 @@ def test_there_are_as_many_threads_as_calls_up_to_a_limit() -> None:
 
 def test_after_the_end_nothing_starts() -> None:
     threads = DaemonThreads()
-    threads._most = 1
+    threads._max_workers = 1
     go_on = threading.Event()
     runs, waits = threads.submit(go_on.wait), threads.submit(go_on.wait)
     while not runs.running():
@@ -54,3 +56,24 @@ def test_after_the_end_nothing_starts() -> None:
         threads.submit(go_on.wait)
     go_on.set()
     assert runs.result(PATIENCE_SECONDS)
+
+
+def test_a_call_that_failed_keeps_nothing_alive() -> None:
+    class Large:
+        pass
+
+    def fails(_: Large) -> None:
+        raise ValueError("no")
+
+    threads, large = DaemonThreads(), Large()
+    seen = weakref.ref(large)
+    gc.disable()
+    try:
+        future = threads.submit(fails, large)
+        assert isinstance(future.exception(PATIENCE_SECONDS), ValueError)
+        assert threads.submit(int).result(PATIENCE_SECONDS) == 0  # that thread has let go of it
+        del future, large
+        assert seen() is None
+    finally:
+        gc.enable()
+        threads.shutdown()

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from tenure.errors import StoreBusy
 from tenure.worker import services
 from tenure.worker.services import Services
 from tenure.worker.settings import WorkerSettings
@@ -14,7 +15,7 @@ from tenure.worker.world import World
 
 
 def test_a_worker_prunes_soon_after_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(services, "FIRST_PRUNE_SECONDS", 0.01)
+    monkeypatch.setattr(services, "PRUNE_SOON_SECONDS", 0.01)
 
     async def main() -> int:
         pruned, times = asyncio.Event(), 0
@@ -33,3 +34,33 @@ def test_a_worker_prunes_soon_after_its_start(monkeypatch: pytest.MonkeyPatch) -
         return times
 
     assert asyncio.run(main()) == 1
+
+
+def test_a_prune_that_fails_is_not_repeated_with_every_sweep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    async def main() -> None:
+        failed = asyncio.Event()
+
+        class Store:
+            async def prune(self) -> None:
+                if len(pauses) > 3:
+                    failed.set()
+                raise StoreBusy("locked")
+
+        loops = Services(cast(Any, Store()), WorkerSettings(), World(), lambda: None)
+        monkeypatch.setattr(asyncio, "sleep", pause)
+        pruning = asyncio.create_task(loops.prune())
+        async with asyncio.timeout(10):
+            await failed.wait()
+        pruning.cancel()
+
+    asyncio.run(main())
+    assert min(pauses) >= services.PRUNE_SOON_SECONDS / 2

@@ -12,6 +12,7 @@ import pytest
 
 from tenure import State, Tenure, Worker
 from tenure.errors import ConfigError, InvalidInput
+from tenure.worker.holding import Stop
 from tests.worker import isolated
 from tests.worker.conftest import Run
 from tests.worker.support import (
@@ -23,6 +24,7 @@ from tests.worker.support import (
     eventually,
     file_numbers,
     is_gone,
+    shift_of,
     working,
 )
 from tests.worker.test_handlers import station_job
@@ -147,6 +149,27 @@ def test_a_child_that_fails_to_clean_up_at_a_shutdown_is_not_charged(
         eventually(lambda: file_numbers(tmp_path / "started"))
     job = children_app.get(handle.id)
     assert (job.state, job.attempts, job.reason) == (State.QUEUED, 0, "shutdown")
+
+
+def test_what_a_thread_raises_at_a_shutdown_is_its_own_failure(app: Tenure) -> None:
+    """Nobody has told it to stop, and it answers nothing."""
+    started, go_on = threading.Event(), threading.Event()
+
+    @app.task(max_attempts=3, fail_on=(ValueError,))
+    def fails() -> None:
+        started.set()
+        go_on.wait(PATIENCE_SECONDS)
+        raise ValueError("bad input")
+
+    with working(app, drain_seconds=0.05, kill_seconds=10) as worker:
+        handle = fails.enqueue()
+        assert started.wait(PATIENCE_SECONDS)
+        shift = shift_of(worker)
+        worker.stop()
+        eventually(lambda: [h for h in shift.held.all() if h.stop is Stop.SHUTDOWN])
+        go_on.set()
+    job = app.get(handle.id)
+    assert (job.state, job.attempts, job.reason) == (State.FAILED, 1, "error")
 
 
 def test_what_was_claimed_ahead_goes_back_at_once(app: Tenure) -> None:
@@ -310,6 +333,37 @@ def test_a_worker_that_is_cancelled_while_it_is_entered_leaves_nothing_running(a
         assert asyncio.all_tasks() == before
         app.hooks.starts.clear()
         async with asyncio.timeout(PATIENCE_SECONDS), worker:  # it is as good as new
+            pass
+        await app.close_async()
+
+    asyncio.run(main())
+
+
+def test_a_worker_that_is_cancelled_twice_while_it_is_entered_can_be_used_again(
+    app: Tenure,
+) -> None:
+    starting, ending = asyncio.Event(), asyncio.Event()
+
+    @app.on_start
+    async def warm_up() -> None:
+        starting.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ending.set()
+            await asyncio.sleep(0.2)
+
+    async def main() -> None:
+        worker = Worker(app, **FAST)
+        entering = asyncio.create_task(worker.__aenter__())
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            for moment in (starting, ending):
+                await moment.wait()
+                entering.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await entering
+        app.hooks.starts.clear()
+        async with asyncio.timeout(PATIENCE_SECONDS), worker:
             pass
         await app.close_async()
 

@@ -184,6 +184,7 @@ class Child:
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
             if self._told_to_stop and isinstance(error, Stopped | asyncio.CancelledError):
                 self._stopped = True
+                return None  # the worker knows why
             stop = Stop.SHUTDOWN if self._shutdown else None
             return attempt.raised(error, time.monotonic() - started, stop)
 

@@ -23,7 +23,7 @@ from tenure.running import reset_current, set_current
 from tenure.tasks import Task
 from tenure.worker.attempt import Attempt, undecodable
 from tenure.worker.context import RunningHere, Signals
-from tenure.worker.holding import Holding
+from tenure.worker.holding import Holding, Stop
 from tenure.worker.world import Thread, World
 
 TURN_JOBS = 8
@@ -346,7 +346,10 @@ class Threads(InThreads):
         except Undecodable as bad:
             return undecodable(job, bad.error)
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
-            return self._attempted(holding).raised(error, now() - started, holding.asked_to())
+            # Nobody tells a thread of a shutdown: what it raises then is its own failure.
+            stop = holding.asked_to()
+            stop = None if stop is Stop.SHUTDOWN else stop
+            return self._attempted(holding).raised(error, now() - started, stop)
 
 
 class Undecodable(Exception):

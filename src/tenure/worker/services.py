@@ -14,8 +14,8 @@ from tenure.worker.world import World
 
 PROMOTE_PAGE = 1000
 HEAL_SECONDS = 60.0
-FIRST_PRUNE_SECONDS = 60.0
-"""The first time is so soon at the latest: a worker may not live for an hour."""
+PRUNE_SOON_SECONDS = 60.0
+"""The first time, at the latest: a worker may not live for an hour. And after a failure."""
 log = logging.getLogger("tenure.worker")
 
 
@@ -50,9 +50,9 @@ class Services:
 
     async def prune(self) -> None:
         """Prune soon, but not with all who start now, and then now and then, for ever."""
-        soon = min(FIRST_PRUNE_SECONDS, self._settings.prune_seconds)
+        soon = min(PRUNE_SOON_SECONDS, self._settings.prune_seconds)
         await asyncio.sleep(soon * (0.5 + self._world.random() / 2))
-        await self._repeat("pruning", self._prune, self._settings.sweep_seconds)
+        await self._repeat("pruning", self._prune, soon)
 
     async def heal(self) -> None:
         """See to gates and workflows now and then, for ever."""

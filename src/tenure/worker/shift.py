@@ -14,7 +14,7 @@ import os
 import socket
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 from tenure.client import Client
@@ -95,7 +95,7 @@ class Shift:
         self._asked: dict[Holding, None] = {}
         self._stuck: set[Holding] = set()
         self._owed: deque[tuple[Holding, Settlement]] = deque()
-        """Ends of attempts that the heartbeat's thread has to write."""
+        """Ends of attempts that the heartbeat's thread has taken, and that are not written yet."""
         self._confirming: set[asyncio.Task[None]] = set()
         self._ticked_at = world.monotonic()
         self._something_in_hand = asyncio.Event()
@@ -474,47 +474,77 @@ class Shift:
             and not (holding.done or (holding.stop and holding.task.kind == "process"))
         ]
 
+    def _deaf(self, at: float) -> list[Holding]:
+        """Those whose time was over by then, who were told so and go on."""
+        return [
+            holding
+            for holding in list(self._asked)
+            if holding.stop is Stop.TIMEOUT and holding.asked_at <= at and not holding.done
+        ]
+
     def _time_out_if_blocked(self, store: Store) -> None:
         """Called by the heartbeat's thread: a handler that blocks the event loop ends nothing here,
 
         so its job is settled from there, and others may try it. Those that wait for the loop go on.
         """
-        at = self.world.monotonic() - self.settings.kill_seconds
-        for holding in self._overdue(at) if self._ticked_at < at else ():
+        now = self.world.monotonic()
+        at = now - self.settings.kill_seconds
+        late = [*self._overdue(at), *self._deaf(at)] if self._ticked_at < at else []
+        for holding in late:
             settlement = self._attempt(holding).stopped(Stop.TIMEOUT, self._seconds(holding))
             if holding.task.kind != "async" or settlement is None or not holding.take_end():
                 continue
+            holding.stop, holding.asked_at = Stop.TIMEOUT, now
             holding.lost.set()
-            self._owed.append((holding, settlement))
             self._tell.say(logging.ERROR, holding.job, "timed out while the event loop was blocked")
+            self._from_thread(self._blocks_no_more, holding)
+            self._owe(holding, settlement)
         for _ in range(len(self._owed)):
-            holding, settlement = self._owed[0]
-            answer = self._settle_beside(store, settlement)
-            self._owed.popleft()
-            if answer.busy:  # once more with the next heartbeat, as when the store fails
-                self._owed.append((holding, settlement))
-            else:
-                self._from_thread(self._timed_out, holding, settlement, answer)
+            with suppress(IndexError):  # the loop goes on, and took it
+                self._settle_beside(store, *self._owed.popleft())
 
-    def _settle_beside(self, store: Store, settlement: Settlement) -> Answer:
+    def _settle_beside(self, store: Store, holding: Holding, settlement: Settlement) -> None:
         """Wait for no lock: leases have to be renewed."""
         try:
             [answer] = store.settle(self.name, [settlement], patient=False)
         except ValueRefused as error:
-            return Answer(False, str(error))
-        return answer
+            answer = Answer(False, str(error))
+        except BaseException:
+            self._owe(holding, settlement)
+            raise
+        if answer.busy:
+            self._owe(holding, settlement)
+        else:
+            self._from_thread(self._settled_beside, holding, settlement, answer)
 
-    def _timed_out(self, holding: Holding, settlement: Settlement, answer: Answer) -> None:
+    def _owe(self, holding: Holding, settlement: Settlement) -> None:
+        """To be written by whoever comes first: the next heartbeat, or the loop when it goes on."""
+        self._owed.append((holding, settlement))
+        self._from_thread(self._take_over)
+
+    def _take_over(self) -> None:
+        """The loop goes on: its settler writes what the heartbeat's thread has not yet."""
+        with suppress(IndexError):
+            while True:
+                self._write(*self._owed.popleft())
+
+    def _settled_beside(self, holding: Holding, settlement: Settlement, answer: Answer) -> None:
         """The loop goes on, and hears how the heartbeat's thread has ended an attempt meanwhile."""
-        if holding.completed:
-            self._confirm_soon(holding, settlement)
-        elif answer.error is not None:
-            self._settler.add(holding, settlement)  # who knows what to do with what is refused
+        if holding.completed or answer.error is not None:  # the settler knows what to do with that
+            self._write(holding, settlement)
         else:
             self._tell.settled(holding, settlement, answer)
             self._settler.add(holding, None)
-        if not holding.over and holding.stop_now is not None:  # it blocks no more, but goes on
-            holding.stop = Stop.TIMEOUT
+
+    def _write(self, holding: Holding, settlement: Settlement) -> None:
+        if holding.completed:
+            self._confirm_soon(holding, settlement)
+        else:
+            self._settler.add(holding, settlement)
+
+    def _blocks_no_more(self, holding: Holding) -> None:
+        """The loop goes on, and perhaps the handler with it, whose end was written meanwhile."""
+        if not holding.over and holding.stop_now is not None:
             self._note_stuck(holding)
             holding.stop_now()
 

@@ -4,7 +4,6 @@ The threads of a `ThreadPoolExecutor` are joined when the interpreter ends: a ha
 one of them would keep its worker alive after everything is settled.
 """
 
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,8 +20,7 @@ class DaemonThreads(ThreadPoolExecutor):
     """As many as there would be in the default executor of a loop, which must be of this class."""
 
     def __init__(self) -> None:
-        super().__init__()  # starts nothing
-        self._most = min(32, (os.cpu_count() or 1) + 4)
+        super().__init__()  # decides how many, and starts nothing
         self._calls: SimpleQueue[Call | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._waiting = 0
@@ -38,7 +36,7 @@ class DaemonThreads(ThreadPoolExecutor):
                 raise RuntimeError("this worker's event loop has ended")
             self._calls.put((future, partial(fn, *args, **kwargs)))
             self._waiting -= 1
-            if self._waiting < 0 and self._running < self._most:
+            if self._waiting < 0 and self._running < self._max_workers:
                 threading.Thread(
                     target=self._run, name=f"asyncio_{self._running}", daemon=True
                 ).start()
@@ -79,5 +77,6 @@ def _answer(future: Future[Any], call: Callable[[], Any]) -> None:
         result = call()
     except BaseException as error:  # noqa: BLE001 - whoever waits for it gets it
         future.set_exception(error)
+        del future, call  # the error knows this frame, and would be kept by what it keeps
     else:
         future.set_result(result)

@@ -145,7 +145,9 @@ class Worker:
         self.stop()
         if self._shift is None or not self._shift.ready.is_set():
             serving.cancel()  # nothing has begun that would have to be drained
-        await asyncio.gather(serving, return_exceptions=True)
+        while not serving.done():
+            with suppress(asyncio.CancelledError):  # once more: so is `serving`, and ends at once
+                await asyncio.gather(serving, return_exceptions=True)
         self._serving, self._stop_asked = None, False
 
     async def __aexit__(
