@@ -96,12 +96,12 @@ def test_what_came_before_in_the_same_transaction_stays(caller: Caller, clock: C
 
 
 @named("psycopg", "asyncpg", "Session-psycopg2")
-def test_one_plain_job_needs_no_savepoint(caller: Caller, clock: Clock) -> None:
+def test_one_job_without_parents_needs_no_savepoint(caller: Caller, clock: Clock) -> None:
     """PostgreSQL slows down when a transaction has many savepoints in which it writes."""
     caller.begin()
     caller.pay()
-    for _ in range(3):
-        caller.store.enqueue([job()], on=caller.on, now=clock.now)
+    for each in (job(), job(unique=Unique(key="k")), job(gate="door")):
+        caller.store.enqueue([each], on=caller.on, now=clock.now)
     [(several,)] = caller.rows("select count(distinct xmin::text) from tenure.job")
     [(ours,)] = caller.rows("select count(*) from tenure.job where xmin::text = "
                             "(select xmin::text from payment limit 1)")  # fmt: skip

@@ -215,6 +215,20 @@ def test_after_a_stop_a_replay_brings_back_what_the_stop_has_cancelled(
     assert outcome(store, run.id) is Outcome.SUCCEEDED
 
 
+def test_a_pause_does_not_forget_that_a_workflow_was_stopped(store: Store, clock: Clock) -> None:
+    """What a clean-up has added since is not stopped by the failure of another clean-up."""
+    rules = {"c1": When.ANY_FAILED, "c2": When.ANY_FAILED}
+    parents = {"a": (), "c1": ("a",), "c2": ("a",)}
+    run = added(store, clock.now, parents, rules, on_failure=OnFailure.STOP)
+    settle(store, clock.now, failing(take_named(store, clock.now)["a"]))
+    held = take_named(store, clock.now)
+    store.grow_workflow("w1", held["c1"], [more("more")], now=clock.now)
+    assert store.pause_workflow(run.id, now=clock.now)
+    assert store.resume_workflow(run.id, now=clock.now)
+    settle(store, clock.now, failing(held["c2"]))
+    assert states(store, run.id)["more"] is QUEUED
+
+
 def test_a_second_failure_stops_the_rest_again(store: Store, clock: Clock) -> None:
     """Another node that has failed, and stays so, does not count as the failure that stops."""
     run = added(store, clock.now, {"a": (), "b": (), "c": ()}, on_failure=OnFailure.STOP)

@@ -72,7 +72,7 @@ def main() -> None:
     app = Tenure(url)
     app.include(tasks_of(kind))
     # Services so often that all loops meet early: the threads that they need at once are there.
-    app.run_worker(promote_seconds=0.05, sweep_seconds=0.05)
+    app.run_worker(promote_seconds=0.05, sweep_seconds=0.05, prune_seconds=1.0)
 
 
 if __name__ == "__main__":

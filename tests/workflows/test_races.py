@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any
 
 import psycopg
 import pytest
 
 from tenure.errors import KeyTaken
 from tenure.graph import OnFailure, Outcome
-from tenure.job import Claimed, State
+from tenure.job import Claimed, Json, State
 from tenure.lifecycle import succeed
-from tenure.store import LANDED, Store, open_store
+from tenure.store import LANDED, Store, flowing, open_store
+from tenure.store import settle as settling
+from tenure.store.ends import ending
+from tenure.store.flowing import stop_workflow
+from tenure.store.postgres import TIMEOUT_TRIES
+from tenure.store.postgres_tx import PostgresTx
+from tenure.store.session import Tx
 from tenure.store.settle import BUSY
 from tests.support.audit import audit
 from tests.support.flows import failing, flow, more, states
@@ -155,6 +163,71 @@ def test_who_needs_a_row_that_somebody_sits_on_holds_up_nobody_else(
         assert store.settle("w1", batch) == [LANDED] * 10
 
 
+def test_a_value_that_is_refused_beside_a_locked_row_holds_up_nobody_else(
+    other: psycopg.Connection, pg_migrated_url: str
+) -> None:
+    with open_store(pg_migrated_url, give_up_seconds=0.2) as store:
+        with psycopg.connect(pg_migrated_url, autocommit=True) as plain:
+            plain.execute("alter table tenure.history add check (result::text not like '%bad%')")
+        store.enqueue([job(task=f"app.{name}") for name in ("a", "b", "c")])
+        held = take(store)
+        other.execute("select from tenure.job where id = %s for update", [held["a"].id])
+        batch = [succeed(held["a"]), succeed(held["b"], Json(b'"bad"')), succeed(held["c"])]
+        busy, refused, landed = store.settle("w1", batch)
+        other.rollback()
+        assert (busy, landed) == (BUSY, LANDED)
+        assert "refused" in str(refused.error)
+
+
+def count_tries(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many transactions a settlement takes."""
+    tries: list[int] = []
+
+    def counted(*args: Any) -> Any:
+        tries.append(1)
+        return ending(*args)
+
+    monkeypatch.setattr(settling, "ending", counted)
+    return tries
+
+
+def test_all_who_need_a_locked_workflow_step_aside_together(
+    other: psycopg.Connection, pg_migrated_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To wait for its row once for each of them would hold up all others."""
+    with open_store(pg_migrated_url, give_up_seconds=0.2) as store:
+        names = [f"n{number}" for number in range(40)]
+        run = store.enqueue_workflow(flow(dict.fromkeys(names, ())))
+        store.enqueue([job(task="app.x")])
+        held = take(store)
+        other.execute("select from tenure.workflow where id = %s for update", [run.id])
+        tries = count_tries(monkeypatch)
+        ends = [(succeed if n % 2 else failing)(held[name]) for n, name in enumerate(names)]
+        batch = [*ends, succeed(held["x"])]
+        assert store.settle("w1", batch, patient=False) == [BUSY] * 40 + [LANDED]
+        assert len(tries) == 1
+        other.rollback()
+        assert store.settle("w1", batch) == [LANDED] * 41
+
+
+def test_who_meets_locks_again_and_again_leaves_the_rest_for_later(
+    other: psycopg.Connection, pg_migrated_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them ends a child, and so needs the same grandchild."""
+    with open_store(pg_migrated_url, give_up_seconds=0.2) as store:
+        above = store.enqueue([job(task=f"app.n{number}") for number in range(40)])
+        between = store.enqueue([job(parents=(parent.id,)) for parent in above])
+        [last] = store.enqueue([job(parents=tuple(child.id for child in between))])
+        held = take(store)
+        other.execute("select from tenure.job where id = %s for update", [last.id])
+        tries = count_tries(monkeypatch)
+        batch = [failing(each) for each in held.values()]
+        assert store.settle("w1", batch, patient=False) == [BUSY] * 40
+        assert len(tries) == settling.MAX_LOCKED
+        other.rollback()
+        assert store.settle("w1", batch) == [LANDED] * 40
+
+
 def test_a_waiting_node_is_cancelled_while_its_parent_ends(
     store: Store, other: psycopg.Connection, pg_migrated_url: str
 ) -> None:
@@ -202,6 +275,37 @@ def test_a_workflow_that_cannot_be_stopped_now_holds_up_no_other(
         other.rollback()
         assert store.heal_workflows() == 1
         assert states(store, runs[0].id) == cancelled
+
+
+def test_a_stop_that_has_to_wait_is_left_to_others_and_not_begun_by_every_failure(
+    other: psycopg.Connection, pg_migrated_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stops: list[int] = []
+    waits: list[int] = []
+
+    async def counted(tx: Tx, id: int, now: datetime | None) -> None:
+        stops.append(id)
+        await stop_workflow(tx, id, now)
+
+    async def briefly(tx: PostgresTx) -> None:
+        waits.append(1)
+        await wait_briefly(tx)
+
+    wait_briefly = PostgresTx.wait_briefly
+    monkeypatch.setattr(PostgresTx, "wait_briefly", briefly)
+    monkeypatch.setattr(flowing, "stop_workflow", counted)
+    with open_store(pg_migrated_url) as store:
+        parents = dict.fromkeys("abcd", ())
+        run = store.enqueue_workflow(flow(parents, on_failure=OnFailure.STOP))
+        held = take(store)
+        other.execute("select from tenure.job where id = %s for update", [run.nodes[3]])
+        for name in "abc":
+            assert store.settle("w1", [failing(held[name])]) == [LANDED]
+        assert stops == [run.id] * TIMEOUT_TRIES
+        assert len(waits) == len(stops)
+        other.rollback()
+        assert store.heal_workflows() == 1
+        assert store.extend("w1", {held["d"].lease_id: []}).cancelled
 
 
 def test_a_replay_whose_key_is_being_taken_says_so(

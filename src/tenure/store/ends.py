@@ -50,7 +50,7 @@ async def end_workflows(tx: Tx) -> list[int]:
     tx.flows = None
     losses = await _losses(tx, news.lost)
     ids = to_json(sorted(news.over | losses.keys()))
-    await tx.fetch("lock_workflows", ids=ids)
+    locked = await tx.fetch("lock_workflows", ids=ids)
     stopping: set[int] = set()
     if losses:
         rows = [
@@ -58,7 +58,8 @@ async def end_workflows(tx: Tx) -> list[int]:
             for id, states in sorted(losses.items())
         ]
         marked = await tx.fetch("mark_workflows", rows=to_json(rows), stopped=STOPPED)
-        stopping = {id for id, stops in marked if stops}
+        before = {id for id, stops in locked if stops}  # somebody does that already, or will
+        stopping = {id for id, stops in marked if stops} - before
     if news.over:
         over = await tx.fetch("end_workflows", ids=to_json(sorted(news.over)))
         stopping -= {row[0] for row in over}

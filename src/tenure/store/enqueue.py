@@ -39,11 +39,11 @@ async def enqueue(
         jobs = [stamp(job, scope.tenant) for job in jobs]
     if not jobs:
         return []
-    mode = _mode(jobs)
     if on is not None:
-        return await scope.lend(on, _Addition(jobs, None, now), lone=mode is Mode.LONE)
+        lone = len(jobs) == 1 and not jobs[0].parents
+        return await scope.lend(on, _Addition(jobs, None, now), lone=lone)
     ids = await scope.session.reserve_ids(len(jobs))
-    return await scope.transact_joint(_Addition(jobs, ids, now), mode)
+    return await scope.transact_joint(_Addition(jobs, ids, now), _mode(jobs))
 
 
 def _mode(jobs: list[NewJob]) -> Mode:

@@ -67,9 +67,11 @@ async def cancel_workflow(
 async def stop_workflow(tx: Tx, id: int, now: datetime | None) -> None:
     """A node has failed: cancel what needs successes, and has not started; ask what runs to stop.
 
-    What runs whatever the ends, or after a failure, is a clean-up, and stays.
+    What runs whatever the ends, or after a failure, is a clean-up, and stays. Waits for no lock for
+    long: workers settle and claim on the same connection, and `heal_workflows` comes back.
     """
     tx.at(now)
+    await tx.wait_briefly()
     flow = await _begin(tx, id)
     if not flow[13]:
         return
@@ -172,7 +174,7 @@ async def pause_workflow(
     if flow[_ENDED] is not None or flow[_PAUSED] is not None:
         return tx.repeat and flow[_ENDED] is None
     await _hold(tx, [row for row in await _lock_live(tx, id) if not row[_HELD]], reason)
-    await tx.fetch("pause_workflow", id=id, paused=True, reason=reason)
+    await tx.fetch("pause_workflow", id=id, paused=True, reason=reason, stopped=STOPPED)
     return True
 
 
@@ -210,7 +212,7 @@ async def resume_workflow(tx: Tx, id: int, *, now: datetime | None = None) -> bo
         ]  # fmt: skip
         if tickets:
             await put_in_line(tx, tickets)
-    await tx.fetch("pause_workflow", id=id, paused=False, reason=None)
+    await tx.fetch("pause_workflow", id=id, paused=False, reason=None, stopped=STOPPED)
     return True
 
 

@@ -331,9 +331,9 @@ class Scope:
     async def lend(self, connection: object, op: Operation[R], *, lone: bool = False) -> R:
         """Run `op` in the caller's own transaction, which it leaves as it was when it raises.
 
-        So the caller may go on with it. `lone`: one statement writes all; where its failure ends
-        the transaction, that is enough. (A server slows down for all when one transaction has more
-        than 64 savepoints with writes, and many callers enqueue job after job.)
+        So the caller may go on with it. `lone`: once it writes, nothing but the database refuses
+        it; where that ends the transaction, it is enough. (A server slows down for all when one
+        transaction has more than 64 savepoints with writes, and many callers enqueue job by job.)
         """
         tx = await self.borrow(connection)
         if lone and tx.aborts:

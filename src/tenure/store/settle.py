@@ -4,8 +4,10 @@ Every write here is guarded by (id, token) and by the worker's own lease row. Wh
 answered as stale, unless it is a repeat of the same worker's settlement that had landed.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from operator import attrgetter
 
 import msgspec
@@ -40,6 +42,8 @@ from tenure.store.session import (
 )
 
 MAX_MESSAGE = 1000
+MAX_LOCKED = 10
+"""So many locks a settlement that is to wait for none may run into: about two seconds in all."""
 
 EVENT_OF = {Outcome.RETRY: "retried", Outcome.SNOOZE: "snoozed", Outcome.RELEASE: "released"}
 _SETTLED = " ".join([*EVENT_OF.values(), "succeeded", "failed", "cancelled", "skipped"])
@@ -50,6 +54,7 @@ _KEY, _NOTES, _CHILDREN = int(Feature.KEY), int(Feature.NOTES), int(Feature.CHIL
 _TO_LET_GO = _KEY | _NOTES | _CHILDREN
 _WORKFLOW, _GATE = int(Feature.WORKFLOW), int(Feature.GATE)
 _LOST = frozenset({State.FAILED, State.CANCELLED})
+_MAY_LOSE = frozenset({Outcome.RETRY, Outcome.FAIL, Outcome.ABORT})
 
 
 _by_id = attrgetter("id")
@@ -142,32 +147,48 @@ async def _settle_halving(
 async def _settle_apart(
     scope: Scope, worker: str, settlements: Sequence[Settlement], now: datetime | None
 ) -> list[Answer]:
-    """Settle all that needs no row which somebody else has locked.
+    """Settle all that needs no row which somebody else has locked; the rest is answered as busy.
 
-    A batch that meets one further on, a workflow or a grandchild, is halved until those that need
-    it stand alone.
+    A batch that meets one further on, a grandchild perhaps, or a value that the database refuses,
+    is halved until what needs it stands alone. Each lock that is met so costs a short wait: after
+    some of them what is left is busy, too, so that nobody waits long behind it.
     """
-    try:
-        return await ending(scope, lambda tx: _settle_unlocked(tx, worker, settlements, now), now)
-    except RowsLocked:
-        if len(settlements) <= 1:
-            return [BUSY for _ in settlements]
-        half = len(settlements) // 2
-        first = await _settle_apart(scope, worker, settlements[:half], now)
-        return first + await _settle_apart(scope, worker, settlements[half:], now)
+    answers = [BUSY] * len(settlements)
+    parts, locked = deque([(0, len(settlements))]), 0
+    while parts and locked < MAX_LOCKED:
+        start, end = parts.popleft()
+        settle_part = partial(
+            _settle_unlocked, worker=worker, settlements=settlements[start:end], now=now
+        )
+        try:
+            answers[start:end] = await ending(scope, settle_part, now)
+            continue
+        except RowsLocked:
+            locked += 1
+        except ValueRefused as error:
+            if end - start == 1:
+                answers[start] = Answer(False, str(error))
+        if end - start > 1:
+            half = (start + end) // 2
+            parts.extend([(start, half), (half, end)])
+    return answers
 
 
 async def _settle_unlocked(
     tx: Tx, worker: str, settlements: Sequence[Settlement], now: datetime | None
 ) -> list[Answer]:
-    """Settle what nobody else has locked, neither itself nor a child that waits for it."""
+    """Settle what nobody else has locked: neither itself, nor a child that waits for it, nor a
+    workflow that has to hear of it."""
     tx.at(now)
     await tx.wait_briefly()
     rows = to_json([{"id": s.id, "token": s.token} for s in settlements])
     ours = {(row[0], row[1]) for row in await tx.fetch("lock_expired", rows=rows)}
     live = {(id, token) for id, token in await tx.fetch("still_live", rows=rows)}
-    ids = to_json(sorted(id for id, _ in ours))
-    hindered = {row[0] for row in await tx.fetch("hindered_parents", ids=ids)}
+    held = [s for s in settlements if (s.id, s.token) in ours]
+    ids = to_json(sorted({s.id for s in held}))
+    losing = to_json(sorted({s.id for s in held if s.outcome in _MAY_LOSE}))
+    found = await tx.fetch("hindered_parents", ids=ids, losing=losing)
+    hindered = {row[0] for row in found}
     locked = live - {(id, token) for id, token in ours if id not in hindered}
     free = [s for s in settlements if (s.id, s.token) not in locked]
     answers = iter(await _settle(tx, worker, free, (), now))

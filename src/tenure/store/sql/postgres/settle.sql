@@ -188,8 +188,9 @@ from json_to_recordset(:rows::json) as b (id bigint),
 where p.silent;
 
 -- name: hindered_parents
--- succeed, fail and the other settlements: parents of children that somebody else has locked. All
--- others are locked here. (Which index to take: see `nodes_to_reopen`.)
+-- succeed, fail and the other settlements: parents of children that somebody else has locked, and nodes
+-- whose workflow somebody else has locked and has to hear of their end: of the last ones, and of losing
+-- ones. All others are locked here. (Which index to take: see `nodes_to_reopen`.)
 with edge as materialized (
     select e.parent_id, e.job_id
     from json_array_elements(:ids::json) as b,
@@ -201,11 +202,26 @@ with edge as materialized (
     from (select distinct job_id from edge order by job_id) as e,
          lateral (select id from tenure.job where id = e.job_id and parked = 'parents'
                   for update skip locked) as j
+), flow as materialized (
+    select parent_id, - job_id as id from edge where job_id < 0
+    union all
+    select n.job_id, n.workflow_id
+    from json_array_elements(:losing::json) as b,
+         lateral (select job_id, workflow_id from tenure.node
+                  where job_id = any (array[(b.value #>> '{}')::bigint]) offset 0) as n
+), told as materialized (
+    select w.id
+    from (select distinct id from flow order by id) as f,
+         lateral (select id from tenure.workflow where id = f.id for update skip locked) as w
 )
-select distinct e.parent_id
+select e.parent_id
 from edge as e,
      lateral (select from tenure.job where id = e.job_id and parked = 'parents' offset 0) as j
-where not e.job_id = any (array(select id from ours));
+where not e.job_id = any (array(select id from ours))
+union
+select f.parent_id
+from flow as f, lateral (select from tenure.workflow where id = f.id offset 0) as w
+where not f.id = any (array(select id from told));
 
 -- name: lock_freed
 -- free: children locked in id order; whether they are free is decided by a later statement.

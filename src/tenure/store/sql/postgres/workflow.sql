@@ -25,7 +25,7 @@ where job_id = any (array(select (value #>> '{}')::bigint from json_array_elemen
 -- name: lock_workflows
 -- succeed, fail, sweep, cancel: workflows after jobs and leases, in the order of their ids. Whether
 -- they are over is decided by a later statement.
-select w.id from tenure.workflow w
+select w.id, w.stopping from tenure.workflow w
 where w.id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
 order by w.id
 for update;
@@ -230,10 +230,10 @@ set cancelled_at = case when :asked::boolean
 where id = :id;
 
 -- name: pause_workflow
--- pause, resume: nodes that are added meanwhile are held, too.
+-- pause, resume: nodes that are added meanwhile are held, too. That it was stopped is not forgotten.
 update tenure.workflow
 set paused_at = case when :paused::boolean then coalesce(:now::timestamptz, clock_timestamp()) end,
-    reason = :reason
+    reason = case when reason = :stopped then reason else :reason end
 where id = :id;
 
 -- name: stopping_workflows

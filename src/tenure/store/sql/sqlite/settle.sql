@@ -166,7 +166,8 @@ returning job_id;
 
 -- name: hindered_parents
 -- The single writer needs no lock.
-select parent_id from tenure.parent where false and parent_id in (select value from json_each(:ids));
+select parent_id from tenure.parent
+where false and parent_id in (select value from json_each(:ids) union select value from json_each(:losing));
 
 -- name: lock_freed
 -- The single writer needs no lock.

@@ -21,7 +21,8 @@ select distinct n.workflow_id from json_each(:ids) as b cross join tenure.node a
 
 -- name: lock_workflows
 -- The single writer needs no lock.
-select w.id from json_each(:ids) as b cross join tenure.workflow as w on w.id = b.value order by w.id;
+select w.id, w.stopping
+from json_each(:ids) as b cross join tenure.workflow as w on w.id = b.value order by w.id;
 
 -- name: mark_workflows
 -- fail, cancel, sweep: a node did not end well. Answers those whose rest is to be stopped. One that
@@ -197,8 +198,10 @@ set cancelled_at = case when :asked then coalesce(cancelled_at, :now) else cance
 where id = :id;
 
 -- name: pause_workflow
--- pause, resume: nodes that are added meanwhile are held, too.
-update tenure.workflow set paused_at = case when :paused then :now end, reason = :reason
+-- pause, resume: nodes that are added meanwhile are held, too. That it was stopped is not forgotten.
+update tenure.workflow
+set paused_at = case when :paused then :now end,
+    reason = case when reason = :stopped then reason else :reason end
 where id = :id;
 
 -- name: stopping_workflows
