@@ -12,7 +12,7 @@ from tenure.job import Claimed
 from tenure.lifecycle import Outcome, Settlement
 from tenure.policy import Schedule, dump_policy
 from tenure.tasks import TaskOptions
-from tenure.worker.attempt import DEPLOY_TRIES, Attempt
+from tenure.worker.attempt import DEPLOY_TRIES, Attempt, unstarted
 from tenure.worker.holding import Stop
 
 End = Callable[[Attempt], Settlement | None]
@@ -89,3 +89,16 @@ def test_what_did_not_start_is_put_back_uncharged_later_and_later() -> None:
 def test_what_never_starts_is_charged_in_the_end() -> None:
     settlement = attempt(2, DEPLOY_TRIES).not_started("exit 1", "")
     assert (settlement.outcome, settlement.reason) == (Outcome.RETRY, "exit 1")
+
+
+def test_who_waits_for_another_one_to_be_tried_comes_back_by_lot_and_ever_later() -> None:
+    def delay(put_back: int, spread: float) -> float:
+        settlement = unstarted(
+            attempt(0, put_back).job, None, "another one is tried", spread=spread
+        )
+        assert settlement is not None
+        assert settlement.outcome is Outcome.RELEASE
+        return settlement.delay_seconds
+
+    assert [delay(0, spread) for spread in (0.0, 0.5, 1.0)] == [0.0, 0.125, 0.25]
+    assert [delay(put_back, 0.5) for put_back in (1, 2, 5, 6, 1000)] == [0.25, 0.5, 4.0, 5.0, 5.0]

@@ -25,7 +25,7 @@ from tenure.tasks import TaskOptions
 from tenure.worker.holding import Stop
 
 UNKNOWN_TASK_FIRST_SECONDS, UNKNOWN_TASK_LAST_SECONDS = 5.0, 300.0
-SUSPECT_FIRST_SECONDS, SUSPECT_LAST_SECONDS = 0.25, 30.0
+SUSPECT_FIRST_SECONDS, SUSPECT_LAST_SECONDS = 0.25, 10.0
 DEPLOY_TRIES = 6
 """Put back so often, about five minutes in all, while a deploy may be rolling; then it counts."""
 
@@ -157,16 +157,20 @@ def _trim(error: BaseException) -> None:
 
 
 def unstarted(
-    job: Claimed, stop: Stop | None, reason: str, *, later: bool = False
+    job: Claimed, stop: Stop | None, reason: str, *, spread: float = 0.0
 ) -> Settlement | None:
-    """The job was claimed and never started: back in line, uncharged; `later`, and ever later."""
+    """The job was claimed and never started: back in line, uncharged.
+
+    With a `spread` drawn by lot, from 0 to 1, it comes later, and ever later. Many that wait for
+    the same one do not come all at once so: only the first of them would be taken, each time.
+    """
     match stop:
         case Stop.LOST:
             return None
         case Stop.CANCELLED:
             return lifecycle.abort(job)
         case _:
-            delay = _growing(job, SUSPECT_FIRST_SECONDS, SUSPECT_LAST_SECONDS) if later else 0.0
+            delay = spread * _growing(job, SUSPECT_FIRST_SECONDS, SUSPECT_LAST_SECONDS)
             return lifecycle.release(job, reason, delay)
 
 

@@ -286,7 +286,7 @@ class Shift:
         if self._stopping.is_set():  # the claim was under way when the stop came
             self._put_back(known, "shutdown")
         elif len(known) == 1 and not self._suspects.may_run(known[0]):
-            self._put_back(known, "another job is tried alone here", later=True)
+            self._put_back(known, "another job is tried alone here", self.world.random())
         else:
             if lease.places:
                 known = self._at_gates.admit(known, lease.places)
@@ -611,14 +611,14 @@ class Shift:
         self._slots.take_back(holdings)
         self._put_back(holdings, reason)
 
-    def _put_back(self, holdings: Sequence[Holding], reason: str, *, later: bool = False) -> None:
+    def _put_back(self, holdings: Sequence[Holding], reason: str, spread: float = 0.0) -> None:
         for holding in holdings:
             holding.over = True
             self._timed.pop(holding, None)
             self._suspects.ended(holding)
             if holding.line is not None:
                 self._free_place(holding, holding.line)
-            self._settler.add(holding, unstarted(holding.job, holding.stop, reason, later=later))
+            self._settler.add(holding, unstarted(holding.job, holding.stop, reason, spread=spread))
 
     # --- shutdown --------------------------------------------------------------------------------
 
