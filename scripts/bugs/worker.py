@@ -96,9 +96,10 @@ WORKER = (
         "tests/simulation/test_blocked_loop.py"
         "::test_an_attempt_that_timed_out_in_a_blocked_loop_is_settled_once",
         (
-            python("worker/shift", " or settlement is None or not holding.take_end():\n"
-                   "                continue\n            holding.lost.set()\n",
-                   " or settlement is None or holding.done:\n                continue\n"),
+            python("worker/beside", "        if not holding.take_end():\n            return\n"
+                   "        holding.stop, holding.asked_at = Stop.TIMEOUT, now\n"
+                   "        holding.lost.set()\n",
+                   "        if holding.done:\n            return\n"),
         ),
         NONE,
     ),

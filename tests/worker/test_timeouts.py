@@ -245,7 +245,7 @@ def test_a_lock_delays_the_end_of_what_blocks_the_loop_and_does_not_drop_it(
         handle = blocks.enqueue()
         assert started.wait(PATIENCE_SECONDS)
         with locking(url, handle.id):
-            eventually(lambda: shift_of(worker)._owed)
+            eventually(lambda: shift_of(worker)._beside.owed)
             go_on.set()
             assert quick.enqueue().wait(timeout_seconds=PATIENCE_SECONDS) == "quick"
             assert app.get(handle.id).state is State.RUNNING

@@ -12,18 +12,19 @@ import logging
 import math
 import os
 import socket
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from typing import Any
 
 from tenure.client import Client
-from tenure.errors import JobNotFound, StoreBusy, StoreError, StoreUnavailable, ValueRefused
+from tenure.errors import JobNotFound, StoreBusy, StoreError, StoreUnavailable
 from tenure.job import Lease, WorkerInfo
 from tenure.lifecycle import Outcome, Settlement
-from tenure.store import Answer, Store
+from tenure.store import Store
 from tenure.tasks import Kind, Task, TaskOptions
 from tenure.worker.attempt import Attempt, unknown_task, unstarted
+from tenure.worker.beside import Beside
 from tenure.worker.children import Children
 from tenure.worker.claimer import Claimer
 from tenure.worker.executors import Coroutines, Executor, Threads
@@ -94,8 +95,6 @@ class Shift:
         self._timed: dict[Holding, None] = {}
         self._asked: dict[Holding, None] = {}
         self._stuck: set[Holding] = set()
-        self._owed: deque[tuple[Holding, Settlement]] = deque()
-        """Ends of attempts that the heartbeat's thread has taken, and that are not written yet."""
         self._confirming: set[asyncio.Task[None]] = set()
         self._ticked_at = world.monotonic()
         self._something_in_hand = asyncio.Event()
@@ -167,6 +166,13 @@ class Shift:
             stores.settling, self.name, self.held, self.world, self._tell,
             gates_opened=self._claimer.ring,
         )  # fmt: skip
+        self._beside = Beside(
+            self.name,
+            self._tell,
+            self._from_thread,
+            write=self._write_taken,
+            stuck=self._note_stuck,
+        )
 
     def _start_heartbeat(self, stores: Stores) -> Heartbeat:
         heartbeat = Heartbeat(
@@ -341,6 +347,13 @@ class Shift:
             self._settler.add(holding, settlement)
         return True
 
+    def _write_taken(self, holding: Holding, settlement: Settlement | None) -> None:
+        """Hand over an end that was taken beside the loop; its handler was told that it is lost."""
+        if holding.completed:
+            self._confirm_soon(holding, settlement)
+        else:
+            self._settler.add(holding, settlement)
+
     def _free_slot(self, holding: Holding) -> None:
         if holding.job.timeout_seconds is not None:
             self._timed.pop(holding, None)
@@ -492,61 +505,9 @@ class Shift:
         late = [*self._overdue(at), *self._deaf(at)] if self._ticked_at < at else []
         for holding in late:
             settlement = self._attempt(holding).stopped(Stop.TIMEOUT, self._seconds(holding))
-            if holding.task.kind != "async" or settlement is None or not holding.take_end():
-                continue
-            holding.stop, holding.asked_at = Stop.TIMEOUT, now
-            holding.lost.set()
-            self._tell.say(logging.ERROR, holding.job, "timed out while the event loop was blocked")
-            self._from_thread(self._blocks_no_more, holding)
-            self._owe(holding, settlement)
-        for _ in range(len(self._owed)):
-            with suppress(IndexError):  # the loop goes on, and took it
-                self._settle_beside(store, *self._owed.popleft())
-
-    def _settle_beside(self, store: Store, holding: Holding, settlement: Settlement) -> None:
-        """Wait for no lock: leases have to be renewed."""
-        try:
-            [answer] = store.settle(self.name, [settlement], patient=False)
-        except ValueRefused as error:
-            answer = Answer(False, str(error))
-        except BaseException:
-            self._owe(holding, settlement)
-            raise
-        if answer.busy:
-            self._owe(holding, settlement)
-        else:
-            self._from_thread(self._settled_beside, holding, settlement, answer)
-
-    def _owe(self, holding: Holding, settlement: Settlement) -> None:
-        """To be written by whoever comes first: the next heartbeat, or the loop when it goes on."""
-        self._owed.append((holding, settlement))
-        self._from_thread(self._take_over)
-
-    def _take_over(self) -> None:
-        """The loop goes on: its settler writes what the heartbeat's thread has not yet."""
-        with suppress(IndexError):
-            while True:
-                self._write(*self._owed.popleft())
-
-    def _settled_beside(self, holding: Holding, settlement: Settlement, answer: Answer) -> None:
-        """The loop goes on, and hears how the heartbeat's thread has ended an attempt meanwhile."""
-        if holding.completed or answer.error is not None:  # the settler knows what to do with that
-            self._write(holding, settlement)
-        else:
-            self._tell.settled(holding, settlement, answer)
-            self._settler.add(holding, None)
-
-    def _write(self, holding: Holding, settlement: Settlement) -> None:
-        if holding.completed:
-            self._confirm_soon(holding, settlement)
-        else:
-            self._settler.add(holding, settlement)
-
-    def _blocks_no_more(self, holding: Holding) -> None:
-        """The loop goes on, and perhaps the handler with it, whose end was written meanwhile."""
-        if not holding.over and holding.stop_now is not None:
-            self._note_stuck(holding)
-            holding.stop_now()
+            if holding.task.kind == "async" and settlement is not None:
+                self._beside.take(holding, settlement, now)
+        self._beside.write(store)
 
     def _report_stuck(self, holding: Holding) -> None:
         self._asked.pop(holding, None)
