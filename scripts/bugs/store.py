@@ -290,7 +290,7 @@ STORE = (
         f"{CONTRACT}/test_callers_transaction.py"
         "::test_an_enqueue_vanishes_when_the_caller_rolls_back",
         (python("store/enqueue", "        return await scope.lend(on, _Addition(jobs, None, now),"
-                " lone=mode is Mode.LONE)\n", "        done = await scope.lend(on, _Addition(jobs,"
+                " lone=lone)\n", "        done = await scope.lend(on, _Addition(jobs,"
                 " None, now))\n        on.commit()\n        return done\n"),),
         unseen=UNUSED + "enqueue in a transaction of the application",
     ),
