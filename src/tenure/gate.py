@@ -301,11 +301,15 @@ class Line:
     """The jobs that have truly passed: a ticket may be void, or locked by somebody."""
 
     @property
+    def is_empty(self) -> bool:
+        """Does nobody wait in it?"""
+        return not (self.tickets or self.more or self.ahead)
+
+    @property
     def is_shut(self) -> bool:
         """Is it empty or full, or without a token, which says nothing of other lines?"""
-        if not (self.tickets or self.more or self.ahead):
-            return True
-        return self.limits.keyed and (self.room.running < 1 or self.room.tokens < 1)
+        full = self.limits.keyed and (self.room.running < 1 or self.room.tokens < 1)
+        return self.is_empty or full
 
     @property
     def limited(self) -> Limited:
@@ -379,4 +383,5 @@ def next_turn(line: Line, *, alone: bool) -> Next:
         return Next(line.turns, again=True, wait_seconds=wait)
     if line.passed and not alone:
         return Next(line.turns, again=True)
-    return Next(line.turns[1:] if len(line.turns) > SPARE_TURNS else [])
+    enough = 1 if line.is_shut else SPARE_TURNS  # of a shut one, every claim would meet them
+    return Next(line.turns[1:] if len(line.turns) > enough else [])

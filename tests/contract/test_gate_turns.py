@@ -1,8 +1,12 @@
-"""Gates where many lines are empty or full: whoever can pass behind them does, and at once."""
+"""Gates where many lines are empty or full: whoever can pass behind them does, and at once.
+
+No claim looks at all of them: jobs without a gate would wait for that. The next one goes on.
+"""
 
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 import pytest
 
@@ -10,7 +14,7 @@ from tenure.gate import Limits
 from tenure.job import Claimed
 from tenure.lifecycle import succeed
 from tenure.store import Store
-from tenure.store.gates import SPARE_TURNS
+from tenure.store.gates import SPARE_TURNS, Passed
 from tests.support.plain import Plain
 from tests.support.stores import Clock
 from tests.support.work import add, ids_of, job, settle, take
@@ -44,10 +48,23 @@ def full_lines(store: Store, clock: Clock) -> list[Claimed]:
     return running
 
 
-def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A claim looks at no more than one page of ten turns behind the first one."""
-    monkeypatch.setattr(importlib.import_module("tenure.store.claim"), "_SHUT_ROUNDS", 1)
-    monkeypatch.setattr(importlib.import_module("tenure.store.gates"), "MORE_TURNS", 10)
+def few_at_once(monkeypatch: pytest.MonkeyPatch, turns: int = 5) -> None:
+    """A claim looks at no more than two pages of so many turns, or at the first one and a page."""
+    monkeypatch.setattr(importlib.import_module("tenure.store.gates"), "MORE_TURNS", turns)
+
+
+def count_pages(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """An entry for each page of turns at which claims look, with the gates locked."""
+    module = importlib.import_module("tenure.store.claim")
+    pass_gates, pages = module.pass_gates, list[None]()
+
+    async def counted(*args: Any, **kwargs: Any) -> Passed:
+        pages.append(None)
+        passed: Passed = await pass_gates(*args, **kwargs)
+        return passed
+
+    monkeypatch.setattr(module, "pass_gates", counted)
+    return pages
 
 
 def look(store: Store, clock: Clock, *, new_places: int = MOST) -> tuple[list[int], bool]:
@@ -59,6 +76,15 @@ def look(store: Store, clock: Clock, *, new_places: int = MOST) -> tuple[list[in
     return [claimed.id for lease in leases for claimed in lease.jobs], more == {"default"}
 
 
+def follow(store: Store, clock: Clock) -> list[list[int]]:
+    """Claim as long as there may be more, like a worker: what each claim got, to the first."""
+    seen = [look(store, clock)]
+    while seen[-1] == ([], True):
+        assert len(seen) < 200, "there is no end to it"
+        seen.append(look(store, clock))
+    return [ids for ids, _ in seen]
+
+
 @pytest.mark.parametrize("lines", [empty_lines, full_lines])
 def test_who_can_pass_behind_many_who_cannot_does_so_at_once(
     store: Store, clock: Clock, lines: object
@@ -66,12 +92,14 @@ def test_who_can_pass_behind_many_who_cannot_does_so_at_once(
     assert callable(lines)
     lines(store, clock)
     id = add(store, clock.now, gate="each", gate_key="free")
-    assert look(store, clock) == ([id], False)
+    seen = follow(store, clock)
+    assert seen[-1] == [id]
+    assert len(seen) <= 2
 
 
 def test_turns_of_empty_lines_are_used_up(store: Store, plain: Plain, clock: Clock) -> None:
     empty_lines(store, clock)
-    assert look(store, clock) == ([], False)
+    assert follow(store, clock)[-1] == []
     assert plain.one("select count(*) from tenure.turn") == 0
 
 
@@ -102,21 +130,75 @@ def test_a_claim_that_has_not_looked_at_all_says_so_and_the_next_one_goes_on(
     full_lines(store, clock)
     id = add(store, clock.now, gate="each", gate_key="free")
     few_at_once(monkeypatch)
-    seen = [look(store, clock)]
-    while seen[-1] == ([], True):
-        seen.append(look(store, clock))
-    assert seen[-1] == ([id], False)
-    assert len(seen) == 1 + 1 + (MANY - PAGE) // 10
+    seen = follow(store, clock)
+    assert seen[-1] == [id]
+    assert len(seen) == 1 + (MANY + 1 - PAGE + 4) // 10
+
+
+def test_a_claim_looks_at_two_pages_however_many_there_are(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full_lines(store, clock)
+    few_at_once(monkeypatch)
+    pages = count_pages(monkeypatch)
+    id = add(store, clock.now)  # behind all who wait at the gate
+    assert look(store, clock) == ([id], True)
+    assert len(pages) == 2
+    assert look(store, clock) == ([], True)
+    assert len(pages) == 4
+
+
+def test_claims_come_to_an_end_where_nobody_can_pass(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long that takes: they do not begin again before a worker has rested."""
+    full_lines(store, clock)
+    for n in range(MANY):
+        add(store, clock.now, gate="each", gate_key=str(n))
+    few_at_once(monkeypatch, turns=1)
+    pages = count_pages(monkeypatch)
+    assert not any(follow(store, clock))
+    assert len(pages) == 1 + 2 * MANY - PAGE + 1
+    pages.clear()
+    assert not any(follow(store, clock))
+    assert len(pages) == 1 + MANY - PAGE + 1  # the others were in vain
+
+
+def test_a_line_that_is_full_keeps_its_first_turn(store: Store, plain: Plain, clock: Clock) -> None:
+    """Else every claim would meet them all."""
+    full_lines(store, clock)
+    turns = plain.rows("select n, key from tenure.turn where queue = 'default' order by n")
+    for n in [*range(MANY), *range(MANY)]:
+        add(store, clock.now, gate="each", gate_key=str(n))
+    for _ in range(2):
+        assert not any(follow(store, clock))
+    assert plain.rows("select n, key from tenure.turn where queue = 'default' order by n") == turns
+
+
+def test_a_later_turn_stays_where_the_first_one_is_gone(
+    store: Store, plain: Plain, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another claim may have taken it, and somebody have come since."""
+    full_lines(store, clock)
+    few_at_once(monkeypatch)
+    assert look(store, clock) == ([], True)
+    [(first,)] = plain.rows("select min(n) from tenure.turn where queue = 'default'")
+    plain.rows(f"delete from tenure.turn where queue = 'default' and n = {first}")
+    for n in (0, 1):
+        add(store, clock.now, gate="each", gate_key=str(n))
+    assert not any(follow(store, clock))
+    keys = plain.rows("select key from tenure.turn where queue = 'default' order by n")
+    assert keys == [(f"\x1f{n}",) for n in (*range(1, MANY), 0)]
 
 
 def test_who_comes_before_those_that_were_seen_is_found(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = full_lines(store, clock)
-    with monkeypatch.context() as patch:
-        few_at_once(patch)
-        assert look(store, clock) == ([], True)
+    few_at_once(monkeypatch)
+    assert look(store, clock) == ([], True)
     settle(store, clock.now, succeed(running[0]))
+    assert not any(follow(store, clock))  # of the others, first
     [id], more = look(store, clock)
     assert not more
     assert store.get(id, now=clock.now).gate_key == "\x1f0"

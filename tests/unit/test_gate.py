@@ -234,6 +234,12 @@ def test_few_spare_turns_stay_and_many_go() -> None:
     assert next_turn(each, alone=True) == Next(each.turns[1:])
 
 
+def test_of_a_line_that_is_full_one_turn_stays() -> None:
+    each = line(0, limits=KEYED, room=Room(running=0))
+    each.turns = [(0, 1), (0, 7)]
+    assert next_turn(each, alone=False) == Next([(0, 7)])
+
+
 @given(
     sizes=st.lists(st.integers(0, 20), min_size=1, max_size=12), most=st.integers(1, 60),
     limit=st.integers(1, 40),

@@ -9,11 +9,18 @@ Turns say at which lines to look. No wake-up is lost, because
   place, on PostgreSQL without looking who waits;
 - only a claim that has the gate locked takes turns away, those that it has seen, and only of a line
   that it has seen, in a later statement, to be empty, or to be full with a job of this very line
-  running: the end of that job writes the next turn.
+  running: the end of that job writes the next turn; or that has an earlier turn, which stays.
 Nobody but claims, and who changes limits, ever waits for a gate.
 
-A claim looks at a page of turns. If all their lines are empty or full, it goes on behind them, page
-by page: else whoever can pass there would wait until they are not.
+A claim looks at a page of turns. If all their lines are empty or full, it goes on behind them: else
+whoever can pass there would wait until they are not. It looks at two pages at most, and the next
+claim goes on from there (a `Walk`), because jobs without a gate, and all else that a worker does,
+wait meanwhile. At the last turn the walk is over: who finds nobody may rest.
+
+A line that is full because of a job of another queue keeps one turn, which every walk meets. It is
+neither moved nor made to wait (`not_before`): when the key is free, the older turn goes first, and
+without one the other queue, which always has its next job at hand, would go on for ever. So a walk
+that meets only such lines writes nothing. There are no more of them than jobs that run.
 
 Places belong to workers. A worker uses one for each of its jobs, and a claim that has the gate
 locked sees to it that no more are used than there are. Of short jobs it may take more than it has
@@ -54,6 +61,7 @@ from tenure.store.session import (
     Mode,
     Row,
     Tx,
+    Walk,
     Wanted,
     for_all_tenants,
     to_json,
@@ -62,8 +70,9 @@ from tenure.store.session import (
 
 SPARE_TURNS = 50
 """So many more turns are read than jobs are wanted: some lines are empty, or full."""
-MORE_TURNS = 500
-"""So many at once when all lines were empty or full: few enough to have gates locked for them."""
+MORE_TURNS = 100
+"""So many at once when all lines were empty or full: few enough to have gates locked for them. Who
+looks at 6,000 needs as long with pages of 100 as with pages of 500: 0.4 s."""
 MAX_LINES = 20
 _GATE = int(Feature.GATE)
 line_order = itemgetter(1, 2)  # of a ticket: priority, place
@@ -142,34 +151,38 @@ async def pass_gates(
         taken = _in_turn(by_line)
     await _go_on(tx, lines)
     looked_at = wanted.queues.keys() - late
-    more = _more(tx, [each for each in asked if each["queue"] not in late], lines)
+    more = _walk_on(tx, [each for each in asked if each["queue"] not in late], lines)
     if not taken:  # to lock a gate is to write; turns that come back do no harm
         await tx.commit_late()
         return Passed([], looked_at, more=more)
     return Passed(taken, looked_at, await _share(tx, wanted, picked), more)
 
 
-def _more(
+def _walk_on(
     tx: Tx, asked: Iterable[Mapping[str, Any]], lines: Iterable[Line]
 ) -> dict[tuple[str, str], bool]:
     """At which of these gates are there more turns behind lines that are all shut?
 
     Claims go on there. At all others they begin with the first turn again.
     """
-    turns: dict[tuple[str, str], list[tuple[int, int]]] = {}
-    shut: dict[tuple[str, str], bool] = {}
+    pages: dict[tuple[str, str], list[Line]] = {}
     for line in lines:
-        gate = line.queue, line.gate
-        turns.setdefault(gate, []).extend((priority, n) for priority, n in line.turns)
-        shut[gate] = shut.get(gate, True) and line.is_shut and not line.passed
+        pages.setdefault((line.queue, line.gate), []).append(line)
     more = {}
     for each in asked:
         gate = each["queue"], each["gate"]
-        more[gate] = shut.get(gate, False) and len(turns[gate]) == each["turns"]
-        if more[gate]:
-            tx.gates.past[gate] = max(turns[gate])
-        else:
-            tx.gates.past.pop(gate, None)
+        page = pages.get(gate, [])
+        turns = [(priority, n) for line in page for priority, n in line.turns]
+        shut = all(line.is_shut and not line.passed for line in page)
+        more[gate] = shut and len(turns) == each["turns"]
+        if not more[gate]:
+            tx.gates.walks.pop(gate, None)
+            continue
+        walk = tx.gates.walks.setdefault(gate, Walk(max(turns)))
+        walk.past = max(turns)
+        for line in page:
+            if not line.is_empty:
+                walk.first.setdefault(line.key, (line.turns[0][0], line.turns[0][1]))
     return more
 
 
@@ -226,14 +239,15 @@ async def _look(
 
 
 def _asked(tx: Tx, wanted: Wanted, queue: str, gate: str, limits: Limits) -> dict[str, Any]:
-    past = tx.gates.past.get((queue, gate))
+    walk = tx.gates.walks.get((queue, gate))
+    past_priority, past_n = walk.past if walk else (MIN_PRIORITY, 0)
     most, riders = wanted.queues[queue], _riders(wanted, limits)
     lines = most if limits.max_running is None or riders else min(most, wanted.new_places)
     return {
         "queue": queue, "gate": gate, "keyed": limits.keyed, "max_running": limits.max_running,
         "rated": limits.rate is not None, "riders": riders, "most": most,
-        "turns": MORE_TURNS if past else SPARE_TURNS + lines,
-        "past_priority": past[0] if past else MIN_PRIORITY, "past_n": past[1] if past else 0,
+        "turns": MORE_TURNS if walk else SPARE_TURNS + lines,
+        "past_priority": past_priority, "past_n": past_n,
     }  # fmt: skip
 
 
@@ -301,14 +315,18 @@ async def _go_on(tx: Tx, lines: list[Line]) -> None:
     count = Counter((line.queue, line.gate) for line in lines)
     gone: list[dict[str, object]] = []
     again: list[dict[str, object]] = []
+    spare: list[dict[str, object]] = []
     for line in lines:
         step = next_turn(line, alone=count[line.queue, line.gate] == 1)
         named: dict[str, object] = {"queue": line.queue, "gate": line.gate}
         gone += [named | {"priority": priority, "n": n} for priority, n in step.gone]
         if step.again:
             again.append(named | _at_the_end(line, step, len(again)))
+        spare += [named | turn for turn in _spare(tx, line)]
     if gone:
         await tx.fetch("drop_turns", rows=to_json(gone))
+    if spare:
+        await tx.fetch("drop_spare_turns", rows=to_json(spare))
     if again:
         await tx.fetch("add_turns", rows=to_json(again))
     used = {
@@ -318,6 +336,22 @@ async def _go_on(tx: Tx, lines: list[Line]) -> None:
     if used:
         rows = [{"gate": gate, "key": key, "tokens": r.tokens} for (gate, key), r in used.items()]
         await tx.fetch("fill_buckets", rows=to_json(rows))
+
+
+def _spare(tx: Tx, line: Line) -> list[dict[str, object]]:
+    """Turns of a line of which a walk, which comes only to later ones, has met an earlier one.
+
+    1,200 full lines with 45 jobs each have 54,000 turns, and to look at all of them takes 3 s and
+    more: with this the first time only, and then 0.1 s.
+    """
+    walk = tx.gates.walks.get((line.queue, line.gate))
+    if walk is None or line.key not in walk.first:
+        return []
+    first_priority, first_n = walk.first[line.key]
+    return [
+        {"priority": priority, "n": n, "first_priority": first_priority, "first_n": first_n}
+        for priority, n in line.turns
+    ]
 
 
 def _at_the_end(line: Line, step: Next, i: int) -> dict[str, object]:

@@ -94,9 +94,17 @@ class Gates:
     """Are there any? None: it has not looked. `peek` notices what others have declared."""
     turns: set[str] = field(default_factory=set)
     """The queues at whose gates somebody waited when a claim last looked."""
-    past: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
-    """At which turn (priority, n) of a queue and gate claims go on: of the lines before, which they
-    have seen, nobody could pass."""
+    walks: dict[tuple[str, str], "Walk"] = field(default_factory=dict)
+    """Where claims go on at a queue and gate: of the lines before, nobody could pass."""
+
+
+@dataclass(slots=True)
+class Walk:
+    """How far claims have come along the turns (priority, n) of a gate, from the first one on."""
+
+    past: tuple[int, int]
+    first: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """The first turn of each line that they met: it needs no other."""
 
 
 @dataclass(slots=True)

@@ -263,9 +263,17 @@ class _Bench:
     def _next(self, queues: tuple[str, ...]) -> Claimed | None:
         ready = sorted(self._store.oldest_ready(), key=lambda line: (line.since, line.queue))
         for queue in [line.queue for line in ready] + self._at_gates():
-            if not queues or queue in queues:
-                for lease in self._store.claim(WORKER, {queue: 1}, lease_seconds=3600):
-                    return lease.jobs[0]
+            if (not queues or queue in queues) and (job := self._claim(queue)) is not None:
+                return job
+        return None
+
+    def _claim(self, queue: str) -> Claimed | None:
+        """One job, behind however many at gates who cannot pass."""
+        more = {queue}
+        while more:
+            more.clear()
+            for lease in self._store.claim(WORKER, {queue: 1}, lease_seconds=3600, more=more):
+                return lease.jobs[0]
         return None
 
     def _at_gates(self) -> list[str]:

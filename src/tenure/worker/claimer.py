@@ -70,6 +70,8 @@ class Claimer:
         self._wake = asyncio.Event()
         self._more: set[str] = set(settings.queues)
         """Queues that may have jobs ready: news of them came, or there was no room for all."""
+        self._halfway: set[str] = set()
+        """Those of them at whose gates the last claim had no time to look at all who wait."""
         self._pause = settings.busy_poll_seconds
         self._asked_at = self._looked_at = world.monotonic()
         self._due_at = math.inf
@@ -122,6 +124,7 @@ class Claimer:
             self._touch_health_file()
             if claimed:
                 self._pause = self._settings.busy_poll_seconds
+            if claimed or self._halfway:
                 await asyncio.sleep(0)
                 continue
             await self._rest(self._look_at() - now())
@@ -165,9 +168,14 @@ class Claimer:
         return room
 
     async def _claim(self) -> int:
-        """Claim until the room is full or the queues are empty. Answers how many."""
+        """Claim until the room is full or the queues are empty. Answers how many.
+
+        A claim that is halfway along a gate, and got nothing, is followed by the next one only when
+        other things were seen to: to walk past thousands of lines takes seconds.
+        """
         total = 0
         while not self._stopping:
+            self._halfway.clear()
             room = self._room()  # anew: a small rest is not worth a claim
             limits = {queue: self._limit(queue, room) for queue in self._more}
             limits = {queue: limit for queue, limit in limits.items() if limit > 0}
@@ -175,10 +183,12 @@ class Claimer:
             if not asked:
                 break
             self._more.difference_update(asked)  # so that a ring from here on is not forgotten
-            for queue, got in (await self._claim_shares(asked)).items():
-                total += got
-                if got >= asked[queue]:
-                    self._more.add(queue)
+            claimed = await self._claim_shares(asked)
+            self._more.update(queue for queue, got in claimed.items() if got >= asked[queue])
+            self._more.update(self._halfway)
+            total += sum(claimed.values())
+            if self._halfway and not any(claimed.values()):
+                break
         return total
 
     def _limit(self, queue: str, room: Mapping[Kind, int]) -> int:
@@ -198,7 +208,7 @@ class Claimer:
             before = self._world.monotonic()
             leases = await self._store.claim(
                 self._worker, part, lease_seconds=lease_seconds, ahead=self._all_must_wait(part),
-                new_places=self._free(), riders=self._riders(part), more=self._more,
+                new_places=self._free(), riders=self._riders(part), more=self._halfway,
             )  # fmt: skip
             self._world.crash_point("after claim")
             self.claims += 1

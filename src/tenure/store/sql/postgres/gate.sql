@@ -267,6 +267,17 @@ delete from tenure.turn t
 using json_to_recordset(:rows::json) as b (queue text, gate text, priority smallint, n bigint)
 where t.queue = any (array[b.queue]) and t.gate = b.gate and t.priority = b.priority and t.n = b.n;
 
+-- name: drop_spare_turns
+-- claim: later turns of lines whose first one is still there. It stays: only claims take turns away,
+-- and the gate is locked.
+delete from tenure.turn t
+using json_to_recordset(:rows::json) as b (
+    queue text, gate text, priority smallint, n bigint, first_priority smallint, first_n bigint)
+where t.queue = any (array[b.queue]) and t.gate = b.gate and t.priority = b.priority and t.n = b.n
+  and exists (select from tenure.turn f
+              where f.queue = b.queue and f.gate = b.gate
+                and f.priority = b.first_priority and f.n = b.first_n offset 0);
+
 -- name: add_turns
 -- claim: lines that go on waiting, at the end of the turns. One turn of a line at most waits for a
 -- token.

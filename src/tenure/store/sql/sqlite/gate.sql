@@ -130,6 +130,15 @@ where (queue, gate, priority, n) in (
     select b.value ->> 'queue', b.value ->> 'gate', b.value ->> 'priority', b.value ->> 'n'
     from json_each(:rows) as b);
 
+-- name: drop_spare_turns
+-- claim: later turns of lines whose first one is still there.
+delete from tenure.turn
+where (queue, gate, priority, n) in (
+    select b.value ->> 'queue', b.value ->> 'gate', b.value ->> 'priority', b.value ->> 'n'
+    from json_each(:rows) as b cross join tenure.turn as f
+         on f.queue = b.value ->> 'queue' and f.gate = b.value ->> 'gate'
+            and f.priority = b.value ->> 'first_priority' and f.n = b.value ->> 'first_n');
+
 -- name: add_turns
 -- claim: lines that go on waiting, at the end of the turns. One turn of a line at most waits for a
 -- token.
