@@ -156,6 +156,17 @@ def test_the_coming_days_are_prepared(store: Store, days: Plain) -> None:
     )
 
 
+def test_one_at_a_time_prepares_days_and_nobody_waits_for_it(store: Store, days: Plain) -> None:
+    """Two would each keep the other from the default partition, and both give up."""
+    days.rows("begin")
+    days.rows("select pg_advisory_xact_lock(7364882, 'tenure.job'::regclass::oid::int)")
+    store.prune()
+    assert partitions(days) == {"history_default"}
+    days.rows("rollback")
+    store.prune()
+    assert {day(1), day(2), day(3)} <= partitions(days)
+
+
 def test_a_day_without_a_partition_goes_to_the_default_one(
     store: Store, days: Plain, clock: Clock
 ) -> None:

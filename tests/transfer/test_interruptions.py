@@ -10,13 +10,16 @@ from pathlib import Path
 import pytest
 
 from tenure.store import Store, cargo, open_store, transfer
+from tenure.store.session import Tx
 from tests.processes.crew import Crew, Member
 from tests.support.audit import audit
+from tests.support.plain import Plain
 from tests.support.stores import Clock
 from tests.transfer import worlds
 from tests.transfer.conftest import Urls, across
 from tests.transfer.looks import counters, handed_out, rows, told
 from tests.transfer.mover import move as mover_role
+from tests.worker.support import eventually
 
 SECONDS = 60.0
 
@@ -123,6 +126,50 @@ def test_two_copies_at_once_are_one_copy(
     audit(urls[1])
     with open_store(urls[0]) as source, open_store(urls[1]) as target:
         assert told(source, clock.now) == told(target, clock.now)
+
+
+def test_a_copy_that_begins_during_the_first_look_of_another_one_is_no_stranger(
+    urls: Urls, stores: tuple[Store, Store], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its jobs are not in the snapshot of that look, its ids on PostgreSQL are."""
+    source, target = stores
+    monkeypatch.setattr(cargo, "CHUNK_ROWS", 20)
+    worlds.everything(source, clock)
+    require_same = transfer._require_same
+    early: list[transfer.Copied] = []
+
+    async def meanwhile(
+        kind: cargo.Kind, here: Tx, there: Tx, names: tuple[str, str], fix: str
+    ) -> None:
+        await require_same(kind, here, there, names, fix)
+        if transfer._require_same is meanwhile:
+            monkeypatch.setattr(transfer, "_require_same", require_same)
+            with open_store(urls[0]) as old, open_store(urls[1]) as new:
+                early.append(transfer.copy(old, new, int, now=clock.now))
+
+    monkeypatch.setattr(transfer, "_require_same", meanwhile)
+    assert [transfer.copy(source, target, int, now=clock.now)] == early
+    audit(urls[1])
+    assert told(source, clock.now) == told(target, clock.now)
+
+
+@pytest.mark.parametrize(
+    "urls", [("sqlite", "postgres")], ids=["sqlite-to-postgres"], indirect=True
+)
+def test_a_copy_waits_for_whoever_makes_the_days_of_history(
+    urls: Urls, stores: tuple[Store, Store]
+) -> None:
+    """Two at once would both give up, and all that is copied would lie in the default partition."""
+    waiting = "select count(*) from pg_locks where locktype = 'advisory' and not granted"
+    with Plain(urls[1]) as other, Plain(urls[1]) as plain, ThreadPoolExecutor(1) as threads:
+        other.rows("begin")
+        other.rows("select pg_advisory_xact_lock(7364882, 'tenure.job'::regclass::oid::int)")
+        copied = threads.submit(transfer.copy, *stores, int)
+        eventually(lambda: plain.one(waiting))
+        other.rows("rollback")
+        copied.result(SECONDS)
+        days = "select count(*) from pg_inherits where inhparent = 'tenure.history'::regclass"
+        assert plain.one(days) == 1 + 1 + transfer.HISTORY_DAYS
 
 
 def test_an_error_in_the_middle_leaves_what_was_copied_and_the_next_copy_goes_on(

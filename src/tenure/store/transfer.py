@@ -11,6 +11,7 @@ target gives out later is higher. What a copy carries: see cargo.py.
 
 from collections.abc import Callable, Coroutine, Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -70,7 +71,8 @@ def copy(
     _sweep(source, now)
     for name, store in sides.items():
         _refuse_running(name, store, now)
-    source.run(_side_by_side, target, _refuse_strangers)
+    given_out, _ = target.run(_counters)
+    source.run(_side_by_side, target, partial(_refuse_strangers, given_out=given_out))
     target.run(_make_days)
     counters = source.run(_counters)
     for kind in kinds(last_id=counters[0]):  # a busy client cannot make it endless
@@ -164,15 +166,12 @@ def _jobs(counts: dict[str, int]) -> tuple[int, int]:
 @transaction(Mode.WRITE)
 async def _make_days(tx: Tx) -> None:
     """Partitions of history: a day whose jobs lie in the default one already gets none any more."""
+    await tx.fetch("lock_copy")  # who is at it makes way soon, and jobs come next
     await tx.fetch("add_history_days", days=HISTORY_DAYS)
 
 
 @transaction(Mode.READ)
 async def _counters(tx: Tx) -> tuple[int, int]:
-    return await _highest(tx)
-
-
-async def _highest(tx: Tx) -> tuple[int, int]:
     """The highest id and the highest place that were ever given out."""
     [(job_id, place)] = await tx.fetch("counters")
     return job_id, place
@@ -240,19 +239,21 @@ async def _look_at(scope: Scope, look: Callable[[Tx], Coroutine[Any, Any, R]]) -
     return await scope.transact(look, Mode.READ)
 
 
-async def _refuse_strangers(old: Tx, new: Tx) -> None:
+async def _refuse_strangers(old: Tx, new: Tx, *, given_out: int) -> None:
     """Whatever the target has, the source has the same.
 
     A client of PostgreSQL draws ids in stock. If it drew some from this target before, it could
-    give them to new jobs later, and they may be ids of jobs that come now.
+    give them to new jobs later, and they may be ids of jobs that come now. `given_out`, the highest
+    of them, was read before this snapshot: sequences are in none, and another copy raises them as
+    soon as its first jobs are committed. So if it was that copy, its jobs are seen here.
     """
     for kind in kinds():
         await _require_same(kind, new, old, ("target", "source"), _NEW_TARGET)
-    (last, _), here, there = await _highest(new), await _count_all(new), await _count_all(old)
-    if last and any(_jobs(there)) and not any(_jobs(here)):
+    here, there = await _count_all(new), await _count_all(old)
+    if given_out and any(_jobs(there)) and not any(_jobs(here)):
         raise CopyConflict(
-            f"the target has no jobs, but it was used before: it has given out ids up to {last}, "
-            f"and a client may still have some; {_NEW_TARGET}"
+            "the target has no jobs, but it was used before: it has given out ids up to "
+            f"{given_out}, and a client may still have some; {_NEW_TARGET}"
         )
 
 

@@ -226,7 +226,10 @@ with walked as materialized (
 select max(job_id) from walked;
 
 -- name: add_history_days
-select tenure.add_history_days(:days);
+-- prune, copy: one at a time. Two would each keep the other from the default partition until both gave
+-- up. Whoever comes second leaves it to the first, and goes on.
+select case when pg_try_advisory_xact_lock(7364882, 'tenure.job'::regclass::oid::int)
+            then tenure.add_history_days(:days) else 0 end;
 
 -- name: drop_history_days
 select tenure.drop_history_days(:before);
