@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 
 import pytest
 
+from tenure.cli.endings import interrupted_later
+from tenure.cli.main import main
 from tenure.codec import encode
-from tenure.job import NewJob, State
-from tenure.store import open_store
+from tenure.job import Enqueued, NewJob, State
+from tenure.store import Store, open_store
 from tests.cli.terminal import CTRL_C, PATIENCE_SECONDS, Terminal, start
 from tests.cli.world import World
 from tests.support.plain import Plain
@@ -85,6 +88,50 @@ def test_ctrl_c_while_waiting_for_a_job(world: World) -> None:
     id = newest(world)
     assert f"tenure: interrupted; job {id} goes on, see `tenure get {id}`" in terminal.text
     assert world.state(id) is State.QUEUED
+
+
+@pytest.mark.parametrize("wait", [(), ("--wait",)], ids=["alone", "wait"])
+def test_ctrl_c_as_soon_as_the_job_is_there(
+    world: World,
+    wait: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is committed, and the command does not know its id yet."""
+    put_in_line = Store.enqueue
+
+    def interrupted(store: Store, jobs: list[NewJob]) -> list[Enqueued]:
+        answer = put_in_line(store, jobs)
+        signal.raise_signal(signal.SIGINT)
+        return answer
+
+    monkeypatch.setattr(Store, "enqueue", interrupted)
+    monkeypatch.setattr(sys, "argv", ["tenure", "--url", world.url, "enqueue", "a.b", *wait])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(SystemExit) as end:
+        main()
+    id = newest(world)
+    assert id not in world.ids
+    assert end.value.code == 130
+    told = f"tenure: interrupted; job {id} goes on, see `tenure get {id}`\n"
+    assert capsys.readouterr() == ("", told)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_answer() -> None:
+    """The database may never give one."""
+    pressed = []
+
+    def enqueue() -> None:
+        with interrupted_later():
+            for time in range(3):
+                pressed.append(time)
+                signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        enqueue()
+    assert pressed == [0, 1]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def newest(world: World) -> int:

@@ -75,6 +75,30 @@ def ending() -> Iterator[None]:
         _end(FAILED, type(error).__name__, f"{what}{error.strerror or error}")
 
 
+@contextmanager
+def interrupted_later() -> Iterator[None]:
+    """Ctrl-C counts when the block is left, so that its answer is known; a second one at once."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:  # whoever started us has it ignored
+        yield
+        return
+    came = False
+
+    def note(_number: int, _frame: object) -> None:
+        nonlocal came
+        if came:
+            raise KeyboardInterrupt
+        came = True
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
+
+
 def code_of(error: TenureError) -> int:
     """The exit code of an error."""
     match error:

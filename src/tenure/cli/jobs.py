@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from tenure.cli.desk import Desk, json_option, with_desk
-from tenure.cli.endings import Interrupted, TaskNotFound
+from tenure.cli.endings import Interrupted, TaskNotFound, interrupted_later
 from tenure.cli.filters import parse
 from tenure.cli.show import (
     ago,
@@ -54,13 +54,22 @@ def enqueue(desk: Desk, /, *, task: str, args: str, app: str | None, unchecked: 
     and the task's own options count. Else they are checked by the worker.
     """
     job = job_of(desk, task, {"args": args, "app": app, "unchecked": unchecked, **options})
-    [enqueued] = desk.client.store.enqueue([job])
-    if wait:
-        _wait(desk, enqueued.id, as_json=as_json)
+    id = None
+    try:
+        with interrupted_later():  # no job without a word of its id
+            [enqueued] = desk.client.store.enqueue([job])
+            id = enqueued.id
+        finished = desk.client.wait(id) if wait else None
+    except KeyboardInterrupt:
+        if id is None:
+            raise
+        raise Interrupted(f"interrupted; job {id} goes on, see `tenure get {id}`") from None
+    if finished is not None:
+        _tell_end(finished, as_json=as_json)
     elif as_json:
         write_json(enqueued)
     else:
-        click.echo(f"job {enqueued.id}" if enqueued.created else f"job {enqueued.id} (existed)")
+        click.echo(f"job {id}" if enqueued.created else f"job {id} (existed)")
 
 
 JOB_OPTIONS = ("queue", "priority", "delay_seconds", "key", "max_attempts", "timeout_seconds")
@@ -101,11 +110,7 @@ def _checked(desk: Desk, path: str, name: str, args: Json, given: dict[str, Any]
     return msgspec.structs.replace(job, args=args)  # defaults stay the worker's
 
 
-def _wait(desk: Desk, id: int, *, as_json: bool) -> None:
-    try:
-        finished = desk.client.wait(id)
-    except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; job {id} goes on, see `tenure get {id}`") from None
+def _tell_end(finished: Job, *, as_json: bool) -> None:
     if as_json:
         write_json(finished)
     elif finished.state is State.SUCCEEDED:
