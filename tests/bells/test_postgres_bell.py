@@ -137,7 +137,7 @@ def test_a_connection_into_nowhere_is_noticed(
     """Every packet is acknowledged, and nobody answers: only a question can find out."""
     caplog.set_level(logging.INFO, "tenure.bell")
     monkeypatch.setattr(bell_postgres, "PROBE_SECONDS", 0.2)
-    monkeypatch.setattr(bell_postgres, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(bell_postgres, "ANSWER_SECONDS", 2.0)
     with (
         Proxy(pg_server.port) as proxy,
         open_store(pg_migrated_url) as near,
@@ -149,8 +149,7 @@ def test_a_connection_into_nowhere_is_noticed(
         assert bell.alive, "probes that are answered are no reason to worry"
         assert rings.count == 1
         proxy.freeze()
-        wait_until(lambda: not bell.alive)
-        assert "no answer for 0.2 s" in caplog.text
+        wait_until(lambda: "no answer for 2 s" in caplog.text and not bell.alive)
         near.enqueue([NewJob(task="a")])
         proxy.thaw()
         assert rings.wait_for(2)

@@ -56,12 +56,15 @@ class Lines:
         self.path = session.path
         self.looks = 0
         self.failure: Exception | None = None
+        self.looking = threading.Lock()
+        """Whoever has it knows that no look is going on."""
 
     def look(self) -> object:
-        self.looks += 1
-        if self.failure is not None:
-            raise self.failure
-        return self._session.look()
+        with self.looking:
+            self.looks += 1
+            if self.failure is not None:
+                raise self.failure
+            return self._session.look()
 
     def look_away(self) -> None:
         self._session.look_away()
@@ -121,7 +124,8 @@ def test_it_holds_no_snapshot(local: Store, lines: Lines, bell: SQLiteBell, cloc
     lines.wait_for_looks(1)
     connection = session_of(local)._processes[-1].writer
     assert connection is not None
-    [(busy, pages, moved)] = connection.execute("pragma wal_checkpoint(truncate)")
+    with lines.looking:
+        [(busy, pages, moved)] = connection.execute("pragma wal_checkpoint(truncate)")
     assert (busy, pages, moved) == (0, 0, 0)
     assert bell.alive
 
