@@ -35,12 +35,20 @@ from tests.crash import handlers
 from tests.processes.crew import Crew, Member, Voice
 from tests.support.books import Books, Expected
 from tests.support.invariants import check
+from tests.support.plain import Plain
 
 LEASE_SECONDS = 1.5
 PATIENCE_SECONDS = 30.0
 LOOK_SECONDS = 0.005
 WRITE_LOCK_BYTE = 120
 """In the `-shm` file: https://www.sqlite.org/walformat.html"""
+AT_WORK = """
+    select state from pg_stat_activity
+    where datname = current_database() and backend_type = 'client backend'
+        and pid <> pg_backend_pid() and state <> 'idle'
+"""
+ON_ITS_WAY_SECONDS = 0.05
+"""So long a statement may be on its way to the server that a stopped process has sent."""
 STALL = 0
 """Instead of a signal: this part of the process hangs, for as long as the test lasts."""
 MID_SWEEP = "in the middle of a sweep"
@@ -193,9 +201,17 @@ class Stage:
         """SIGSTOP, at a moment at which the process does not hold up everybody else.
 
         A process that is stopped with SQLite's write lock in its hands stops all others: nothing
-        but its death or its awakening can help.
+        but its death or its awakening can help. One that is stopped in a transaction of PostgreSQL
+        keeps its rows locked, and its lease from being swept. Nobody else may be at work.
         """
+        until(lambda: self._stopped_alone(member), "a stop outside of transactions")
+
+    def _stopped_alone(self, member: Member) -> bool:
         stop(member.pid, self.url)
+        if not is_in_transaction(self.url):
+            return True
+        member.signal(signal.SIGCONT)
+        return False
 
     def open(self, gate: str) -> None:
         """Let those pass who wait at this gate."""
@@ -276,6 +292,16 @@ def holds_write_lock(pid: int, url: str) -> bool:
         for _, _, _, kind, holder, where, first, last in _locks()
         if last != "EOF"
     )  # fmt: skip
+
+
+def is_in_transaction(url: str) -> bool:
+    """Does anybody but us have a transaction of PostgreSQL open? Statements may end first."""
+    if not url.startswith("postgres"):
+        return False
+    with Plain(url) as plain:
+        time.sleep(ON_ITS_WAY_SECONDS)
+        until(lambda: ("active",) not in plain.rows(AT_WORK), "every statement has ended")
+        return bool(plain.rows(AT_WORK))
 
 
 def _locks() -> list[list[str]]:

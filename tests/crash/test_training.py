@@ -135,6 +135,9 @@ def test_a_pipeline_that_is_killed_at_random_goes_on_and_publishes_once(
         early = [file.read_text() for file in training.folder("registry").glob("*.json")]
         last = run("work")
         wait_for(lambda: store.get_workflow(flow).outcome, "the end of the pipeline")
+        wait_for(
+            lambda: last.pid in {each.pid for each in store.workers()}, "the last one is there"
+        )
         seen = store.get_workflow(flow)
         ends = store.list_nodes(flow).nodes
         jobs = {name: store.get(id) for name, id in nodes.items()}

@@ -42,6 +42,7 @@ def test_a_corpus_is_taken_in_once_and_in_order(url: str, tmp_path: Path) -> Non
     try:
         with open_store(url) as store:
             until(lambda: not store.count_live(), "all texts were taken in")
+            until(lambda: len(store.workers()) == WORKERS, "each worker has begun")
             jobs = store.list_jobs(limit=1000).jobs
     finally:
         for worker in workers:
