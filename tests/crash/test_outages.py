@@ -78,7 +78,7 @@ def test_the_handler_is_stopped_before_its_lease_ends_and_the_worker_goes_on(  #
 ) -> None:
     stage = postgres_stage
     [id] = stage.add(task.call("never"))
-    worker = stage.worker(url=url_through(proxy, stage))
+    worker = stage.worker(url=url_through(proxy, stage), lease_seconds=3.0)
     stage.heard("ran", id)
     began = time.time()
     with cut(proxy) if how == "cut" else silence(stage):

@@ -241,7 +241,7 @@ def test_when_all_connections_are_taken_the_store_waits_for_one() -> None:
 def test_a_statement_timeout_is_retried_until_the_way_is_free(
     admin: psycopg.Connection, stranger: psycopg.Connection, pg_migrated_url: str, clock: Clock
 ) -> None:
-    admin.execute(f"alter database {database_name(pg_migrated_url)} set statement_timeout = '50ms'")
+    admin.execute(f"alter database {database_name(pg_migrated_url)} set statement_timeout = '1s'")
     store = opened(pg_migrated_url, give_up_seconds=60)
     id = add(store, clock.now)
     stranger.execute("lock table tenure.ready in access exclusive mode")

@@ -1,6 +1,7 @@
 """Handlers that run in child processes, and the application that children import.
 
 The store comes from TENURE_URL, the folder for what handlers leave behind from TENURE_TEST_FOLDER.
+With TENURE_TEST_IMPORT_SECONDS the import takes so long.
 """
 
 from __future__ import annotations
@@ -26,12 +27,9 @@ app = Tenure()
 
 begun, spoken = threading.Event(), threading.Event()
 AGAIN = Fixed(0.01)
-DEAF = """
-import signal, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print("deaf", flush=True)
-time.sleep(600)
-"""
+DEAF = "trap '' TERM; echo deaf; exec sleep 600"
+
+time.sleep(float(os.environ.get("TENURE_TEST_IMPORT_SECONDS", "0")))
 
 
 def task(**options: Any) -> _Decorator:
@@ -158,7 +156,7 @@ def close_everything(seconds: float) -> None:
     time.sleep(seconds)
 
 
-@task(max_attempts=1, timeout_seconds=0.4)
+@task(max_attempts=1, timeout_seconds=1.0)
 def loop() -> None:
     note("started", os.getpid())
     while True:
@@ -174,7 +172,7 @@ def busy(seconds: float) -> None:
         pass
 
 
-@task(max_attempts=1, timeout_seconds=0.4)
+@task(max_attempts=1, timeout_seconds=1.0)
 def ignores_everything() -> None:
     note("started", os.getpid())
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -183,10 +181,10 @@ def ignores_everything() -> None:
             time.sleep(60)
 
 
-@task(max_attempts=1, timeout_seconds=0.4)
+@task(max_attempts=1, timeout_seconds=2.0)
 def with_grandchildren() -> None:
     """A grandchild that ignores SIGTERM, as a shell in between might make it."""
-    grandchild = subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE)
+    grandchild = subprocess.Popen(["sh", "-c", DEAF], stdout=subprocess.PIPE)
     assert grandchild.stdout is not None
     grandchild.stdout.readline()
     note("grandchildren", grandchild.pid)

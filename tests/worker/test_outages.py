@@ -8,16 +8,46 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
 
 from tenure import State, Tenure
+from tenure.store import Store
+from tenure.store.sweep import extend
+from tenure.worker.world import World
 from tests.conftest import migrate
 from tests.support.postgres import Server
 from tests.worker.support import Lines, ended, eventually, listen, working
 
 JOBS = 200
+
+
+class Beats(World):
+    """Knows when the heartbeats were sent that renewed a lease."""
+
+    def __init__(self) -> None:
+        self.answered: list[float] = []
+
+    def watch(self, store: Store) -> Store:
+        return Beating(store, self)
+
+
+class Beating(Store):
+    """A store that tells `Beats` what was answered."""
+
+    def __init__(self, store: Store, beats: Beats) -> None:
+        super().__init__(store._scope.session, store._scope.tenant)
+        self._inner = store
+        self._beats = beats
+
+    def run(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+        sent_at = time.monotonic()
+        answer = self._inner.run(call, *args, **kwargs)
+        if call is extend:
+            self._beats.answered.append(sent_at)
+        return answer
 
 
 @pytest.fixture(scope="module")
@@ -76,23 +106,23 @@ def test_an_outage_is_told_once_and_handlers_stop_before_the_lease_ends(
     own_server: Server, own_url: str, lines: Lines
 ) -> None:
     seen: list[str] = []
+    beats, lease_seconds = Beats(), 4.0
     with Tenure(own_url, give_up_seconds=0.5) as app:
         heard = listen(app)
 
         @app.task()
         async def slow() -> str:
             seen.append("started")
-            started = time.monotonic()
             try:
                 await asyncio.sleep(60 if len(seen) == 1 else 0)
             except asyncio.CancelledError:
-                seen.append(f"stopped {time.monotonic() - started < 1.5}")
+                seen.append(f"stopped {time.monotonic() < beats.answered[-1] + lease_seconds}")
                 raise
             return "done"
 
-        with working(app, lease_seconds=1.5):
+        with working(app, world=beats, lease_seconds=lease_seconds):
             handle = slow.enqueue()
-            eventually(lambda: seen)
+            eventually(lambda: seen and beats.answered)
             own_server.stop("immediate")
             eventually(lambda: len(seen) == 2)
             assert seen == ["started", "stopped True"]

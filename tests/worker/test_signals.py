@@ -193,11 +193,12 @@ def test_processes_whose_supervisor_is_killed_drain_and_end(app: Tenure, run_scr
 @pytest.mark.slow
 def test_a_crash_loop_backs_off(run_script: Run) -> None:
     script = run_script("crashing")
-    script.wait_for("a new one starts in", 6)
+    script.wait_for("a new one starts in 0.8 s", 2)
     script.signal(signal.SIGTERM)
     assert script.ends() == 0
     pauses = [float(p) for p in re.findall(r"a new one starts in ([\d.]+) s", script.output)]
-    assert sorted(pauses[:6]) == [0.2, 0.2, 0.4, 0.4, 0.8, 0.8]  # two processes
+    early = [pause for pause in pauses if pause <= 0.8]  # one process may be ahead of the other
+    assert sorted(early) == [0.2, 0.2, 0.4, 0.4, 0.8, 0.8]
     assert "ImportError: nothing works today" in script.output
 
 

@@ -285,10 +285,13 @@ def test_a_child_may_clean_up(children_app: Tenure, tmp_path: Path, name: str) -
     assert file_numbers(tmp_path / "cleaned") == file_numbers(tmp_path / "started")
 
 
-def test_the_time_that_a_child_needs_to_start_is_not_the_jobs(children_app: Tenure) -> None:
+def test_the_time_that_a_child_needs_to_start_is_not_the_jobs(
+    children_app: Tenure, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A child takes longer to import the application than this job may run."""
+    monkeypatch.setenv("TENURE_TEST_IMPORT_SECONDS", "2.0")
     with working(children_app, process_slots=1):
-        handle = isolated.pid.options(timeout_seconds=0.1, max_attempts=1).enqueue()
+        handle = isolated.pid.options(timeout_seconds=1.0, max_attempts=1).enqueue()
         assert handle.wait(timeout_seconds=PATIENCE_SECONDS)
 
 
