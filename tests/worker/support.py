@@ -46,7 +46,8 @@ FAST: dict[str, Any] = {
     "drain_seconds": 10.0,
     "kill_seconds": 0.5,
 }
-QUICK_LEASE = FAST | {"lease_seconds": 1.0}
+QUICK_LEASE = FAST | {"lease_seconds": 1.0, "heartbeat_seconds": 0.1}
+"""Heartbeats are dense, so that a machine that stands still for a moment costs no lease."""
 
 
 def eventually(condition: Callable[[], object], *, seconds: float = PATIENCE_SECONDS) -> Any:

@@ -18,7 +18,7 @@ from tenure.worker.settings import Settings
 app = Tenure()
 FAST: Settings = {
     "lease_seconds": 1.0,
-    "heartbeat_seconds": 0.3,
+    "heartbeat_seconds": 0.1,
     "sweep_seconds": 0.1,
     "promote_seconds": 0.05,
     "idle_poll_seconds": 0.05,
