@@ -48,15 +48,16 @@ def command(path: str) -> Iterator[str]:
     """The help of a command, as a terminal of 80 columns shows it."""
     from tenure.cli.main import cli
 
-    names = path.split()
-    found: click.Command = cli
-    for name in names[1:]:
-        assert isinstance(found, click.Group)
-        sub = found.get_command(click.Context(found), name)
+    first, *names = path.split()
+    context = click.Context(
+        cli, info_name=first, terminal_width=80, max_content_width=80, **cli.context_settings
+    )
+    for name in names:
+        assert isinstance(context.command, click.Group)
+        sub = context.command.get_command(context, name)
         assert sub is not None, path
-        found = sub
-    context = click.Context(found, info_name=path, terminal_width=80, max_content_width=80)
-    yield f"```text\n{found.get_help(context)}\n```"
+        context = click.Context(sub, parent=context, info_name=name)
+    yield f"```text\n{context.get_help()}\n```"
 
 
 def commands(_: str) -> Iterator[str]:

@@ -219,6 +219,7 @@ MODULES = {
     "needy": "import no_such_library\n",
     "typo": "def f(:\n",
     "leaver": "import sys\nsys.exit(7)\n",
+    "bare": "from tenure import Tenure\napp = Tenure()\n\n@app.task\ndef f(): ...\n",
 }
 
 
@@ -228,6 +229,9 @@ MODULES = {
         ((), ("which application?", "MODULE:NAME", "TENURE_APP")),
         (("nope",), ("there is no module nope; run this in the folder that holds it",)),
         (("shop.nope:app",), ("shop.nope",)),
+        (("pair.py",), ("there is no module pair.py; write pair",)),
+        (("pair.one",), ("there is no module pair.one; write pair:one",)),
+        (("bare",), ("write @app.task() with parentheses", "bare.py, line 4)")),
         (("empty",), ("empty has no application; write app = Tenure(...) in it",)),
         (("pair",), ("pair has several applications; write pair:one or pair:two",)),
         (("pair:three",), ("no application called three; write pair:one or pair:two",)),

@@ -10,7 +10,9 @@ import pytest
 
 from tenure.cli.endings import interrupted_later
 from tenure.cli.main import main
+from tenure.client import Client
 from tenure.codec import encode
+from tenure.errors import StoreUnavailable
 from tenure.job import Enqueued, NewJob, State
 from tenure.store import Store, open_store
 from tests.cli.terminal import CTRL_C, PATIENCE_SECONDS, Terminal, start
@@ -116,6 +118,25 @@ def test_ctrl_c_as_soon_as_the_job_is_there(
     told = f"tenure: interrupted; job {id} goes on, see `tenure get {id}`\n"
     assert capsys.readouterr() == ("", told)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_database_that_goes_away_while_a_job_is_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever took that for an enqueue that failed would have the work done twice."""
+
+    def wait(*_: object) -> None:
+        raise StoreUnavailable("it cannot be reached")
+
+    monkeypatch.setattr(Client, "wait", wait)
+    monkeypatch.setattr(sys, "argv", ["tenure", "--url", world.url, "enqueue", "a.b", "--wait"])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 4
+    id = newest(world)
+    told = f"tenure: job {id} is in line, see `tenure get {id}`; it cannot be reached\n"
+    assert capsys.readouterr() == ("", told)
 
 
 def test_a_second_ctrl_c_does_not_wait_for_the_answer() -> None:

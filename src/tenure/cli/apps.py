@@ -3,10 +3,13 @@
 import sys
 import traceback
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 
 from tenure.client import Client
 from tenure.errors import ConfigError
+
+_OURS = str(Path(__file__).parents[1])
 
 
 def load_app(path: str | None) -> Client:
@@ -36,6 +39,11 @@ def _import(name: str) -> ModuleType:
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
+        parent, _, last = name.rpartition(".")
+        if last == "py":
+            raise ConfigError(f"there is no module {name}; write {parent}") from error
+        if isinstance(getattr(sys.modules.get(parent), last, None), Client):
+            raise ConfigError(f"there is no module {name}; write {parent}:{last}") from error
         if error.name and f"{name}.".startswith(f"{error.name}."):
             raise ConfigError(
                 f"there is no module {error.name}; run this in the folder that holds it, or set "
@@ -52,11 +60,11 @@ def _broken(name: str, error: BaseException) -> ConfigError:
 
 def _place(error: BaseException) -> str:
     """Where the user's own code was when it happened; a SyntaxError says so itself."""
+    not_theirs = (f"{sys.base_prefix}/lib", "<frozen", f"{_OURS}/")
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename != __file__
-        and not frame.filename.startswith((f"{sys.base_prefix}/lib", "<frozen"))
+        if not frame.filename.startswith(not_theirs)
     ]
     if isinstance(error, SyntaxError) or not frames:
         return ""

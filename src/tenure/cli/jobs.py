@@ -24,7 +24,7 @@ from tenure.cli.show import (
     write_table,
 )
 from tenure.codec import decode, encode
-from tenure.errors import InvalidInput, JobFailed, PayloadInvalid
+from tenure.errors import InvalidInput, JobFailed, PayloadInvalid, StoreUnavailable
 from tenure.job import Job, Json, NewJob, State, Unique
 
 ERRORS_LOOKED_AT = 10_000
@@ -64,6 +64,10 @@ def enqueue(desk: Desk, /, *, task: str, args: str, app: str | None, unchecked: 
         if id is None:
             raise
         raise Interrupted(f"interrupted; job {id} goes on, see `tenure get {id}`") from None
+    except StoreUnavailable as error:
+        if id is None:
+            raise
+        raise StoreUnavailable(f"job {id} is in line, see `tenure get {id}`; {error}") from error
     if finished is not None:
         _tell_end(finished, as_json=as_json)
     elif as_json:
