@@ -260,7 +260,9 @@ class Shift:
         try:
             async with asyncio.timeout(RETIRE_SECONDS):
                 await stores.settling.retire(self.name)
-        except (StoreError, TimeoutError) as error:
+        except TimeoutError:
+            log.warning("worker %s could not sign off: no answer in time", self.name)
+        except StoreError as error:
             log.warning("worker %s could not sign off: %s", self.name, error)
 
     # --- taking on -------------------------------------------------------------------------------
