@@ -74,21 +74,25 @@ def commands_in(line: str) -> Iterator[list[str]]:
 
 
 def check(words: list[str], *, whole: bool = True) -> None:
-    """Raises what click would say about these arguments; runs nothing."""
+    """Raises what click would say about these arguments; runs nothing.
+
+    In contexts as the command line has them: a command keeps the -h of its first one.
+    """
     command: click.Command = cli
+    context = click.Context(cli, **cli.context_settings)
     rest = words
     while isinstance(command, click.Group):
-        context = click.Context(command)
         _, after, _ = command.make_parser(context).parse_args(list(rest))
         if not after:
             return
         sub = command.get_command(context, after[0])
         assert sub is not None, f"no command {after[0]}: {words}"
         command, rest = sub, after[1:]
+        context = click.Context(command, parent=context)
     if whole:
-        command.make_context(" ".join(words), list(rest), parent=click.Context(cli))
+        command.make_context(" ".join(words), list(rest), parent=context)
     else:
-        command.make_parser(click.Context(command)).parse_args(list(rest))
+        command.make_parser(context).parse_args(list(rest))
 
 
 @pytest.mark.parametrize("line", [

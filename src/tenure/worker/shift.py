@@ -260,10 +260,9 @@ class Shift:
         try:
             async with asyncio.timeout(RETIRE_SECONDS):
                 await stores.settling.retire(self.name)
-        except TimeoutError:
-            log.warning("worker %s could not sign off: no answer in time", self.name)
-        except StoreError as error:
-            log.warning("worker %s could not sign off: %s", self.name, error)
+        except (StoreError, TimeoutError) as error:
+            why = str(error) or f"no answer for {RETIRE_SECONDS:g} s"
+            log.warning("worker %s could not sign off: %s", self.name, why)
 
     # --- taking on -------------------------------------------------------------------------------
 
