@@ -16,12 +16,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from examples.backfill import app, embed, publish, summarise
@@ -80,18 +80,20 @@ class Stop:
     """Set by the signals that end a program."""
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        # Not an Event: it may be locked by the very line at which the signal comes.
+        self._news: SimpleQueue[int] = SimpleQueue()
         self._signal = 0
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._set)
 
     def _set(self, number: int, _: object) -> None:
         self._signal = number
-        self._event.set()
+        self._news.put(number)
 
     def wait(self, seconds: float) -> None:
         """Rest so long. Raises when the demo is to end."""
-        if self._event.wait(seconds):
+        with suppress(Empty):
+            self._news.get(timeout=seconds)
             raise Interrupted
 
     def tell(self, *, is_kept: bool) -> int:

@@ -8,20 +8,25 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
+from types import FrameType
+from typing import Any
 
 import psutil
 import pytest
 
+from examples.demo import Interrupted, Stop
 from tests.newcomer.conftest import ROOT, RUN_SECONDS, command, environment
 from tests.support.terminal import Screen, Terminal
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 WAIT_SECONDS = 60.0
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PAINTED = (
     r"^jobs    [█░]{36}  \d+ of 409$",
     r"^rate    .{36}  \d+ jobs a second$",
@@ -186,3 +191,42 @@ def test_a_folder_that_is_there_already_is_not_touched(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout == f"NOT finished: {tmp_path} is there already; name a new folder\n"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.timeout(30)
+def test_a_signal_at_any_line_of_a_rest_ends_it() -> None:
+    """One that came while the rest had a lock that its handler wanted stopped the demo for good."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    line, came = 0, True
+    try:
+        while came:
+            line, came = line + 1, interrupts(line)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert line > 3
+
+
+def interrupts(line: int) -> bool:
+    """Does a signal at this line of a rest, counted along all calls, end it or the next one?"""
+    stop, left = Stop(), line
+
+    def trace(_frame: FrameType, event: str, _of: object) -> Any:
+        nonlocal left
+        if event == "line":
+            left -= 1
+            if left == -1:
+                signal.raise_signal(signal.SIGINT)
+        return trace
+
+    sys.settrace(trace)
+    try:
+        stop.wait(0.01)
+        sys.settrace(None)
+        stop.wait(0.01)
+    except Interrupted:
+        return True
+    finally:
+        sys.settrace(None)
+    assert left >= 0, f"the signal at line {line} was lost"
+    return False
