@@ -27,6 +27,8 @@ from tenure.tasks import TaskSet
 from tenure.worker.recorder import RecordingStore
 from tests.crash import ledger
 
+beating = threading.Lock()
+"""Whoever has it knows that no heartbeat of this process is under way."""
 STAGE = "TENURE_STAGE"
 RECORD = "TENURE_RECORD"
 """Set for processes that a worker process starts."""
@@ -54,7 +56,7 @@ def meet(number: int) -> None:
 
     `os.kill` would let the thread go on for a moment: long enough to begin a transaction, and to
     be stopped with the database's lock in its hands. No other thread may have SQLite's write lock
-    when the process stops, either: see `Stage.stop`.
+    when the process stops, either, or have the lease locked by a heartbeat: see `Stage.stop`.
     """
 
     def send() -> None:
@@ -69,7 +71,8 @@ def meet(number: int) -> None:
     if isinstance(session, SQLite):
         session._alone(session._process().lock, send)
     else:
-        send()
+        with beating:
+            send()
 
 
 def is_open(gate: str) -> bool:
