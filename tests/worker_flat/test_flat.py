@@ -27,6 +27,10 @@ GROWTH = 1.10
 RSS_GROWTH = 1.40
 """The resident set also shows what the busiest moment has left behind."""
 
+THREADS_ON_SQLITE = {"async": 8, "thread": 16}
+"""Its own, the heartbeat's, the bell's, one that commits for many, four that write, and the slots.
+One that writes starts when so many write at the same moment: nobody knows when that will be."""
+
 # Python's own allocator keeps a block of 1 MB for one live object in it. Without it, the C library
 # counts each object, and with one arena and fixed limits it gives back what lies free.
 COUNTED = {
@@ -136,6 +140,7 @@ def test_a_worker_does_not_grow(store_url: str, kind: str, few: int, many: int) 
     print(f"\nafter {few:,} jobs {before}, after {many:,} {after}, load {os.getloadavg()[0]:.1f}")
     assert after.held_bytes <= GROWTH * before.held_bytes
     assert after.rss_bytes <= RSS_GROWTH * before.rss_bytes
-    assert after.threads <= before.threads
+    on_sqlite = store_url.startswith("sqlite")
+    assert after.threads <= (THREADS_ON_SQLITE[kind] if on_sqlite else before.threads)
     assert after.files <= before.files
     assert after.connections <= before.connections
