@@ -103,3 +103,15 @@ def test_what_waits_goes_back_and_is_forgotten() -> None:
     assert desk.waiting["async"] == 0
     assert desk.end(first) == []
     assert desk.lines._lines == {}
+
+
+def test_an_answer_that_comes_too_late_takes_places_away_and_gives_none() -> None:
+    """What it has given is gone; what it has taken, others may have by now."""
+    desk = Desk()
+    running = desk.come(6, most=2)
+    desk.lines.lower([Places("g", "", 1, frozenset({99})), Places("g", "unknown", 5, frozenset())])
+    assert desk.end(running[0]) == []
+    assert len(desk.end(running[1])) == 1
+    desk.lines.lower([Places("g", "", 4, frozenset({99}))])
+    assert desk.waiting["async"] == 3
+    assert len(desk.come(1, most=2)) == 1

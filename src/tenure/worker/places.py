@@ -67,6 +67,16 @@ class AtGates:
                 self._waiting_kinds[kind] += 1
         return admitted
 
+    def lower(self, places: Sequence[Places]) -> None:
+        """The answer to a claim came too late: what it gives is gone, but what it took away counts.
+
+        Others may have those places by now.
+        """
+        for each in places:
+            line = self._lines.get((each.gate, each.key))
+            if line is not None:
+                line.most = min(line.most, each.most)
+
     def freed(self, line: Line) -> list[Holding]:
         """One has ended there. Answers those that may run now."""
         following = self._let_go(line)

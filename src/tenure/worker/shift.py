@@ -271,6 +271,7 @@ class Shift:
         self._something_in_hand.set()
         if now >= safe_until:  # the answer came late: others may have these jobs by now
             log.warning("worker %s was too slow for a lease; its jobs go back", self.name)
+            self._at_gates.lower(lease.places)
             late = [Holding(job, _UNKNOWN, now) for job in lease.jobs]
             self._put_back(late, "claimed too late")
             return
