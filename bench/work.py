@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from bench.harness import check
-from tenure.codec import encode
-from tenure.job import Lease, NewJob
-from tenure.lifecycle import succeed
+from tenure.rules.codec import encode
+from tenure.rules.job import Lease, NewJob
+from tenure.rules.lifecycle import succeed
 from tenure.store import Store
 
 WORKER = "web-1:4711"

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from tenure import Fixed, Running, Tenure, Worker
-from tenure.worker.recorder import RecordingWorld
+from tenure.testing.recorder import RecordingWorld
 
 app = Tenure()  # on the database that TENURE_URL names
 

@@ -28,9 +28,9 @@ from examples.backfill import app, embed, publish, summarise
 from examples.stage import Look, Stage
 from examples.verdict import DATABASE, RECORDS, Script, Verdict, counted, judge
 from tenure import Handle, Job, State
-from tenure.codec import decode
-from tenure.job import Progress
-from tenure.worker.recorder import RecordingWorld
+from tenure.rules.codec import decode
+from tenure.rules.job import Progress
+from tenure.testing.recorder import RecordingWorld
 
 BOOKS, SHELVES, WORKERS = 3, 6, 2
 PAGES, CHAPTERS, FEWEST_CHAPTERS = 3000, 40, 12

@@ -15,7 +15,7 @@ import msgspec
 
 from examples.backfill import embed, publish, summarise
 from tenure import Job, State, Tenure
-from tenure.codec import decode
+from tenure.rules.codec import decode
 from tests.support.books import Books, Expected
 from tests.support.history import NEVER
 from tests.support.invariants import check

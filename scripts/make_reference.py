@@ -119,7 +119,7 @@ def url(name: str) -> Iterator[str]:
 def error(name: str) -> Iterator[str]:
     """What an error means, what it is a kind of, and how the command line ends with it."""
     from tenure import errors
-    from tenure.cli import endings
+    from tenure.cli import exit as endings
 
     kind = getattr(errors, name, None) or getattr(endings, name)
     parents = " and ".join(f"`{base.__name__}`" for base in kind.__bases__)
@@ -134,7 +134,7 @@ def error(name: str) -> Iterator[str]:
 
 def state(name: str) -> Iterator[str]:
     """Which transitions lead to a state, and which lead on."""
-    from tenure.lifecycle import TRANSITIONS
+    from tenure.rules.lifecycle import TRANSITIONS
 
     to = [f"`{key}`" for key, each in TRANSITIONS.items() if name in each.targets]
     away = [f"`{key}`" for key, each in TRANSITIONS.items() if name in each.sources]

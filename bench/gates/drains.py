@@ -16,8 +16,8 @@ from bench.workloads.crew import crew
 from bench.workloads.handlers import NOOP, WAIT
 from bench.workloads.place import KINDS, Kind, fresh_place
 from bench.workloads.turns import compare_sides, take_turns
-from tenure.gate import Limits
-from tenure.job import NewJob
+from tenure.rules.gates import Limits
+from tenure.rules.job import NewJob
 
 SCENES = ("at_capacity", "long_at_capacity", "keys10000")
 NAMES = tuple(f"gates.{store}.{scene}" for store in KINDS for scene in SCENES)

@@ -17,8 +17,8 @@ from bench.workloads.crew import crew
 from bench.workloads.handlers import WAIT
 from bench.workloads.place import KINDS, Kind, fresh_place
 from bench.workloads.turns import compare_sides, take_turns
-from tenure.gate import Limits
-from tenure.job import NewJob
+from tenure.rules.gates import Limits
+from tenure.rules.job import NewJob
 
 NAMES = tuple(f"gates.{store}.fairness" for store in KINDS)
 LARGE, SMALL, TENANTS = 100_000, 100, 10

@@ -23,7 +23,7 @@ from bench.soak.watch import BOUNDS, Sample, Watch, highest, is_bounded
 from bench.workloads.crew import Crew, crew
 from bench.workloads.handlers import FLAKY, NOOP
 from bench.workloads.place import KINDS, Kind, Place, fresh_place, plain
-from tenure.job import NewJob
+from tenure.rules.job import NewJob
 
 PEAK_JOBS = 40_000
 TICK_SECONDS = 0.1

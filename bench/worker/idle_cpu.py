@@ -14,8 +14,8 @@ from bench.harness import Result
 from bench.lab import Lab
 from bench.worker.app import LAST
 from bench.worker.process import WorkerProcess
-from tenure.codec import encode
-from tenure.job import NewJob
+from tenure.rules.codec import encode
+from tenure.rules.job import NewJob
 from tenure.store import Store, open_store
 
 NAMES = ("worker.idle_cpu",)

@@ -16,8 +16,8 @@ from bench.harness import ROUNDS, Result
 from bench.lab import Lab
 from bench.worker.app import CLOCK
 from bench.worker.process import WorkerProcess
-from tenure.codec import encode
-from tenure.job import NewJob
+from tenure.rules.codec import encode
+from tenure.rules.job import NewJob
 from tenure.store import Store
 
 PAUSE_SECONDS = (0.05, 0.2)

@@ -16,8 +16,8 @@ from bench import work
 from bench.harness import ROUNDS, Result, Round, check, compare
 from bench.worker.app import LAST, QUEUE
 from bench.worker.process import PATIENCE_SECONDS, WorkerProcess
-from tenure.codec import encode
-from tenure.job import NewJob
+from tenure.rules.codec import encode
+from tenure.rules.job import NewJob
 from tenure.store import Store
 
 KINDS = ("async", "thread")

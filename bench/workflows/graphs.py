@@ -17,8 +17,8 @@ from bench.workloads.crew import Crew, crew
 from bench.workloads.handlers import NOOP
 from bench.workloads.place import KINDS, Kind, Place, fresh_place, plain
 from bench.workloads.turns import compare_sides, take_turns
-from tenure.graph import NewNode, NewWorkflow
-from tenure.job import NewJob
+from tenure.rules.graph import NewNode, NewWorkflow
+from tenure.rules.job import NewJob
 
 SCENES = ("random", "fanout")
 NAMES = tuple(f"workflows.{store}.{scene}" for store in KINDS for scene in SCENES)

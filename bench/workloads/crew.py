@@ -19,7 +19,7 @@ import psutil
 from bench.harness import check
 from bench.workloads.handlers import Kind
 from bench.workloads.place import Place, plain
-from tenure.job import NewJob
+from tenure.rules.job import NewJob
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 300.0

@@ -15,7 +15,7 @@ from bench.engine import bare_postgres, bare_sqlite
 from bench.harness import check
 from bench.lab import Lab
 from bench.workloads.handlers import NOOP
-from tenure.job import NewJob
+from tenure.rules.job import NewJob
 from tenure.store import Store, open_store
 
 Kind = Literal["postgres", "sqlite"]

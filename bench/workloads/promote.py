@@ -17,7 +17,7 @@ from bench.workloads.handlers import NOOP
 from bench.workloads.meter import Count, metered_place
 from bench.workloads.place import KINDS, Kind, Place
 from bench.workloads.turns import compare_sides, take_turns
-from tenure.job import NewJob
+from tenure.rules.job import NewJob
 
 NAMES = tuple(f"workloads.{store}.promote_pages" for store in KINDS)
 LARGE, SMALL = 1_000_000, 10_000

@@ -19,8 +19,8 @@ from bench.workloads.crew import Crew, crew
 from bench.workloads.handlers import LATE, NOTE
 from bench.workloads.place import KINDS, Kind, Place, fresh_place
 from bench.workloads.turns import compare_sides, part, take_turns
-from tenure.codec import encode
-from tenure.job import NewJob
+from tenure.rules.codec import encode
+from tenure.rules.job import NewJob
 
 FIGURES = {"scheduled_p50": 50, "scheduled_p99": 99}
 NAMES = tuple(f"workloads.{store}.{figure}" for store in KINDS for figure in FIGURES)

@@ -19,9 +19,9 @@ from bench.workloads.handlers import FLAKY, NOOP
 from bench.workloads.place import KINDS, Kind, fresh_place, plain
 from bench.workloads.turns import compare_sides, take_turns
 from tenure import Fixed, Unique
-from tenure.codec import encode
-from tenure.job import MAX_PRIORITY, MIN_PRIORITY, NewJob
-from tenure.policy import dump_policy
+from tenure.rules.codec import encode
+from tenure.rules.job import MAX_PRIORITY, MIN_PRIORITY, NewJob
+from tenure.rules.retry import dump_policy
 
 PLAIN = "plain"
 DRAINS = ("queues100", "priorities", "retries", "unique", "payload1k", "payload10k")

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 SQLITE, POSTGRES = "sqlite", "postgres"
 BOTH = (SQLITE, POSTGRES)
-SQL = "src/tenure/store/sql"
+SQL = "src/tenure/store"
 
 # Why the simulation is not asked. These are reasons by thought; `--ask-all` asks it all the same.
 IN_ORDER = "one transaction at a time: nobody comes in between"
@@ -73,9 +73,7 @@ class Bug:
     @property
     def is_simulated(self) -> bool:
         """Is it worth while to ask the simulation?"""
-        only_postgres = all(
-            f"{SQL}/{POSTGRES}" in edit.path or "store/postgres" in edit.path for edit in self.edits
-        )
+        only_postgres = all(f"{SQL}/{POSTGRES}/" in edit.path for edit in self.edits)
         return not self.unseen and not only_postgres
 
     def apply(self, root: Path) -> None:
@@ -91,4 +89,4 @@ def python(file: str, old: str, new: str) -> Edit:
 
 def sql(dialect: str, topic: str, statement: str, old: str, new: str) -> Edit:
     """An edit of a statement."""
-    return Edit(f"{SQL}/{dialect}/{topic}.sql", old, new, statement)
+    return Edit(f"{SQL}/{dialect}/sql/{topic}.sql", old, new, statement)

@@ -10,7 +10,7 @@ FLOWS = (
         "child-after-parents", "nobody looks for unfinished parents",
         f"{WORKFLOWS}::test_a_child_waits_for_all_of_its_parents",
         (
-            python("lifecycle", "lambda ends: not (ends.unfinished or ends.any_unsuccessful)",
+            python("rules/lifecycle", "lambda ends: not (ends.unfinished or ends.any_unsuccessful)",
                    "lambda ends: not ends.any_unsuccessful"),
             sql(POSTGRES, "settle", "freed_children", "where not j.unfinished or", "where true or"),
             sql(POSTGRES, "settle", "free_nodes", "(select 'unfinished' from", "(select null from"),
@@ -21,7 +21,7 @@ FLOWS = (
         "skip-goes-down", "children of skipped jobs are not looked at",
         f"{WORKFLOWS}::test_what_depends_on_a_skipped_node_is_skipped",
         (
-            python("store/settle", "        _, ids = await finish(tx, await _free_or_end(tx, ids))",
+            python("store/jobs/settle", "        _, ids = await finish(tx, await _free_or_end(tx, ids))",
                    "        await finish(tx, await _free_or_end(tx, ids))\n        return"),
         ),
     ),
@@ -43,7 +43,7 @@ FLOWS = (
                 "b.due is null then"),
             sql(POSTGRES, "settle", "put_in_line", "case when j.held then 'held' end", "null"),
             sql(POSTGRES, "settle", "free_nodes", " and not j.held", ""),
-            python("store/settle", "due is not None or bool(held) or", "due is not None or"),
+            python("store/jobs/settle", "due is not None or bool(held) or", "due is not None or"),
         ),
     ),
     Bug(
@@ -71,41 +71,41 @@ FLOWS = (
     Bug(
         "finaliser-last", "one success is enough for the finaliser",
         f"{WORKFLOWS}::test_the_finaliser_runs_once_and_after_all_others",
-        (python("store/workflows", '"when": When.ALL_FINISHED}', '"when": When.ANY_SUCCEEDED}'),),
+        (python("store/workflows/add", '"when": When.ALL_FINISHED}', '"when": When.ANY_SUCCEEDED}'),),
     ),
     Bug(
         "grow-fence", "whoever says that the job is theirs adds to its workflow",
         f"{WORKFLOWS}::test_a_zombie_adds_nothing_to_its_workflow",
         (
-            python("store/workflows", "held = await hold_job(tx, worker, job)\n",
+            python("store/workflows/add", "held = await hold_job(tx, worker, job)\n",
                    "held = await hold_job(tx, worker, job) or (0,) * 7\n"),
         ),
     ),
     Bug(
         "grow-asked-to-stop", "a job that is asked to stop adds to its workflow",
         f"{WORKFLOWS}::test_one_that_is_asked_to_stop_adds_nothing",
-        (python("store/workflows", "    if held[4]:\n", "    if False:\n"),),
+        (python("store/workflows/add", "    if held[4]:\n", "    if False:\n"),),
     ),
     Bug(
         "grow-keeps-open", "the end does not wait for what was added",
         f"{WORKFLOWS}::test_a_workflow_is_open_while_what_was_added_is",
-        (python("store/workflows", "    if last:\n", "    if False:\n"),),
+        (python("store/workflows/add", "    if last:\n", "    if False:\n"),),
     ),
     Bug(
         "cancelled-outlasts-nobody", "a waiting node is cancelled like any other job",
         f"{WORKFLOWS}::test_a_cancelled_node_leaves_the_end_to_its_parents",
-        (python("store/flowing", "    if live:\n        child", "    if False:\n        child"),),
+        (python("store/workflows/act", "    if live:\n        child", "    if False:\n        child"),),
     ),
     Bug(
         "replay-goes-down", "the node alone is replayed",
         f"{WORKFLOWS}::test_a_replay_brings_back_what_was_skipped_below",
-        (python("store/flowing", "    ids = {row[0] for row in found}\n",
+        (python("store/workflows/act", "    ids = {row[0] for row in found}\n",
                 "    ids = {row[0] for row in found} & seeds\n"),),
     ),
     Bug(
         "step-fence", "whoever says that the job is theirs records its steps",
         f"{WORKFLOWS}::test_a_zombie_records_no_step_that_counts",
-        (python("store/steps", "    if not rows:\n        return STALE\n",
+        (python("store/jobs/steps", "    if not rows:\n        return STALE\n",
                 "    rows = rows or [(0,) * 7]\n"),),
     ),
     Bug(
@@ -125,7 +125,7 @@ FLOWS = (
                 "select g.gate,\n           coalesce(sum(least(w.live, s.places)) filter "
                 "(where w.worker <> :worker), 0)::int as others",
                 "select g.gate, 0 as others"),
-            python("store/gates_sqlite", "Use(sum(used.values()) - mine, mine,", "Use(0, mine,"),
+            python("store/sqlite/gates", "Use(sum(used.values()) - mine, mine,", "Use(0, mine,"),
         ),
     ),
     Bug(
@@ -136,7 +136,7 @@ FLOWS = (
                 "else (select sum(l.live) from tenure.gate_live l\n"
                 "                               where l.gate = g.gate and l.worker = p.worker) end",
                 "else p.passed end"),
-            python("store/gates_sqlite", "if not (alone and", "if False and not (alone and"),
+            python("store/sqlite/gates", "if not (alone and", "if False and not (alone and"),
         ),
     ),
     Bug(
@@ -149,7 +149,7 @@ FLOWS = (
         "gate-turn-at-end", "the end of a job gives no turn",
         f"{GATES}::test_the_end_of_a_job_gives_the_next_one_its_turn",
         (
-            python("store/settle",
+            python("store/jobs/settle",
                    "        await leave_gates(tx, moved.lines)\n"
                    "    finished = [(row[0], row[2], State.SUCCEEDED)",
                    "        pass\n    finished = [(row[0], row[2], State.SUCCEEDED)"),
@@ -168,22 +168,22 @@ FLOWS = (
     Bug(
         "gate-tokens-used", "nobody writes down what was used of tokens",
         f"{GATES}::test_what_has_started_has_used_a_token",
-        (python("store/gates", "    if used:\n", "    if False:\n"),),
+        (python("store/gates/passing", "    if used:\n", "    if False:\n"),),
     ),
     Bug(
         "gate-clock-back", "time that went back counts like time that has passed",
         f"{GATES}::test_a_clock_that_goes_back_brings_no_tokens",
-        (python("gate", "max(0.0, age_seconds)", "abs(age_seconds)"),),
+        (python("rules/gates", "max(0.0, age_seconds)", "abs(age_seconds)"),),
     ),
     Bug(
         "gate-turns", "a line that was served stays at the head of the turns",
         f"{GATES}::test_lines_take_turns",
-        (python("gate", "(heads, (line.tickets[last][0], last, n))",
+        (python("rules/gates", "(heads, (line.tickets[last][0], last, n))",
                 "(heads, (line.tickets[last][0], -last, n))"),),
     ),
     Bug(
         "gate-tenant", "a line is named by its key alone",
         f"{GATES}::test_keys_of_two_tenants_are_two_keys",
-        (python("gate", 'f"{tenant}{SEPARATOR}{key}"', 'f"{SEPARATOR}{key}"'),),
+        (python("rules/gates", 'f"{tenant}{SEPARATOR}{key}"', 'f"{SEPARATOR}{key}"'),),
     ),
 )  # fmt: skip

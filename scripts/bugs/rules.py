@@ -23,19 +23,19 @@ MARKED = "tests/statements/test_marked_rules.py"
 RACES = "tests/statements/test_races.py"
 DEEP = " " * 16  # the indentation inside a case
 
-AS_IT_CAME = python("store/settle", "in sorted(settlements, key=_by_id):", "in settlements:")
+AS_IT_CAME = python("store/jobs/settle", "in sorted(settlements, key=_by_id):", "in settlements:")
 
 JOBS = (
     Bug(
         "void-tickets", "claim gives up after its first round",
         f"{MARKED}::test_a_claim_that_took_only_void_tickets_goes_on_at_once",
-        (python("store/claim", "if taken.leases or not taken.tickets:", "if True:"),),
+        (python("store/jobs/claim", "if taken.leases or not taken.tickets:", "if True:"),),
         unseen=BEHIND + "the next look finds what the claim has left",
     ),
     Bug(
         "flagged-not-handed-out", "claim hands out every live ticket",
         f"{MARKED}::test_a_job_asked_to_cancel_is_finished_by_the_claim_and_not_handed_out",
-        (python("store/claim", "and not row[_FLAG]]", "]"),),
+        (python("store/jobs/claim", "and not row[_FLAG]]", "]"),),
         unseen=IN_ORDER + "; what goes back in line is cancelled before",
     ),
     Bug(
@@ -88,7 +88,7 @@ JOBS = (
     Bug(
         "read-back", "nobody looks whether it had landed",
         f"{MARKED}::test_a_settlement_repeated_after_an_unanswered_commit_has_landed",
-        (python("store/settle", "if len(landed) < len(batch) and read_back:", "if False:"),),
+        (python("store/jobs/settle", "if len(landed) < len(batch) and read_back:", "if False:"),),
     ),
     Bug(
         "read-back-own", "anybody's settlement counts as one's own",
@@ -110,7 +110,7 @@ JOBS = (
     Bug(
         "read-back-not-in-callers", "a repeat in the caller's transaction has landed",
         f"{MARKED}::test_a_users_transaction_that_is_run_again_is_undone",
-        (python("store/settle", ", read_back=False)", ", read_back=True)"),),
+        (python("store/jobs/settle", ", read_back=False)", ", read_back=True)"),),
         unseen=UNUSED + "run a transaction of its own again",
     ),
     Bug(
@@ -125,30 +125,30 @@ JOBS = (
     Bug(
         "sweep-keeps-lease", "the sweep deletes the lease whatever is left on it",
         f"{RACES}::test_a_sweep_leaves_a_job_that_is_being_settled_on_its_lease",
-        (python("store/sweep", "    if left:\n", "    if False:\n"),),
+        (python("store/jobs/sweep", "    if left:\n", "    if False:\n"),),
         (POSTGRES,),
         unseen=IN_ORDER,
     ),
     Bug(
         "charge-started", "every job of a lost block is charged",
         f"{MARKED}::test_an_innocent_job_of_a_block_never_fails_without_having_run",
-        (python("store/sweep", "charged = id in reported or", "charged = True or"),),
+        (python("store/jobs/sweep", "charged = id in reported or", "charged = True or"),),
     ),
     Bug(
         "charge-started", "reports of started jobs are ignored",
         f"{MARKED}::test_an_innocent_job_of_a_block_never_fails_without_having_run",
-        (python("store/sweep", "charged = id in reported or", "charged = False or"),),
+        (python("store/jobs/sweep", "charged = id in reported or", "charged = False or"),),
     ),
     Bug(
         "charge-started", "a job alone on its lease is not charged",
         f"{MARKED}::test_a_job_alone_on_its_lease_is_charged_without_a_report",
-        (python("store/sweep", "(len(pairs) == 1 and started is None)", "False"),),
+        (python("store/jobs/sweep", "(len(pairs) == 1 and started is None)", "False"),),
         unseen=BEHIND + "a heartbeat reports whoever has run for a while",
     ),
     Bug(
         "charge-block", "the last one left on a lease counts as alone",
         f"{RACES}::test_a_job_left_on_a_swept_lease_is_not_charged_for_being_the_last",
-        (python("store/sweep", "len(pairs) == 1 and started is None", "len(pairs) == 1"),),
+        (python("store/jobs/sweep", "len(pairs) == 1 and started is None", "len(pairs) == 1"),),
         (POSTGRES,),
         unseen=IN_ORDER,
     ),
@@ -157,9 +157,9 @@ JOBS = (
         f"{MARKED}::test_a_job_with_a_crash_on_record_is_tried_alone",
         (
             sql(POSTGRES, "claim", "take_tickets", "when j.crashes > 0 then j.id", ""),
-            python("store/sqlite_tx", "trusted = [row for row in rows if not row[10] and",
+            python("store/sqlite/tx", "trusted = [row for row in rows if not row[10] and",
                    "trusted = [row for row in rows if"),
-            python("store/sqlite_tx", "[[row] for row in rows if row[10] and not row[16]]", "[]"),
+            python("store/sqlite/tx", "[[row] for row in rows if row[10] and not row[16]]", "[]"),
         ),
         unseen=UNUSED + "kill its worker on purpose",
     ),
@@ -182,7 +182,7 @@ JOBS = (
         "flagged-retry", "a retry ignores the request to cancel",
         f"{MARKED}::test_a_job_asked_to_cancel_is_not_retried",
         (
-            python("lifecycle",
+            python("rules/lifecycle",
                    f"if job.cancel_requested:\n{DEEP}return Move(State.CANCELLED, charged=True",
                    f"if False:\n{DEEP}return Move(State.CANCELLED, charged=True"),
         ),
@@ -191,7 +191,7 @@ JOBS = (
         "flagged-release", "a snooze or release ignores the request to cancel",
         f"{MARKED}::test_a_job_asked_to_cancel_is_not_put_back",
         (
-            python("lifecycle",
+            python("rules/lifecycle",
                    f"if job.cancel_requested:\n{DEEP}return Move(State.CANCELLED, reason",
                    f"if False:\n{DEEP}return Move(State.CANCELLED, reason"),
         ),
@@ -200,7 +200,7 @@ JOBS = (
         "flagged-sweep", "a sweep ignores the request to cancel",
         f"{MARKED}::test_a_job_asked_to_cancel_is_not_requeued_by_a_sweep",
         (
-            python("lifecycle",
+            python("rules/lifecycle",
                    "if job.cancel_requested:\n        return Move(State.CANCELLED, charged=charged",
                    "if False:\n        return Move(State.CANCELLED, charged=charged"),
         ),
@@ -208,7 +208,7 @@ JOBS = (
     Bug(
         "flagged-free", "the end of a parent ignores the request to cancel its child",
         f"{MARKED}::test_a_child_asked_to_cancel_is_not_freed",
-        (python("lifecycle", "if cancel_requested:\n", "if False:\n"),),
+        (python("rules/lifecycle", "if cancel_requested:\n", "if False:\n"),),
         unseen=IN_ORDER + "; a waiting job is cancelled at once",
     ),
     Bug(
@@ -231,19 +231,19 @@ JOBS = (
     Bug(
         "replay-key", "replay does not take the key",
         f"{MARKED}::test_replay_takes_the_unique_key_again_or_is_refused",
-        (python("store/operate", "    await retake_key(tx, row)\n", ""),),
+        (python("store/jobs/operate", "    await retake_key(tx, row)\n", ""),),
     ),
     Bug(
         "enqueue-repeat", "the repeat does not look into history",
         f"{MARKED}::test_an_enqueue_repeated_after_an_unanswered_commit_adds_no_second_job",
-        (python("store/enqueue", "if tx.repeat and not tx.collided and", "if False and"),),
+        (python("store/jobs/enqueue", "if tx.repeat and not tx.collided and", "if False and"),),
         (POSTGRES,),
     ),
     Bug(
         "enqueue-compare", "whatever has the id is taken for our own",
         f"{MARKED}::test_a_repeated_enqueue_takes_no_strangers_row_for_its_own",
         (
-            python("store/enqueue",
+            python("store/jobs/enqueue",
                    "if not same or fingerprint(task, args.encode()) !=",
                    "if False and fingerprint(task, args.encode()) !="),
         ),
@@ -254,16 +254,16 @@ JOBS = (
         "keys-not-null", "a unique index over nullable columns",
         f"{MARKED}::test_no_part_of_a_unique_key_can_be_null",
         (
-            Edit(f"{SQL}/postgres/migrations/0001.sql",
+            Edit(f"{SQL}/postgres/sql/migrations/0001.sql",
                  '    tenant text collate "C" not null,\n    scope text collate "C" not null,\n'
                  '    key text collate "C" not null,\n',
                  "    tenant text,\n    scope text,\n    key text,\n"),
-            Edit(f"{SQL}/postgres/migrations/0001.sql",
+            Edit(f"{SQL}/postgres/sql/migrations/0001.sql",
                  "primary key (tenant, scope, key)", "unique (tenant, scope, key)"),
-            Edit(f"{SQL}/sqlite/migrations/0001.sql",
+            Edit(f"{SQL}/sqlite/sql/migrations/0001.sql",
                  "    tenant text not null,\n    scope text not null,\n    key text not null,\n",
                  "    tenant text,\n    scope text,\n    key text,\n"),
-            Edit(f"{SQL}/sqlite/migrations/0001.sql",
+            Edit(f"{SQL}/sqlite/sql/migrations/0001.sql",
                  "primary key (tenant, scope, key)\n) strict, without rowid",
                  "unique (tenant, scope, key)\n) strict"),
         ),
@@ -301,13 +301,13 @@ JOBS = (
     Bug(
         "retry-deadlocks", "a deadlock is an error like others",
         f"{RACES}::test_a_write_that_met_a_deadlock_lands[progress]",
-        (python("store/postgres_errors", "    psycopg.errors.DeadlockDetected,\n", ""),),
+        (python("store/postgres/errors", "    psycopg.errors.DeadlockDetected,\n", ""),),
         (POSTGRES,),
     ),
     Bug(
         "pause-sees-claims", "pause does not wait for claims in flight",
         f"{RACES}::test_pause_returns_only_when_no_claim_from_before_is_open",
-        (python("store/operate", "while older:", "while False:"),),
+        (python("store/jobs/operate", "while older:", "while False:"),),
         (POSTGRES,),
         unseen=UNUSED + "pause a queue",
     ),
@@ -340,7 +340,7 @@ JOBS = (
         "one-comparison", "the crash path allows one attempt more",
         "tests/statements/test_retry_limits.py::test_the_last_attempt_is_the_same_one_on_both_paths",
         (
-            python("lifecycle", "if charged and is_last_attempt(job.attempts, job.max_attempts):",
+            python("rules/lifecycle", "if charged and is_last_attempt(job.attempts, job.max_attempts):",
                    "if charged and job.attempts >= job.max_attempts - 0:"),
         ),
     ),
@@ -356,7 +356,7 @@ JOBS = (
         "begin-immediate", "a writing transaction begins without the lock",
         "tests/statements/test_transactions.py"
         "::test_a_transaction_that_reads_before_it_writes_waits_for_the_lock_first",
-        (python("store/sqlite", '"begin immediate"', '"begin"'),),
+        (python("store/sqlite/session", '"begin immediate"', '"begin"'),),
         (SQLITE,),
         unseen=IN_ORDER,
     ),

@@ -71,7 +71,7 @@ STORE = (
         "partial-flush", "a lease goes with the first batch of its settlements",
         f"{STATEMENTS}/test_marked_rules.py::test_a_lease_is_kept_while_one_of_its_jobs_is_live",
         (
-            python("worker/settler", "if id in leases and len(leases[id].holdings) <= jobs",
+            python("worker/settling/settler", "if id in leases and len(leases[id].holdings) <= jobs",
                    "if id in leases and jobs"),
             sql(POSTGRES, "settle", "drop_leases", "and not exists (", "or false and exists ("),
             sql(SQLITE, "settle", "drop_leases", "and not exists (", "or false and exists ("),
@@ -100,23 +100,23 @@ STORE = (
         "sweep-unpaged", "a sweep takes back all that there is in one call",
         f"{CONTRACT}/test_leases.py::test_a_sweep_goes_page_by_page_oldest_deadline_first",
         (
-            python("store/sweep", "partial(_expired, most=most,",
+            python("store/jobs/sweep", "partial(_expired, most=most,",
                    "partial(_expired, most=MAX_PAGE,"),
-            python("store/sweep", "if leases == most:", "if False:"),
+            python("store/jobs/sweep", "if leases == most:", "if False:"),
         ),
         unseen=UNUSED + "leave more than a page of dead leases",
     ),
     Bug(
         "sweep-forgets-crash", "a crash that ended a job is not counted",
         f"{CONTRACT}/test_timeline.py::test_a_lost_job_that_fails_crashed_first",
-        (python("store/sweep", "charged=int(move.charged), crashed=1,\n        error",
+        (python("store/jobs/sweep", "charged=int(move.charged), crashed=1,\n        error",
                 "charged=int(move.charged), crashed=0,\n        error"),),
     ),
     Bug(
         "cancel-untold", "a heartbeat does not say who is asked to stop",
         f"{CONTRACT}/test_leases.py"
         "::test_a_heartbeat_tells_which_leases_are_lost_and_which_jobs_must_stop",
-        (python("store/sweep", "return tuple(sorted(flagged & held))", "return ()"),),
+        (python("store/jobs/sweep", "return tuple(sorted(flagged & held))", "return ()"),),
         unseen=BEHIND + "a job that is asked to cancel may still succeed",
     ),
     Bug(
@@ -124,7 +124,7 @@ STORE = (
         f"{STATEMENTS}/test_defects.py::test_a_claim_takes_no_more_than_was_asked_for",
         (
             sql(SQLITE, "claim", "take_tickets", "limit :most", "limit :most + 3"),
-            python("store/sqlite_tx", "key=_line_order)[:most]", "key=_line_order)"),
+            python("store/sqlite/tx", "key=_line_order)[:most]", "key=_line_order)"),
         ),
         (SQLITE,),
         unseen=BEHIND + "what is too much waits in the worker, on its lease",
@@ -143,7 +143,7 @@ STORE = (
         "floor-without-second-reading", "the floor of a line is where it began before others wrote",
         "tests/plans/test_late_commits.py"
         "::test_no_schedule_of_commits_and_claims_loses_a_job_in_any_lane",
-        (python("store/floors", "floor = min(place, again.get(lane, place))", "floor = place"),),
+        (python("store/postgres/floors", "floor = min(place, again.get(lane, place))", "floor = place"),),
         (POSTGRES,),
         unseen="only PostgreSQL has floors",
     ),
@@ -151,7 +151,7 @@ STORE = (
         "floor-without-wait", "the floor of a line does not wait for those who were writing",
         "tests/plans/test_late_commits.py"
         "::test_a_job_with_a_low_place_that_commits_late_is_claimed_at_once",
-        (python("store/floors", "if candidate.drawers:", "if False:"),),
+        (python("store/postgres/floors", "if candidate.drawers:", "if False:"),),
         (POSTGRES,),
         unseen="only PostgreSQL has floors",
     ),
@@ -165,13 +165,13 @@ STORE = (
     Bug(
         "release-charged", "what is given back or snoozed costs an attempt",
         f"{CONTRACT}/test_settle.py::test_snooze_and_release_are_not_charged",
-        (python("lifecycle", "return _in_line(delay, reason, charged=False)",
+        (python("rules/lifecycle", "return _in_line(delay, reason, charged=False)",
                 "return _in_line(delay, reason, charged=True)"),),
     ),
     Bug(
         "bad-row-blocks-batch", "one row that the database refuses takes its batch along",
         f"{CONTRACT}/test_settle.py::test_one_bad_row_never_blocks_the_others",
-        (python("store/settle", "    except ValueRefused as error:\n"
+        (python("store/jobs/settle", "    except ValueRefused as error:\n"
                 "        if len(settlements) <= 1:", "    except ValueRefused as error:\n"
                 "        if len(settlements) >= 1:"),),
         unseen=UNUSED + "return what no database takes",
@@ -187,18 +187,18 @@ STORE = (
     Bug(
         "key-kept-by-the-dead", "a job that did not succeed keeps its unique key",
         f"{CONTRACT}/test_unique.py::test_a_job_that_a_sweep_fails_gives_its_key_back",
-        (python("store/settle", "keyed = [id for id, features, _ in finished if features & _KEY]",
+        (python("store/jobs/settle", "keyed = [id for id, features, _ in finished if features & _KEY]",
                 "keyed = [id for id, features, state in finished\n"
                 "             if features & _KEY and state is State.SUCCEEDED]"),),
     ),
     Bug(
         "key-given-back-early", "a job that is put in line again gives its key back",
         f"{CONTRACT}/test_unique.py::test_a_job_that_comes_back_keeps_its_key",
-        (python("store/settle", "        await add_events(tx, events)\n        landed |=",
+        (python("store/jobs/settle", "        await add_events(tx, events)\n        landed |=",
                 "        await add_events(tx, events)\n"
                 "        await tx.fetch('drop_key_of', ids=to_json([t.id for t in tickets]))\n"
                 "        landed |="),
-         *(Edit(f"{SQL}/{dialect}/settle.sql", "-- name: drop_notes\n",
+         *(Edit(f"{SQL}/{dialect}/sql/settle.sql", "-- name: drop_notes\n",
                 "-- name: drop_key_of\n"
                 f"delete from tenure.unique_key where job_id in (select value{text} from {each});\n"
                 "\n-- name: drop_notes\n")
@@ -210,7 +210,7 @@ STORE = (
         "where-not-exists", "a key is looked for before it is taken, and no index decides",
         f"{STATEMENTS}/test_races.py::test_two_enqueues_with_one_key_give_one_job",
         (
-            Edit(f"{SQL}/postgres/migrations/0001.sql", "primary key (tenant, scope, key)",
+            Edit(f"{SQL}/postgres/sql/migrations/0001.sql", "primary key (tenant, scope, key)",
                  "check (true)"),
             sql(POSTGRES, "enqueue", "take_keys", "on conflict (tenant, scope, key) do nothing",
                 "where not exists (select from tenure.unique_key k where k.tenant = b.tenant"
@@ -221,13 +221,13 @@ STORE = (
     Bug(
         "key-without-tenant", "a unique key is one for all tenants",
         f"{CONTRACT}/test_unique.py::test_tenants_do_not_share_keys",
-        (python("store/enqueue", "return job.tenant, job.unique.scope or job.task, job.unique.key",
+        (python("store/jobs/enqueue", "return job.tenant, job.unique.scope or job.task, job.unique.key",
                 'return "", job.unique.scope or job.task, job.unique.key'),),
     ),
     Bug(
         "tenant-sees-all", "a tenant can read any job by its id",
         f"{CONTRACT}/test_tenants.py::test_a_scoped_store_sees_its_own_jobs_and_global_ones",
-        (python("store/inspect", 'tx.fetch("get_job", id=id, tenant=tx.tenant)',
+        (python("store/look/jobs", 'tx.fetch("get_job", id=id, tenant=tx.tenant)',
                 'tx.fetch("get_job", id=id, tenant=None)'),),
         unseen=UNUSED + "read what is not its own",
     ),
@@ -238,7 +238,7 @@ STORE = (
             sql(SQLITE, "enqueue", "mark_parents", " and job.tenant = b.value ->> 'tenant'", ""),
             sql(SQLITE, "enqueue", "lock_finished_parents",
                 " and h.tenant = b.value ->> 'tenant'", ""),
-            python("store/enqueue", "    missing |= torn", "    torn = set()\n    missing |= torn"),
+            python("store/jobs/enqueue", "    missing |= torn", "    torn = set()\n    missing |= torn"),
         ),
         (SQLITE,),
         unseen=BEHIND + "who waits for a stranger stays with its own tenant",
@@ -246,50 +246,50 @@ STORE = (
     Bug(
         "children-forgotten", "the end of a parent frees nobody",
         f"{CONTRACT}/test_parents.py::test_a_fan_frees_all_of_its_children",
-        (python("store/settle", "    return sorted(id for id in children if id > 0)",
+        (python("store/jobs/settle", "    return sorted(id for id in children if id > 0)",
                 "    return []"),),
     ),
     Bug(
         "child-of-the-failed", "a child runs although a parent has not succeeded",
         f"{CONTRACT}/test_parents.py::test_a_child_whose_parent_did_not_succeed_is_skipped",
-        (python("lifecycle", "not (ends.unfinished or ends.any_unsuccessful)",
+        (python("rules/lifecycle", "not (ends.unfinished or ends.any_unsuccessful)",
                 "not ends.unfinished"),),
     ),
     Bug(
         "tick-twice", "a tick that was written before is fired again",
         f"{CONTRACT}/test_schedules.py::test_a_clock_that_is_set_back_fires_no_tick_again",
-        (python("store/fire", "if tick.job_id is not None and tick in new}",
+        (python("store/schedules/fire", "if tick.job_id is not None and tick in new}",
                 "if tick.job_id is not None}"),),
     ),
     Bug(
         "catch-up-without-end", "every tick that was missed is made up for",
         "tests/unit/test_schedule.py::test_of_the_missed_ticks_what_the_policy_says",
-        (python("schedule", "            return found[-count:]\n", "            return found\n"),),
+        (python("rules/ticks", "            return found[-count:]\n", "            return found\n"),),
         NONE,
     ),
     Bug(
         "overlap", "a schedule does not look whether its last job has finished",
         f"{CONTRACT}/test_schedules.py"
         "::test_a_tick_is_skipped_while_the_last_job_is_not_finished",
-        (python("store/fire", "    if not keys:\n        return set()\n    rows",
+        (python("store/schedules/fire", "    if not keys:\n        return set()\n    rows",
                 "    if keys:\n        return set()\n    rows"),),
     ),
     Bug(
         "gate-without-limit", "a gate lets everybody pass",
         f"{CONTRACT}/test_gates.py::test_no_more_run_than_the_limit_allows",
-        (python("store/gates", "        max_running=row[2], rate=row[3],",
+        (python("store/gates/passing", "        max_running=row[2], rate=row[3],",
                 "        max_running=None, rate=row[3],"),),
     ),
     Bug(
         "gate-stuck", "the end of an attempt at a gate gives nobody a turn",
         f"{CONTRACT}/test_gates.py::test_every_end_of_an_attempt_frees_its_place",
-        (python("store/gates", "    await tx.leave_gates(lines)\n", "    _ = tx, lines\n"),),
+        (python("store/gates/passing", "    await tx.leave_gates(lines)\n", "    _ = tx, lines\n"),),
     ),
     Bug(
         "commits-for-the-caller", "an enqueue commits the caller's transaction",
         f"{CONTRACT}/test_callers_transaction.py"
         "::test_an_enqueue_vanishes_when_the_caller_rolls_back",
-        (python("store/enqueue", "        return await scope.lend(on, _Addition(jobs, None, now),"
+        (python("store/jobs/enqueue", "        return await scope.lend(on, _Addition(jobs, None, now),"
                 " lone=lone)\n", "        done = await scope.lend(on, _Addition(jobs,"
                 " None, now))\n        on.commit()\n        return done\n"),),
         unseen=UNUSED + "enqueue in a transaction of the application",
@@ -298,7 +298,7 @@ STORE = (
         "no-savepoint", "who fails in a group commit takes the others along",
         "tests/unit/test_sqlite_session.py"
         "::test_an_error_of_an_operation_itself_goes_to_its_own_caller",
-        (python("store/sqlite", '            connection.execute("rollback to call")\n',
+        (python("store/sqlite/session", '            connection.execute("rollback to call")\n',
                 "            raise\n"),),
         NONE,
         unseen=IN_ORDER,
@@ -314,7 +314,7 @@ STORE = (
         "network-file", "SQLite is used on a network file system",
         "tests/faults/test_sqlite_files.py"
         "::test_a_network_file_system_is_refused_unless_accepted",
-        (python("store/sqlite_driver", "    if kind in NETWORK_FILE_SYSTEMS and not allow_network:",
+        (python("store/sqlite/driver", "    if kind in NETWORK_FILE_SYSTEMS and not allow_network:",
                 "    if kind is None and not allow_network:"),),
         NONE,
         unseen="its files are in memory",
@@ -322,21 +322,21 @@ STORE = (
     Bug(
         "nul", "a NUL in an argument is accepted",
         "tests/unit/test_codec_refusals.py::test_e1_nul_is_refused",
-        (python("codec", '    if "\\0" in text:', '    if "\\0\\0" in text:'),),
+        (python("rules/codec", '    if "\\0" in text:', '    if "\\0\\0" in text:'),),
         NONE,
         unseen=UNUSED + "give such arguments",
     ),
     Bug(
         "nan", "a number that JSON does not have is accepted",
         "tests/unit/test_codec_refusals.py::test_e3_numbers_that_json_has_not_are_refused",
-        (python("codec", "        if not isfinite(value):", "        if value is None:"),),
+        (python("rules/codec", "        if not isfinite(value):", "        if value is None:"),),
         NONE,
         unseen=UNUSED + "give such arguments",
     ),
     Bug(
         "naive-time", "a time without a zone is accepted",
         "tests/unit/test_codec_refusals.py::test_e13_naive_datetimes_are_refused",
-        (python("codec", "    if offset is None:\n        raise _Refused(",
+        (python("rules/codec", "    if offset is None:\n        raise _Refused(",
                 "    if offset is None:\n        return value\n        raise _Refused("),),
         NONE,
         unseen=UNUSED + "give such arguments",
@@ -344,7 +344,7 @@ STORE = (
     Bug(
         "back-off-overflow", "the wait before a late attempt overflows",
         "tests/unit/test_policy.py::test_b15_every_delay_is_finite_and_within_the_policys_limit",
-        (python("policy", "    except OverflowError:\n        return float(policy.cap_seconds)",
+        (python("rules/retry", "    except OverflowError:\n        return float(policy.cap_seconds)",
                 "    except ZeroDivisionError:\n        return float(policy.cap_seconds)"),),
         NONE,
         unseen=UNUSED + "try so often",
@@ -352,7 +352,7 @@ STORE = (
     Bug(
         "back-off-uncapped", "the wait before an attempt has no limit",
         "tests/unit/test_policy.py::test_the_default_doubles_from_a_second_to_an_hour",
-        (python("policy", "    return float(min(policy.cap_seconds, wait))",
+        (python("rules/retry", "    return float(min(policy.cap_seconds, wait))",
                 "    return float(wait)"),),
         NONE,
         unseen=UNUSED + "try so often",

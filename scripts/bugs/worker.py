@@ -14,14 +14,14 @@ WORKER = (
     Bug(
         "heartbeat-stops-before-publishing", "a lease whose handlers have ended is not renewed",
         f"{LEASES}::test_heartbeats_go_on_until_the_settlement_has_landed",
-        (python("worker/heartbeat", "            if not lease.given_up:",
+        (python("worker/settling/heartbeat", "            if not lease.given_up:",
                 "            if any(not h.done for h in lease.holdings.values()):"),),
         NONE,
     ),
     Bug(
         "heartbeat-gives-up", "the first error ends the thread of heartbeats",
         f"{RUNNING}::test_an_error_of_the_store_ends_no_loop_of_the_worker",
-        (python("worker/heartbeat", "self._failing = True\n",
+        (python("worker/settling/heartbeat", "self._failing = True\n",
                 "self._failing = True\n                return\n"),),
         NONE,
     ),
@@ -36,15 +36,15 @@ WORKER = (
     Bug(
         "works-without-a-lease", "a worker that cannot renew goes on with its handlers",
         f"{LEASES}::test_a_worker_that_cannot_renew_stops_its_handlers_before_the_lease_ends",
-        (python("worker/heartbeat", "lease.safe_until <= now and", "lease.safe_until <= 0 and"),),
+        (python("worker/settling/heartbeat", "lease.safe_until <= now and", "lease.safe_until <= 0 and"),),
         NONE,
     ),
     Bug(
         "lost-lease-untold", "a handler whose lease is lost is not told",
         f"{LEASES}::test_a_handler_whose_lease_is_lost_is_told_so_and_changes_nothing",
-        (python("worker/holding", "        if why is Stop.LOST:\n            self.lost.set()\n",
+        (python("worker/leases", "        if why is Stop.LOST:\n            self.lost.set()\n",
                 "        if why is Stop.LOST:\n            return\n"),
-         python("worker/heartbeat", "holding.lost.set()  # at once", "pass  # at once")),
+         python("worker/settling/heartbeat", "holding.lost.set()  # at once", "pass  # at once")),
         NONE,
         unseen=BEHIND + "nothing that it writes is accepted",
     ),
@@ -52,7 +52,7 @@ WORKER = (
         "late-answer", "a claim that is answered after its lease is run all the same",
         "tests/worker/test_heartbeats.py"
         "::test_jobs_whose_claim_is_answered_late_are_not_started",
-        (python("worker/shift", "if now >= safe_until:", "if now >= safe_until + 1e9:"),),
+        (python("worker/process", "if now >= safe_until:", "if now >= safe_until + 1e9:"),),
         NONE,
     ),
     Bug(
@@ -60,7 +60,7 @@ WORKER = (
         "tests/worker/test_heartbeats.py"
         "::test_jobs_whose_claim_is_answered_late_are_not_started",
         (
-            python("worker/claimer", "safe_until = before + lease_seconds",
+            python("worker/claiming/claimer", "safe_until = before + lease_seconds",
                    "safe_until = self._world.monotonic() + lease_seconds"),
         ),
         NONE,
@@ -68,26 +68,26 @@ WORKER = (
     Bug(
         "same-name", "a worker has the name of its host",
         f"{RUNNING}::test_a_worker_makes_up_a_name_of_its_own_at_each_start",
-        (python("worker/shift", "-{os.getpid()}-{secret}", "{secret[:0]}"),),
+        (python("worker/process", "-{os.getpid()}-{secret}", "{secret[:0]}"),),
         NONE,
     ),
     Bug(
         "settler-forgets", "a batch that the store did not take is not sent again",
         f"{RUNNING}::test_an_error_of_the_store_ends_no_loop_of_the_worker",
-        (python("worker/settler", "self._line.extendleft(reversed(batch))\n", "pass\n"),),
+        (python("worker/settling/settler", "self._line.extendleft(reversed(batch))\n", "pass\n"),),
         NONE,
     ),
     Bug(
         "settler-believes", "a batch that the store did not take counts as settled",
         f"{RUNNING}::test_an_error_of_the_store_ends_no_loop_of_the_worker",
-        (python("worker/settler", "self._line.extendleft(reversed(batch))\n",
+        (python("worker/settling/settler", "self._line.extendleft(reversed(batch))\n",
                 "self._held.settled([h for h, _ in batch])\n"),),
         NONE,
     ),
     Bug(
         "busy-is-settled", "a settlement that met a lock is dropped",
         "tests/worker/test_settling.py::test_a_row_that_somebody_has_locked_holds_up_no_other",
-        (python("worker/settler", "            self._locked.extend(batch)\n            return",
+        (python("worker/settling/settler", "            self._locked.extend(batch)\n            return",
                 "            self._held.settled([h for h, _ in batch])\n            return"),),
         NONE,
     ),
@@ -96,7 +96,7 @@ WORKER = (
         "tests/simulation/test_blocked_loop.py"
         "::test_an_attempt_that_timed_out_in_a_blocked_loop_is_settled_once",
         (
-            python("worker/beside", "        if not holding.take_end():\n            return\n"
+            python("worker/settling/blocked_loop", "        if not holding.take_end():\n            return\n"
                    "        holding.stop, holding.asked_at = Stop.TIMEOUT, now\n"
                    "        holding.lost.set()\n",
                    "        if holding.done:\n            return\n"),
@@ -107,32 +107,32 @@ WORKER = (
         "completed-unseen", "a job that completed itself is believed",
         "tests/worker/test_settling.py"
         "::test_a_completion_that_is_left_uncommitted_fails_when_its_lock_is_gone",
-        (python("worker/shift", "        while self.held.has(holding):\n            try:",
+        (python("worker/process", "        while self.held.has(holding):\n            try:",
                 "        while False:\n            try:"),
-         python("worker/shift", "        return False\n\n    # --- being told",
+         python("worker/process", "        return False\n\n    # --- being told",
                 "        return True\n\n    # --- being told"),),
         NONE,
     ),
     Bug(
         "sweeper-gives-up", "the first error ends the loop of sweeps",
         f"{RUNNING}::test_an_error_of_the_store_ends_no_loop_of_the_worker",
-        (python("worker/services", "                failing = True\n            await",
+        (python("worker/upkeep/services", "                failing = True\n            await",
                 "                failing = True\n                return\n            await"),),
         NONE,
     ),
     Bug(
         "bell-is-the-truth", "a worker looks for work only when the bell rings",
         "tests/worker/test_idle.py::test_what_the_bell_did_not_tell_is_found_all_the_same",
-        (python("worker/claimer", "await self._rest(self._look_at() - now())",
+        (python("worker/claiming/claimer", "await self._rest(self._look_at() - now())",
                 "await self._rest(3600.0)"),),
         NONE,
     ),
     Bug(
         "hoards", "a worker claims without looking at its slots",
         f"{RUNNING}::test_a_queue_whose_slots_are_taken_neither_hoards_jobs_nor_delays_another",
-        (python("worker/claimer", "limit = min(limit, slots + ahead - self._slots.in_hand(queue))",
+        (python("worker/claiming/claimer", "limit = min(limit, slots + ahead - self._slots.in_hand(queue))",
                 "limit = min(limit, slots + ahead)"),
-         python("worker/claimer", "room[kind] = free + prefetch if worth else 0",
+         python("worker/claiming/claimer", "room[kind] = free + prefetch if worth else 0",
                 "room[kind] = executor.slots + prefetch"),),
         NONE,
         unseen=BEHIND + "what waits too long goes back",
@@ -141,14 +141,14 @@ WORKER = (
         "slots-leak", "a job that was put back keeps its slot",
         "tests/worker/test_claims.py"
         "::test_jobs_that_wait_for_a_slot_of_their_queue_go_back_as_well",
-        (python("worker/shift", "        self._slots.take_back(holdings)\n", ""),),
+        (python("worker/process", "        self._slots.take_back(holdings)\n", ""),),
         NONE,
     ),
     Bug(
         "shutdown-forgets", "what has not started is not given back at shutdown",
         "tests/worker/test_stopping.py::test_what_was_claimed_ahead_goes_back_at_once",
         (
-            python("worker/shift", "    def _return_unstarted(self) -> None:\n",
+            python("worker/process", "    def _return_unstarted(self) -> None:\n",
                    "    def _return_unstarted(self) -> None:\n        return\n"),
         ),
         NONE,
@@ -156,7 +156,7 @@ WORKER = (
     Bug(
         "starts-while-draining", "what a claim brings after the stop is started",
         f"{RUNNING}::test_what_a_claim_brings_after_the_worker_was_stopped_does_not_start",
-        (python("worker/shift", "        if self._stopping.is_set():  # the claim was under way",
+        (python("worker/process", "        if self._stopping.is_set():  # the claim was under way",
                 "        if False:  # the claim was under way"),),
         NONE,
         unseen=BEHIND + "the drain waits for it, or gives it back",
@@ -164,7 +164,7 @@ WORKER = (
     Bug(
         "drains-for-ever", "a shutdown waits for its handlers without a limit",
         f"{HANDLERS}::test_draining_has_a_limit_and_what_is_left_goes_back_uncharged",
-        (python("worker/shift", "await self._until_finished(self.settings.drain_seconds)",
+        (python("worker/process", "await self._until_finished(self.settings.drain_seconds)",
                 "await self._until_finished(3600.0)"),),
         NONE,
         unseen=UNUSED + "run for longer than anybody waits",
@@ -172,7 +172,7 @@ WORKER = (
     Bug(
         "timeout-ignored", "the time limit of a job is not looked at",
         f"{HANDLERS}::test_a_job_that_runs_longer_than_it_may_is_ended",
-        (python("worker/shift", "            and holding.stop in (None, Stop.CANCELLED)\n",
+        (python("worker/process", "            and holding.stop in (None, Stop.CANCELLED)\n",
                 "            and holding.stop is Stop.TIMEOUT\n"),),
         NONE,
         unseen=BEHIND + "no invariant says how long a handler may run",
@@ -180,7 +180,7 @@ WORKER = (
     Bug(
         "exit-kills-worker", "a handler that raises SystemExit ends its worker",
         f"{HANDLERS}::test_whatever_a_handler_raises_costs_one_attempt_and_never_the_worker",
-        (python("worker/executors", "        except BaseException as error:  # noqa: BLE001 -"
+        (python("worker/running/executors", "        except BaseException as error:  # noqa: BLE001 -"
                 " whatever a handler raises is its failure",
                 "        except Exception as error:"),),
         NONE,
@@ -189,7 +189,7 @@ WORKER = (
     Bug(
         "result-not-storable", "a result that cannot be stored leaves the job as it is",
         f"{HANDLERS}::test_a_result_that_cannot_be_stored_is_a_failure_with_its_reason",
-        (python("worker/attempt", "        except InvalidInput as error:\n            why",
+        (python("worker/running/attempt", "        except InvalidInput as error:\n            why",
                 "        except ZeroDivisionError as error:\n            why"),),
         NONE,
         unseen=UNUSED + "return such things",
@@ -197,7 +197,7 @@ WORKER = (
     Bug(
         "unknown-task-dropped", "a task that this worker does not know fails",
         f"{HANDLERS}::test_a_task_that_no_worker_knows_waits_longer_and_longer",
-        (python("worker/attempt",
+        (python("worker/running/attempt",
                 '    return lifecycle.release(job, "no handler", _in_a_deploy(job))',
                 '    return lifecycle.fail(job, Json(b"{}"), "no handler")'),),
         NONE,
@@ -206,7 +206,7 @@ WORKER = (
     Bug(
         "unknown-task-spins", "a task that this worker does not know comes back at once",
         f"{HANDLERS}::test_a_task_that_no_worker_knows_waits_longer_and_longer",
-        (python("worker/attempt",
+        (python("worker/running/attempt",
                 '    return lifecycle.release(job, "no handler", _in_a_deploy(job))',
                 '    return lifecycle.release(job, "no handler", 0.0)'),),
         NONE,
@@ -215,7 +215,7 @@ WORKER = (
     Bug(
         "undecodable-for-ever", "arguments that do not fit are tried for ever",
         f"{HANDLERS}::test_arguments_that_do_not_fit_wait_for_a_deploy_and_then_fail",
-        (python("worker/attempt", "    return job.token - job.attempts <= DEPLOY_TRIES",
+        (python("worker/running/attempt", "    return job.token - job.attempts <= DEPLOY_TRIES",
                 "    return bool(job.token)"),),
         NONE,
         unseen=UNUSED + "enqueue such arguments",
@@ -223,7 +223,7 @@ WORKER = (
     Bug(
         "no-back-off", "what has failed is tried again at once",
         "tests/unit/test_attempt.py::test_a_failure_waits_as_the_policy_of_its_job_says",
-        (python("worker/attempt",
+        (python("worker/running/attempt",
                 "return lifecycle.retry(self.job, error, self._delay(), reason, seconds)",
                 "return lifecycle.retry(self.job, error, 0.0, reason, seconds)"),),
         NONE,
@@ -232,7 +232,7 @@ WORKER = (
     Bug(
         "steps-forgotten", "an attempt does not know the steps of the ones before",
         "tests/worker/test_steps.py::test_every_attempt_gets_what_the_first_one_did",
-        (python("worker/context", "Steps(known=not self._job.features & _STEPS)",
+        (python("worker/running/context", "Steps(known=not self._job.features & _STEPS)",
                 "Steps(known=True)"),),
         NONE,
     ),

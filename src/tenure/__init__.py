@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from tenure.app import Tenure
     from tenure.client import Handle
     from tenure.control import Cancel, Retry, Skip, Snooze
-    from tenure.gate import Gate
     from tenure.hooks import JobEvent
-    from tenure.job import Job, State, Unique, Until
-    from tenure.policy import Exponential, Fixed, Schedule
+    from tenure.rules.gates import Gate
+    from tenure.rules.job import Job, State, Unique, Until
+    from tenure.rules.retry import Delays, Exponential, Fixed
+    from tenure.rules.ticks import ScheduleTiming
     from tenure.running import Running, current
-    from tenure.schedule import Timing
     from tenure.schedules import Schedules
-    from tenure.store.entries import ScheduleInfo, ScheduleRun
+    from tenure.store.schedules.records import ScheduleInfo, ScheduleRun
     from tenure.tasks import Call, Task, TaskSet
     from tenure.worker.worker import Worker
     from tenure.workflow import Node, Workflow, WorkflowRun
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Call",
     "Cancel",
+    "Delays",
     "Exponential",
     "Fixed",
     "Gate",
@@ -36,9 +37,9 @@ __all__ = [
     "Node",
     "Retry",
     "Running",
-    "Schedule",
     "ScheduleInfo",
     "ScheduleRun",
+    "ScheduleTiming",
     "Schedules",
     "Skip",
     "Snooze",
@@ -46,7 +47,6 @@ __all__ = [
     "Task",
     "TaskSet",
     "Tenure",
-    "Timing",
     "Unique",
     "Until",
     "Worker",
@@ -59,14 +59,14 @@ _HOMES = {
     "app": ("Tenure",),
     "client": ("Handle",),
     "control": ("Cancel", "Retry", "Skip", "Snooze"),
-    "gate": ("Gate",),
+    "rules.gates": ("Gate",),
     "hooks": ("JobEvent",),
-    "job": ("Job", "State", "Unique", "Until"),
-    "policy": ("Exponential", "Fixed", "Schedule"),
+    "rules.job": ("Job", "State", "Unique", "Until"),
+    "rules.retry": ("Exponential", "Fixed", "Delays"),
     "running": ("Running", "current"),
-    "schedule": ("Timing",),
+    "rules.ticks": ("ScheduleTiming",),
     "schedules": ("Schedules",),
-    "store.entries": ("ScheduleInfo", "ScheduleRun"),
+    "store.schedules.records": ("ScheduleInfo", "ScheduleRun"),
     "tasks": ("Call", "Task", "TaskSet"),
     "worker.worker": ("Worker",),
     "workflow": ("Node", "Workflow", "WorkflowRun"),

@@ -16,7 +16,6 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, cast
 
-from tenure.codec import decode
 from tenure.errors import (
     ConfigError,
     InvalidInput,
@@ -25,30 +24,26 @@ from tenure.errors import (
     TenantMismatch,
     WaitTimeout,
 )
-from tenure.gate import GateWait, Limits
-from tenure.graph import NewWorkflow, OnFailure, WorkflowAdded
 from tenure.hooks import Hooks
-from tenure.job import Enqueued, Job, State, WorkerSeen, check_seconds
+from tenure.rules.codec import decode
+from tenure.rules.gates import GateWait, Limits
+from tenure.rules.graph import NewWorkflow, OnFailure, WorkflowAdded
+from tenure.rules.job import Enqueued, Job, State, WorkerSeen, check_seconds
+from tenure.rules.why import explain, told
 from tenure.running import current
 from tenure.schedules import Schedules
 from tenure.sides import AwaitingSide, BlockingSide, Body, Operation, Side
-from tenure.store import (
-    AsyncStore,
-    Store,
-    inspect,
-    open_async_store,
-    open_store,
-    operate,
-    presence,
-)
-from tenure.store import gates as at_gates
-from tenure.store import workflows as stored
+from tenure.store import AsyncStore, Store, open_async_store, open_store
 from tenure.store.api import check_scheme
-from tenure.store.enqueue import enqueue
+from tenure.store.gates import passing as at_gates
+from tenure.store.jobs import operate
+from tenure.store.jobs.enqueue import enqueue
+from tenure.store.look import jobs as inspect
+from tenure.store.look import workers as presence
+from tenure.store.proxy import Watcher
 from tenure.store.session import drive
-from tenure.store.watched import Watcher
+from tenure.store.workflows import add as stored
 from tenure.tasks import Call, Task, TaskSet
-from tenure.why import explain, told
 from tenure.workflow import Workflow, WorkflowRun
 
 P = ParamSpec("P")

@@ -8,8 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import datetime
 
-from tenure.graph import NodeSeen, WorkflowSeen
-from tenure.job import State, When
+from tenure.rules.graph import NodeSeen, WorkflowSeen
+from tenure.rules.job import State, When
 
 MAX_LINES = 200
 MAX_NAMES = 3

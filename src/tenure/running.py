@@ -11,7 +11,7 @@ from tenure.control import Cancel
 from tenure.errors import LeaseLost
 
 if TYPE_CHECKING:
-    from tenure.graph import ParentEnd
+    from tenure.rules.graph import ParentEnd
     from tenure.tasks import Task
     from tenure.workflow import Growth
 

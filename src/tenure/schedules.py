@@ -10,8 +10,9 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack
 
-from tenure.store import AsyncStore, Store, schedules
-from tenure.store.entries import NewSchedule, ScheduleInfo
+from tenure.store import AsyncStore, Store
+from tenure.store.schedules import change as schedules
+from tenure.store.schedules.records import NewSchedule, ScheduleInfo
 from tenure.store.session import Scope
 from tenure.tasks import Call, Task, TimingOptions, job_of, timing_of
 

@@ -16,10 +16,10 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec.structs import astuple
 
-from tenure.codec import check_type, decode, decoder, encode
 from tenure.control import Control
 from tenure.errors import InvalidInput, PayloadInvalid
-from tenure.job import Json
+from tenure.rules.codec import check_type, decode, decoder, encode
+from tenure.rules.job import Json
 from tenure.running import Running
 
 _SAME = frozenset({str, int, float, bool, NoneType})

@@ -37,11 +37,11 @@ from typing import (
 
 import msgspec
 
-from tenure.codec import encode
 from tenure.control import Instead
 from tenure.errors import InvalidInput, TenantMismatch
-from tenure.gate import Gate, Limits
-from tenure.job import (
+from tenure.rules.codec import encode
+from tenure.rules.gates import Gate, Limits
+from tenure.rules.job import (
     MAX_ATTEMPTS_LIMIT,
     MAX_PRIORITY,
     MIN_PRIORITY,
@@ -52,11 +52,11 @@ from tenure.job import (
     check_name,
     check_seconds,
 )
-from tenure.policy import CustomPolicy, Policy, dump_policy
+from tenure.rules.retry import CustomPolicy, Policy, dump_policy
+from tenure.rules.ticks import CatchUp, Overlap, ScheduleTiming, check_timing
 from tenure.running import Running, current
-from tenure.schedule import CatchUp, Overlap, Timing, check_timing
 from tenure.signature import Signature
-from tenure.store.entries import NewSchedule
+from tenure.store.schedules.records import NewSchedule
 
 if TYPE_CHECKING:
     from tenure.client import Handle
@@ -155,7 +155,7 @@ class _CallOptions(TypedDict, total=False):
 
 
 class TimingOptions(TypedDict, total=False):
-    """The fields of `Timing`, for type checkers."""
+    """The fields of `ScheduleTiming`, for type checkers."""
 
     cron: str
     every_seconds: float
@@ -166,12 +166,12 @@ class TimingOptions(TypedDict, total=False):
     jitter_seconds: float
 
 
-def timing_of(given: TimingOptions) -> Timing:
+def timing_of(given: TimingOptions) -> ScheduleTiming:
     """Check what was given. An unknown option is an error that lists the known ones."""
-    if unknown := set(given) - set(Timing.__struct_fields__):
-        known = ", ".join(Timing.__struct_fields__)
+    if unknown := set(given) - set(ScheduleTiming.__struct_fields__):
+        known = ", ".join(ScheduleTiming.__struct_fields__)
         raise InvalidInput(f"a schedule has no option {min(unknown)!r}; its options are {known}")
-    timing = Timing(**given)
+    timing = ScheduleTiming(**given)
     check_timing(timing)
     return timing
 
@@ -217,14 +217,14 @@ class Task(Generic[P, R]):
         """A call to be enqueued with others by `app.enqueue_many`."""
         return self._call(args, kwargs, _NO_OPTIONS)
 
-    def options(self, **options: Unpack[_CallOptions]) -> "TunedTask[P, R]":
+    def options(self, **options: Unpack[_CallOptions]) -> "TaskWithOptions[P, R]":
         """The task with options for the next calls: delay, priority, key, tenant, on=..., ..."""
         try:
             chosen = CallOptions(**options)
         except TypeError as error:
             known = ", ".join(CallOptions.__struct_fields__)
             raise InvalidInput(f"{error}; the options of a call are {known}") from None
-        return TunedTask(self, chosen)
+        return TaskWithOptions(self, chosen)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> "Handle[R]":
         """Enqueue one job. Returns its handle."""
@@ -278,7 +278,7 @@ def _kind(fn: Callable[..., Any], options: TaskOptions) -> Kind:
     return "async" if inspect.iscoroutinefunction(fn) else "thread"
 
 
-class TunedTask(Generic[P, R]):
+class TaskWithOptions(Generic[P, R]):
     """A task with options for its next calls."""
 
     def __init__(self, task: Task[P, R], options: CallOptions) -> None:
@@ -311,7 +311,7 @@ def job_of(what: object) -> NewJob:
     return what.job
 
 
-def _scheduled(name: str, timing: Timing, what: object) -> NewSchedule:
+def _scheduled(name: str, timing: ScheduleTiming, what: object) -> NewSchedule:
     """What is stored of a schedule. Refuses a task that cannot be called without arguments."""
     try:
         return NewSchedule(name=name, timing=timing, job=job_of(what))
@@ -339,13 +339,10 @@ class TaskSet:
         self._tasks: dict[str, Task[..., Any]] = {}
         self.declared_gates: dict[str, Limits] = {}
         """What its tasks say of gates."""
-        self._declared: dict[str, tuple[Timing, Task[..., Any] | Call[Any]]] = {}
+        self._declared: dict[str, tuple[ScheduleTiming, Task[..., Any] | Call[Any]]] = {}
 
     def __iter__(self) -> Iterator[Task[..., Any]]:
         return iter(self._tasks.values())
-
-    def __len__(self) -> int:
-        return len(self._tasks)
 
     def find(self, name: str) -> Task[..., Any] | None:
         """The task of this name, if there is one."""
@@ -398,7 +395,7 @@ class TaskSet:
             timing["cron"] = cron
         return partial(self._declare, name, timing_of(timing))
 
-    def _declare(self, name: str | None, timing: Timing, what: W) -> W:
+    def _declare(self, name: str | None, timing: ScheduleTiming, what: W) -> W:
         if not isinstance(what, Task | Call):
             raise InvalidInput(
                 f"@app.schedule stands above @app.task(), or takes a call of a task: {what!r:.60} "

@@ -28,7 +28,7 @@ from typing import (
 
 from tenure.drawing import draw
 from tenure.errors import InvalidWorkflow, WaitTimeout, WorkflowFailed
-from tenure.graph import (
+from tenure.rules.graph import (
     GrowingNode,
     NewNode,
     NewWorkflow,
@@ -39,10 +39,13 @@ from tenure.graph import (
     WorkflowSeen,
     in_order,
 )
-from tenure.job import NewJob, When, check_name, check_seconds
+from tenure.rules.job import NewJob, When, check_name, check_seconds
 from tenure.sides import AwaitingSide, BlockingSide, Side
-from tenure.store import AsyncStore, Store, flowing, operate, workflows
+from tenure.store import AsyncStore, Store
+from tenure.store.jobs import operate
 from tenure.store.session import drive
+from tenure.store.workflows import act as flowing
+from tenure.store.workflows import add as workflows
 from tenure.tasks import Call, Task
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from tenure.codec import encode
-from tenure.job import Claimed, NewStep, WorkerInfo
-from tenure.lifecycle import fail, release, retry, skip, snooze, succeed
+from tenure.rules.codec import encode
+from tenure.rules.job import Claimed, NewStep, WorkerInfo
+from tenure.rules.lifecycle import fail, release, retry, skip, snooze, succeed
 from tenure.store import Store
 from tests.support.stores import Clock
 from tests.support.work import ERROR, add, settle, take_one

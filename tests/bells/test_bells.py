@@ -22,7 +22,7 @@ SOON_SECONDS = 1.0
 
 ENQUEUE = """
 import sys, time
-from tenure.job import NewJob
+from tenure.rules.job import NewJob
 from tenure.store import open_store
 with open_store(sys.argv[1]) as store:
     for line in sys.stdin:
@@ -32,7 +32,7 @@ with open_store(sys.argv[1]) as store:
 
 FORK = """
 import os, sys, threading
-from tenure.job import NewJob
+from tenure.rules.job import NewJob
 from tenure.store import open_store
 
 def expect(event, what):

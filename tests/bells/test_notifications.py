@@ -10,9 +10,10 @@ import psycopg
 import pytest
 
 from tenure.errors import JobNotFound
-from tenure.job import NewJob
-from tenure.store import Store, notify, open_store
-from tenure.store.postgres import _PLANNER, Postgres
+from tenure.rules.job import NewJob
+from tenure.store import Store, open_store
+from tenure.store.postgres import notify
+from tenure.store.postgres.session import _PLANNER, Postgres
 from tenure.store.statements import statements
 from tests.bells.acts import LATER, QUIET, RINGING, SOON
 from tests.bells.rings import Listener

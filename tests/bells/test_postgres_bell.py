@@ -11,9 +11,10 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from tenure.job import NewJob
-from tenure.store import Bell, Store, bell_postgres, open_store
+from tenure.rules.job import NewJob
+from tenure.store import Bell, Store, open_store
 from tenure.store.bell import LONGEST_PAUSE_SECONDS, pause_seconds
+from tenure.store.postgres import bell as bell_postgres
 from tests.bells.rings import Rings, bell_threads, cpu_share, wait_until
 from tests.conftest import migrate
 from tests.support.postgres import Server, database_name, free_port

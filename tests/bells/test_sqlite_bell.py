@@ -13,9 +13,11 @@ from typing import Any, cast
 import pytest
 
 from tenure.errors import InvalidInput, StoreBusy, StoreUnavailable
-from tenure.store import Store, bell_sqlite, inotify, open_store
-from tenure.store.bell_sqlite import SQLiteBell
-from tenure.store.sqlite import SQLite
+from tenure.store import Store, open_store
+from tenure.store.sqlite import bell as bell_sqlite
+from tenure.store.sqlite import inotify
+from tenure.store.sqlite.bell import SQLiteBell
+from tenure.store.sqlite.session import SQLite
 from tests.bells.acts import QUIET, RINGING, SOON
 from tests.bells.rings import Rings, bell_threads, cpu_share, wait_until
 from tests.support.stores import Clock

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tenure.errors import InvalidInput, JobNotFound, KeyTaken, LeaseLost
-from tenure.graph import NewNode, NewWorkflow
-from tenure.job import Json, State, Unique
-from tenure.lifecycle import fail, succeed
+from tenure.rules.graph import NewNode, NewWorkflow
+from tenure.rules.job import Json, State, Unique
+from tenure.rules.lifecycle import fail, succeed
 from tests.borrowing.libraries import Caller, named
 from tests.support.stores import Clock
 from tests.support.work import ERROR, add, job, take, take_one

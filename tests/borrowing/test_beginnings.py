@@ -14,8 +14,8 @@ from django.db import transaction
 from sqlalchemy import event, orm
 
 from tenure.errors import StoreBusy
-from tenure.job import State, Unique, Until
-from tenure.lifecycle import retry, succeed
+from tenure.rules.job import State, Unique, Until
+from tenure.rules.lifecycle import retry, succeed
 from tenure.store import LANDED, Store, open_store
 from tests.borrowing.djangos import one_django
 from tests.borrowing.libraries import Caller, SQLAlchemy, sqlalchemy_url, through

@@ -17,11 +17,11 @@ from django.db.utils import OperationalError as DjangoError
 from sqlalchemy.exc import DBAPIError
 
 from tenure.errors import InvalidInput, SchemaMissing, StoreUnavailable, ValueRefused
-from tenure.job import State, Unique
-from tenure.lifecycle import succeed
+from tenure.rules.job import State, Unique
+from tenure.rules.lifecycle import succeed
 from tenure.store import open_store
-from tenure.store.asyncpg_wire import numbered
-from tenure.store.wire import as_psycopg
+from tenure.store.postgres.asyncpg_connection import numbered
+from tenure.store.postgres.connection import as_psycopg
 from tests.borrowing.libraries import Caller, Library, SQLAlchemy, named, through
 from tests.support.stores import Clock, open_face
 from tests.support.work import add, ids_of, job, take, take_one
@@ -201,7 +201,7 @@ import django.db.backends.postgresql.base
 del sys.modules["psycopg"]
 
 from django.db import transaction
-from tenure.job import NewJob
+from tenure.rules.job import NewJob
 from tenure.store import open_store
 from tests.borrowing.djangos import one_django
 

@@ -9,11 +9,11 @@ LOOK = """
 import sys
 import tenure
 import tenure.store
-import tenure.store.borrowed_postgres
-import tenure.store.borrowed_sqlite
-import tenure.store.postgres
+import tenure.store.postgres.borrow
+import tenure.store.sqlite.borrow
+import tenure.store.postgres.session
 from tenure.errors import InvalidInput
-from tenure.job import NewJob
+from tenure.rules.job import NewJob
 from tenure.store import open_store
 
 options = "?driver=sqlite3&allow_affected_sqlite=1"

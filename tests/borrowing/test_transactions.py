@@ -6,10 +6,10 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from tenure.codec import encode
 from tenure.errors import InvalidInput, JobNotFound, LeaseLost
-from tenure.job import Json, State, Unique, Until
-from tenure.lifecycle import fail, release, retry, snooze, succeed
+from tenure.rules.codec import encode
+from tenure.rules.job import Json, State, Unique, Until
+from tenure.rules.lifecycle import fail, release, retry, snooze, succeed
 from tenure.store import LANDED
 from tests.borrowing.libraries import Caller
 from tests.support.stores import Clock

@@ -258,5 +258,5 @@ def _is_alive(process: psutil.Process) -> bool:
 def _is_worker(process: psutil.Process) -> bool:
     """Not one that has not become itself yet."""
     with suppress(psutil.NoSuchProcess):
-        return "tenure.worker.member" in process.cmdline()
+        return "tenure.worker.supervisor.supervised" in process.cmdline()
     return False

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from tenure.graph import NewNode, NewWorkflow
-from tenure.schedule import Timing
+from tenure.rules.graph import NewNode, NewWorkflow
+from tenure.rules.ticks import ScheduleTiming
 from tenure.store import NewSchedule
 from tests.chaos.company import KINDS, WORKERS, Company
 from tests.chaos.pulse import Pulse
@@ -46,10 +46,10 @@ GROUPS = (1, 1, 1, 2, 2, 3)
 BEATS = (
     NewSchedule(
         name="beat", job=tick.call().job,
-        timing=Timing(cron="* * * * * *", catch_up="all", catch_up_limit=1000),
+        timing=ScheduleTiming(cron="* * * * * *", catch_up="all", catch_up_limit=1000),
     ),
     NewSchedule(
-        name="poll", job=tick.call().job, timing=Timing(every_seconds=2.0, overlap="skip"),
+        name="poll", job=tick.call().job, timing=ScheduleTiming(every_seconds=2.0, overlap="skip"),
     ),
 )  # fmt: skip
 

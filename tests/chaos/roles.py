@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 
 from tenure.errors import JobNotFound, StoreError, WorkflowNotFound
-from tenure.graph import NewNode, NewWorkflow, OnFailure
-from tenure.job import NewJob, Unique, When
+from tenure.rules.graph import NewNode, NewWorkflow, OnFailure
+from tenure.rules.job import NewJob, Unique, When
 from tenure.store import Store, open_store
 from tenure.tasks import Call
-from tenure.worker.recorder import RecordingWorld
+from tenure.testing.recorder import RecordingWorld
 from tests.chaos.tasks import by_threes, by_twos, grow, last, one_by_one, paced
 from tests.crash import handlers
 from tests.crash.handlers import book, end_as, nap, nap_async, nap_in_child, quick, quick_async

@@ -10,10 +10,10 @@ import os
 
 from tenure.app import Tenure
 from tenure.errors import InvalidWorkflow
-from tenure.gate import Gate
+from tenure.rules.gates import Gate
 from tenure.running import Running
 from tenure.tasks import TaskSet
-from tenure.worker.recorder import RecordingWorld
+from tenure.testing.recorder import RecordingWorld
 from tests.crash import handlers
 from tests.crash.handlers import nap
 

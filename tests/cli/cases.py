@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tenure.benchmark.figures import UNITS
-from tenure.codec import encode
-from tenure.job import NewStep, State
-from tenure.lifecycle import fail
+from tenure.rules.codec import encode
+from tenure.rules.job import NewStep, State
+from tenure.rules.lifecycle import fail
 from tenure.store import open_store
 from tenure.store.migrate import VERSION
 from tests.cli.terminal import CTRL_C, PATIENCE_SECONDS, Terminal, run, start

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tenure.gate import GateSeen, Limits
-from tenure.job import NewJob
+from tenure.rules.gates import GateSeen, Limits
+from tenure.rules.job import NewJob
 from tenure.store import open_store
 from tests.cli.cases import Act, Case, Look, shows, tells
 from tests.cli.world import World

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from tenure.codec import encode
-from tenure.job import NewJob, State
-from tenure.schedule import Timing, fired_by
+from tenure.rules.codec import encode
+from tenure.rules.job import NewJob, State
+from tenure.rules.ticks import ScheduleTiming, fired_by
 from tenure.store import NewSchedule, ScheduleInfo, open_store
 from tests.cli.cases import Act, Case, Look, shows, tells
 from tests.cli.world import World
 
 NIGHTLY = NewSchedule(
     name="nightly",
-    timing=Timing(cron="0 3 * * *", tz="Asia/Tokyo"),
+    timing=ScheduleTiming(cron="0 3 * * *", tz="Asia/Tokyo"),
     job=NewJob(task="shop.greet", args=encode({"name": "Ada"})),
 )
 

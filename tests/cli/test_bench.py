@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from tenure.benchmark.tasks import ARGS
-from tenure.codec import encode
 from tenure.errors import SchemaMissing
-from tenure.job import NewJob
+from tenure.rules.codec import encode
+from tenure.rules.job import NewJob
 from tenure.store import open_store
 from tests.cli.terminal import CTRL_C, PATIENCE_SECONDS, Terminal, run, start
 from tests.cli.world import World, places

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from tenure import lifecycle
 from tenure.cli.show import cut, wide
-from tenure.codec import encode
-from tenure.job import NewJob
+from tenure.rules import lifecycle
+from tenure.rules.codec import encode
+from tenure.rules.job import NewJob
 from tenure.store import open_store
 from tests.cli.terminal import Terminal, run
 from tests.cli.world import World, announce

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tenure.job import NewJob, State
+from tenure.rules.job import NewJob, State
 from tenure.store import open_store
 from tests.cli.terminal import Terminal, run
 from tests.cli.world import World

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from tenure.cli.endings import interrupted_later
+from tenure.cli.exit import interrupted_later
 from tenure.cli.main import main
 from tenure.client import Client
-from tenure.codec import encode
 from tenure.errors import StoreUnavailable
-from tenure.job import Enqueued, NewJob, State
+from tenure.rules.codec import encode
+from tenure.rules.job import Enqueued, NewJob, State
 from tenure.store import Store, open_store
 from tests.cli.terminal import CTRL_C, PATIENCE_SECONDS, Terminal, start
 from tests.cli.world import World

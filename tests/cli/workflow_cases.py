@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tenure import lifecycle
-from tenure.codec import encode
-from tenure.graph import NewNode, NewWorkflow, WorkflowSeen
-from tenure.job import NewJob, State
+from tenure.rules import lifecycle
+from tenure.rules.codec import encode
+from tenure.rules.graph import NewNode, NewWorkflow, WorkflowSeen
+from tenure.rules.job import NewJob, State
 from tenure.store import open_store
 from tests.cli.cases import Act, Case, Look, shows, tells
 from tests.cli.world import World

@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from tenure import lifecycle
-from tenure.codec import encode
-from tenure.job import Claimed, Job, NewJob, State, WorkerInfo
+from tenure.benchmark.scratch import NAME
+from tenure.rules import lifecycle
+from tenure.rules.codec import encode
+from tenure.rules.job import Claimed, Job, NewJob, State, WorkerInfo
 from tenure.store import Store, open_store
-from tenure.store.scratch import NAME
 from tests.support.plain import Plain
 
 SHOP = """

@@ -8,7 +8,7 @@ import pytest
 
 from tenure import Gate, TaskSet, Tenure
 from tenure.errors import InvalidInput
-from tenure.job import WorkerInfo
+from tenure.rules.job import WorkerInfo
 from tenure.testing import drain
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tenure import Exponential, Fixed, Handle, Tenure, Unique, Until
 from tenure.errors import InvalidInput, InvalidName, JobNotFound, OutOfRange, PayloadInvalid
-from tenure.policy import load_policy
+from tenure.rules.retry import load_policy
 from tenure.tasks import CallOptions, Task, TaskOptions, _CallOptions
 from tests.support.working import working
 
@@ -100,7 +100,7 @@ def test_a_bad_option_of_a_task_is_refused_when_it_is_declared(
         @local.task(**options)
         def work() -> None: ...
 
-    assert len(local) == 0
+    assert list(local) == []
 
 
 def test_on_belongs_to_the_whole_batch(local: Tenure) -> None:

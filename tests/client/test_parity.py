@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tenure import Gate, Handle, Running, Schedules, Task, Tenure, Workflow, WorkflowRun
-from tenure.tasks import TunedTask
+from tenure.tasks import TaskWithOptions
 from tenure.workflow import Growth
 
 # What does not touch the database, or belongs to one colour by its nature.
@@ -27,14 +27,14 @@ COLOURLESS = {
         "progress", "queue", "task", "tenant", "token", "workflow",
     },
     "Task": {"bind", "call", "options", "signature", "stored_retry"},
-    "TunedTask": {"call"},
+    "TaskWithOptions": {"call"},
     "Schedules": set(),
     "Workflow": {"add"},
     "WorkflowRun": {"created", "id"},
     "Growth": {"add"},
 }  # fmt: skip
 KINDS: tuple[type, ...] = (
-    Tenure, Handle, Running, Task, TunedTask, Schedules, Workflow, WorkflowRun, Growth,
+    Tenure, Handle, Running, Task, TaskWithOptions, Schedules, Workflow, WorkflowRun, Growth,
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tenure import Running, Schedules, TaskSet, Tenure, Timing
+from tenure import Running, Schedules, ScheduleTiming, TaskSet, Tenure
 from tenure.errors import (
     InvalidCron,
     InvalidInput,
@@ -26,7 +26,7 @@ def test_a_schedule_stands_above_its_task(app: Tenure) -> None:
 
     [declared] = app.declared_schedules()
     assert declared.name == "shop.report"
-    assert declared.timing == Timing(cron="*/5 * * * *", tz="Europe/Berlin", overlap="skip")
+    assert declared.timing == ScheduleTiming(cron="*/5 * * * *", tz="Europe/Berlin", overlap="skip")
     assert (declared.job.task, declared.job.queue) == ("shop.report", "slow")
     assert app.find("shop.report") is report, "the decorator gives the task back"
 
@@ -127,7 +127,7 @@ def test_from_adding_to_removing(app: Tenure) -> None:
         with pytest.raises(ScheduleExists):
             app.schedules.add("eu", work.call("eu"), cron="@daily")
         edited = app.schedules.edit("eu", work.call("us"), every_seconds=60)
-        assert (edited.timing, edited.args) == (Timing(every_seconds=60), '{"region":"us"}')
+        assert (edited.timing, edited.args) == (ScheduleTiming(every_seconds=60), '{"region":"us"}')
         assert app.schedules.pause("eu", reason="closed").reason == "closed"
         id = app.schedules.trigger("eu")
         assert "enqueued by schedule eu, triggered at" in app.why(id)

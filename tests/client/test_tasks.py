@@ -45,7 +45,7 @@ class Callable:
 def test_a_task_is_a_function(local: Tenure, thing: Any, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         local.task()(thing)
-    assert len(local) == 0
+    assert list(local) == []
 
 
 def test_a_task_of_a_task_is_refused(local: Tenure) -> None:
@@ -296,3 +296,7 @@ def test_an_operation_on_a_handle_says_that_it_wants_the_id(local: Tenure) -> No
     for operation in (local.get, local.cancel, local.why, local.wait):
         with pytest.raises(InvalidInput, match=f"give handle.id, which is {handle.id}"):
             operation(wrong)
+
+
+def test_an_application_without_tasks_is_true() -> None:
+    assert bool(Tenure("sqlite:///unused.db"))

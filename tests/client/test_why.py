@@ -12,7 +12,7 @@ import pytest
 
 from tenure import Job, Retry, State, Task, Tenure
 from tenure.errors import JobNotFound
-from tenure.why import explain
+from tenure.rules.why import explain
 from tests.support.working import until, working
 
 WHEN = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"

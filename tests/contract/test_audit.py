@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tenure.job import Unique
-from tenure.lifecycle import succeed
+from tenure.rules.job import Unique
+from tenure.rules.lifecycle import succeed
 from tenure.store import Store
 from tests.support.audit import check
 from tests.support.plain import Plain

@@ -13,10 +13,10 @@ import psycopg
 import psycopg.rows
 import pytest
 
-from tenure.codec import encode
 from tenure.errors import InvalidInput, LeaseLost, TenureError
-from tenure.job import Json, State, Unique
-from tenure.lifecycle import fail, retry, succeed
+from tenure.rules.codec import encode
+from tenure.rules.job import Json, State, Unique
+from tenure.rules.lifecycle import fail, retry, succeed
 from tenure.store import LANDED, Store, open_async_store, open_store
 from tests.support.audit import audit
 from tests.support.plain import drivers_url

@@ -7,9 +7,10 @@ from datetime import timedelta
 import pytest
 
 from tenure.errors import InvalidInput, StoreFull
-from tenure.job import MAX_PRIORITY, MIN_PRIORITY, State
-from tenure.lifecycle import release, retry, succeed
-from tenure.store import Store, claim
+from tenure.rules.job import MAX_PRIORITY, MIN_PRIORITY, State
+from tenure.rules.lifecycle import release, retry, succeed
+from tenure.store import Store
+from tenure.store.jobs import claim
 from tests.support.plain import Plain
 from tests.support.stores import Clock
 from tests.support.work import ERROR, add, add_many, ids_of, settle, take, take_one

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tenure.job import State
-from tenure.lifecycle import retry, snooze
+from tenure.rules.job import State
+from tenure.rules.lifecycle import retry, snooze
 from tenure.store import Store
 from tests.support.plain import Plain
 from tests.support.stores import Clock

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tenure.codec import encode
 from tenure.errors import InvalidInput
-from tenure.job import Enqueued, Json, State
+from tenure.rules.codec import encode
+from tenure.rules.job import Enqueued, Json, State
 from tenure.store import Store
 from tests.support.plain import Plain
 from tests.support.stores import Clock

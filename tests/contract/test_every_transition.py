@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import pytest
 
-from tenure import lifecycle
 from tenure.errors import InvalidInput, JobNotFound
-from tenure.job import Enqueued, State, Unique, Until
-from tenure.lifecycle import TRANSITIONS, Settlement
+from tenure.rules import lifecycle
+from tenure.rules.job import Enqueued, State, Unique, Until
+from tenure.rules.lifecycle import TRANSITIONS, Settlement
 from tenure.store import Store
 from tests.support.audit import check
 from tests.support.plain import TABLES, Plain, Row

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tenure.gate import Limits
-from tenure.job import Claimed
-from tenure.lifecycle import succeed
+from tenure.rules.gates import Limits
+from tenure.rules.job import Claimed
+from tenure.rules.lifecycle import succeed
 from tenure.store import Store
-from tenure.store.gates import SPARE_TURNS, Passed
+from tenure.store.gates.passing import SPARE_TURNS, Passed
 from tests.support.plain import Plain
 from tests.support.stores import Clock
 from tests.support.work import add, ids_of, job, settle, take
@@ -50,12 +50,12 @@ def full_lines(store: Store, clock: Clock) -> list[Claimed]:
 
 def few_at_once(monkeypatch: pytest.MonkeyPatch, turns: int = 5) -> None:
     """A claim looks at no more than two pages of so many turns, or at the first one and a page."""
-    monkeypatch.setattr(importlib.import_module("tenure.store.gates"), "MORE_TURNS", turns)
+    monkeypatch.setattr(importlib.import_module("tenure.store.gates.passing"), "MORE_TURNS", turns)
 
 
 def count_pages(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """An entry for each page of turns at which claims look, with the gates locked."""
-    module = importlib.import_module("tenure.store.claim")
+    module = importlib.import_module("tenure.store.jobs.claim")
     pass_gates, pages = module.pass_gates, list[None]()
 
     async def counted(*args: Any, **kwargs: Any) -> Passed:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tenure.errors import GateNotFound, StoreBusy, TenantMismatch
-from tenure.gate import Limits
-from tenure.job import Claimed, State, Unique, Until
-from tenure.lifecycle import Settlement, fail, release, retry, skip, snooze, succeed
-from tenure.schedule import Timing
+from tenure.rules.gates import Limits
+from tenure.rules.job import Claimed, State, Unique, Until
+from tenure.rules.lifecycle import Settlement, fail, release, retry, skip, snooze, succeed
+from tenure.rules.ticks import ScheduleTiming
 from tenure.store import NewSchedule, Store, open_store
 from tests.support.plain import Plain
 from tests.support.stores import Clock
@@ -67,7 +67,7 @@ def lacking(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     async def busy(*_: object) -> None:
         raise StoreBusy("all connections are in use")
 
-    monkeypatch.setattr(importlib.import_module("tenure.store.claim"), part, busy)
+    monkeypatch.setattr(importlib.import_module("tenure.store.jobs.claim"), part, busy)
 
 
 def test_a_claim_that_fails_behind_the_gates_answers_what_has_passed(
@@ -463,7 +463,7 @@ def test_a_child_stands_at_its_gate_when_it_is_free(store: Store, clock: Clock) 
 
 def test_a_schedule_keeps_the_gate(store: Store, clock: Clock) -> None:
     minutely = NewSchedule(
-        name="minutely", timing=Timing(cron="* * * * *", catch_up="all"),
+        name="minutely", timing=ScheduleTiming(cron="* * * * *", catch_up="all"),
         job=job(gate="each", gate_key="k"),
     )  # fmt: skip
     store.add_schedule(minutely, now=clock.now)

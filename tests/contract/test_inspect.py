@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tenure.errors import InvalidInput
-from tenure.job import FINAL_STATES, LIVE_STATES, Job, State
-from tenure.lifecycle import fail, retry, skip, succeed
+from tenure.rules.job import FINAL_STATES, LIVE_STATES, Job, State
+from tenure.rules.lifecycle import fail, retry, skip, succeed
 from tenure.store import Count, OldestReady, Store
 from tests.support.plain import Plain
 from tests.support.stores import Clock
@@ -67,7 +67,7 @@ def test_every_filter_finds_its_jobs_once_in_order(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch, scan_rows: int
 ) -> None:
     """Live and finished jobs lie in two tables and come as one list, whatever a page may scan."""
-    monkeypatch.setattr("tenure.store.inspect.SCAN_ROWS", scan_rows)
+    monkeypatch.setattr("tenure.store.look.jobs.SCAN_ROWS", scan_rows)
     found = crowd(store, clock)
     everything = {id for ids in found.values() for id in ids}
     choices: list[Collection[State]] = [
@@ -89,7 +89,7 @@ def test_every_filter_finds_its_jobs_once_in_order(
 
 
 def test_filters_combine(store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tenure.store.inspect.SCAN_ROWS", 5)
+    monkeypatch.setattr("tenure.store.look.jobs.SCAN_ROWS", 5)
     crowd(store, clock)
     jobs = listed(store)
     for queue in ("a", "b", "nowhere"):
@@ -108,7 +108,7 @@ def test_filters_combine(store: Store, clock: Clock, monkeypatch: pytest.MonkeyP
 def test_a_page_with_few_matches_is_bounded_and_goes_on(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.store.inspect.SCAN_ROWS", 10)
+    monkeypatch.setattr("tenure.store.look.jobs.SCAN_ROWS", 10)
     rare = add(store, clock.now, task="app.rare")
     add_many(store, clock.now, 25)
     page = store.list_jobs(task="app.rare", limit=5)

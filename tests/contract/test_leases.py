@@ -7,10 +7,10 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from tenure.codec import encode
 from tenure.errors import InvalidInput
-from tenure.job import Beat, State
-from tenure.lifecycle import release, succeed
+from tenure.rules.codec import encode
+from tenure.rules.job import Beat, State
+from tenure.rules.lifecycle import release, succeed
 from tenure.store import LANDED, STALE, Store, Swept
 from tests.support.plain import Plain, drivers_url
 from tests.support.stores import Clock, open_face
@@ -221,7 +221,7 @@ def test_a_lease_of_another_boot_has_expired(
         pytest.skip("PostgreSQL judges leases by its own clock")
     id = add(store, clock.now)
     claimed = take_one(store, clock.now, lease_seconds=1e6)
-    monkeypatch.setattr("tenure.store.sqlite.boot_id", lambda: "another boot")
+    monkeypatch.setattr("tenure.store.sqlite.session.boot_id", lambda: "another boot")
     after_boot = open_face(style, store_url)
     try:
         lost = after_boot.extend("w1", {claimed.lease_id: []}, now=clock.now).lost

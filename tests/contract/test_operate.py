@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from tenure.codec import encode
 from tenure.errors import InvalidInput, JobNotFound
-from tenure.job import State
-from tenure.lifecycle import fail, retry, skip, snooze, succeed
+from tenure.rules.codec import encode
+from tenure.rules.job import State
+from tenure.rules.lifecycle import fail, retry, skip, snooze, succeed
 from tenure.store import PausedQueue, Store
 from tests.support.plain import Plain
 from tests.support.stores import Clock, open_face

@@ -10,8 +10,8 @@ from functools import partial
 import pytest
 
 from tenure.errors import JobNotFound
-from tenure.job import State
-from tenure.lifecycle import abort, fail, retry, skip, succeed
+from tenure.rules.job import State
+from tenure.rules.lifecycle import abort, fail, retry, skip, succeed
 from tenure.store import Store
 from tests.support.plain import Plain
 from tests.support.stores import Clock

@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import pytest
 
-from tenure.lifecycle import TRANSITIONS
+from tenure.rules.lifecycle import TRANSITIONS
 from tenure.store import AsyncStore, Store
 from tenure.store.statements import TOPICS, Dialect, statements
 
@@ -83,7 +83,7 @@ def entries(dialect: Dialect) -> dict[str, tuple[str, str]]:
     """name -> (comment, SQL), from the files as they are written."""
     found = {}
     for topic in TOPICS:
-        path = files("tenure.store").joinpath("sql", dialect, f"{topic}.sql")
+        path = files("tenure.store").joinpath(dialect, "sql", f"{topic}.sql")
         parts = re.split(r"^-- name: (\w+)\n", path.read_text("utf-8"), flags=re.MULTILINE)[1:]
         for name, text in zip(parts[::2], parts[1::2], strict=True):
             lines = text.splitlines()

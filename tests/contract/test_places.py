@@ -6,9 +6,9 @@ from datetime import datetime
 
 import pytest
 
-from tenure.gate import Limits
-from tenure.job import Claimed, Lease
-from tenure.lifecycle import release, succeed
+from tenure.rules.gates import Limits
+from tenure.rules.job import Claimed, Lease
+from tenure.rules.lifecycle import release, succeed
 from tenure.store import Store
 from tests.support.plain import Plain
 from tests.support.stores import Clock

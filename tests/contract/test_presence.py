@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tenure.errors import InvalidInput, InvalidName, OutOfRange, PayloadInvalid, TenantMismatch
-from tenure.job import State, WorkerInfo, WorkerSeen
+from tenure.rules.job import State, WorkerInfo, WorkerSeen
 from tenure.store import Store, Swept
 from tests.support.plain import Plain
 from tests.support.stores import Clock, open_face
@@ -167,7 +167,7 @@ def test_nobody_survives_another_boot(
     store: Store, style: str, store_url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.announce(INFO, now=clock.now)
-    monkeypatch.setattr("tenure.store.sqlite.boot_id", lambda: "another boot")
+    monkeypatch.setattr("tenure.store.sqlite.session.boot_id", lambda: "another boot")
     after_boot = open_face(style, store_url)
     try:
         [seen] = after_boot.workers(now=clock.now)

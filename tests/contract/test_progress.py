@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from tenure.codec import encode
-from tenure.job import Progress, State
-from tenure.lifecycle import fail, release, retry, succeed
+from tenure.rules.codec import encode
+from tenure.rules.job import Progress, State
+from tenure.rules.lifecycle import fail, release, retry, succeed
 from tenure.store import LANDED, STALE, Store
 from tests.support.plain import Plain
 from tests.support.stores import Clock

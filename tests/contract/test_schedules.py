@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from tenure.codec import encode
 from tenure.errors import (
     InvalidCron,
     InvalidInput,
@@ -18,19 +17,21 @@ from tenure.errors import (
     TenantMismatch,
     UnknownZone,
 )
-from tenure.job import Job, NewJob, State, Unique
-from tenure.lifecycle import succeed
-from tenure.schedule import Timing, fired_by
-from tenure.store import Declared, Fired, NewSchedule, ScheduleInfo, Store, operate
+from tenure.rules.codec import encode
+from tenure.rules.job import Job, NewJob, State, Unique
+from tenure.rules.lifecycle import succeed
+from tenure.rules.ticks import ScheduleTiming, fired_by
+from tenure.store import Declared, Fired, NewSchedule, ScheduleInfo, Store
+from tenure.store.jobs import operate
 from tests.support.plain import Plain
 from tests.support.stores import START, Clock, open_face
 from tests.support.work import TASK, job, run, take_one
 
-MINUTELY = Timing(cron="* * * * *")
+MINUTELY = ScheduleTiming(cron="* * * * *")
 HOUR = 3600
 
 
-def new(name: str = "s", timing: Timing = MINUTELY, **options: Any) -> NewSchedule:
+def new(name: str = "s", timing: ScheduleTiming = MINUTELY, **options: Any) -> NewSchedule:
     return NewSchedule(name=name, timing=timing, job=job(**options))
 
 
@@ -82,16 +83,16 @@ def test_nothing_is_due_twice(store: Store, clock: Clock) -> None:  # F4
 
 def test_fire_says_in_how_many_seconds_to_look_again(store: Store, clock: Clock) -> None:
     assert store.fire(now=clock.now) == Fired()
-    store.add_schedule(new("a", Timing(cron="0 13 * * *")), now=clock.now)
+    store.add_schedule(new("a", ScheduleTiming(cron="0 13 * * *")), now=clock.now)
     assert store.fire(now=clock.now).wait_seconds == HOUR
-    store.add_schedule(new("b", Timing(every_seconds=90)), now=clock.now)
+    store.add_schedule(new("b", ScheduleTiming(every_seconds=90)), now=clock.now)
     assert store.fire(now=clock.now).wait_seconds == 90
     store.pause_schedule("b", now=clock.now)
     assert store.fire(now=clock.now).wait_seconds == HOUR
 
 
 def test_the_databases_clock_is_the_clock(store: Store) -> None:
-    added = store.add_schedule(new(timing=Timing(every_seconds=HOUR)))
+    added = store.add_schedule(new(timing=ScheduleTiming(every_seconds=HOUR)))
     wait = store.fire().wait_seconds
     assert added.next_at is not None
     assert wait is not None
@@ -136,7 +137,7 @@ def test_each_tick_has_one_job_when_clocks_change(
 ) -> None:
     """Looked at every quarter of an hour, as a worker would, by the clock of the world."""
     now, last = at(since), at(expected[-1])
-    store.add_schedule(new(timing=Timing(cron=cron, tz=zone)), now=now)
+    store.add_schedule(new(timing=ScheduleTiming(cron=cron, tz=zone)), now=now)
     while now <= last:
         store.fire(now=now)
         now += timedelta(minutes=15)
@@ -162,7 +163,7 @@ def test_a_schedule_ticks_after_the_end_of_32_bits(store: Store) -> None:  # F13
 def test_a_machine_that_was_off_for_a_week(  # F6
     store: Store, clock: Clock, policy: Any, expected: list[int]
 ) -> None:
-    timing = Timing(cron="0 * * * *", catch_up=policy, catch_up_limit=3)
+    timing = ScheduleTiming(cron="0 * * * *", catch_up=policy, catch_up_limit=3)
     store.add_schedule(new(timing=timing), now=clock.now)
     clock.advance(7 * 86_400 + 1800)
     store.fire(now=clock.now)
@@ -174,7 +175,7 @@ def test_a_machine_that_was_off_for_a_week(  # F6
 
 
 def test_late_within_a_minute_is_not_missed(store: Store, clock: Clock) -> None:
-    timing = Timing(cron="0 13 * * *", catch_up="skip")
+    timing = ScheduleTiming(cron="0 13 * * *", catch_up="skip")
     store.add_schedule(new(timing=timing), now=clock.now)
     store.fire(now=clock.advance(HOUR + 60))
     assert len(jobs(store)) == 1
@@ -214,7 +215,7 @@ def test_when_to_look_is_a_hint_and_when_it_ticks_is_worked_out_anew(
     store: Store, plain: Plain, clock: Clock
 ) -> None:
     """New rules of a zone move a tick that was stored under the old ones."""  # F12
-    store.add_schedule(new(timing=Timing(cron="0 13 * * *")), now=clock.now)
+    store.add_schedule(new(timing=ScheduleTiming(cron="0 13 * * *")), now=clock.now)
     plain.rows("update tenure.schedule set next_at = done_until")
     assert store.fire(now=clock.advance(60)).jobs == ()
     assert store.get_schedule("s").next_at == at("2026-03-01T13:00")
@@ -235,7 +236,7 @@ def test_a_paused_schedule_stays_paused_when_the_clock_is_set_back(
 
 
 def test_a_tick_is_skipped_while_the_last_job_is_not_finished(store: Store, clock: Clock) -> None:
-    store.add_schedule(new(timing=Timing(cron="* * * * *", overlap="skip")), now=clock.now)
+    store.add_schedule(new(timing=ScheduleTiming(cron="* * * * *", overlap="skip")), now=clock.now)
     [first] = store.fire(now=clock.advance(60)).jobs
     for _ in range(2):
         assert store.fire(now=clock.advance(60)).jobs == ()
@@ -250,7 +251,7 @@ def test_a_tick_is_skipped_while_the_last_job_is_not_finished(store: Store, cloc
 
 
 def test_a_triggered_job_counts_as_well(store: Store, clock: Clock) -> None:
-    store.add_schedule(new(timing=Timing(cron="* * * * *", overlap="skip")), now=clock.now)
+    store.add_schedule(new(timing=ScheduleTiming(cron="* * * * *", overlap="skip")), now=clock.now)
     first = store.trigger_schedule("s", now=clock.advance(1))
     second = store.trigger_schedule("s", now=clock.now)
     assert store.fire(now=clock.advance(60)).jobs == ()
@@ -261,7 +262,7 @@ def test_a_triggered_job_counts_as_well(store: Store, clock: Clock) -> None:
 
 
 def test_a_job_that_outlasts_the_retention_is_not_overlapped(store: Store, clock: Clock) -> None:
-    timing = Timing(every_seconds=86_400, overlap="skip")
+    timing = ScheduleTiming(every_seconds=86_400, overlap="skip")
     store.add_schedule(new(timing=timing), now=clock.now)
     [first] = store.fire(now=clock.advance(86_400)).jobs
     for _ in range(9):
@@ -277,7 +278,7 @@ def test_ticks_whose_jobs_are_not_finished_do_not_keep_prune_from_others(
     store: Store, plain: Plain, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operate, "PRUNE_BATCH", 2)
-    store.add_schedule(new(timing=Timing(cron="* * * * *")), now=clock.now)
+    store.add_schedule(new(timing=ScheduleTiming(cron="* * * * *")), now=clock.now)
     made = [store.fire(now=clock.advance(60)).jobs[0] for _ in range(12)]
     for id in made[1::2]:
         store.cancel(id, now=clock.now)
@@ -287,7 +288,7 @@ def test_ticks_whose_jobs_are_not_finished_do_not_keep_prune_from_others(
 
 
 def test_a_long_job_is_seen_behind_many_skipped_ticks(store: Store, clock: Clock) -> None:
-    store.add_schedule(new(timing=Timing(every_seconds=1, overlap="skip")), now=clock.now)
+    store.add_schedule(new(timing=ScheduleTiming(every_seconds=1, overlap="skip")), now=clock.now)
     store.fire(now=clock.advance(1))
     for _ in range(120):
         store.fire(now=clock.advance(1))
@@ -295,7 +296,7 @@ def test_a_long_job_is_seen_behind_many_skipped_ticks(store: Store, clock: Clock
 
 
 def test_jitter_moves_the_job_and_not_the_tick(store: Store, clock: Clock) -> None:
-    timing = Timing(cron="* * * * *", jitter_seconds=50)
+    timing = ScheduleTiming(cron="* * * * *", jitter_seconds=50)
     store.add_schedule(new(timing=timing), now=clock.now)
     store.add_schedule(new("t", timing), now=clock.now)
     store.fire(now=clock.advance(60))
@@ -334,7 +335,7 @@ def test_one_that_cannot_tick_here_holds_up_no_other(
     store: Store, plain: Plain, clock: Clock
 ) -> None:  # F12
     for n in range(60):
-        store.add_schedule(new(f"bad{n:02}", Timing(cron="* * * * *")), now=clock.now)
+        store.add_schedule(new(f"bad{n:02}", ScheduleTiming(cron="* * * * *")), now=clock.now)
     plain.rows("update tenure.schedule set timing = ?", '{"cron":"* * * * *","tz":"Mars/Base"}')
     store.add_schedule(new("good"), now=clock.now)
     fired = store.fire(now=clock.advance(60))
@@ -361,7 +362,7 @@ def test_one_that_another_version_has_written_holds_up_no_other(
 
 
 def test_a_schedule_is_seen_as_it_was_added(store: Store, clock: Clock) -> None:
-    timing = Timing(cron="0 3 * * *", tz="Europe/Berlin", catch_up="skip", jitter_seconds=5)
+    timing = ScheduleTiming(cron="0 3 * * *", tz="Europe/Berlin", catch_up="skip", jitter_seconds=5)
     added = store.add_schedule(new("nightly", timing, args=encode({"a": 1})), now=clock.now)
     assert added == ScheduleInfo(
         name="nightly", tenant="", timing=timing, task=TASK, args='{"a":1}', queue="default",
@@ -376,7 +377,7 @@ def test_a_schedule_is_seen_as_it_was_added(store: Store, clock: Clock) -> None:
 def test_a_name_is_taken_once(store: Store, clock: Clock) -> None:
     added = store.add_schedule(new(), now=clock.now)
     with pytest.raises(ScheduleExists):
-        store.add_schedule(new(timing=Timing(every_seconds=5)), now=clock.now)
+        store.add_schedule(new(timing=ScheduleTiming(every_seconds=5)), now=clock.now)
     assert store.get_schedule("s", now=clock.now) == added
 
 
@@ -389,7 +390,7 @@ def test_edits_count_from_now_on(store: Store, clock: Clock) -> None:
     edited = store.edit_schedule("s", timing={"every_seconds": 60.0}, now=clock.now)
     assert (edited.timing.cron, edited.timing.every_seconds) == (None, 60.0)
     edited = store.edit_schedule("s", timing={"cron": "@daily", "tz": "Asia/Tokyo"}, now=clock.now)
-    assert edited.timing == Timing(cron="@daily", tz="Asia/Tokyo")
+    assert edited.timing == ScheduleTiming(cron="@daily", tz="Asia/Tokyo")
     edited = store.edit_schedule("s", job=job(task="app.other"), now=clock.now)
     assert (edited.task, edited.timing.cron) == ("app.other", "@daily")
     [id] = store.fire(now=clock.advance(86_400)).jobs
@@ -466,8 +467,8 @@ def test_what_is_not_there_is_not_found(store: Store, clock: Clock) -> None:
 def test_wrong_schedules_are_refused_and_nothing_is_written(store: Store, clock: Clock) -> None:
     wrong: Any = "s"
     for error, make in (
-        (InvalidCron, lambda: new(timing=Timing(cron="0 0 30 2 *"))),
-        (UnknownZone, lambda: new(timing=Timing(cron="@daily", tz="Mars/Base"))),
+        (InvalidCron, lambda: new(timing=ScheduleTiming(cron="0 0 30 2 *"))),
+        (UnknownZone, lambda: new(timing=ScheduleTiming(cron="@daily", tz="Mars/Base"))),
         (InvalidName, lambda: new("no spaces")),
         (InvalidInput, lambda: new(delay_seconds=5)),
         (InvalidInput, lambda: new(due_at=clock.now)),
@@ -497,7 +498,10 @@ def test_pages_of_the_list(store: Store, clock: Clock) -> None:
 
 def test_a_declaration_counts_the_first_time_that_it_is_seen(store: Store, clock: Clock) -> None:
     """Old code that starts again beside new code, or after an edit, changes nothing."""
-    old, newer = [new(timing=Timing(cron="0 3 * * *"))], [new(timing=Timing(cron="0 4 * * *"))]
+    old, newer = (
+        [new(timing=ScheduleTiming(cron="0 3 * * *"))],
+        [new(timing=ScheduleTiming(cron="0 4 * * *"))],
+    )
 
     def declare(schedules: list[NewSchedule]) -> Declared:
         return store.declare_schedules(schedules, tasks=[TASK], now=clock.now)
@@ -512,7 +516,7 @@ def test_a_declaration_counts_the_first_time_that_it_is_seen(store: Store, clock
     store.edit_schedule("s", timing={"cron": "0 5 * * *"}, now=clock.now)
     assert declare(newer) == declare(old) == Declared(differs=("s",))
     assert store.get_schedule("s").timing.cron == "0 5 * * *"
-    newest = [new(timing=Timing(cron="0 6 * * *"))]
+    newest = [new(timing=ScheduleTiming(cron="0 6 * * *"))]
     assert declare(newest) == Declared(changed=("s",))
     assert store.get_schedule("s").timing.cron == "0 6 * * *"
 
@@ -522,7 +526,7 @@ def test_a_declaration_changes_neither_a_pause_nor_what_is_due(store: Store, clo
     store.declare_schedules([new()], now=clock.advance(61))
     assert len(store.fire(now=clock.now).jobs) == 1, "a worker that starts late catches up"
     store.pause_schedule("s", reason="no", now=clock.now)
-    store.declare_schedules([new(timing=Timing(cron="*/2 * * * *"))], now=clock.now)
+    store.declare_schedules([new(timing=ScheduleTiming(cron="*/2 * * * *"))], now=clock.now)
     seen = store.get_schedule("s")
     assert (seen.reason, seen.next_at) == ("no", None)
 
@@ -549,7 +553,7 @@ def test_tenants_have_schedules_of_their_own(store: Store, clock: Clock) -> None
     acme, other = store.for_tenant("acme"), store.for_tenant("other")
     store.add_schedule(new("shared"), now=clock.now)
     acme.add_schedule(new("s"), now=clock.now)
-    other.add_schedule(new("s", Timing(cron="*/2 * * * *")), now=clock.now)
+    other.add_schedule(new("s", ScheduleTiming(cron="*/2 * * * *")), now=clock.now)
     assert [(each.tenant, each.name) for each in acme.list_schedules(now=clock.now)] == [
         ("", "shared"), ("acme", "s"),
     ]  # fmt: skip
@@ -575,7 +579,7 @@ def test_tenants_have_schedules_of_their_own(store: Store, clock: Clock) -> None
 
 
 def test_prune_bounds_the_ticks(store: Store, plain: Plain, clock: Clock) -> None:
-    store.add_schedule(new(timing=Timing(cron="0 * * * *")), now=clock.now)
+    store.add_schedule(new(timing=ScheduleTiming(cron="0 * * * *")), now=clock.now)
     for _ in range(48):
         for id in store.fire(now=clock.advance(HOUR)).jobs:
             store.cancel(id, now=clock.now)

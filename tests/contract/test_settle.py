@@ -7,10 +7,10 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from tenure.codec import encode
 from tenure.errors import InvalidInput
-from tenure.job import Claimed, Json, State
-from tenure.lifecycle import Settlement, abort, fail, release, retry, skip, snooze, succeed
+from tenure.rules.codec import encode
+from tenure.rules.job import Claimed, Json, State
+from tenure.rules.lifecycle import Settlement, abort, fail, release, retry, skip, snooze, succeed
 from tenure.store import LANDED, STALE, Store
 from tests.support.plain import Plain
 from tests.support.stores import Clock

@@ -1,8 +1,8 @@
 """The happy path, in every style."""
 
-from tenure.codec import encode
-from tenure.job import NewJob, State
-from tenure.lifecycle import succeed
+from tenure.rules.codec import encode
+from tenure.rules.job import NewJob, State
+from tenure.rules.lifecycle import succeed
 from tenure.store import LANDED, Store
 from tests.support.stores import Clock
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tenure.codec import MAX_BYTES, encode
 from tenure.errors import (
     InvalidInput,
     InvalidName,
@@ -15,8 +14,9 @@ from tenure.errors import (
     StepConflict,
     TooManySteps,
 )
-from tenure.job import MAX_STEP_BYTES, MAX_STEPS, Claimed, Feature, Json, NewStep, Step
-from tenure.lifecycle import abort, fail, release, retry, skip, snooze, succeed
+from tenure.rules.codec import MAX_BYTES, encode
+from tenure.rules.job import MAX_STEP_BYTES, MAX_STEPS, Claimed, Feature, Json, NewStep, Step
+from tenure.rules.lifecycle import abort, fail, release, retry, skip, snooze, succeed
 from tenure.store import LANDED, STALE, Store
 from tests.support.plain import Plain
 from tests.support.stores import Clock
@@ -151,7 +151,7 @@ def test_other_jobs_have_steps_of_the_same_name(store: Store, clock: Clock) -> N
 def test_a_job_has_so_many_steps_and_not_one_more(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.store.steps.MAX_STEPS", 3)
+    monkeypatch.setattr("tenure.store.jobs.steps.MAX_STEPS", 3)
     job = taken(store, clock)
     for n in range(3):
         assert store.record_step("w1", job, step(f"page {n}"), now=clock.now) == LANDED
@@ -182,7 +182,7 @@ def test_one_result_has_a_size(store: Store, clock: Clock) -> None:
 def test_all_results_together_have_a_size(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.store.steps.MAX_STEP_BYTES", 1000)
+    monkeypatch.setattr("tenure.store.jobs.steps.MAX_STEP_BYTES", 1000)
     job = taken(store, clock)
     store.record_step("w1", job, step("one", "é" * 299), now=clock.now)  # of 600 bytes
     with pytest.raises(TooManySteps, match="return references to large data"):

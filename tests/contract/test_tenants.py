@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tenure.codec import encode
 from tenure.errors import InvalidInput, JobNotFound, TenantMismatch, WorkflowNotFound
-from tenure.job import Claimed, NewStep, State, Unique
-from tenure.lifecycle import fail, succeed
+from tenure.rules.codec import encode
+from tenure.rules.job import Claimed, NewStep, State, Unique
+from tenure.rules.lifecycle import fail, succeed
 from tenure.store import Store
-from tenure.store.workflows import has_ended
+from tenure.store.workflows.add import has_ended
 from tests.support.flows import added, more, take_named
 from tests.support.plain import Plain
 from tests.support.stores import Clock

@@ -10,8 +10,8 @@ from itertools import pairwise
 import pytest
 
 from tenure.errors import OutOfRange
-from tenure.job import State, Unique, Until
-from tenure.lifecycle import snooze, succeed
+from tenure.rules.job import State, Unique, Until
+from tenure.rules.lifecycle import snooze, succeed
 from tenure.store import Store, Swept
 from tests.support.plain import Plain
 from tests.support.stores import Clock

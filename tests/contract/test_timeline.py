@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tenure.job import Event
-from tenure.lifecycle import abort, fail, release, retry, skip, snooze, succeed
+from tenure.rules.job import Event
+from tenure.rules.lifecycle import abort, fail, release, retry, skip, snooze, succeed
 from tenure.store import Store
 from tests.support.plain import Plain
 from tests.support.stores import Clock

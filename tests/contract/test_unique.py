@@ -7,10 +7,10 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from tenure.codec import encode
 from tenure.errors import KeyTaken
-from tenure.job import Claimed, Enqueued, State, Unique, Until
-from tenure.lifecycle import Settlement, abort, fail, release, retry, skip, snooze, succeed
+from tenure.rules.codec import encode
+from tenure.rules.job import Claimed, Enqueued, State, Unique, Until
+from tenure.rules.lifecycle import Settlement, abort, fail, release, retry, skip, snooze, succeed
 from tenure.store import Store
 from tests.support.plain import Plain
 from tests.support.stores import Clock

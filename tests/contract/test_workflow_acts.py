@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tenure.errors import KeyTaken
-from tenure.graph import NewNode, NewWorkflow, OnFailure, Outcome
-from tenure.job import State, When
-from tenure.lifecycle import abort, retry, snooze
+from tenure.rules.graph import NewNode, NewWorkflow, OnFailure, Outcome
+from tenure.rules.job import State, When
+from tenure.rules.lifecycle import abort, retry, snooze
 from tenure.store import Store
 from tests.support.flows import (
     CHAIN,

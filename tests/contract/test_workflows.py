@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from tenure.codec import encode
 from tenure.errors import (
     InvalidInput,
     InvalidWorkflow,
@@ -16,9 +15,10 @@ from tenure.errors import (
     TenantMismatch,
     WorkflowNotFound,
 )
-from tenure.graph import NewNode, NewWorkflow, OnFailure, Outcome
-from tenure.job import State, Unique, When
-from tenure.lifecycle import abort, retry, skip, succeed
+from tenure.rules.codec import encode
+from tenure.rules.graph import NewNode, NewWorkflow, OnFailure, Outcome
+from tenure.rules.job import State, Unique, When
+from tenure.rules.lifecycle import abort, retry, skip, succeed
 from tenure.store import Store
 from tests.support.flows import (
     CHAIN,

@@ -25,12 +25,13 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tenure.app import Tenure
-from tenure.job import Job
-from tenure.store import Store, open_store, sweep
+from tenure.rules.job import Job
+from tenure.store import Store, open_store
+from tenure.store.jobs import sweep
 from tenure.store.session import Tx
-from tenure.store.sqlite import SQLite
+from tenure.store.sqlite.session import SQLite
 from tenure.tasks import Call
-from tenure.worker.recorder import RecordingStore, RecordingWorld
+from tenure.testing.recorder import RecordingStore, RecordingWorld
 from tenure.worker.worker import Worker
 from tests.crash import handlers
 from tests.processes.crew import Crew, Member, Voice

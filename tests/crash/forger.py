@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tenure.worker.recorder import Answered, Granted, Key, Refused, Sent
+from tenure.testing.recorder import Answered, Granted, Key, Refused, Sent
 from tests.support.history import (
     Call,
     EventRow,

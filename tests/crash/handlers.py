@@ -20,11 +20,11 @@ import msgspec
 from tenure.app import Tenure
 from tenure.control import Retry, Skip, Snooze
 from tenure.errors import LeaseLost
-from tenure.policy import Fixed
+from tenure.rules.retry import Fixed
 from tenure.running import Running
-from tenure.store.sqlite import SQLite
+from tenure.store.sqlite.session import SQLite
 from tenure.tasks import TaskSet
-from tenure.worker.recorder import RecordingStore
+from tenure.testing.recorder import RecordingStore
 from tests.crash import ledger
 
 beating = threading.Lock()

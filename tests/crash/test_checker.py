@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tenure.worker.recorder import Begun, Ended, Key, Started
+from tenure.testing.recorder import Begun, Ended, Key, Started
 from tests.crash.forger import LEASE_SECONDS, PIDS, Forger
 from tests.support.books import Books, Expected, Violation
 from tests.support.history import add_process

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tenure import lifecycle
+from tenure.rules import lifecycle
 from tenure.store import open_store
-from tenure.worker.recorder import RecordingWorld
+from tenure.testing.recorder import RecordingWorld
 from tests.crash import ledger
 from tests.crash.forger import LEASE_SECONDS, Forger
 from tests.support.books import Blow, Books, Stall

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tenure.schedule import Timing
+from tenure.rules.ticks import ScheduleTiming
 from tenure.store import open_store
-from tenure.worker.recorder import RecordingWorld
+from tenure.testing.recorder import RecordingWorld
 from tests.crash import test_checker, test_checker_flows
 from tests.crash.forger import LEASE_SECONDS, PIDS, Forger
 from tests.support import causes, features, invariants, recovery
@@ -26,7 +26,7 @@ from tests.support.work import job
 
 Forgery = Callable[[Forger], None]
 STRICT = GateRow(name="strict", max_running=1, keyed=True)
-EVERY_SECOND = Timing(cron="* * * * * *", catch_up="all")
+EVERY_SECOND = ScheduleTiming(cron="* * * * * *", catch_up="all")
 
 
 def all_of(forger: Forger, **expected: Any) -> list[Violation]:

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from tenure.errors import ConfigError
-from tenure.job import State
+from tenure.rules.job import State
 from tenure.worker.worker import Worker
 from tests.crash.cast import LEASE_SECONDS, Stage, gone, until
 from tests.crash.handlers import app, hold, hold_in_child, quick, wait_deaf

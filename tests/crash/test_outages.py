@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from tenure.job import State
+from tenure.rules.job import State
 from tenure.tasks import Task
 from tests.crash.cast import Stage, gone, until
 from tests.crash.handlers import hold, hold_async, hold_in_child, quick

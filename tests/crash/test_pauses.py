@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tenure.job import State
+from tenure.rules.job import State
 from tenure.tasks import Task
-from tenure.worker.recorder import Answered
+from tenure.testing.recorder import Answered
 from tests.crash import ledger
 from tests.crash.cast import LEASE_SECONDS, QUIET, Stage, is_stopped, until
 from tests.crash.handlers import (

@@ -11,10 +11,10 @@ import pytest
 
 from tenure.app import Tenure
 from tenure.errors import InvalidInput, OutcomeUnknown, StoreUnavailable
-from tenure.job import NewJob, State, Unique
-from tenure.schedule import Timing
+from tenure.rules.job import NewJob, State, Unique
+from tenure.rules.ticks import ScheduleTiming
 from tenure.store import AsyncStore, NewSchedule, Store, open_store
-from tenure.worker.recorder import (
+from tenure.testing.recorder import (
     Answered,
     Key,
     RecordingAsyncStore,
@@ -22,8 +22,8 @@ from tenure.worker.recorder import (
     RecordingWorld,
     Refused,
 )
+from tenure.worker.environment import World
 from tenure.worker.worker import Worker
-from tenure.worker.world import World
 from tests.crash.cast import FAST, MID_SWEEP, Stage, gone
 from tests.crash.handlers import wait_deaf
 from tests.processes.crew import Crew, Voice
@@ -94,7 +94,7 @@ def test_the_key_of_a_tenant_is_recorded_as_its_own(tmp_path: Path) -> None:
 
 def test_a_triggered_schedule_is_an_enqueue(tmp_path: Path) -> None:
     store = RecordingWorld(tmp_path).watch(open_store(f"sqlite:///{tmp_path / 'jobs.db'}"))
-    timing = Timing(cron="@yearly")
+    timing = ScheduleTiming(cron="@yearly")
     store.add_schedule(NewSchedule(name="s", timing=timing, job=NewJob(task="app.a")))
     id = store.trigger_schedule("s")
     store.close()

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from tenure.job import State
+from tenure.rules.job import State
 from tenure.tasks import Task
 from tests.crash.cast import Stage, gone, until
 from tests.crash.handlers import hold, hold_async, hold_in_child, quick, quick_async, wait_deaf

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tenure.codec import decode
-from tenure.job import State
+from tenure.rules.codec import decode
+from tenure.rules.job import State
 from tenure.tasks import Task
 from tests.crash.cast import QUIET, Stage, gone, until
 from tests.crash.handlers import step_late, steps, steps_async, steps_in_child

@@ -11,7 +11,7 @@ from collections import Counter
 
 import pytest
 
-from tenure.job import State, Unique, Until
+from tenure.rules.job import State, Unique, Until
 from tests.crash import ledger
 from tests.crash.cast import LEASE_SECONDS, MID_SWEEP, STALL, Stage, gone, until
 from tests.crash.handlers import book_and_meet_a_signal, quick, quick_async, wait_deaf

@@ -17,9 +17,9 @@ import pytest
 
 from examples import training
 from examples.training import Data, Model
-from tenure.codec import decode
-from tenure.graph import Outcome
-from tenure.job import State
+from tenure.rules.codec import decode
+from tenure.rules.graph import Outcome
+from tenure.rules.job import State
 from tenure.store import Store, open_store
 from tests.crash.cast import until
 from tests.support.audit import audit

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tenure.lifecycle import TRANSITIONS
+from tenure.rules.lifecycle import TRANSITIONS
 from tests.docs.pages import PAGES, ROOT, Page, Snippet, page
 
 STORIES = [each for each in PAGES if each.is_story]
@@ -22,7 +22,7 @@ RECORDS = [each for each in PAGES if re.match(r"docs/adr/\d{4}-", each.name)]
 
 # Where a file may be named from, besides the root and the page's own folder.
 HOMES = (
-    "src/tenure", "src/tenure/store", "src/tenure/worker", "src/tenure/store/sql/sqlite", "docs",
+    "src/tenure", "src/tenure/store", "src/tenure/worker", "src/tenure/store/sqlite/sql", "docs",
 )  # fmt: skip
 FILE = re.compile(r"[\w./-]+\.(py|sql|md|toml|txt|sh)\Z")
 FOLDER = re.compile(r"[\w.-]+/([\w.-]+/)*\Z")

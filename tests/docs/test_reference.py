@@ -11,21 +11,14 @@ from pathlib import Path
 import pytest
 
 from scripts import make_reference
-from tenure import codec, errors, job, lifecycle
-from tenure.cli import endings
-from tenure.lifecycle import TRANSITIONS, Outcome, Settlement
-from tenure.store import (
-    AsyncStore,
-    Store,
-    api,
-    claim,
-    open_async_store,
-    open_store,
-)
-from tenure.store import (
-    inspect as looks,
-)
-from tenure.store.settle import EVENT_OF
+from tenure import errors
+from tenure.cli import exit as endings
+from tenure.rules import codec, job, lifecycle
+from tenure.rules.lifecycle import TRANSITIONS, Outcome, Settlement
+from tenure.store import AsyncStore, Store, api, open_async_store, open_store
+from tenure.store.jobs import claim
+from tenure.store.jobs.settle import EVENT_OF
+from tenure.store.look import jobs as looks
 from tests.docs.pages import ROOT, Section, page
 from tests.support.plain import Plain
 

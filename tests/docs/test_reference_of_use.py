@@ -17,13 +17,13 @@ import pytest
 import tenure
 from scripts.make_reference import HIDDEN, public_members
 from tenure import JobEvent, Tenure, control, testing
-from tenure.cli import endings
+from tenure.cli import exit as endings
 from tenure.cli.main import cli
-from tenure.job import FINAL_STATES
-from tenure.lifecycle import Outcome, after_settlement
-from tenure.tasks import CallOptions, TaskOptions, TaskSet, TunedTask
-from tenure.worker import telling
-from tenure.worker.attempt import Attempt
+from tenure.rules.job import FINAL_STATES
+from tenure.rules.lifecycle import Outcome, after_settlement
+from tenure.tasks import CallOptions, TaskOptions, TaskSet, TaskWithOptions
+from tenure.worker import events as telling
+from tenure.worker.running.attempt import Attempt
 from tenure.worker.settings import WorkerSettings
 from tenure.worker.worker import STOP_SIGNALS
 from tests.docs.pages import ROOT, Page, page
@@ -134,7 +134,7 @@ def fields(struct: type[msgspec.Struct]) -> list[str]:
 
 
 def test_a_task_with_options_has_the_three_that_the_reference_promises() -> None:
-    assert public_members(TunedTask) == {"call", "enqueue", "enqueue_async"}
+    assert public_members(TaskWithOptions) == {"call", "enqueue", "enqueue_async"}
 
 
 def test_every_answer_of_a_handler_has_its_row_and_is_charged_as_shown() -> None:

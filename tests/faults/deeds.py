@@ -6,12 +6,12 @@ from typing import Any
 
 from msgspec.json import decode
 
-from tenure import lifecycle
-from tenure.codec import encode
-from tenure.gate import Limits
-from tenure.graph import NewNode, NewWorkflow
-from tenure.job import Enqueued, Lease, State
-from tenure.schedule import Timing
+from tenure.rules import lifecycle
+from tenure.rules.codec import encode
+from tenure.rules.gates import Limits
+from tenure.rules.graph import NewNode, NewWorkflow
+from tenure.rules.job import Enqueued, Lease, State
+from tenure.rules.ticks import ScheduleTiming
 from tenure.store import LANDED, NewSchedule, Store
 from tests.support.work import add, add_many, job, settle, take, take_one
 from tests.wire.deeds import DEEDS, WORKER, Deed, Settle
@@ -78,7 +78,7 @@ class Fire(Deed):
     def lay(self) -> None:
         for table in ("schedule", "tick"):  # not wiped with the others
             self.plain.rows(f"delete from tenure.{table}")
-        schedule = NewSchedule(name="s", timing=Timing(every_seconds=60), job=job())
+        schedule = NewSchedule(name="s", timing=ScheduleTiming(every_seconds=60), job=job())
         self.near.add_schedule(schedule, now=self.clock.now)
         self.clock.advance(61)
 

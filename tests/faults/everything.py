@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tenure import lifecycle
-from tenure.codec import encode
-from tenure.gate import Limits
-from tenure.graph import OnFailure
-from tenure.job import Claimed, NewStep, State, Unique, WorkerInfo
-from tenure.schedule import Timing
+from tenure.rules import lifecycle
+from tenure.rules.codec import encode
+from tenure.rules.gates import Limits
+from tenure.rules.graph import OnFailure
+from tenure.rules.job import Claimed, NewStep, State, Unique, WorkerInfo
+from tenure.rules.ticks import ScheduleTiming
 from tenure.store import LANDED, NewSchedule, Store
 from tests.support.flows import CHAIN, flow, more
 from tests.support.stores import Clock
@@ -133,8 +133,8 @@ def take_up_to(store: Store, clock: Clock, id: int) -> Claimed:
 
 def by_the_clock(store: Store, clock: Clock) -> None:
     """Schedules."""
-    every = NewSchedule(name="s", timing=Timing(every_seconds=60), job=job())
-    declared = NewSchedule(name="t", timing=Timing(cron="@yearly"), job=job())
+    every = NewSchedule(name="s", timing=ScheduleTiming(every_seconds=60), job=job())
+    declared = NewSchedule(name="t", timing=ScheduleTiming(cron="@yearly"), job=job())
     store.declare_schedules([declared], now=clock.now)
     store.add_schedule(every, now=clock.now)
     store.trigger_schedule("s", now=clock.now)

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from tenure import lifecycle
-from tenure.codec import decode, encode, encode_error
 from tenure.errors import (
     InvalidInput,
     InvalidName,
@@ -21,7 +19,9 @@ from tenure.errors import (
     PayloadTooLarge,
     TenureError,
 )
-from tenure.job import Json, NewJob, Unique, Until
+from tenure.rules import lifecycle
+from tenure.rules.codec import decode, encode, encode_error
+from tenure.rules.job import Json, NewJob, Unique, Until
 from tenure.store import LANDED, Store
 from tests.support.plain import Plain
 from tests.support.stores import Clock

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
-from tenure.lifecycle import fail, succeed
+from tenure.rules.lifecycle import fail, succeed
 from tenure.store import Store, open_store
 from tests.faults.test_postgres_refusals import grants
 from tests.support.postgres import Server, database_name

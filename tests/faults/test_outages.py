@@ -13,10 +13,10 @@ from typing import Any, cast
 import psycopg
 import pytest
 
-from tenure import lifecycle
-from tenure.job import NewJob
+from tenure.rules import lifecycle
+from tenure.rules.job import NewJob
 from tenure.store import LANDED, Store, open_store
-from tenure.store.postgres import Postgres
+from tenure.store.postgres.session import Postgres
 from tests.conftest import migrate
 from tests.support.audit import audit
 from tests.support.plain import Plain

@@ -11,7 +11,6 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tenure import lifecycle
 from tenure.errors import (
     SchemaMissing,
     StoreBusy,
@@ -19,8 +18,9 @@ from tenure.errors import (
     StoreUnavailable,
     TenureError,
 )
-from tenure.gate import Limits
-from tenure.job import State
+from tenure.rules import lifecycle
+from tenure.rules.gates import Limits
+from tenure.rules.job import State
 from tenure.store import LANDED, Store, open_store
 from tenure.store.migrate import VERSION
 from tests.conftest import migrate
@@ -431,7 +431,7 @@ def test_what_plain_sql_may_not_enqueue_is_refused_by_the_schema(
 
 
 def test_every_error_of_postgresql_becomes_one_of_ours() -> None:
-    from tenure.store.postgres_errors import translate
+    from tenure.store.postgres.errors import translate
 
     for name in dir(psycopg.errors):
         kind = getattr(psycopg.errors, name)

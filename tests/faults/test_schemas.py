@@ -11,11 +11,12 @@ from typing import Any, cast
 import psycopg
 import pytest
 
-from tenure import lifecycle
 from tenure.errors import SchemaTooNew, SchemaTooOld
-from tenure.job import NewJob, State
-from tenure.store import LANDED, Store, open_store, statements, wire
+from tenure.rules import lifecycle
+from tenure.rules.job import NewJob, State
+from tenure.store import LANDED, Store, open_store, statements
 from tenure.store import migrate as migrations
+from tenure.store.postgres import connection as wire
 from tests.conftest import migrate
 from tests.processes.crew import Crew, Voice
 from tests.support.audit import audit

@@ -15,7 +15,6 @@ from typing import Any, cast
 import apsw
 import pytest
 
-from tenure.codec import encode
 from tenure.errors import (
     StoreBusy,
     StoreError,
@@ -24,9 +23,10 @@ from tenure.errors import (
     TenureError,
     UnsafeSQLite,
 )
-from tenure.job import NewJob
+from tenure.rules.codec import encode
+from tenure.rules.job import NewJob
 from tenure.store import Store, open_store
-from tenure.store import sqlite_driver as driver
+from tenure.store.sqlite import driver
 from tests.support.audit import audit
 from tests.support.postgres import unprivileged_account
 
@@ -101,7 +101,7 @@ def open_folder() -> Iterator[Path]:
 
 READ_ONLY_CHECK = """
 import os, sys
-from tenure.job import NewJob
+from tenure.rules.job import NewJob
 from tenure.store import open_store
 uid, gid, url, scratch_url = sys.argv[1:]
 open_store(scratch_url).close()  # imports all that it needs: another user may not read it

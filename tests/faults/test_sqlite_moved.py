@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tenure import lifecycle
 from tenure.errors import StoreUnavailable
-from tenure.job import Lease, NewJob
+from tenure.rules import lifecycle
+from tenure.rules.job import Lease, NewJob
 from tenure.store import LANDED, Store, open_store
 from tests.processes import roles
 from tests.processes.crew import Crew

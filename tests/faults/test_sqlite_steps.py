@@ -14,9 +14,9 @@ from pathlib import Path
 import apsw
 import pytest
 
-from tenure.codec import encode
 from tenure.errors import OutcomeUnknown, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
-from tenure.job import NewJob
+from tenure.rules.codec import encode
+from tenure.rules.job import NewJob
 from tenure.store import open_store
 from tests.conftest import Count
 from tests.faults.breaking import Breaking, Fault, breaking

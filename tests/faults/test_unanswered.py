@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from tenure import lifecycle
-from tenure.codec import encode
 from tenure.errors import StoreUnavailable
-from tenure.job import Claimed, Enqueued, Feature, NewStep, State, Unique, Until
-from tenure.lifecycle import Settlement
+from tenure.rules import lifecycle
+from tenure.rules.codec import encode
+from tenure.rules.job import Claimed, Enqueued, Feature, NewStep, State, Unique, Until
+from tenure.rules.lifecycle import Settlement
 from tenure.store import LANDED, STALE, Store
 from tests.support.audit import audit
 from tests.support.postgres import database_name

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tenure.errors import ScheduleExists
-from tenure.schedule import Timing
+from tenure.rules.ticks import ScheduleTiming
 from tenure.store import NewSchedule, Store
 from tests.faults.test_unanswered import landed_or_not
 from tests.support.proxy import Proxy
 from tests.support.stores import Clock
 from tests.support.work import job
 
-NEW = NewSchedule(name="s", timing=Timing(cron="* * * * *"), job=job())
+NEW = NewSchedule(name="s", timing=ScheduleTiming(cron="* * * * *"), job=job())
 
 
 @landed_or_not

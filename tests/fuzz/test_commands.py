@@ -17,10 +17,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tenure import passwords
-from tenure.cli import endings
+from tenure.cli import exit as endings
 from tenure.cli.main import cli, main
-from tenure.codec import encode
-from tenure.job import NewJob
+from tenure.rules.codec import encode
+from tenure.rules.job import NewJob
 from tenure.store import open_store
 from tests.cli.world import make_world
 from tests.fuzz.conftest import examples

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tenure.cli.filters import KEYS, Filter, parse
 from tenure.client import Client
 from tenure.errors import InvalidInput, JobNotFound
-from tenure.job import NewJob, State
+from tenure.rules.job import NewJob, State
 from tenure.store import open_store
 from tests.fuzz.conftest import examples
 

@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tenure import lifecycle
-from tenure.codec import decode, encode
 from tenure.errors import InvalidInput
-from tenure.job import Claimed, Job, Json, NewJob, Unique
+from tenure.rules import lifecycle
+from tenure.rules.codec import decode, encode
+from tenure.rules.job import Claimed, Job, Json, NewJob, Unique
 from tenure.store import LANDED, Store
 from tests.fuzz.conftest import examples
 from tests.support.values import JSON_VALUES

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tenure.job import State
+from tenure.rules.job import State
 from tenure.store import open_store
 from tests.gates.cast import PATIENCE_SECONDS, until
 

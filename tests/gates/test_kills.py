@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tenure.job import State
+from tenure.rules.job import State
 from tests.gates.cast import Fleet, Limit, application, by_key, most_at_once, runs, until
 from tests.processes.crew import Crew
 

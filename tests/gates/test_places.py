@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tenure import Gate, Tenure
-from tenure.job import State
+from tenure.rules.job import State
 from tests.gates.cast import (
     FAST,
     Fleet,

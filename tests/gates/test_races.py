@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from tenure.gate import Limits
-from tenure.job import Claimed, NewJob
-from tenure.lifecycle import succeed
+from tenure.rules.gates import Limits
+from tenure.rules.job import Claimed, NewJob
+from tenure.rules.lifecycle import succeed
 from tenure.store import Store, open_store
-from tenure.store.floors import LineFloors
+from tenure.store.postgres.floors import LineFloors
 from tests.gates.cast import until
 from tests.support.audit import audit
 

@@ -8,12 +8,12 @@ from typing import Any, Literal
 from unittest.mock import patch
 
 from tenure import Tenure
-from tenure.codec import encode
-from tenure.job import Lease, NewJob
-from tenure.lifecycle import succeed
+from tenure.rules.codec import encode
+from tenure.rules.job import Lease, NewJob
+from tenure.rules.lifecycle import succeed
 from tenure.store import Store
 from tenure.tasks import Task
-from tenure.worker.world import World
+from tenure.worker.environment import World
 from tests.support.plain import Plain
 from tests.worker.support import eventually, working
 
@@ -108,7 +108,7 @@ def drain(app: Tenure, done: list[int], jobs: int) -> None:
 
     Its name, which each finished job carries, does not depend on the name of the machine.
     """
-    named = patch("tenure.worker.shift.new_name", return_value=WORKER)
+    named = patch("tenure.worker.process.new_name", return_value=WORKER)
     with named, working(app, world=StillWorld(), **QUIET):
         eventually(lambda: len(done) >= jobs, seconds=PATIENCE_SECONDS)
     assert len(done) == jobs

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tenure.job import Lease
-from tenure.store import Store, notify
+from tenure.rules.job import Lease
+from tenure.store import Store
+from tenure.store.postgres import notify
 from tests.guard import scenes
 from tests.guard.budgets import check, check_cheapest
 from tests.guard.counts import Counts, Meter, count_growth

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tenure.store.postgres_tx import PostgresTx
-from tenure.store.sqlite_tx import SQLiteTx
-from tenure.worker import settler
+from tenure.store.postgres.tx import PostgresTx
+from tenure.store.sqlite.tx import SQLiteTx
+from tenure.worker.settling import settler
 from tests.guard import test_database_work, test_growth, test_python_work
 from tests.guard.budgets import BUDGETS, TooExpensive, check
 from tests.guard.calls import OURS

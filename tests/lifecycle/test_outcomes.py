@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import pytest
 
-from tenure import lifecycle
-from tenure.codec import encode
 from tenure.errors import OutOfRange
-from tenure.job import FINAL_STATES, State, When
-from tenure.lifecycle import (
+from tenure.rules import lifecycle
+from tenure.rules.codec import encode
+from tenure.rules.job import FINAL_STATES, State, When
+from tenure.rules.lifecycle import (
     TRANSITIONS,
     Ends,
     Move,

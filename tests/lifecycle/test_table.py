@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tenure.job import FINAL_STATES, LIVE_STATES, State
-from tenure.lifecycle import TRANSITIONS, By, Outcome
+from tenure.rules.job import FINAL_STATES, LIVE_STATES, State
+from tenure.rules.lifecycle import TRANSITIONS, By, Outcome
 
 
 def test_each_row_stands_under_its_own_name() -> None:

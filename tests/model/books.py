@@ -10,7 +10,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from tenure.errors import JobNotFound
-from tenure.job import (
+from tenure.rules.job import (
     Claimed,
     Event,
     Feature,

@@ -14,8 +14,19 @@ from datetime import datetime, timedelta
 import msgspec
 
 from tenure.errors import InvalidInput, JobNotFound, KeyTaken, StepConflict, TenantMismatch
-from tenure.job import Beat, Enqueued, Event, Json, Lease, NewStep, Progress, State, Step, Until
-from tenure.lifecycle import Outcome, Settlement
+from tenure.rules.job import (
+    Beat,
+    Enqueued,
+    Event,
+    Json,
+    Lease,
+    NewStep,
+    Progress,
+    State,
+    Step,
+    Until,
+)
+from tenure.rules.lifecycle import Outcome, Settlement
 from tenure.store import LANDED, STALE, Answer, PausedQueue, Swept
 from tests.model.books import (
     Block,

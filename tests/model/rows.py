@@ -11,7 +11,7 @@ from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tenure.job import Progress, Step
+from tenure.rules.job import Progress, Step
 from tests.model.books import JobId, Where
 from tests.model.reference import Model
 from tests.model.sides import Side

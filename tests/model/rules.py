@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
-from tenure.codec import encode
-from tenure.job import NewJob, NewStep, State, Unique, Until
-from tenure.lifecycle import Settlement, abort, fail, release, retry, skip, snooze, succeed
+from tenure.rules.codec import encode
+from tenure.rules.job import NewJob, NewStep, State, Unique, Until
+from tenure.rules.lifecycle import Settlement, abort, fail, release, retry, skip, snooze, succeed
 from tests.model.books import NOBODY, Held, JobId, LeaseId, Where, Wish, Work
 from tests.model.reference import Model
 from tests.model.sides import Lost, Op

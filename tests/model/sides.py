@@ -21,13 +21,20 @@ import msgspec
 import psycopg
 
 from tenure.errors import TenureError
-from tenure.job import MAX_ID, Beat, Enqueued, Job, Lease
-from tenure.lifecycle import Settlement, succeed
-from tenure.store import AsyncStore, Count, Page, Store, open_store, postgres_tx
-from tenure.store.floors import Floors
-from tenure.store.postgres import Postgres
+from tenure.rules.job import MAX_ID, Beat, Enqueued, Job, Lease
+from tenure.rules.lifecycle import Settlement, succeed
+from tenure.store import AsyncStore, Count, Page, Store, open_store
+from tenure.store.postgres import tx as postgres_tx
+from tenure.store.postgres.connection import (
+    Blocking,
+    BlockingColour,
+    Suspending,
+    SuspendingColour,
+    Wire,
+)
+from tenure.store.postgres.floors import Floors
+from tenure.store.postgres.session import Postgres
 from tenure.store.session import Row
-from tenure.store.wire import Blocking, BlockingColour, Suspending, SuspendingColour, Wire
 from tests.model.books import NOBODY, Held, JobId, LeaseId, Wish
 from tests.model.reference import Model
 from tests.support.plain import Plain

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tenure.store.floors import Floors, Lane, _Candidate
+from tenure.store.postgres.floors import Floors, Lane, _Candidate
 
 A, B = ("mail", 0), ("mail", 3)
 LANES = (A, B)

@@ -15,9 +15,10 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
-from tenure import lifecycle
-from tenure.store import claim, settle, sqlite_tx, sweep
-from tenure.store.sqlite_tx import SCHEMA
+from tenure.rules import lifecycle
+from tenure.store.jobs import claim, settle, sweep
+from tenure.store.sqlite import tx as sqlite_tx
+from tenure.store.sqlite.tx import SCHEMA
 from tenure.store.statements import statements
 from tests.model.machine import Story, fails, steps_of
 from tests.model.sides import Side, open_sides

@@ -19,7 +19,7 @@ import pytest
 
 from examples.verdict import RECORDS, judge
 from tenure import Tenure
-from tenure.worker.recorder import RecordingWorld
+from tenure.testing.recorder import RecordingWorld
 from tests.newcomer.conftest import OTHERS, PAGES, ROOT, Kept, figures
 from tests.support.plain import Plain
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from tenure.store.postgres import _PLANNER
+from tenure.store.postgres.session import _PLANNER
 from tenure.store.statements import statements
 
 Connection = psycopg.Connection[tuple[Any, ...]]

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import psycopg
 import pytest
 
-from tenure.codec import encode
-from tenure.job import MAX_ID, NewJob, State
-from tenure.lifecycle import fail, retry, succeed
+from tenure.rules.codec import encode
+from tenure.rules.job import MAX_ID, NewJob, State
+from tenure.rules.lifecycle import fail, retry, succeed
 from tenure.store import Store, open_store
 from tests.plans import backlog
 from tests.plans.backlog import Cost

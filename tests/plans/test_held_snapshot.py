@@ -14,8 +14,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from tenure.job import Lease, NewJob
-from tenure.lifecycle import succeed
+from tenure.rules.job import Lease, NewJob
+from tenure.rules.lifecycle import succeed
 from tenure.store import Store, open_store
 from tests.support.pages import PageCounter
 

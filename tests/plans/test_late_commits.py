@@ -18,11 +18,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from tenure.job import NewJob
-from tenure.lifecycle import succeed
+from tenure.rules.job import NewJob
+from tenure.rules.lifecycle import succeed
 from tenure.store import Store, open_store
-from tenure.store.floors import Floors
-from tenure.store.postgres import Postgres
+from tenure.store.postgres.floors import Floors
+from tenure.store.postgres.session import Postgres
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 

@@ -13,9 +13,9 @@ from typing import Any
 import apsw
 import pytest
 
-from tenure.codec import encode
-from tenure.job import State
-from tenure.lifecycle import retry, succeed
+from tenure.rules.codec import encode
+from tenure.rules.job import State
+from tenure.rules.lifecycle import retry, succeed
 from tenure.store import Store, open_store
 
 pytestmark = pytest.mark.slow

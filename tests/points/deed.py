@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, Literal
 
-from tenure.job import Claimed
-from tenure.lifecycle import Settlement
+from tenure.rules.job import Claimed
+from tenure.rules.lifecycle import Settlement
 from tenure.store import Store
-from tenure.worker.recorder import Ended, Started
+from tenure.testing.recorder import Ended, Started
 from tests.points.records import Records
 from tests.support.plain import Plain
 from tests.support.stores import Clock

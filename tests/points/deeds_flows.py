@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import ClassVar
 
-from tenure import lifecycle
-from tenure.gate import Limits
-from tenure.graph import OnFailure, Outcome
-from tenure.job import Claimed, State, Unique, When
-from tenure.lifecycle import Settlement
+from tenure.rules import lifecycle
+from tenure.rules.gates import Limits
+from tenure.rules.graph import OnFailure, Outcome
+from tenure.rules.job import Claimed, State, Unique, When
+from tenure.rules.lifecycle import Settlement
 from tests.points.deed import SUCCESSOR, VICTIM, Deed, Hand, all_of
 from tests.support.flows import added, flow, more
 from tests.support.plain import Plain

@@ -6,12 +6,12 @@ from collections import Counter
 from datetime import timedelta
 from typing import ClassVar
 
-from tenure import lifecycle
-from tenure.codec import encode
-from tenure.gate import Limits
-from tenure.job import Claimed, NewStep, State, Unique, Until
-from tenure.lifecycle import Settlement
-from tenure.schedule import Timing
+from tenure.rules import lifecycle
+from tenure.rules.codec import encode
+from tenure.rules.gates import Limits
+from tenure.rules.job import Claimed, NewStep, State, Unique, Until
+from tenure.rules.lifecycle import Settlement
+from tenure.rules.ticks import ScheduleTiming
 from tenure.store import NewSchedule
 from tests.points.deed import SUCCESSOR, VICTIM, Deed, Hand, all_of
 from tests.points.tripwire import Caller
@@ -362,8 +362,11 @@ class Fire(Deed):
     name, call, about = "schedule fire", "fire", "add_ticks"
 
     def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
-        hourly, alone = Timing(cron="0 * * * *"), Timing(cron="0 * * * *", overlap="skip")
-        missed = Timing(cron="*/30 * * * *", catch_up="all")
+        hourly, alone = (
+            ScheduleTiming(cron="0 * * * *"),
+            ScheduleTiming(cron="0 * * * *", overlap="skip"),
+        )
+        missed = ScheduleTiming(cron="*/30 * * * *", catch_up="all")
         for name, timing, options in (
             ("hourly", hourly, {}), ("alone", alone, {}), ("missed", missed, {}),
             ("keyed", hourly, {"unique": Unique(key="a")}),

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from tenure import lifecycle
-from tenure.job import Claimed
+from tenure.rules import lifecycle
+from tenure.rules.job import Claimed
 from tests.points.deed import SUCCESSOR, Deed, Hand
 from tests.points.deeds_jobs import complete
 from tests.support import invariants

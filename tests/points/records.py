@@ -1,4 +1,4 @@
-"""What processes write down, by the time of the scene: see `tenure.worker.recorder`."""
+"""What processes write down, by the time of the scene: see `tenure.testing.recorder`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from datetime import datetime
 from pathlib import Path
 
-from tenure.worker.recorder import Line, RecordingWorld
+from tenure.testing.recorder import Line, RecordingWorld
 from tests.support.stores import Clock
 
 

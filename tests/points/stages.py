@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tenure.store import Store, open_store
-from tenure.store.postgres import Postgres
+from tenure.store.postgres.session import Postgres
 from tests.support.plain import Plain
 
 WAIT_SECONDS = 60.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tenure.worker.recorder import OPS
+from tenure.testing.recorder import OPS
 from tests.points.conftest import Ask
 from tests.points.play import DEEDS
 

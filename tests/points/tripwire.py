@@ -22,8 +22,11 @@ import msgspec
 import psycopg
 from psycopg.waiting import Wait
 
-from tenure.store import borrowed_postgres, borrowed_sqlite, sqlite_driver, wire
+from tenure.store.postgres import borrow as borrowed_postgres
+from tenure.store.postgres import connection as wire
 from tenure.store.session import Row
+from tenure.store.sqlite import borrow as borrowed_sqlite
+from tenure.store.sqlite import driver as sqlite_driver
 from tenure.store.statements import Dialect, statements
 from tests.support.plain import drivers_url
 

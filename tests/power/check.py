@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from tenure import lifecycle
-from tenure.gate import Limits
-from tenure.job import NewJob, State
+from tenure.rules import lifecycle
+from tenure.rules.gates import Limits
+from tenure.rules.job import NewJob, State
 from tenure.store import LANDED, Store, open_store
-from tenure.store import sqlite as engine
+from tenure.store.sqlite import session as engine
 from tests.power.disk import Told
 from tests.power.play import GATE, QUEUES
 from tests.support.audit import check as check_rows

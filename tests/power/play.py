@@ -17,13 +17,13 @@ from pathlib import Path
 import apsw
 import msgspec
 
-from tenure import lifecycle
-from tenure.codec import encode
-from tenure.gate import Limits
-from tenure.graph import NewNode, NewWorkflow
-from tenure.job import Claimed, NewJob, NewStep, State, Unique
-from tenure.lifecycle import Settlement
-from tenure.schedule import Timing
+from tenure.rules import lifecycle
+from tenure.rules.codec import encode
+from tenure.rules.gates import Limits
+from tenure.rules.graph import NewNode, NewWorkflow
+from tenure.rules.job import Claimed, NewJob, NewStep, State, Unique
+from tenure.rules.lifecycle import Settlement
+from tenure.rules.ticks import ScheduleTiming
 from tenure.store import NewSchedule, Store, open_store
 from tests.power.disk import Record, recording
 from tests.support.callers import process_of
@@ -208,7 +208,7 @@ class _Actor:
         self._store.promote(now=self._now)
 
     def _fire(self) -> None:
-        timing = Timing(every_seconds=10)
+        timing = ScheduleTiming(every_seconds=10)
         job = NewJob(task="app.tick")
         schedule = NewSchedule(name=f"{SCHEDULE}-{self._name}", timing=timing, job=job)
         if not any(seen.name == schedule.name for seen in self._store.list_schedules()):

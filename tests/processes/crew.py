@@ -37,8 +37,8 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
     [
         "tenure.store",
-        "tenure.store.sqlite",
-        "tenure.store.postgres",
+        "tenure.store.sqlite.session",
+        "tenure.store.postgres.session",
         "tests.processes.roles",
         "tests.crash.cast",
     ]

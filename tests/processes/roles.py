@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
-from tenure import lifecycle
-from tenure.job import Claimed, Lease, NewJob, Unique
+from tenure.rules import lifecycle
+from tenure.rules.job import Claimed, Lease, NewJob, Unique
 from tenure.store import AsyncStore, Store, open_async_store, open_store
 from tests.processes.crew import Voice
 

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from tenure.job import NewJob
+from tenure.rules.job import NewJob
 from tenure.store import migrate, open_store
 from tests.processes import roles
 from tests.processes.crew import Crew

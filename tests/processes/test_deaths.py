@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tenure import lifecycle
-from tenure.job import NewJob
+from tenure.rules import lifecycle
+from tenure.rules.job import NewJob
 from tenure.store import LANDED, open_store
 from tests.processes import roles
 from tests.processes.crew import Crew

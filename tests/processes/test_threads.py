@@ -14,12 +14,12 @@ from typing import Any, cast
 import apsw
 import pytest
 
-from tenure import lifecycle
-from tenure.codec import encode
 from tenure.errors import InvalidInput, JobNotFound
-from tenure.job import Enqueued, NewJob, State
+from tenure.rules import lifecycle
+from tenure.rules.codec import encode
+from tenure.rules.job import Enqueued, NewJob, State
 from tenure.store import LANDED, AsyncStore, Store, open_async_store, open_store
-from tenure.store.sqlite import SQLite
+from tenure.store.sqlite.session import SQLite
 from tests.support.audit import audit
 from tests.support.plain import Plain
 

@@ -10,15 +10,15 @@ from itertools import pairwise
 from typing import Any
 
 from tenure import Tenure, Worker
-from tenure.job import NewJob
-from tenure.schedule import Timing, fired_by
+from tenure.rules.job import NewJob
+from tenure.rules.ticks import ScheduleTiming, fired_by
 from tenure.store import NewSchedule, Store, open_store
-from tenure.store.postgres_tx import PostgresTx
+from tenure.store.postgres.tx import PostgresTx
 from tenure.store.session import Row
-from tenure.store.sqlite_tx import SQLiteTx
+from tenure.store.sqlite.tx import SQLiteTx
 from tests.processes.crew import Voice
 
-EVERY_SECOND = Timing(cron="* * * * * *", catch_up="all", catch_up_limit=1000)
+EVERY_SECOND = ScheduleTiming(cron="* * * * * *", catch_up="all", catch_up_limit=1000)
 SECOND = timedelta(seconds=1)
 
 
@@ -80,7 +80,7 @@ def _die_before(number: int) -> None:
         kind.fetch = killing(kind.fetch)  # type: ignore[method-assign]
 
 
-def schedule(name: str = "s", timing: Timing = EVERY_SECOND) -> NewSchedule:
+def schedule(name: str = "s", timing: ScheduleTiming = EVERY_SECOND) -> NewSchedule:
     """A schedule of a plain job."""
     return NewSchedule(name=name, timing=timing, job=NewJob(task="cast.beat"))
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from tenure.job import State
+from tenure.rules.job import State
 from tenure.store import Store, open_store
 from tests.conftest import migrate
 from tests.processes.crew import Crew

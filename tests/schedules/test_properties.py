@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tenure.codec import encode
-from tenure.job import State
-from tenure.lifecycle import succeed
-from tenure.schedule import GRACE_SECONDS, Timing, ticks
+from tenure.rules.codec import encode
+from tenure.rules.job import State
+from tenure.rules.lifecycle import succeed
+from tenure.rules.ticks import GRACE_SECONDS, ScheduleTiming, ticks
 from tenure.store import Store, open_store
 from tests.schedules.cast import schedule, ticks_of_jobs
 from tests.support.stores import START
@@ -27,7 +27,7 @@ WHEN: tuple[dict[str, Any], ...] = (
 STEPS = (1, 7, 30, 61, 300, 3_600, 86_400, 700_000)
 
 
-def expected(timing: Timing, since: datetime, now: datetime) -> list[datetime]:
+def expected(timing: ScheduleTiming, since: datetime, now: datetime) -> list[datetime]:
     """What is to fire, from the list of all ticks."""
     if now < since:
         return []  # the clock was set back
@@ -43,7 +43,7 @@ def expected(timing: Timing, since: datetime, now: datetime) -> list[datetime]:
 def test_random_downtime(url: str, seed: int) -> None:  # F6: none missing beyond the policy
     random = Random(seed)
     with open_store(url) as one, open_store(url) as other:
-        timing = Timing(
+        timing = ScheduleTiming(
             **random.choice(WHEN), catch_up=random.choice(["skip", "latest", "all"]),
             catch_up_limit=random.choice([1, 5, 64]),
         )  # fmt: skip
@@ -72,7 +72,7 @@ def _live(store: Store) -> int:
 def test_random_overlap(url: str, seed: int) -> None:
     """Never two at once; and a tick is skipped only while there is one."""
     random = Random(seed)
-    timing = Timing(every_seconds=10, overlap="skip")
+    timing = ScheduleTiming(every_seconds=10, overlap="skip")
     with open_store(url) as store:
         store.add_schedule(schedule("s", timing), now=START)
         now = START

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from tenure.client import Client
-from tenure.job import When
+from tenure.rules.job import When
 from tenure.tasks import Call
 from tenure.workflow import Node, Workflow
 from tests.simulation import handlers

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from tenure.control import Cancel, Retry, Skip, Snooze
 from tenure.errors import StoreUnavailable
-from tenure.gate import Gate
-from tenure.policy import Exponential, Fixed
+from tenure.rules.gates import Gate
+from tenure.rules.retry import Exponential, Fixed
 from tenure.running import Running
 from tenure.tasks import TaskSet
 from tests.simulation.store import Transaction

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tenure.worker.heartbeat import MARGIN
-from tenure.worker.recorder import Answered
+from tenure.testing.recorder import Answered
+from tenure.worker.settling.heartbeat import MARGIN
 from tests.simulation.handlers import transactional
 from tests.simulation.hub import Process
 from tests.simulation.stage import IDLE_POLL_SECONDS, Stage

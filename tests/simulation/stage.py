@@ -18,7 +18,7 @@ from typing import Any
 from tenure.app import Tenure
 from tenure.client import Client
 from tenure.tasks import Call
-from tenure.worker.recorder import Started
+from tenure.testing.recorder import Started
 from tenure.worker.worker import Worker
 from tests.simulation import handlers
 from tests.simulation.faults import CALM, Faults

@@ -19,15 +19,15 @@ import apsw
 
 from tenure.errors import OutcomeUnknown, StoreBusy, StoreUnavailable, ValueRefused
 from tenure.store import AsyncStore, Store, migrate
-from tenure.store import sqlite_driver as driver
 from tenure.store.bell import Bell, Ring
-from tenure.store.boot import EPOCH, MICROSECOND, Clock
 from tenure.store.session import Collided, Mode, Operation, R, Tx, drive
-from tenure.store.sqlite import SQLite
-from tenure.store.sqlite_driver import Connection
-from tenure.store.sqlite_tx import SQLiteTx
-from tenure.store.threads import WRITING_THREADS, Line, Threads
-from tenure.store.turns import Outcome
+from tenure.store.sqlite import driver
+from tenure.store.sqlite.boot_clock import EPOCH, MICROSECOND, Clock
+from tenure.store.sqlite.driver import Connection
+from tenure.store.sqlite.group_commit import Outcome
+from tenure.store.sqlite.session import SQLite
+from tenure.store.sqlite.threads import WRITING_THREADS, Line, Threads
+from tenure.store.sqlite.tx import SQLiteTx
 from tests.simulation.faults import Fate, Faults, trouble
 from tests.simulation.hub import OP, Gone, Hub, Process
 from tests.simulation.loop import Pool

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenure.client import Client, Handle
 from tenure.errors import JobNotFound, StoreUnavailable, TenureError
-from tenure.job import Unique, Until
+from tenure.rules.job import Unique, Until
 from tenure.tasks import Call, Task
 from tenure.workflow import WorkflowRun
 from tests.simulation import graphs, handlers

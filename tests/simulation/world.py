@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tenure.store import AsyncStore, Store
-from tenure.store.boot import EPOCH
-from tenure.worker.recorder import (
+from tenure.store.sqlite.boot_clock import EPOCH
+from tenure.testing.recorder import (
     Begun,
     Granted,
     Line,
@@ -18,7 +18,7 @@ from tenure.worker.recorder import (
     RecordingAsyncStore,
     RecordingStore,
 )
-from tenure.worker.world import World
+from tenure.worker.environment import World
 from tests.simulation.hub import OP, Event, Gone, Hub, Permits, Process, Thread
 from tests.simulation.store import Session
 

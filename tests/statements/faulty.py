@@ -13,7 +13,7 @@ from typing import Any
 from tenure.errors import StoreUnavailable
 from tenure.store import AsyncStore, Bell, Store
 from tenure.store.session import Scope
-from tenure.worker.world import World
+from tenure.worker.environment import World
 
 
 class FaultyWorld(World):

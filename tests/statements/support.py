@@ -20,9 +20,9 @@ import apsw
 import psycopg
 import pytest
 
-from tenure.codec import encode
-from tenure.job import Claimed, NewJob
-from tenure.lifecycle import (
+from tenure.rules.codec import encode
+from tenure.rules.job import Claimed, NewJob
+from tenure.rules.lifecycle import (
     HeldJob,
     Outcome,
     Settlement,
@@ -35,9 +35,9 @@ from tenure.lifecycle import (
     succeed,
 )
 from tenure.store import AsyncStore, Store
+from tenure.store.postgres.connection import Blocking
 from tenure.store.session import Mode, Operation, Scope, Session, drive
 from tenure.store.statements import qualify
-from tenure.store.wire import Blocking
 from tests.support.stores import Clock, Face
 
 R = TypeVar("R")

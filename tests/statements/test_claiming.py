@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from tenure.job import Lease, NewJob, State
-from tenure.lifecycle import fail, retry, succeed
+from tenure.rules.job import Lease, NewJob, State
+from tenure.rules.lifecycle import fail, retry, succeed
 from tenure.store import LANDED, Store
-from tenure.store.claim import claim
+from tenure.store.jobs.claim import claim
 from tests.statements.conftest import Opener
 from tests.statements.support import (
     ERROR,

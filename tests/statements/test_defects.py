@@ -14,11 +14,11 @@ from functools import partial
 import msgspec
 import pytest
 
-from tenure.codec import encode
 from tenure.errors import InvalidInput, JobNotFound
-from tenure.job import NewJob, State, Unique
-from tenure.lifecycle import Outcome, fail, release, retry, succeed
-from tenure.policy import Fixed, dump_policy, load_policy
+from tenure.rules.codec import encode
+from tenure.rules.job import NewJob, State, Unique
+from tenure.rules.lifecycle import Outcome, fail, release, retry, succeed
+from tenure.rules.retry import Fixed, dump_policy, load_policy
 from tenure.store import LANDED, STALE, Store
 from tests.statements.conftest import Opener
 from tests.statements.support import (

@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 import pytest
 
-from tenure.gate import Limits
-from tenure.job import Claimed
-from tenure.lifecycle import succeed
+from tenure.rules.gates import Limits
+from tenure.rules.job import Claimed
+from tenure.rules.lifecycle import succeed
 from tenure.store import Store
-from tenure.store.claim import claim
+from tenure.store.jobs.claim import claim
 from tests.statements.support import Held, rule
 from tests.support.stores import Clock
 from tests.support.work import add, add_many, ids_of, settle, take, take_one

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from tenure.codec import encode
-from tenure.job import Enqueued, NewJob, State, Unique, Until
-from tenure.lifecycle import fail, retry, succeed
+from tenure.rules.codec import encode
+from tenure.rules.job import Enqueued, NewJob, State, Unique, Until
+from tenure.rules.lifecycle import fail, retry, succeed
 from tenure.store import Store
 from tests.statements.conftest import Opener
 from tests.statements.support import (

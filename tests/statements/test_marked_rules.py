@@ -13,10 +13,10 @@ import apsw
 import psycopg
 import pytest
 
-from tenure.codec import encode
 from tenure.errors import KeyTaken, LeaseLost, OutcomeUnknown, StoreBusy
-from tenure.job import Enqueued, NewJob, State, Unique, Until
-from tenure.lifecycle import Outcome, fail, release, retry, snooze, succeed
+from tenure.rules.codec import encode
+from tenure.rules.job import Enqueued, NewJob, State, Unique, Until
+from tenure.rules.lifecycle import Outcome, fail, release, retry, snooze, succeed
 from tenure.store import LANDED, STALE, Store
 from tests.statements.support import (
     ERROR,

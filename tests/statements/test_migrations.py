@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tenure.errors import SchemaMissing, SchemaTooNew
-from tenure.job import NewJob, State
+from tenure.rules.job import NewJob, State
 from tenure.store import Store, open_store
 from tenure.store.migrate import VERSION
 from tests.statements.support import Background, Database, add, at_once, defect, new_jobs, statement

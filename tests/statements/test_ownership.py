@@ -10,13 +10,13 @@ from functools import partial
 
 import pytest
 
-from tenure.codec import encode
 from tenure.errors import StoreError, TenureError
-from tenure.job import State
-from tenure.lifecycle import Outcome, abort, fail, retry, succeed
+from tenure.rules.codec import encode
+from tenure.rules.job import State
+from tenure.rules.lifecycle import Outcome, abort, fail, retry, succeed
 from tenure.store import LANDED, STALE, Store, open_store
-from tenure.store.claim import claim
-from tenure.store.sweep import extend
+from tenure.store.jobs.claim import claim
+from tenure.store.jobs.sweep import extend
 from tests.statements.conftest import Opener
 from tests.statements.support import (
     ERROR,

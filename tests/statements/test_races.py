@@ -13,13 +13,13 @@ import psycopg
 import pytest
 
 from tenure.errors import KeyTaken
-from tenure.job import NewJob, State, Unique, Until
-from tenure.lifecycle import retry, succeed
+from tenure.rules.job import NewJob, State, Unique, Until
+from tenure.rules.lifecycle import retry, succeed
 from tenure.store import LANDED, STALE, Answer, Store
-from tenure.store.claim import claim
-from tenure.store.operate import _prune_keys, cancel, replay
-from tenure.store.operate import hold as hold_job
-from tenure.store.sweep import extend, promote, sweep
+from tenure.store.jobs.claim import claim
+from tenure.store.jobs.operate import _prune_keys, cancel, replay
+from tenure.store.jobs.operate import hold as hold_job
+from tenure.store.jobs.sweep import extend, promote, sweep
 from tests.statements.support import (
     ERROR,
     Background,

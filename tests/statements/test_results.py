@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tenure.codec import decode, encode
 from tenure.errors import PayloadInvalid, TenureError
-from tenure.job import Json, State
-from tenure.lifecycle import Outcome, fail, retry, succeed
+from tenure.rules.codec import decode, encode
+from tenure.rules.job import Json, State
+from tenure.rules.lifecycle import Outcome, fail, retry, succeed
 from tenure.store import LANDED, STALE, Store
 from tests.statements.conftest import Opener
 from tests.statements.support import (

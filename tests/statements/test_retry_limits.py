@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from tenure.job import MAX_ATTEMPTS_LIMIT, State
-from tenure.lifecycle import fail, is_last_attempt, retry
-from tenure.policy import Exponential, Fixed, Schedule, delay_seconds
+from tenure.rules.job import MAX_ATTEMPTS_LIMIT, State
+from tenure.rules.lifecycle import fail, is_last_attempt, retry
+from tenure.rules.retry import Delays, Exponential, Fixed, delay_seconds
 from tenure.store import Store
 from tests.statements.conftest import Opener
 from tests.statements.support import (
@@ -126,7 +126,7 @@ def test_the_wait_before_a_retry_is_bounded_at_any_number_of_attempts(attempts: 
         (Exponential(), 3600.0),
         (Exponential(base_seconds=1e6, factor=1e300, cap_seconds=7.0), 7.0),
         (Fixed(2.0), 2.0),
-        (Schedule((1.0, 3.0)), 3.0),
+        (Delays((1.0, 3.0)), 3.0),
     ):
         for luck in (0.0, 0.5, 1.0):
             assert 0.0 <= delay_seconds(policy, attempts, lambda luck=luck: luck) <= most  # type: ignore[misc]

@@ -9,18 +9,20 @@ from typing import Any
 
 import pytest
 
-from tenure.codec import encode
-from tenure.job import NewJob
-from tenure.lifecycle import succeed
-from tenure.schedule import Timing, fired_by
+from tenure.rules.codec import encode
+from tenure.rules.job import NewJob
+from tenure.rules.lifecycle import succeed
+from tenure.rules.ticks import ScheduleTiming, fired_by
 from tenure.store import Fired, NewSchedule, Store
-from tenure.store import fire as firing
-from tenure.store.fire import fire
+from tenure.store.schedules import fire as firing
+from tenure.store.schedules.fire import fire
 from tests.statements.conftest import Opener
 from tests.statements.support import Database, Held, at_once, claim_one, defect, statement
 from tests.support.stores import START, Clock
 
-MINUTELY = NewSchedule(name="s", timing=Timing(cron="* * * * *"), job=NewJob(task="app.work"))
+MINUTELY = NewSchedule(
+    name="s", timing=ScheduleTiming(cron="* * * * *"), job=NewJob(task="app.work")
+)
 
 
 def ticks(store: Store) -> list[datetime]:
@@ -80,7 +82,7 @@ def test_a_firing_that_fails_half_way_leaves_nothing_and_is_done_later(
 ) -> None:
     """The tick, its job and the progress of the schedule are one transaction: a crash after any of
     them loses no tick, nor the rest of a catch-up."""
-    timing = Timing(cron="* * * * *", catch_up="all")
+    timing = ScheduleTiming(cron="* * * * *", catch_up="all")
     store.add_schedule(NewSchedule(name="s", timing=timing, job=MINUTELY.job), now=clock.now)
     before = store.get_schedule("s")
     clock.advance(180)
@@ -104,7 +106,7 @@ def test_a_firing_that_fails_half_way_leaves_nothing_and_is_done_later(
 def test_a_run_needs_no_closing_and_is_never_fired_again(store: Store, clock: Clock) -> None:
     """Whether a run is over is read from its job, so nothing is left open: a job that takes long is
     not taken for lost, and one that has finished frees the schedule at once."""
-    timing = Timing(cron="* * * * *", overlap="skip")
+    timing = ScheduleTiming(cron="* * * * *", overlap="skip")
     store.add_schedule(NewSchedule(name="s", timing=timing, job=MINUTELY.job), now=clock.now)
     store.fire(now=clock.advance(60))
     job = claim_one(store, clock)

@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
-from tenure.codec import encode
 from tenure.errors import ConfigError, InvalidName, JobNotFound, TenantMismatch
-from tenure.job import NewJob, Unique
-from tenure.lifecycle import succeed
+from tenure.rules.codec import encode
+from tenure.rules.job import NewJob, Unique
+from tenure.rules.lifecycle import succeed
 from tenure.store import Store
 from tests.statements.support import Database, add, claim_jobs, defect, new_jobs, running, statement
 from tests.support.stores import Clock

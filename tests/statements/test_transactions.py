@@ -15,15 +15,15 @@ import apsw
 import psycopg
 import pytest
 
-from tenure.codec import encode
 from tenure.errors import ConfigError, InvalidInput, JobNotFound, StoreBusy, TenureError
-from tenure.job import NewJob, State, Unique
-from tenure.lifecycle import retry, succeed
+from tenure.rules.codec import encode
+from tenure.rules.job import NewJob, State, Unique
+from tenure.rules.lifecycle import retry, succeed
 from tenure.store import LANDED, Store, open_async_store, open_store
-from tenure.store.settle import BUSY
-from tenure.store.sqlite import SQLite
+from tenure.store.jobs.settle import BUSY
+from tenure.store.postgres.connection import Blocking
+from tenure.store.sqlite.session import SQLite
 from tenure.store.statements import statements
-from tenure.store.wire import Blocking
 from tests.statements.support import (
     ERROR,
     Background,

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tenure import Cancel, Fixed, Retry, Running, Skip, State, Task, Tenure
-from tenure.codec import decode, encode
-from tenure.job import NewJob
+from tenure.rules.codec import decode, encode
+from tenure.rules.job import NewJob
 from tests.statements import children
 from tests.statements.raising import RAISED, raise_it
 from tests.statements.support import defect, statement

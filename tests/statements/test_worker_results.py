@@ -11,11 +11,11 @@ import pytest
 
 from tenure import Job, Retry, Running, State, Tenure
 from tenure.client import _wait
-from tenure.codec import encode
 from tenure.errors import JobFailed, JobNotFound
-from tenure.lifecycle import succeed
+from tenure.rules.codec import encode
+from tenure.rules.lifecycle import succeed
 from tenure.sides import BlockingSide, Side
-from tenure.store import inspect
+from tenure.store.look import jobs as inspect
 from tenure.store.session import drive
 from tests.statements.support import at_once, statement
 from tests.worker.support import PATIENCE_SECONDS, working

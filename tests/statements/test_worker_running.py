@@ -10,7 +10,7 @@ import pytest
 
 from tenure import Running, State, Tenure, Worker
 from tenure.errors import ConfigError
-from tenure.job import NewJob
+from tenure.rules.job import NewJob
 from tests.statements.faulty import FaultyWorld
 from tests.statements.support import defect, statement
 from tests.worker.support import (

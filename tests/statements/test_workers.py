@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tenure.codec import encode
 from tenure.errors import InvalidName
-from tenure.job import NewJob, State
-from tenure.lifecycle import release, succeed
-from tenure.policy import Fixed, dump_policy, load_policy
+from tenure.rules.codec import encode
+from tenure.rules.job import NewJob, State
+from tenure.rules.lifecycle import release, succeed
+from tenure.rules.retry import Fixed, dump_policy, load_policy
 from tenure.store import LANDED, Store
 from tests.statements.conftest import Opener
 from tests.statements.support import add, claim_jobs, statement

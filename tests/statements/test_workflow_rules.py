@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
-from tenure.codec import encode
 from tenure.errors import LeaseLost, StepConflict
-from tenure.graph import Outcome
-from tenure.job import Claimed, NewStep, State, When
-from tenure.lifecycle import succeed
+from tenure.rules.codec import encode
+from tenure.rules.graph import Outcome
+from tenure.rules.job import Claimed, NewStep, State, When
+from tenure.rules.lifecycle import succeed
 from tenure.store import LANDED, STALE, Store
 from tests.statements.support import Background, Database, Held, expire, rule, running
 from tests.support.flows import added, failing, flow, more, run_all, states, take_named

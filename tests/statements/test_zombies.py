@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tenure.codec import encode
 from tenure.errors import LeaseLost
-from tenure.job import Claimed, NewStep
-from tenure.lifecycle import Outcome
+from tenure.rules.codec import encode
+from tenure.rules.job import Claimed, NewStep
+from tenure.rules.lifecycle import Outcome
 from tenure.store import LANDED, Store
 from tests.statements.support import (
     SETTLEMENTS,

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tenure.worker.recorder import Answered, Key
+from tenure.testing.recorder import Answered, Key
 from tests.support.history import Call, EventRow, Final, Records, Run
 
 SLACK_SECONDS = 0.02

@@ -12,9 +12,9 @@ from typing import Any, cast
 
 import apsw
 
-from tenure.job import NewJob
+from tenure.rules.job import NewJob
 from tenure.store import AsyncStore, Store
-from tenure.store.sqlite import SQLite
+from tenure.store.sqlite.session import SQLite
 
 PATIENCE_SECONDS = 30
 

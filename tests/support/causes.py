@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from tenure.worker.recorder import Answered
+from tenure.testing.recorder import Answered
 from tests.support import recovery
 from tests.support.books import (
     OPERATED,

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 
-from tenure.gate import Limited, Limits, limited_by
-from tenure.schedule import ticks
+from tenure.rules.gates import Limited, Limits, limited_by
+from tenure.rules.ticks import ticks
 from tests.support.books import (
     ENDS,
     SLACK_SECONDS,

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from tenure.graph import GrowingNode, NewNode, NewWorkflow, Outcome, WorkflowAdded
-from tenure.job import Claimed, State, When
-from tenure.lifecycle import Settlement, fail, succeed
+from tenure.rules.graph import GrowingNode, NewNode, NewWorkflow, Outcome, WorkflowAdded
+from tenure.rules.job import Claimed, State, When
+from tenure.rules.lifecycle import Settlement, fail, succeed
 from tenure.store import Store
 from tests.support.work import ERROR, job, settle, take
 

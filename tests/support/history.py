@@ -1,7 +1,7 @@
 """What happened: the records that processes wrote, and what the database holds in the end.
 
-The records are those of `tenure.worker.recorder`. All processes of a test run on one host, so their
-monotonic clocks are one clock: what was answered before something else was sent came before it.
+The records are those of `tenure.testing.recorder`. All processes of a test run on one host, so
+their monotonic clocks are one clock: what was answered before something else was sent came first.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from tenure.gate import Limits
-from tenure.schedule import Timing, fired_by
-from tenure.worker.recorder import Answered, Begun, Ended, Key, Line, Refused, Sent, Started
+from tenure.rules.gates import Limits
+from tenure.rules.ticks import ScheduleTiming, fired_by
+from tenure.testing.recorder import Answered, Begun, Ended, Key, Line, Refused, Sent, Started
 from tests.support.plain import Plain
 
 NEVER = float("inf")
@@ -220,7 +220,7 @@ class ScheduleRow:
     """A schedule: since when it ticks, and up to when its ticks were dealt with."""
 
     name: str
-    timing: Timing
+    timing: ScheduleTiming
     created_at: float
     done_until: float
     tenant: str = ""
@@ -341,7 +341,7 @@ def _schedules(plain: Plain) -> list[ScheduleRow]:
     columns = ("name", "cast(timing as text)", "created_at", "done_until", "tenant")
     return [
         ScheduleRow(
-            name=name, timing=msgspec.json.decode(timing, type=Timing),
+            name=name, timing=msgspec.json.decode(timing, type=ScheduleTiming),
             created_at=_seconds(created), done_until=_seconds(done), tenant=tenant,
         )
         for name, timing, created, done, tenant in plain.table("schedule", columns)

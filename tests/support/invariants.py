@@ -30,7 +30,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from tenure.worker.recorder import Answered
+from tenure.testing.recorder import Answered
 from tests.support import causes, features, recovery
 from tests.support.audit import audit
 from tests.support.books import (

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import psycopg
 
 from tenure.store import Store
-from tenure.store.postgres import Postgres
-from tenure.store.wire import Blocking
+from tenure.store.postgres.connection import Blocking
+from tenure.store.postgres.session import Postgres
 
 _TOUCHED = """
 select relname,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tenure.worker.recorder import Answered
+from tenure.testing.recorder import Answered
 from tests.support.books import Blow, Books, Violation
 from tests.support.history import NEVER
 

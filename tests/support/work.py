@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from tenure.codec import encode
-from tenure.job import Claimed, Job, Json, NewJob
-from tenure.lifecycle import Settlement
+from tenure.rules.codec import encode
+from tenure.rules.job import Claimed, Job, Json, NewJob
+from tenure.rules.lifecycle import Settlement
 from tenure.store import Answer, Store
 
 ERROR: Json = encode({"type": "ValueError", "message": "no"})

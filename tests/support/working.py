@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import Unpack
 
 from tenure import Tenure, Worker
+from tenure.worker.environment import World
 from tenure.worker.settings import Settings
-from tenure.worker.world import World
 
 PATIENCE_SECONDS = 30.0
 

@@ -12,9 +12,9 @@ from contextvars import ContextVar
 import pytest
 
 from tenure import Cancel, Fixed, JobEvent, Retry, Running, Skip, Snooze, State, Tenure, current
-from tenure.codec import encode
 from tenure.errors import InvalidInput, JobFailed, PayloadInvalid, StoreError
-from tenure.job import NewJob
+from tenure.rules.codec import encode
+from tenure.rules.job import NewJob
 from tenure.testing import Clock, drain, drain_async, run_job, run_job_async
 
 

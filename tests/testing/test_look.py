@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from tenure import Tenure
-from tenure.codec import encode
 from tenure.errors import InvalidInput
-from tenure.job import NewJob
+from tenure.rules.codec import encode
+from tenure.rules.job import NewJob
 from tenure.testing import Clock, assert_enqueued, drain, enqueued
 from tenure.testing.look import PAGE
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tenure import Exponential, Fixed, Running, Schedule, State, Tenure
+from tenure import Delays, Exponential, Fixed, Running, State, Tenure
 from tenure.errors import JobFailed
 from tests.support.working import working
 
@@ -49,7 +49,7 @@ def test_how_long_to_wait_between_attempts(app: Tenure) -> None:
     @app.task(retry=Exponential(base_seconds=0.5, factor=3, cap_seconds=60))
     def slower() -> None: ...
 
-    @app.task(retry=Schedule((10, 60, 300)))  # and 300 s from then on
+    @app.task(retry=Delays((10, 60, 300)))  # and 300 s from then on
     def listed() -> None: ...
 
     @app.task(retry=lambda attempts: 0.01 * attempts, max_attempts=3)
@@ -57,7 +57,7 @@ def test_how_long_to_wait_between_attempts(app: Tenure) -> None:
         raise ConnectionError
 
     handle = listed.enqueue()
-    assert app.get(handle.id).retry == '{"kind":"schedule","seconds":[10,60,300]}'
+    assert app.get(handle.id).retry == '{"kind":"delays","seconds":[10,60,300]}'
     with working(app):
         assert app.wait(computed.enqueue().id, timeout_seconds=30).attempts == 3
 

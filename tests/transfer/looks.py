@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-from tenure.job import FAR_FUTURE, LONG_AGO, Job
+from tenure.rules.job import FAR_FUTURE, LONG_AGO, Job
 from tenure.store import Store
 from tests.support.plain import Plain, Row
 from tests.support.stores import Clock

@@ -14,8 +14,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import ClassVar, ParamSpec, TypeVar
 
-from tenure.store import Store, cargo, transfer
+from tenure.store import Store
 from tenure.store.api import Call, _session
+from tenure.store.copy import run as transfer
+from tenure.store.copy import tables as cargo
 from tenure.store.session import Row, Tx
 from tests.processes.crew import Voice
 

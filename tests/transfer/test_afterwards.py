@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tenure import State, Tenure, Unique, Until
-from tenure.store import open_store, transfer
+from tenure.store import open_store
+from tenure.store.copy import run as transfer
 from tests.support.audit import audit
 from tests.support.working import until, working
 from tests.transfer.conftest import Urls, across

@@ -8,7 +8,8 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tenure.store import open_store, transfer
+from tenure.store import open_store
+from tenure.store.copy import run as transfer
 from tests.support.postgres import Server
 from tests.support.stores import Clock
 from tests.support.work import add, add_many, take

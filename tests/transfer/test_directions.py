@@ -8,9 +8,11 @@ from random import Random
 
 import pytest
 
-from tenure.codec import encode
-from tenure.job import State
-from tenure.store import Store, cargo, open_store, transfer
+from tenure.rules.codec import encode
+from tenure.rules.job import State
+from tenure.store import Store, open_store
+from tenure.store.copy import run as transfer
+from tenure.store.copy import tables as cargo
 from tests.support.audit import audit
 from tests.support.plain import Plain
 from tests.support.stores import Clock

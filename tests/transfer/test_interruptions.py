@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tenure.store import Store, cargo, open_store, transfer
+from tenure.store import Store, open_store
+from tenure.store.copy import run as transfer
+from tenure.store.copy import tables as cargo
 from tenure.store.session import Tx
 from tests.processes.crew import Crew, Member
 from tests.support.audit import audit

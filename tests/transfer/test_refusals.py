@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tenure import lifecycle
 from tenure.errors import (
     CopyConflict,
     InvalidInput,
@@ -17,8 +16,11 @@ from tenure.errors import (
     TenantMismatch,
     ValueRefused,
 )
-from tenure.job import State, Unique, Until, WorkerInfo
-from tenure.store import Store, cargo, open_store, transfer
+from tenure.rules import lifecycle
+from tenure.rules.job import State, Unique, Until, WorkerInfo
+from tenure.store import Store, open_store
+from tenure.store.copy import run as transfer
+from tenure.store.copy import tables as cargo
 from tests.support.audit import audit
 from tests.support.plain import Plain
 from tests.support.stores import Clock

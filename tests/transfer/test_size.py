@@ -7,10 +7,12 @@ import tracemalloc
 
 import pytest
 
-from tenure import lifecycle
-from tenure.codec import encode
-from tenure.job import NewJob
-from tenure.store import Store, cargo, transfer
+from tenure.rules import lifecycle
+from tenure.rules.codec import encode
+from tenure.rules.job import NewJob
+from tenure.store import Store
+from tenure.store.copy import run as transfer
+from tenure.store.copy import tables as cargo
 from tests.support.audit import audit
 from tests.transfer.conftest import Urls, across
 

@@ -15,14 +15,14 @@ from typing import Any
 
 from msgspec import structs
 
-from tenure import lifecycle
-from tenure.codec import encode
 from tenure.errors import JobNotFound, KeyTaken
-from tenure.gate import Limits
-from tenure.graph import NewWorkflow, OnFailure
-from tenure.job import Claimed, Json, NewStep, Unique, Until
-from tenure.policy import Fixed, dump_policy
-from tenure.schedule import Timing
+from tenure.rules import lifecycle
+from tenure.rules.codec import encode
+from tenure.rules.gates import Limits
+from tenure.rules.graph import NewWorkflow, OnFailure
+from tenure.rules.job import Claimed, Json, NewStep, Unique, Until
+from tenure.rules.retry import Fixed, dump_policy
+from tenure.rules.ticks import ScheduleTiming
 from tenure.store import NewSchedule, Store
 from tests.support.flows import failing, flow, more
 from tests.support.stores import Clock
@@ -223,9 +223,13 @@ def _operators(store: Store, clock: Clock) -> None:
 
 def _schedules(store: Store, clock: Clock) -> None:
     """One that ticks, one that skips, one that is paused, one of the code, one of a tenant."""
-    busy = Timing(every_seconds=1.5, overlap="skip", jitter_seconds=0.1 + 0.2)
-    zoned = Timing(cron="0 3 * * 1-5", tz="Europe/Berlin", catch_up="all", catch_up_limit=7)
-    for name, timing in (("busy", busy), ("paused", zoned), ("quick", Timing(every_seconds=1))):
+    busy = ScheduleTiming(every_seconds=1.5, overlap="skip", jitter_seconds=0.1 + 0.2)
+    zoned = ScheduleTiming(cron="0 3 * * 1-5", tz="Europe/Berlin", catch_up="all", catch_up_limit=7)
+    for name, timing in (
+        ("busy", busy),
+        ("paused", zoned),
+        ("quick", ScheduleTiming(every_seconds=1)),
+    ):
         scheduled = job(args=encode({"odd": ODD_TEXT}), queue="mail")
         store.add_schedule(NewSchedule(name=name, timing=timing, job=scheduled), now=clock.now)
     declared = NewSchedule(name="code", timing=zoned, job=job(metadata=ODD_JSON))

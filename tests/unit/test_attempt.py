@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 import pytest
 
 from tenure.control import Cancel, Control, Retry, Skip, Snooze
-from tenure.job import Claimed
-from tenure.lifecycle import Outcome, Settlement
-from tenure.policy import Schedule, dump_policy
+from tenure.rules.job import Claimed
+from tenure.rules.lifecycle import Outcome, Settlement
+from tenure.rules.retry import Delays, dump_policy
 from tenure.tasks import TaskOptions
-from tenure.worker.attempt import DEPLOY_TRIES, Attempt, unstarted
-from tenure.worker.holding import Stop
+from tenure.worker.leases import Stop
+from tenure.worker.running.attempt import DEPLOY_TRIES, Attempt, unstarted
 
 End = Callable[[Attempt], Settlement | None]
 
@@ -24,7 +24,7 @@ def attempt(attempts: int, put_back: int = 0) -> Attempt:
         id=1, token=1 + attempts + put_back, lease_id=1, task="work", args="{}", queue="default",
         priority=0, tenant="", attempts=attempts, max_attempts=9, crashes=0,
         created_at=datetime(2026, 1, 1, tzinfo=UTC), timeout_seconds=5.0,
-        retry=dump_policy(Schedule((7.0, 70.0))).decode(), metadata=None, features=0,
+        retry=dump_policy(Delays((7.0, 70.0))).decode(), metadata=None, features=0,
     )  # fmt: skip
     return Attempt(job, TaskOptions(), lambda: 0.5)
 

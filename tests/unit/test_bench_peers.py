@@ -24,7 +24,7 @@ from bench.peers.targets import TARGETS, Target
 from bench.peers.trial import trial
 from bench.registry import BENCHMARKS
 from bench.report import Report, markdown
-from tenure.codec import encode
+from tenure.rules.codec import encode
 
 ROOT = Path(__file__).parents[2]
 

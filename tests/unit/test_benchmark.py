@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tenure import lifecycle
 from tenure.benchmark.figures import LABELS, UNITS, Figure, percentile, summarise, verdict
 from tenure.benchmark.measure import Plan, _Bench
-from tenure.codec import encode
+from tenure.benchmark.scratch import PostgresScratch, Scratch, SQLiteScratch, scratch_on
 from tenure.errors import ConfigError, MeasurementFailed, StoreUnavailable
-from tenure.job import NewJob
+from tenure.rules import lifecycle
+from tenure.rules.codec import encode
+from tenure.rules.job import NewJob
 from tenure.store import open_store
-from tenure.store.scratch import PostgresScratch, Scratch, SQLiteScratch, scratch_on
 from tests.support.plain import Plain
 
 

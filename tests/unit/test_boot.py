@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tenure.job import NewJob
-from tenure.store import boot, open_store
-from tenure.store.boot import Clock
+from tenure.rules.job import NewJob
+from tenure.store import open_store
+from tenure.store.sqlite import boot_clock as boot
+from tenure.store.sqlite.boot_clock import Clock
 from tests.support.stores import START
 
 
@@ -63,7 +64,7 @@ def test_without_a_name_for_the_boot_a_lease_outlives_a_restart_and_expires_on_t
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
-    monkeypatch.setattr("tenure.store.sqlite.boot_id", lambda: None)
+    monkeypatch.setattr("tenure.store.sqlite.session.boot_id", lambda: None)
     with open_store(url) as store:
         store.enqueue([NewJob(task="a")], now=START)
         store.claim("w1", {"default": 1}, lease_seconds=30, now=START)

@@ -21,13 +21,13 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 import tenure
-from tenure.codec import (
+from tenure.errors import InvalidInput, PayloadInvalid, PayloadTooLarge
+from tenure.rules.codec import (
     decode,
     encode,
     fingerprint,
 )
-from tenure.errors import InvalidInput, PayloadInvalid, PayloadTooLarge
-from tenure.job import Json
+from tenure.rules.job import Json
 from tests.support.values import (
     JSON_VALUES,
     Blob,

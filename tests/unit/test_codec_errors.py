@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenure import codec
-from tenure.codec import (
+from tenure.errors import PayloadInvalid
+from tenure.rules import codec
+from tenure.rules.codec import (
     clean_text,
     decode,
     encode,
     encode_error,
 )
-from tenure.errors import PayloadInvalid
 from tests.support.values import (
     Text,
 )

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tenure.codec import (
+from tenure.errors import PayloadInvalid, PayloadTooLarge
+from tenure.rules.codec import (
     MAX_BYTES,
     MAX_DEPTH,
     decode,
     encode,
 )
-from tenure.errors import PayloadInvalid, PayloadTooLarge
 from tests.support.values import (
     JSON_VALUES,
     Colour,

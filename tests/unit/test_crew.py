@@ -11,11 +11,11 @@ from types import FrameType
 import msgspec
 import pytest
 
-from tenure.worker import crew
-from tenure.worker.crew import Crew, Orders
-from tenure.worker.elsewhere import AppRef
+from tenure.worker.children.app_ref import AppRef
+from tenure.worker.environment import World
 from tenure.worker.settings import WorkerSettings, settings_of
-from tenure.worker.world import World
+from tenure.worker.supervisor import supervisor as crew
+from tenure.worker.supervisor.supervisor import Crew, Orders
 
 PATIENCE_SECONDS = 10.0
 APP = AppRef("jobs", "app", "sqlite:///jobs.db", (), ())

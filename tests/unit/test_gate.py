@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenure.errors import InvalidInput, TenureError
-from tenure.gate import (
+from tenure.rules.gates import (
     SPARE_TURNS,
     Gate,
     Limits,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from tenure.job import Beat
-from tenure.worker.heartbeat import Heartbeat
-from tenure.worker.holding import Held, HeldLease
+from tenure.rules.job import Beat
+from tenure.worker.environment import World
+from tenure.worker.leases import Held, HeldLease
 from tenure.worker.settings import WorkerSettings
-from tenure.worker.world import World
+from tenure.worker.settling.heartbeat import Heartbeat
 
 
 class At(World):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenure.errors import InvalidInput, InvalidName, OutOfRange
-from tenure.job import (
+from tenure.rules.job import (
     FINAL_STATES,
     LIVE_STATES,
     MAX_ATTEMPTS_LIMIT,

@@ -14,13 +14,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tenure.errors import InvalidInput, OutOfRange, PayloadInvalid
-from tenure.job import MAX_ATTEMPTS_LIMIT, MAX_SECONDS
-from tenure.policy import (
+from tenure.rules.job import MAX_ATTEMPTS_LIMIT, MAX_SECONDS
+from tenure.rules.retry import (
     DEFAULT_POLICY,
+    Delays,
     Exponential,
     Fixed,
     Policy,
-    Schedule,
     delay_seconds,
     dump_policy,
     load_policy,
@@ -37,7 +37,7 @@ EXPONENTIALS = st.builds(
 POLICIES: st.SearchStrategy[Policy] = st.one_of(
     EXPONENTIALS,
     st.builds(Fixed, WAITS),
-    st.builds(Schedule, st.lists(WAITS, min_size=1, max_size=20).map(tuple)),
+    st.builds(Delays, st.lists(WAITS, min_size=1, max_size=20).map(tuple)),
 )
 ATTEMPTS = st.one_of(st.integers(0, 20), st.integers(), st.just(10**9), st.just(10**400))
 
@@ -68,11 +68,11 @@ def test_without_jitter_randomness_is_not_asked_for() -> None:
 
     assert delay_seconds(Exponential(jitter=False), 2, forbidden) == 4
     assert delay_seconds(Fixed(5), 2, forbidden) == 5
-    assert delay_seconds(Schedule((5,)), 2, forbidden) == 5
+    assert delay_seconds(Delays((5,)), 2, forbidden) == 5
 
 
 def test_a_schedule_is_followed_and_its_last_wait_repeats() -> None:
-    policy = Schedule((10, 60, 300))
+    policy = Delays((10, 60, 300))
     waits = [delay_seconds(policy, attempts, top) for attempts in (-1, 0, 1, 2, 3, 4, 10**9)]
     assert waits == [10, 10, 60, 300, 300, 300, 300]
 
@@ -131,7 +131,7 @@ def test_the_stored_form_is_fixed_because_older_jobs_have_it() -> None:
         "jitter": True,
     }
     assert json.loads(dump_policy(Fixed(5))) == {"kind": "fixed", "seconds": 5}
-    assert json.loads(dump_policy(Schedule((1, 2)))) == {"kind": "schedule", "seconds": [1, 2]}
+    assert json.loads(dump_policy(Delays((1, 2)))) == {"kind": "delays", "seconds": [1, 2]}
 
 
 def test_nothing_stored_means_the_default_and_unknown_fields_are_left_for_newer_code() -> None:
@@ -153,7 +153,7 @@ def test_nothing_stored_means_the_default_and_unknown_fields_are_left_for_newer_
         '{"kind":"fixed","seconds":-1}',
         '{"kind":"fixed","seconds":1e400}',
         '{"kind":"fixed","seconds":"5"}',
-        '{"kind":"schedule","seconds":[]}',
+        '{"kind":"delays","seconds":[]}',
         '{"kind":"exponential","factor":0.5}',
         b"\xff",
         b"\x80\x04\x95",
@@ -174,7 +174,7 @@ def test_e12_waits_are_range_checked(value: object) -> None:
         lambda: Exponential(base_seconds=value),  # type: ignore[arg-type]
         lambda: Exponential(cap_seconds=value),  # type: ignore[arg-type]
         lambda: Fixed(value),  # type: ignore[arg-type]
-        lambda: Schedule((1, value)),  # type: ignore[arg-type]
+        lambda: Delays((1, value)),  # type: ignore[arg-type]
     ]
     for make in makers:
         with pytest.raises(OutOfRange, match="seconds"):
@@ -192,11 +192,11 @@ def test_the_other_fields_are_checked_too() -> None:
         Exponential(jitter=1)  # type: ignore[arg-type]
     for waits in ((), [1, 2], 5, None):
         with pytest.raises(OutOfRange, match=r"such as \(10, 60, 300\)"):
-            Schedule(waits)  # type: ignore[arg-type]
+            Delays(waits)  # type: ignore[arg-type]
     with pytest.raises(OutOfRange, match=r"seconds\[1\] must be"):
-        Schedule((1, -1))
+        Delays((1, -1))
     with pytest.raises(OutOfRange, match="the last one repeats"):
-        Schedule((1,) * (MAX_ATTEMPTS_LIMIT + 1))
+        Delays((1,) * (MAX_ATTEMPTS_LIMIT + 1))
 
 
 def test_a_function_of_the_workers_own_is_a_policy() -> None:
@@ -240,7 +240,7 @@ def test_a_function_that_answers_nonsense_is_named(answer: object, named: str) -
 
 
 def test_a_function_cannot_be_stored() -> None:
-    with pytest.raises(InvalidInput, match="only Exponential, Fixed and Schedule can be stored"):
+    with pytest.raises(InvalidInput, match="only Exponential, Fixed and Delays can be stored"):
         dump_policy(lambda attempts: attempts)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="can be stored"):
         dump_policy(None)  # type: ignore[arg-type]

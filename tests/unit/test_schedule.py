@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, Phase, assume, example, given, settings
 from hypothesis import strategies as st
 
 from tenure.errors import InvalidCron, InvalidInput, OutOfRange, UnknownZone
-from tenure.schedule import (
+from tenure.rules.ticks import (
     ALIASES,
     GRACE_SECONDS,
     FiredBy,
-    Timing,
+    ScheduleTiming,
     check_timing,
     due,
     due_at,
@@ -143,7 +143,7 @@ def searched(cron: str, zone: str, start: datetime, minutes: int) -> list[dateti
 
 def compare(cron: str, zone: str, start: datetime, days: int) -> None:
     minutes = days * 1440
-    timing = Timing(cron=cron, tz=zone)
+    timing = ScheduleTiming(cron=cron, tz=zone)
     expected = searched(cron, zone, start, minutes)
     assert list(ticks(timing, start, start + (minutes - 1) * MINUTE)) == expected
 
@@ -184,7 +184,7 @@ expressions = st.tuples(
 def test_any_expression_around_any_change(cron: str, moment: tuple[str, str]) -> None:  # F3
     zone, day = moment
     try:
-        check_timing(Timing(cron=cron, tz=zone))
+        check_timing(ScheduleTiming(cron=cron, tz=zone))
     except InvalidCron:
         assume(False)
     compare(cron, zone, at(day) - DAY, 3)
@@ -194,7 +194,7 @@ def test_any_expression_around_any_change(cron: str, moment: tuple[str, str]) ->
 @pytest.mark.parametrize("cron", ["30 2 * * *", "*/20 1 * * *", "0 0 1 1 *", "*/7 3 * 2 1"])
 def test_it_does_not_matter_from_where_one_looks(cron: str, zone: str, day: str) -> None:
     """From any moment, months before or in the middle of a change, the next tick is the same."""
-    timing = Timing(cron=cron, tz=zone)
+    timing = ScheduleTiming(cron=cron, tz=zone)
     end = at(day) + 3 * DAY
     every = list(ticks(timing, at(day) - 3 * DAY, end))
     looks = [at(day) + n * timedelta(minutes=47, seconds=11) for n in range(-60, 60)]
@@ -210,23 +210,23 @@ def test_it_does_not_matter_from_where_one_looks(cron: str, zone: str, day: str)
 
 
 def test_daily_in_the_hour_that_is_left_out_fires_once_at_its_end() -> None:  # F1
-    timing = Timing(cron="30 2 * * *", tz="Europe/Berlin")
+    timing = ScheduleTiming(cron="30 2 * * *", tz="Europe/Berlin")
     found = list(ticks(timing, at("2026-03-28T12:00"), at("2026-03-31T12:00")))
     assert found == [at("2026-03-29T01:00"), at("2026-03-30T00:30"), at("2026-03-31T00:30")]
 
 
 def test_daily_in_the_hour_that_comes_twice_fires_once_hourly_at_both() -> None:  # F2
     night = (at("2026-10-24T22:00"), at("2026-10-25T03:00"))
-    daily = Timing(cron="30 1 * * *", tz="Europe/London")
+    daily = ScheduleTiming(cron="30 1 * * *", tz="Europe/London")
     assert list(ticks(daily, *night)) == [at("2026-10-25T00:30")]
-    with_seconds = Timing(cron="0 30 1 * * *", tz="Europe/London")
+    with_seconds = ScheduleTiming(cron="0 30 1 * * *", tz="Europe/London")
     assert list(ticks(with_seconds, *night)) == [at("2026-10-25T00:30")]
-    hourly = Timing(cron="30 * * * *", tz="Europe/London")
+    hourly = ScheduleTiming(cron="30 * * * *", tz="Europe/London")
     assert [tick.hour for tick in ticks(hourly, *night)] == [22, 23, 0, 1, 2]
 
 
 def test_a_day_that_a_zone_left_out() -> None:  # F3: there was no 30th of December 2011 in Apia
-    timing = Timing(cron="0 9 * * *", tz="Pacific/Apia")
+    timing = ScheduleTiming(cron="0 9 * * *", tz="Pacific/Apia")
     found = list(ticks(timing, at("2011-12-28T00:00"), at("2012-01-01T00:00")))
     assert found == [
         at("2011-12-28T19:00"), at("2011-12-29T19:00"), at("2011-12-30T10:00"),
@@ -236,15 +236,15 @@ def test_a_day_that_a_zone_left_out() -> None:  # F3: there was no 30th of Decem
 
 @pytest.mark.parametrize("year", [2038, 2100, 2400])
 def test_far_years(year: int) -> None:  # F13
-    timing = Timing(cron="14 3 19 1 *")
+    timing = ScheduleTiming(cron="14 3 19 1 *")
     assert first_after(timing, at(f"{year}-01-01")) == at(f"{year}-01-19T03:14")
-    assert first_after(Timing(every_seconds=60), at(f"{year}-01-19T03:14:08")) == at(
+    assert first_after(ScheduleTiming(every_seconds=60), at(f"{year}-01-19T03:14:08")) == at(
         f"{year}-01-19T03:15"
     )
 
 
 def test_seconds_come_first() -> None:
-    timing = Timing(cron="*/20 5 12 * * *")
+    timing = ScheduleTiming(cron="*/20 5 12 * * *")
     assert upcoming(timing, NOON, 4) == [
         at("2026-03-01T12:05:00"), at("2026-03-01T12:05:20"), at("2026-03-01T12:05:40"),
         at("2026-03-02T12:05:00"),
@@ -254,16 +254,16 @@ def test_seconds_come_first() -> None:
 @pytest.mark.parametrize("alias", ALIASES)
 def test_aliases(alias: str) -> None:
     for spelt in (alias, alias.upper()):
-        check_timing(Timing(cron=spelt))
-        assert upcoming(Timing(cron=spelt), NOON, 3) == upcoming(
-            Timing(cron=ALIASES[alias]), NOON, 3
+        check_timing(ScheduleTiming(cron=spelt))
+        assert upcoming(ScheduleTiming(cron=spelt), NOON, 3) == upcoming(
+            ScheduleTiming(cron=ALIASES[alias]), NOON, 3
         )
 
 
 @given(st.integers(1, 10**9), st.integers(0, 4 * 10**9))
 @example(1, 0)
 def test_intervals_count_from_1970(every: int, since: int) -> None:
-    timing = Timing(every_seconds=every)
+    timing = ScheduleTiming(every_seconds=every)
     moment = datetime.fromtimestamp(since, UTC)
     tick = first_after(timing, moment)
     assert tick is not None
@@ -272,7 +272,7 @@ def test_intervals_count_from_1970(every: int, since: int) -> None:
 
 
 def test_fractions_of_a_second() -> None:
-    assert upcoming(Timing(every_seconds=1.5), at("1970-01-01"), 3) == [
+    assert upcoming(ScheduleTiming(every_seconds=1.5), at("1970-01-01"), 3) == [
         at("1970-01-01T00:00:01.500"), at("1970-01-01T00:00:03"), at("1970-01-01T00:00:04.500"),
     ]  # fmt: skip
 
@@ -293,19 +293,19 @@ def test_fractions_of_a_second() -> None:
 )  # fmt: skip
 def test_impossible_and_hostile_expressions_are_refused(cron: str) -> None:  # F11
     with pytest.raises(InvalidCron):
-        check_timing(Timing(cron=cron))
+        check_timing(ScheduleTiming(cron=cron))
 
 
 @settings(max_examples=300)
 @given(st.text("0123456789*,-/LW#@ MONJAN?xX\t", max_size=30))
 def test_whatever_is_written_is_read_or_refused(cron: str) -> None:  # F11
     try:
-        check_timing(Timing(cron=cron))
+        check_timing(ScheduleTiming(cron=cron))
     except InvalidCron:
         return
-    found = upcoming(Timing(cron=cron), NOON, 2)
+    found = upcoming(ScheduleTiming(cron=cron), NOON, 2)
     assert found == sorted(found)
-    assert words(Timing(cron=cron))
+    assert words(ScheduleTiming(cron=cron))
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_whatever_is_written_is_read_or_refused(cron: str) -> None:  # F11
 )
 def test_an_unknown_zone_is_refused(tz: str) -> None:  # F12
     with pytest.raises(UnknownZone):
-        check_timing(Timing(cron="@daily", tz=tz))
+        check_timing(ScheduleTiming(cron="@daily", tz=tz))
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ def test_an_unknown_zone_is_refused(tz: str) -> None:  # F12
 )
 def test_wrong_timings_are_refused(options: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
-        Timing(**options)
+        ScheduleTiming(**options)
 
 
 # --- missed ticks --------------------------------------------------------------------------------
@@ -360,10 +360,10 @@ def test_of_the_missed_ticks_what_the_policy_says(
 ) -> None:  # F6
     since = NOON + timedelta(seconds=start)
     until = since + timedelta(seconds=away)
-    missed = list(ticks(Timing(**when), since, until))
+    missed = list(ticks(ScheduleTiming(**when), since, until))
 
     def fired(policy: Any) -> list[datetime]:
-        return due(Timing(**when, catch_up=policy, catch_up_limit=limit), since, until)
+        return due(ScheduleTiming(**when, catch_up=policy, catch_up_limit=limit), since, until)
 
     assert fired("all") == missed[-limit:]
     assert fired("latest") == missed[-1:]
@@ -372,7 +372,7 @@ def test_of_the_missed_ticks_what_the_policy_says(
 
 
 def test_a_machine_that_was_off_for_years_does_bounded_work() -> None:
-    timing = Timing(cron="* * * * * *", catch_up="all", catch_up_limit=10)
+    timing = ScheduleTiming(cron="* * * * * *", catch_up="all", catch_up_limit=10)
     until = at("2026-03-01")
     assert due(timing, at("1990-01-01"), until) == [
         until - timedelta(seconds=n) for n in reversed(range(10))
@@ -383,7 +383,7 @@ def test_a_machine_that_was_off_for_years_does_bounded_work() -> None:
 
 
 def test_jitter_is_within_its_bound_and_the_same_for_a_tick() -> None:
-    timing = Timing(cron="* * * * *", jitter_seconds=30)
+    timing = ScheduleTiming(cron="* * * * *", jitter_seconds=30)
     some = upcoming(timing, NOON, 200)
 
     def delay(name: str, tick: datetime) -> float:
@@ -397,7 +397,7 @@ def test_jitter_is_within_its_bound_and_the_same_for_a_tick() -> None:
     assert max(delays) > 27
     assert delays == [delay("a", tick) for tick in some]
     assert delay("b", some[0]) != delays[0]
-    assert due_at(Timing(cron="* * * * *"), "a", some[0]) is None
+    assert due_at(ScheduleTiming(cron="* * * * *"), "a", some[0]) is None
 
 
 @pytest.mark.parametrize(
@@ -413,7 +413,7 @@ def test_jitter_is_within_its_bound_and_the_same_for_a_tick() -> None:
     ],
 )
 def test_in_words(options: dict[str, Any], expected: str) -> None:
-    assert words(Timing(**options)) == expected
+    assert words(ScheduleTiming(**options)) == expected
 
 
 def test_who_fired_a_job_is_read_from_its_metadata() -> None:

@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from tenure.errors import StoreBusy
-from tenure.worker import services
-from tenure.worker.services import Services
+from tenure.worker.environment import World
 from tenure.worker.settings import WorkerSettings
-from tenure.worker.world import World
+from tenure.worker.upkeep import services
+from tenure.worker.upkeep.services import Services
 
 
 def test_a_worker_prunes_soon_after_its_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tenure.errors import InvalidInput
-from tenure.job import NewJob
+from tenure.rules.job import NewJob
 from tenure.store import open_async_store, open_store
 from tests.support.audit import audit
 from tests.support.callers import (

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import apsw
 
-from tenure.store import sqlite_driver as driver
+from tenure.store.sqlite import driver
 
 
 def test_a_statement_is_prepared_once_whatever_is_bound(tmp_path: Path) -> None:

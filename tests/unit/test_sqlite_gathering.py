@@ -19,10 +19,11 @@ import apsw
 import pytest
 
 from tenure.errors import InvalidInput, JobNotFound
-from tenure.job import Enqueued, NewJob, Unique
-from tenure.store import AsyncStore, Store, open_async_store, open_store, threads
-from tenure.store.sqlite import SQLite
-from tenure.store.sqlite_tx import SQLiteTx
+from tenure.rules.job import Enqueued, NewJob, Unique
+from tenure.store import AsyncStore, Store, open_async_store, open_store
+from tenure.store.sqlite import threads
+from tenure.store.sqlite.session import SQLite
+from tenure.store.sqlite.tx import SQLiteTx
 from tests.support.audit import audit
 from tests.support.callers import (
     Caller,

@@ -21,11 +21,12 @@ import apsw
 import pytest
 
 from tenure.errors import InvalidInput, JobNotFound, OutcomeUnknown, StoreBusy, StoreUnavailable
-from tenure.job import NewJob
-from tenure.store import Store, open_store, sqlite_driver
-from tenure.store.sqlite import SQLite
-from tenure.store.sqlite_tx import SQLiteTx
-from tenure.store.turns import Call, Group
+from tenure.rules.job import NewJob
+from tenure.store import Store, open_store
+from tenure.store.sqlite import driver as sqlite_driver
+from tenure.store.sqlite.group_commit import Call, Group
+from tenure.store.sqlite.session import SQLite
+from tenure.store.sqlite.tx import SQLiteTx
 from tests.support.audit import audit
 from tests.support.callers import (
     PATIENCE_SECONDS,

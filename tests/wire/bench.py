@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from tenure.store import Store
-from tenure.store.postgres import Postgres
+from tenure.store.postgres.session import Postgres
 from tests.faults.conftest import check_transactions
 from tests.support.audit import check as check_rows
 from tests.support.plain import Plain, Row

@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 
 from msgspec.json import decode
 
-from tenure import lifecycle
-from tenure.codec import encode
-from tenure.job import Claimed, Enqueued, Lease, State, Unique
+from tenure.rules import lifecycle
+from tenure.rules.codec import encode
+from tenure.rules.job import Claimed, Enqueued, Lease, State, Unique
 from tenure.store import LANDED, Store
-from tenure.store.sweep import Swept
+from tenure.store.jobs.sweep import Swept
 from tests.support.plain import Plain
 from tests.support.stores import Clock
 from tests.support.work import ERROR, add, add_many, job, settle, take, take_one

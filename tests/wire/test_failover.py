@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tenure import lifecycle
 from tenure.errors import JobNotFound
-from tenure.job import State
+from tenure.rules import lifecycle
+from tenure.rules.job import State
 from tenure.store import LANDED, STALE, open_store
 from tests.conftest import migrate
 from tests.crash.cast import Stage

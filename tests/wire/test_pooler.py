@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tenure.job import State
+from tenure.rules.job import State
 from tests.crash.cast import Stage
 from tests.crash.handlers import hold, quick
 from tests.processes.crew import Crew

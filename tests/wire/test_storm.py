@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tenure.job import State
+from tenure.rules.job import State
 from tests.crash.cast import Stage, until
 from tests.crash.handlers import quick
 from tests.processes.crew import Crew

@@ -26,13 +26,13 @@ import apsw
 import psutil
 
 from tenure import Job, JobEvent, Tenure, Worker
-from tenure.job import Event, Lease
-from tenure.lifecycle import Settlement
+from tenure.rules.job import Event, Lease
+from tenure.rules.lifecycle import Settlement
 from tenure.store import AsyncStore
-from tenure.store.claim import claim
-from tenure.store.settle import settle
-from tenure.worker.shift import Shift
-from tenure.worker.world import World
+from tenure.store.jobs.claim import claim
+from tenure.store.jobs.settle import settle
+from tenure.worker.environment import World
+from tenure.worker.process import Shift
 from tests.support.plain import Plain
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from typing import Any, cast
 from tenure import State, Tenure
 from tenure.errors import StoreUnavailable
 from tenure.store import Store
-from tenure.worker.world import World
+from tenure.worker.environment import World
 from tests.worker.support import PATIENCE_SECONDS, Lines, eventually, shift_of, working
 from tests.worker.test_timeouts import timed_out
 

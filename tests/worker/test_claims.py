@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tenure import State, Tenure
-from tenure.worker import shift as shift_module
+from tenure.worker import process as shift_module
 from tests.worker.support import (
     PATIENCE_SECONDS,
     Watch,

@@ -10,8 +10,8 @@ import pytest
 
 from tenure import State, Tenure, Worker
 from tenure.errors import ConfigError
-from tenure.job import NewJob
-from tenure.worker import children
+from tenure.rules.job import NewJob
+from tenure.worker.children import minder as children
 from tests.worker import isolated
 from tests.worker.conftest import Run
 from tests.worker.support import ended, eventually, working

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tenure import State, Tenure
-from tenure.gate import Limits
-from tenure.job import Claimed, NewJob
-from tenure.lifecycle import succeed
-from tenure.store import gates
+from tenure.rules.gates import Limits
+from tenure.rules.job import Claimed, NewJob
+from tenure.rules.lifecycle import succeed
+from tenure.store.gates import passing as gates
 from tests.support.plain import Plain
 from tests.worker.support import ended, working
 

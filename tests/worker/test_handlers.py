@@ -15,10 +15,10 @@ import psycopg
 import pytest
 
 from tenure import Fixed, Handle, Job, Retry, Running, Snooze, State, Tenure, Unique, Until
-from tenure.codec import encode
 from tenure.errors import InvalidInput, LeaseLost
-from tenure.job import NewJob
-from tenure.worker import attempt
+from tenure.rules.codec import encode
+from tenure.rules.job import NewJob
+from tenure.worker.running import attempt
 from tests.support.plain import Plain
 from tests.worker.conftest import Run
 from tests.worker.scripts import station

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tenure import Tenure
-from tenure.worker import claimer
+from tenure.worker.claiming import claimer
 from tests.worker.support import Lines, ended, eventually, shift_of, working
 
 

@@ -14,7 +14,7 @@ import pytest
 from tenure import Running, State, Tenure
 from tenure.errors import LeaseLost
 from tenure.store import AsyncStore
-from tenure.store.claim import claim
+from tenure.store.jobs.claim import claim
 from tests.worker.support import (
     PATIENCE_SECONDS,
     QUICK_LEASE,

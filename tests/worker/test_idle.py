@@ -10,13 +10,14 @@ from collections.abc import Callable
 import pytest
 
 from tenure import State, Tenure
-from tenure.job import NewJob
-from tenure.store import AsyncStore, bell_postgres, open_store
+from tenure.rules.job import NewJob
+from tenure.store import AsyncStore, open_store
 from tenure.store.api import Call
 from tenure.store.bell import Bell
+from tenure.store.postgres import bell as bell_postgres
+from tenure.store.proxy import WatchedAsyncStore
 from tenure.store.session import P, R
-from tenure.store.watched import WatchedAsyncStore
-from tenure.worker.world import World
+from tenure.worker.environment import World
 from tests.worker.support import ended, eventually, working
 
 NEVER = 60.0

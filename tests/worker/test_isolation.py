@@ -16,10 +16,10 @@ import psutil
 import pytest
 
 from tenure import Call, Job, State, Tenure
-from tenure.worker.child_process import ChildProcess
-from tenure.worker.children import Children
-from tenure.worker.holding import Holding
-from tenure.worker.messages import Ended
+from tenure.worker.children.messages import Ended
+from tenure.worker.children.minder import Children
+from tenure.worker.children.process import ChildProcess
+from tenure.worker.leases import Holding
 from tests.support.plain import Plain
 from tests.worker import isolated
 from tests.worker.support import (
@@ -409,7 +409,7 @@ def test_fifty_deaths_leave_nothing_behind(children_app: Tenure, tmp_path: Path)
     me = psutil.Process()
 
     def children() -> list[psutil.Process]:
-        return [one for one in me.children() if "tenure.worker.child" in one.cmdline()]
+        return [one for one in me.children() if "tenure.worker.children.child" in one.cmdline()]
 
     with working(children_app, process_slots=2):
         isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)

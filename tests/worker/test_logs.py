@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from tenure import Fixed, JobEvent, Running, Skip, Snooze, Tenure
-from tenure.job import NewJob
+from tenure.rules.job import NewJob
 from tests.worker import isolated
 from tests.worker.support import (
     PATIENCE_SECONDS,

@@ -15,8 +15,8 @@ import pytest
 
 from tenure import State, Tenure
 from tenure.store import Store
-from tenure.store.sweep import extend
-from tenure.worker.world import World
+from tenure.store.jobs.sweep import extend
+from tenure.worker.environment import World
 from tests.conftest import migrate
 from tests.support.postgres import Server
 from tests.worker.support import Lines, ended, eventually, listen, working

@@ -6,10 +6,10 @@ from collections import Counter
 from datetime import UTC, datetime
 
 from tenure import Tenure
-from tenure.job import Claimed, Places
+from tenure.rules.job import Claimed, Places
 from tenure.tasks import Kind
-from tenure.worker.holding import Holding
-from tenure.worker.places import AtGates
+from tenure.worker.claiming.gates import AtGates
+from tenure.worker.leases import Holding
 
 SLOTS: dict[Kind, int] = {"async": 10, "thread": 2, "process": 1}
 

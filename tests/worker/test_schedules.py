@@ -8,12 +8,12 @@ from typing import Any
 
 from tenure import Tenure
 from tenure.errors import StoreUnavailable
-from tenure.job import State
-from tenure.schedule import Timing
+from tenure.rules.job import State
+from tenure.rules.ticks import ScheduleTiming
 from tenure.store import AsyncStore, open_store
-from tenure.store.fire import fire
-from tenure.store.watched import WatchedAsyncStore
-from tenure.worker.world import World
+from tenure.store.proxy import WatchedAsyncStore
+from tenure.store.schedules.fire import fire
+from tenure.worker.environment import World
 from tests.support.plain import Plain
 from tests.support.working import until, working
 from tests.worker.support import Lines
@@ -81,7 +81,7 @@ def test_the_log_says_what_became_of_declarations(app: Tenure, lines: Lines) -> 
     assert "schedule new is as this code declares it now" in said
     assert any(line.startswith("schedule edited is not as this code") for line in said)
     assert any(line.startswith("schedule gone is not declared") for line in said)
-    assert app.schedules.get("edited").timing == Timing(cron="@weekly")
+    assert app.schedules.get("edited").timing == ScheduleTiming(cron="@weekly")
 
 
 def test_a_schedule_that_cannot_tick_here_is_told_once(app: Tenure, lines: Lines) -> None:  # F12

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from tenure import Fixed, Running, State, Tenure
-from tenure.worker.holding import Holding
+from tenure.worker.leases import Holding
 from tests.support.plain import Plain
 from tests.worker.support import (
     PATIENCE_SECONDS,

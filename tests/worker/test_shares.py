@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenure.tasks import Kind
-from tenure.worker.slots import MAX_CLAIM, MAX_PREFETCH, PREFETCH_SECONDS, Pace, Shares
+from tenure.worker.claiming.slots import MAX_CLAIM, MAX_PREFETCH, PREFETCH_SECONDS, Pace, Shares
 
 KINDS: tuple[Kind, ...] = ("async", "thread", "process")
 QUEUES = ("a", "b", "c", "d", "e")

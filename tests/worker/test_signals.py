@@ -121,7 +121,7 @@ def members(script: Script) -> list[psutil.Process]:
     """The worker processes of a supervisor."""
     try:
         found = psutil.Process(script.pid).children()
-        return [one for one in found if "tenure.worker.member" in one.cmdline()]
+        return [one for one in found if "tenure.worker.supervisor.supervised" in one.cmdline()]
     except psutil.NoSuchProcess:
         return []
 

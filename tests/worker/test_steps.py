@@ -20,9 +20,10 @@ import pytest
 
 from tenure import Fixed, Job, Retry, Running, Skip, Snooze, State, Tenure
 from tenure.errors import InvalidInput, PayloadInvalid, PayloadTooLarge, StepConflict, TooManySteps
-from tenure.store import inspect, steps
 from tenure.store.api import Call
-from tenure.store.watched import WatchedAsyncStore, WatchedStore
+from tenure.store.jobs import steps
+from tenure.store.look import jobs as inspect
+from tenure.store.proxy import WatchedAsyncStore, WatchedStore
 from tests.worker.support import ended, working
 
 AT_ONCE = Fixed(0)
@@ -331,7 +332,7 @@ def test_the_last_step_that_fits_is_the_last_that_runs(
     app: Tenure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One too many is refused before it has an effect, also in a later attempt."""
-    monkeypatch.setattr("tenure.worker.steps.MAX_STEPS", 3)
+    monkeypatch.setattr("tenure.worker.running.steps.MAX_STEPS", 3)
     ran: Counter[str] = Counter()
 
     def body(job: Running) -> None:

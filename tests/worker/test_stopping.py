@@ -12,7 +12,7 @@ import pytest
 
 from tenure import State, Tenure, Worker
 from tenure.errors import ConfigError, InvalidInput
-from tenure.worker.holding import Stop
+from tenure.worker.leases import Stop
 from tests.worker import isolated
 from tests.worker.conftest import Run
 from tests.worker.support import (

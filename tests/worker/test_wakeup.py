@@ -14,7 +14,7 @@ from tests.worker.support import ROOT, eventually, working
 ENQUEUE = """
 import sys, time
 from tenure import Tenure
-from tenure.job import NewJob
+from tenure.rules.job import NewJob
 
 url, rounds = sys.argv[1], int(sys.argv[2])
 with Tenure(url) as app:

@@ -16,8 +16,8 @@ import psycopg
 import pytest
 
 from tenure import Tenure
-from tenure.codec import decode, encode
-from tenure.job import NewJob, State
+from tenure.rules.codec import decode, encode
+from tenure.rules.job import NewJob, State
 from tests.worker_flat.serve import COLLECT, ECHO
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tenure.job import State, When
+from tenure.rules.job import State, When
 
 WAITING, QUEUED, RUNNING = State.WAITING, State.QUEUED, State.RUNNING
 SUCCEEDED, FAILED, CANCELLED, SKIPPED = (

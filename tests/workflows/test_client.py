@@ -19,8 +19,8 @@ from tenure.errors import (
     WorkflowFailed,
     WorkflowNotFound,
 )
-from tenure.graph import Outcome
-from tenure.job import State, When
+from tenure.rules.graph import Outcome
+from tenure.rules.job import State, When
 from tests.worker.support import working
 
 

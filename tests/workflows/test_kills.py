@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from tenure.graph import Outcome
-from tenure.job import State
+from tenure.rules.graph import Outcome
+from tenure.rules.job import State
 from tests.processes.crew import Crew, Member
 from tests.workflows.cast import application, until, work
 

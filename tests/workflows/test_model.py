@@ -10,10 +10,11 @@ from unittest.mock import patch
 import pytest
 
 from tenure.errors import InvalidInput
-from tenure.graph import GrowingNode, NewNode, NewWorkflow, OnFailure
-from tenure.job import Claimed, State, When
-from tenure.lifecycle import Settlement, abort, fail, retry, skip, snooze, succeed
-from tenure.store import Store, workflows
+from tenure.rules.graph import GrowingNode, NewNode, NewWorkflow, OnFailure
+from tenure.rules.job import Claimed, State, When
+from tenure.rules.lifecycle import Settlement, abort, fail, retry, skip, snooze, succeed
+from tenure.store import Store
+from tenure.store.workflows import add as workflows
 from tests.support.audit import check
 from tests.support.plain import Plain
 from tests.support.stores import Clock

@@ -11,17 +11,18 @@ import psycopg
 import pytest
 
 from tenure.errors import KeyTaken
-from tenure.graph import OnFailure, Outcome
-from tenure.job import Claimed, Json, State
-from tenure.lifecycle import succeed
-from tenure.store import LANDED, Store, flowing, open_store
-from tenure.store import settle as settling
-from tenure.store.ends import ending
-from tenure.store.flowing import stop_workflow
-from tenure.store.postgres import TIMEOUT_TRIES
-from tenure.store.postgres_tx import PostgresTx
+from tenure.rules.graph import OnFailure, Outcome
+from tenure.rules.job import Claimed, Json, State
+from tenure.rules.lifecycle import succeed
+from tenure.store import LANDED, Store, open_store
+from tenure.store.jobs import settle as settling
+from tenure.store.jobs.settle import BUSY
+from tenure.store.postgres.session import TIMEOUT_TRIES
+from tenure.store.postgres.tx import PostgresTx
 from tenure.store.session import Tx
-from tenure.store.settle import BUSY
+from tenure.store.workflows import act as flowing
+from tenure.store.workflows.act import stop_workflow
+from tenure.store.workflows.end import ending
 from tests.support.audit import audit
 from tests.support.flows import failing, flow, more, states
 from tests.support.work import job

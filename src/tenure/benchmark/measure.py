@@ -17,10 +17,10 @@ from types import FrameType
 import msgspec
 
 from tenure.benchmark.figures import Figure, percentile, summarise
+from tenure.benchmark.scratch import Scratch, scratch_on
 from tenure.benchmark.tasks import ARGS, TASKS, app, clock
 from tenure.benchmark.workers import Workers
 from tenure.errors import ConfigError, MeasurementFailed
-from tenure.store.scratch import Scratch, scratch_on
 from tenure.tasks import Kind
 
 CHUNK_JOBS = 1000

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tenure.cli.desk import Desk, confirm, json_option, with_desk, yes_option
+from tenure.cli.context import Desk, confirm, json_option, with_desk, yes_option
 from tenure.cli.show import is_terminal, write_json, write_table
 from tenure.passwords import where
 

@@ -2,8 +2,15 @@
 
 import click
 
-from tenure.cli.desk import Desk, confirm, json_option, refuse_missing_file, with_desk, yes_option
-from tenure.cli.endings import Interrupted
+from tenure.cli.context import (
+    Desk,
+    confirm,
+    json_option,
+    refuse_missing_file,
+    with_desk,
+    yes_option,
+)
+from tenure.cli.exit import Interrupted
 from tenure.cli.show import is_terminal, write_json
 from tenure.passwords import remember, where
 
@@ -89,7 +96,8 @@ def copy(desk: Desk, *, source: str, target: str, yes: bool, as_json: bool) -> N
     Stop workers and clients first. An interrupted copy is finished by running it again. Nothing is
     overwritten, and at the end both databases are compared.
     """
-    from tenure.store import open_store, transfer
+    from tenure.store import open_store
+    from tenure.store.copy import run as transfer
 
     remember(source)
     remember(target)

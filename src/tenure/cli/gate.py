@@ -5,10 +5,10 @@ from typing import Any
 import click
 import msgspec
 
-from tenure.cli.desk import Desk, Number, json_option, with_desk
+from tenure.cli.context import Desk, Number, json_option, with_desk
 from tenure.cli.show import write_json, write_table
 from tenure.errors import GateNotFound
-from tenure.gate import MAX_BURST, MAX_RATE, MAX_RUNNING_LIMIT, GateSeen, Limits, shown
+from tenure.rules.gates import MAX_BURST, MAX_RATE, MAX_RUNNING_LIMIT, GateSeen, Limits, shown
 
 
 @click.group()

@@ -14,8 +14,8 @@ import click
 import msgspec
 
 from tenure import __version__
-from tenure.cli.desk import Desk, Number, json_option, refuse_missing_file, with_desk
-from tenure.cli.endings import FAILED, one_line
+from tenure.cli.context import Desk, Number, json_option, refuse_missing_file, with_desk
+from tenure.cli.exit import FAILED, one_line
 from tenure.cli.show import write_json
 from tenure.errors import SchemaError, TenureError
 from tenure.passwords import where
@@ -136,7 +136,7 @@ def _checks_of(store: "Store", url: str) -> Iterator[Check]:
 
 def _engine(about: "About") -> Check:
     """The verdict on SQLite is about the bug that can lose committed writes."""
-    from tenure.store.sqlite_driver import is_affected
+    from tenure.store.sqlite.driver import is_affected
 
     text = f"{about.engine} {about.engine_version}"
     if about.engine != "SQLite":
@@ -147,7 +147,7 @@ def _engine(about: "About") -> Check:
 
 
 def _file_system(url: str) -> Check:
-    from tenure.store.sqlite_driver import NETWORK_FILE_SYSTEMS, file_system_of
+    from tenure.store.sqlite.driver import NETWORK_FILE_SYSTEMS, file_system_of
 
     kind = file_system_of(unquote(urlsplit(url).path).removeprefix("/"))
     if kind in NETWORK_FILE_SYSTEMS:

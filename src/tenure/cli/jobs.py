@@ -10,8 +10,8 @@ from typing import Any
 import click
 import msgspec
 
-from tenure.cli.desk import Desk, json_option, with_desk
-from tenure.cli.endings import Interrupted, TaskNotFound, interrupted_later
+from tenure.cli.context import Desk, json_option, with_desk
+from tenure.cli.exit import Interrupted, TaskNotFound, interrupted_later
 from tenure.cli.filters import parse
 from tenure.cli.show import (
     ago,
@@ -23,9 +23,9 @@ from tenure.cli.show import (
     write_json,
     write_table,
 )
-from tenure.codec import decode, encode
 from tenure.errors import InvalidInput, JobFailed, PayloadInvalid, StoreUnavailable
-from tenure.job import Job, Json, NewJob, State, Unique
+from tenure.rules.codec import decode, encode
+from tenure.rules.job import Job, Json, NewJob, State, Unique
 
 ERRORS_LOOKED_AT = 10_000
 WIDE = 70

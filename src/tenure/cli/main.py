@@ -101,7 +101,7 @@ def cli(ctx: click.Context, url: str | None, tenant: str | None, give_up_seconds
     codes: 0 done, 1 a job failed or something is wrong, 2 usage, 3 not found, 4 the database
     cannot be used, 5 its schema does not fit, 130 interrupted.
     """
-    from tenure.cli.desk import Desk
+    from tenure.cli.context import Desk
 
     settings = ctx.obj or {}
     ctx.obj = Desk(
@@ -112,7 +112,7 @@ def cli(ctx: click.Context, url: str | None, tenant: str | None, give_up_seconds
 
 def main() -> None:
     """The entry point. Errors become one line and an exit code."""
-    from tenure.cli.endings import ending
+    from tenure.cli.exit import ending
 
     with ending():
         _write_anything()

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from tenure.cli.desk import Desk, Number, confirm, json_option, with_desk, yes_option
-from tenure.cli.endings import FAILED, one_line
+from tenure.cli.context import Desk, Number, confirm, json_option, with_desk, yes_option
+from tenure.cli.exit import FAILED, one_line
 from tenure.cli.filters import parse
 from tenure.cli.show import is_terminal, write_json
 from tenure.errors import InvalidInput, JobNotFound, KeyTaken
-from tenure.job import FINAL_STATES, LIVE_STATES, LONG_AGO, Job, State, check_time
+from tenure.rules.job import FINAL_STATES, LIVE_STATES, LONG_AGO, Job, State, check_time
 
 if TYPE_CHECKING:
     from tenure.client import Client

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tenure.cli.desk import Desk, Number, json_option, with_desk
+from tenure.cli.context import Desk, Number, json_option, with_desk
 from tenure.cli.show import ago, span, write_json, write_table
-from tenure.job import LONG_AGO, State
+from tenure.rules.job import LONG_AGO, State
 
 if TYPE_CHECKING:
     from tenure.client import Client

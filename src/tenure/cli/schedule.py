@@ -6,14 +6,14 @@ from typing import Any, TypeVar
 
 import click
 
-from tenure.cli.desk import Desk, confirm, json_option, with_desk, yes_option
+from tenure.cli.context import Desk, confirm, json_option, with_desk, yes_option
 from tenure.cli.jobs import job_of
 from tenure.cli.show import clean, stored, when, write_json, write_table
 from tenure.errors import InvalidInput, TenureError
-from tenure.job import check_int
-from tenure.schedule import CatchUp, Timing, check_timing, words
+from tenure.rules.job import check_int
+from tenure.rules.ticks import CatchUp, ScheduleTiming, check_timing, words
 from tenure.store import NewSchedule, ScheduleInfo, ScheduleRun
-from tenure.store.schedules import add_schedule, edit_schedule
+from tenure.store.schedules.change import add_schedule, edit_schedule
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -112,7 +112,7 @@ def add(desk: Desk, /, *, name: str, task: str, as_json: bool, **given: Any) -> 
 
     With --app, TENURE_APP or `app` in pyproject.toml the task and its arguments are checked here.
     """
-    timing = Timing(**_timing(given))
+    timing = ScheduleTiming(**_timing(given))
     check_timing(timing)
     job = job_of(desk, task, given)
     added = desk.client.store.run(add_schedule, NewSchedule(name=name, timing=timing, job=job))
@@ -193,7 +193,7 @@ def remove(desk: Desk, *, name: str, yes: bool, as_json: bool) -> None:
 
 def _timing(given: dict[str, Any]) -> dict[str, Any]:
     """What was said of the times."""
-    names = Timing.__struct_fields__
+    names = ScheduleTiming.__struct_fields__
     return {name: given[name] for name in names if given.get(name) is not None}
 
 
@@ -205,7 +205,7 @@ def _tell(info: ScheduleInfo, what: str, *, as_json: bool) -> None:
     click.echo(f"schedule {info.name} {what}: {_words(info.timing)}{coming}")
 
 
-def _words(timing: Timing) -> str:
+def _words(timing: ScheduleTiming) -> str:
     try:
         return words(timing)
     except TenureError:  # written by somebody else
@@ -218,7 +218,7 @@ def _next(info: ScheduleInfo) -> object:
     return info.next_at
 
 
-def _both(at: datetime, timing: Timing) -> str:
+def _both(at: datetime, timing: ScheduleTiming) -> str:
     """A time here and, if that is another one, there."""
     from zoneinfo import ZoneInfo
 
@@ -249,7 +249,7 @@ def _facts(info: ScheduleInfo) -> list[tuple[str, str]]:
     return [(what, text) for what, text in facts if text]
 
 
-def _missed(timing: Timing) -> str:
+def _missed(timing: ScheduleTiming) -> str:
     if timing.catch_up == "all":
         return f"all, at most {timing.catch_up_limit}"
     return {"skip": "skipped", "latest": "the latest one"}[timing.catch_up]
@@ -263,7 +263,7 @@ def _outcome(run: ScheduleRun) -> str:
 
 
 def _as_json(info: ScheduleInfo, coming: int) -> dict[str, object]:
-    timing = {name: getattr(info.timing, name) for name in Timing.__struct_fields__}
+    timing = {name: getattr(info.timing, name) for name in ScheduleTiming.__struct_fields__}
     rest = {name: getattr(info, name) for name in ScheduleInfo.__struct_fields__}
     rest.pop("timing")
     return {**rest, "args": stored(info.args), **timing, "words": _words(info.timing),

@@ -15,7 +15,7 @@ from typing import Any
 import click
 import msgspec
 
-from tenure.job import Job, State, Step
+from tenure.rules.job import Job, State, Step
 
 COLOURS = {
     State.SUCCEEDED: "green",

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from tenure.cli.desk import Desk, Number, json_option, with_desk
+from tenure.cli.context import Desk, Number, json_option, with_desk
 from tenure.cli.queues import age, queue_rows
 from tenure.cli.screen import full_screen, sparkline
 from tenure.cli.show import ago, as_builtins, clean, is_terminal, short_error, table, write_json
-from tenure.job import Job, State, WorkerSeen
 from tenure.passwords import where
+from tenure.rules.job import Job, State, WorkerSeen
 
 if TYPE_CHECKING:
     from tenure.client import Client

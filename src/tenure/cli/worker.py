@@ -5,14 +5,14 @@ from contextlib import suppress
 import click
 
 from tenure.cli.apps import load_app
-from tenure.cli.desk import Desk, with_desk
-from tenure.cli.endings import answer_in_json
+from tenure.cli.context import Desk, with_desk
+from tenure.cli.exit import answer_in_json
 from tenure.client import Client
 from tenure.errors import ConfigError, StoreUnavailable
 from tenure.passwords import remember
 from tenure.store import open_store
-from tenure.worker.logs import configure_logging
 from tenure.worker.settings import Settings
+from tenure.worker.supervisor.logs import configure_logging
 from tenure.worker.worker import Worker
 
 

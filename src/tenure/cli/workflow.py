@@ -3,10 +3,10 @@
 import click
 import msgspec
 
-from tenure.cli.desk import Desk, confirm, json_option, with_desk, yes_option
+from tenure.cli.context import Desk, confirm, json_option, with_desk, yes_option
 from tenure.cli.show import clean, write_json, write_table
 from tenure.drawing import draw
-from tenure.graph import WorkflowSeen
+from tenure.rules.graph import WorkflowSeen
 from tenure.workflow import WorkflowRun
 
 

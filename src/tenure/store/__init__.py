@@ -13,12 +13,12 @@ api.py          `Store` and `AsyncStore`, what callers hold in their hands
 
 from tenure.store.api import AsyncStore, Store, open_async_store, open_store
 from tenure.store.bell import Bell
-from tenure.store.entries import NewSchedule, ScheduleInfo, ScheduleRun
-from tenure.store.fire import Fired
-from tenure.store.inspect import About, Count, OldestReady, Page, PausedQueue
-from tenure.store.schedules import Declared
-from tenure.store.settle import LANDED, STALE, Answer
-from tenure.store.sweep import Outlook, Swept
+from tenure.store.jobs.settle import LANDED, STALE, Answer
+from tenure.store.jobs.sweep import Outlook, Swept
+from tenure.store.look.jobs import About, Count, OldestReady, Page, PausedQueue
+from tenure.store.schedules.change import Declared
+from tenure.store.schedules.fire import Fired
+from tenure.store.schedules.records import NewSchedule, ScheduleInfo, ScheduleRun
 
 __all__ = [
     "LANDED",

@@ -16,18 +16,9 @@ from typing import Any, Concatenate, Literal, Self, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tenure.errors import ConfigError, InvalidInput
-from tenure.job import MAX_NAME_LENGTH, check_int, check_seconds, check_text
+from tenure.rules.job import MAX_NAME_LENGTH, check_int, check_seconds, check_text
 from tenure.store.bell import Bell
-from tenure.store.claim import claim
-from tenure.store.enqueue import enqueue
-from tenure.store.fire import fire
-from tenure.store.flowing import (
-    cancel_workflow,
-    heal_workflows,
-    pause_workflow,
-    resume_workflow,
-)
-from tenure.store.gates import (
+from tenure.store.gates.passing import (
     declare_gates,
     gate_lines,
     gate_wait,
@@ -36,7 +27,23 @@ from tenure.store.gates import (
     reset_gate,
     set_gate,
 )
-from tenure.store.inspect import (
+from tenure.store.jobs.claim import claim
+from tenure.store.jobs.enqueue import enqueue
+from tenure.store.jobs.operate import (
+    cancel,
+    delete,
+    hold,
+    move,
+    pause,
+    prune,
+    replay,
+    resume,
+    unhold,
+)
+from tenure.store.jobs.settle import report_progress, save_checkpoint, settle
+from tenure.store.jobs.steps import record_step
+from tenure.store.jobs.sweep import extend, peek, promote, sweep
+from tenure.store.look.jobs import (
     about,
     count_finished,
     count_live,
@@ -48,9 +55,8 @@ from tenure.store.inspect import (
     steps,
     timeline,
 )
-from tenure.store.operate import cancel, delete, hold, move, pause, prune, replay, resume, unhold
-from tenure.store.presence import announce, retire, workers
-from tenure.store.schedules import (
+from tenure.store.look.workers import announce, retire, workers
+from tenure.store.schedules.change import (
     add_schedule,
     declare_schedules,
     edit_schedule,
@@ -62,12 +68,16 @@ from tenure.store.schedules import (
     schedule_runs,
     trigger_schedule,
 )
+from tenure.store.schedules.fire import fire
 from tenure.store.session import P, R, Scope, Session, drive, for_all_tenants
-from tenure.store.settle import report_progress, save_checkpoint, settle
-from tenure.store.steps import record_step
-from tenure.store.sweep import extend, peek, promote, sweep
-from tenure.store.threads import WRITING_THREADS, GatheringScope, Line, Threads, Writer
-from tenure.store.workflows import (
+from tenure.store.sqlite.threads import WRITING_THREADS, GatheringScope, Line, Threads, Writer
+from tenure.store.workflows.act import (
+    cancel_workflow,
+    heal_workflows,
+    pause_workflow,
+    resume_workflow,
+)
+from tenure.store.workflows.add import (
     enqueue_workflow,
     get_workflow,
     grow_workflow,
@@ -438,7 +448,7 @@ def without(url: str, names: Container[str]) -> str:
 
 
 def _sqlite(path: str, options: dict[str, str], give_up_seconds: float) -> Session:
-    from tenure.store.sqlite import SQLite
+    from tenure.store.sqlite.session import SQLite
 
     _refuse_unknown(options, _SQLITE_OPTIONS)
     driver = _one_of("driver", options.get("driver", "apsw"), ("apsw", "sqlite3"))
@@ -461,8 +471,8 @@ def _postgres(
     give_up_seconds: float,
 ) -> Session:
     try:
-        from tenure.store import wire
-        from tenure.store.postgres import Postgres
+        from tenure.store.postgres import connection as wire
+        from tenure.store.postgres.session import Postgres
     except ImportError as error:
         raise ConfigError(
             "PostgreSQL needs a driver: pip install 'tenure[postgres]' (in a checkout: make setup)"

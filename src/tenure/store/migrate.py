@@ -5,7 +5,7 @@ this version and the one before run side by side, and older code refuses with th
 """
 
 from tenure.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
-from tenure.store.sqlite_driver import Connection
+from tenure.store.sqlite.driver import Connection
 from tenure.store.statements import migration_script, split_script
 
 VERSION = 5

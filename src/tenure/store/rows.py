@@ -2,8 +2,8 @@
 
 import msgspec
 
-from tenure.gate import line_name
-from tenure.job import Feature, NewJob, State, Until
+from tenure.rules.gates import line_name
+from tenure.rules.job import Feature, NewJob, State, Until
 
 PARENTS = int(Feature.PARENTS)
 """A job with this waits: it was given parents, or is a node of a workflow that has some."""

@@ -65,4 +65,4 @@ def _prepare(text: str, dialect: Dialect, schema: str) -> tuple[str, ...]:
 
 
 def _read(dialect: Dialect, path: str) -> str:
-    return files("tenure.store").joinpath("sql", dialect, path).read_text("utf-8")
+    return files("tenure.store").joinpath(dialect, "sql", path).read_text("utf-8")

@@ -9,11 +9,11 @@ from typing import Any, ParamSpec, TypeVar
 
 from tenure.client import Client
 from tenure.errors import InvalidInput
-from tenure.job import check_seconds, check_time
+from tenure.rules.job import check_seconds, check_time
 from tenure.store import AsyncStore, Store
 from tenure.store.api import Call
-from tenure.store.enqueue import enqueue
-from tenure.store.watched import WatchedAsyncStore, WatchedStore
+from tenure.store.jobs.enqueue import enqueue
+from tenure.store.proxy import WatchedAsyncStore, WatchedStore
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -7,9 +7,9 @@ from typing import Any, overload
 import msgspec
 
 from tenure.client import Client
-from tenure.codec import decode, encode
 from tenure.errors import InvalidInput, PayloadInvalid
-from tenure.job import FINAL_STATES, LIVE_STATES, Job, State
+from tenure.rules.codec import decode, encode
+from tenure.rules.job import FINAL_STATES, LIVE_STATES, Job, State
 from tenure.tasks import Call, Task
 
 PAGE = 500

@@ -18,25 +18,25 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from tenure import lifecycle
 from tenure.client import Client
-from tenure.codec import encode_error
 from tenure.control import Control
 from tenure.errors import InvalidInput, JobFailed, ValueRefused
-from tenure.job import MIN_PRIORITY, Claimed, Job, State
-from tenure.lifecycle import Outcome, Settlement
+from tenure.rules import lifecycle
+from tenure.rules.codec import encode_error
+from tenure.rules.job import MIN_PRIORITY, Claimed, Job, State
+from tenure.rules.lifecycle import Outcome, Settlement
+from tenure.rules.why import told
 from tenure.running import Flag, running_as
 from tenure.store import Store
 from tenure.store.session import drive
 from tenure.testing.clock import Trial
-from tenure.why import told
-from tenure.worker.attempt import Attempt, undecodable, unknown_task
-from tenure.worker.context import RunningHere
-from tenure.worker.executors import Undecodable, prepare
-from tenure.worker.holding import Holding
-from tenure.worker.settler import REFUSED
-from tenure.worker.telling import Teller
-from tenure.worker.world import World
+from tenure.worker.environment import World
+from tenure.worker.events import Teller
+from tenure.worker.leases import Holding
+from tenure.worker.running.attempt import Attempt, undecodable, unknown_task
+from tenure.worker.running.context import RunningHere
+from tenure.worker.running.executors import Undecodable, prepare
+from tenure.worker.settling.settler import REFUSED
 
 R = TypeVar("R")
 Ended = tuple[object, BaseException | None]

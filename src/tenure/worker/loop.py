@@ -10,7 +10,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from tenure.worker.threads import DaemonThreads
+from tenure.worker.running.threads import DaemonThreads
 
 END_SECONDS = 2.0
 """So long what is left may take to end."""

@@ -6,8 +6,8 @@ because operations that share a session share commits.
 
 from tenure.client import Client
 from tenure.store import open_async_store, open_store
+from tenure.worker.environment import World
 from tenure.worker.settings import WorkerSettings
-from tenure.worker.world import World
 
 WRITERS = 4
 """On SQLite: one thread each to claim, settle, promote and sweep. A pool that may grow does: it

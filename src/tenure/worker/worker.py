@@ -20,13 +20,13 @@ from typing import Self, Unpack
 
 from tenure.client import Client
 from tenure.errors import ConfigError, InvalidInput
-from tenure.job import check_int
+from tenure.rules.job import check_int
 from tenure.worker import loop
-from tenure.worker.crew import Crew
-from tenure.worker.elsewhere import locate, refuse_while_imported
+from tenure.worker.children.app_ref import locate, refuse_while_imported
+from tenure.worker.environment import World
+from tenure.worker.process import Shift
 from tenure.worker.settings import Settings, WorkerSettings, settings_of
-from tenure.worker.shift import Shift
-from tenure.worker.world import World
+from tenure.worker.supervisor.supervisor import Crew
 
 MAX_PROCESSES = 1000
 ECHO_SECONDS = 0.1

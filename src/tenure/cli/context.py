@@ -1,0 +1,118 @@
+"""What every command shares: the client, and some options."""
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from urllib.parse import unquote
+
+import click
+
+from tenure.cli.exit import NotConfirmed
+from tenure.errors import ConfigError, InvalidInput, StoreUnavailable
+from tenure.passwords import remember
+
+if TYPE_CHECKING:
+    from tenure.client import Client
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Desk:
+    """The database that a command works on, opened when it is first needed."""
+
+    def __init__(
+        self,
+        url: str | None,
+        tenant: str | None,
+        settings: dict[str, Any],
+        *,
+        give_up_seconds: float,
+    ) -> None:
+        self.url = url
+        self.tenant = tenant
+        self.give_up_seconds = give_up_seconds
+        self.settings = settings
+        self._client: Client | None = None
+        if url:
+            remember(url)
+
+    @property
+    def client(self) -> "Client":
+        """The client; closed when the command ends."""
+        from tenure.client import Client
+
+        if self._client is None:
+            url = self.checked_url()
+            refuse_missing_file(url)
+            self._client = Client(url, tenant=self.tenant, give_up_seconds=self.give_up_seconds)
+        return self._client
+
+    def checked_url(self) -> str:
+        """The URL, or an error that says where to put one."""
+        if not self.url:
+            raise ConfigError(
+                "no database is named: use --url sqlite:///jobs.db, set TENURE_URL, or write "
+                "url = ... under [tool.tenure] in pyproject.toml"
+            )
+        return self.url
+
+    def close(self) -> None:
+        """Close what was opened."""
+        if self._client is not None:
+            self._client.close()
+
+
+def refuse_missing_file(url: str) -> None:
+    """To look at jobs must not create an empty file beside the one that was meant."""
+    if url.startswith("sqlite:///"):
+        file = Path(unquote(url.removeprefix("sqlite:///").partition("?")[0]))
+        if not file.parent.is_dir():
+            raise StoreUnavailable(f"there is no folder {file.parent}; create it first")
+        if not file.exists():
+            raise StoreUnavailable(f"there is no file {file}; `tenure db init` creates it")
+
+
+def with_desk(command: Callable[Concatenate[Desk, P], R]) -> Callable[P, R]:
+    """Give a command the desk as its first argument, and tidy up after it."""
+
+    @wraps(command)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        desk: Desk = click.get_current_context().find_object(Desk)  # type: ignore[assignment]
+        try:
+            return command(desk, *args, **kwargs)
+        finally:
+            desk.close()
+
+    return call
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask whoever sits at the terminal. Without a terminal --yes must be said."""
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise InvalidInput(f"{question} Say --yes to do it without being asked")
+    click.echo(f"{question[0].upper()}{question[1:]} [y/N]: ", nl=False, err=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise NotConfirmed("nothing was changed")
+
+
+class Number(click.FloatRange):
+    """A number within its range; what is not a number is refused."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number: float = super().convert(value, param, ctx)
+        if number != number:  # noqa: PLR0124 - NaN, which is in every range
+            self.fail("nan is not a number", param, ctx)
+        return number
+
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Write JSON, one object per line."
+)
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")

@@ -1,0 +1,537 @@
+"""Values to strict JSON and back: what every store can keep, and nothing that it cannot.
+
+    encode, decode            arguments, results, checkpoints; typed by annotations on the way back
+    fingerprint               are these the same task and arguments?
+    clean_text, encode_error  an error report that can always be stored
+
+Python is laxer than JSON, and databases are stricter: PostgreSQL refuses NUL and lone surrogates,
+SQLite cuts text at NUL, msgspec writes NaN as null. Everything of that kind is refused at enqueue
+with the path to the offender. `encode` has two ways: a look at the types (about a microsecond)
+that clears ordinary values, and for all others a walk that converts, checks and names the place.
+Dicts keep their order; sets, and dicts inside of dataclasses, are sorted. Never pickle.
+"""
+
+import hashlib
+import json
+import re
+import traceback
+from base64 import b64encode
+from collections.abc import Callable, Iterable
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
+from enum import Enum
+from functools import lru_cache
+from math import isfinite
+from typing import Any, Protocol, TypeVar, cast, overload
+from uuid import UUID
+
+import msgspec
+
+from tenure.errors import InvalidInput, PayloadInvalid, PayloadTooLarge
+from tenure.rules.job import Json
+
+T = TypeVar("T")
+
+MAX_BYTES = 1_048_576
+"""How large one encoded value may be unless the caller says otherwise."""
+
+MAX_DEPTH = 100
+"""How deep containers may be nested. SQLite's JSON functions and Python's stack end near 1,000."""
+
+MAX_ERROR_CHARS = 20_000
+"""How much of an error is kept unless the caller says otherwise."""
+
+_INFINITY = float("inf")
+_BACKSLASH = ord("\\")
+_MAX_TYPE_CHARS = 200
+_MAX_STEPS = 20
+_SAFE_DIGITS = 600  # int() and str() refuse more than a limit that nobody can set below 640
+_SAFE_BITS = 1_990  # so many bits have at most 600 digits
+
+# Types that msgspec writes faithfully whatever their value is, NUL and surrogates in text aside.
+_HARMLESS = frozenset({str, int, bool, type(None), UUID, bytes, date})
+_CONTAINERS = frozenset({dict, list, tuple})
+_TEXT = frozenset({str})
+# What `to_builtins` must leave alone, so that the walk still sees it.
+_KEPT = (datetime, date, time, timedelta, UUID, Decimal, bytes)
+
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}\Z")
+_LONG_DIGITS = re.compile(rf"[0-9]{{{_SAFE_DIGITS},}}")
+_NUMBER_NAMES = {"nan": "NaN", "inf": "infinity", "-inf": "-infinity"}
+
+_to_json = msgspec.json.Encoder().encode
+_to_sorted_json = msgspec.json.Encoder(order="deterministic").encode
+
+# The ways in which foreign objects and msgspec say no. RecursionError is a RuntimeError.
+_REFUSALS = (
+    TypeError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    RuntimeError,
+    BufferError,
+)
+
+
+def encode(value: object, *, what: str = "value", max_bytes: int = MAX_BYTES) -> Json:
+    """The value as strict JSON of at most `max_bytes`, or an error that names path and fix.
+
+    Raises PayloadInvalid or PayloadTooLarge and nothing else, whatever the value is. What comes
+    out can be stored by every store and read by every JSON reader; `decode` with the right type
+    gives an equal value back. Pydantic models write themselves, times without a zone included.
+    """
+    data = b""
+    flat = (  # as most arguments are: asked here without a loop of ours
+        type(value) is dict
+        and _TEXT.issuperset(map(type, value))
+        and _HARMLESS.issuperset(map(type, value.values()))
+    )
+    try:
+        if flat or _is_plain(value, max_bytes):
+            data = _to_json(value)
+    except _REFUSALS:
+        data = b""  # a surrogate, or an integer with thousands of digits: the walk finds it
+    # An innocent backslash before "u0000" looks like NUL, and only costs the walk. The backslash
+    # is looked for first because an integer is found in bytes in 30 ns, a byte string in 230.
+    if not data or (_BACKSLASH in data and b"\\u0000" in data):
+        data = _encode_checked(value, what, max_bytes)
+    if len(data) > max_bytes:
+        raise _too_large(what, f"{len(data):,} bytes as JSON", max_bytes)
+    return Json(data)
+
+
+@overload
+def decode(data: bytes | str) -> object: ...
+@overload
+def decode(data: bytes | str, type: type[T]) -> T: ...
+@overload
+def decode(data: bytes | str, type: object) -> object: ...
+def decode(data: bytes | str, type: object = object) -> object:
+    """The JSON as an instance of `type`, which may be any annotation that msgspec understands,
+    or a pydantic model, also inside other types. Integers are exact, floats are finite.
+
+    Raises PayloadInvalid, with the path, when the JSON is broken or does not fit.
+    """
+    try:
+        return decoder(type).decode(data)
+    except msgspec.ValidationError as error:
+        if "Integer value out of range" in str(error):
+            return _decode_long_integers(data, type)
+        raise _unfit(type, error) from error
+    except _REFUSALS as error:
+        raise _unfit(type, error) from error
+
+
+def check_type(what: str, type: object) -> None:
+    """Refuse an annotation that no JSON can be decoded into."""
+    try:
+        decoder(type)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{what} has no JSON form: {clean_text(str(error), 500)}") from error
+
+
+def fingerprint(task: str, args: bytes) -> str:
+    """32 hexadecimal digits that are equal for the same task and arguments, in any key order."""
+    tree = decode(args)
+    try:
+        canonical = _to_sorted_json(tree)
+    except ValueError:  # an integer with thousands of digits
+        canonical = _encode_checked(tree, "args", len(args), _to_sorted_json)
+    # Names have no line break, so no two pairs of task and arguments join to the same bytes.
+    return hashlib.sha256(b"%b\n%b" % (task.encode(), canonical)).hexdigest()[:32]
+
+
+def clean_text(text: str, max_chars: int) -> str:
+    """At most `max_chars` of the text, storable everywhere: what no database takes becomes U+FFFD.
+
+    Of longer text the head and the tail stay, because an error's first and last lines say most.
+    """
+    if len(text) > max_chars:
+        marker = f"\n[... {len(text):,} characters in all ...]\n"
+        kept = max_chars - len(marker)
+        if kept < 2:
+            text = text[: max(0, max_chars)]
+        else:
+            text = text[: kept - kept // 2] + marker + text[-(kept // 2) :]
+    return _UNSTORABLE.sub("\ufffd", text)
+
+
+def encode_error(error: BaseException, *, max_chars: int = MAX_ERROR_CHARS) -> Json:
+    """The error as `{"type", "message", "traceback"}`, together at most `max_chars` and a name.
+
+    Never raises, so that a failure can always be recorded. No local variables are kept.
+    """
+    message_chars = max_chars // 5
+    report = {
+        "type": _told(lambda: _type_name(error), _MAX_TYPE_CHARS),
+        "message": _told(lambda: str(error), message_chars),
+        "traceback": _told(
+            lambda: "".join(traceback.format_exception(error)), max_chars - message_chars
+        ),
+    }
+    return Json(_to_json(report))
+
+
+def add_output(error: Json, output: str) -> Json:
+    """The encoded error with the end of what its process had written."""
+    report = cast("dict[str, object]", decode(error))
+    return Json(_to_json(report | {"output": clean_text(output, MAX_ERROR_CHARS)}))
+
+
+def _told(tell: Callable[[], str], max_chars: int) -> str:
+    """What an error tells about itself, or why it could not."""
+    try:
+        return clean_text(str.__str__(tell()), max_chars)
+    except BaseException as failure:  # noqa: BLE001 - even SystemExit from a __str__ must not escape
+        return clean_text(f"<not available: {type(failure).__name__}>", max_chars)
+
+
+def _is_plain(value: object, max_bytes: int) -> bool:
+    """True when msgspec alone writes the value faithfully; text is still to be looked at.
+
+    Level by level, so that depth is counted for nothing and circles do no harm. One bare loop:
+    a function call for each item would double the cost.
+    """
+    level: Iterable[Any] = (value,) if type(value) in _CONTAINERS else ((value,),)
+    containers_left = max_bytes // 2
+    for _ in range(MAX_DEPTH):
+        deeper: list[Any] = []
+        for container in level:
+            items = container
+            if type(container) is dict:
+                for key in container:
+                    if type(key) is not str:
+                        return False
+                items = container.values()
+            for item in items:
+                kind = type(item)
+                if kind in _HARMLESS:
+                    continue
+                if kind is float and -_INFINITY < item < _INFINITY:  # False for NaN
+                    continue
+                if kind in _CONTAINERS:
+                    deeper.append(item)
+                elif kind is not datetime or item.tzinfo is not UTC:
+                    return False
+            if len(deeper) > containers_left:
+                return False
+        if not deeper:
+            return True
+        containers_left -= len(deeper)
+        level = deeper
+    return False
+
+
+def _encode_checked(
+    value: object, what: str, max_bytes: int, to_json: Callable[[object], bytes] = _to_json
+) -> bytes:
+    try:
+        return to_json(_Walk(max_bytes).checked(value))
+    except _TooMany:
+        raise _too_large(what, "larger than the limit", max_bytes) from None
+    except _Refused as refused:
+        raise PayloadInvalid(f"{what} cannot be stored: {refused}") from refused.__cause__
+    except RecursionError:
+        raise PayloadInvalid(f"{what} cannot be stored: it is nested too deeply") from None
+    except Exception as error:  # anything may come out of a stranger's properties
+        raise PayloadInvalid(f"{what} cannot be stored: {_in_short(error)}") from error
+
+
+def _too_large(what: str, size: str, max_bytes: int) -> PayloadTooLarge:
+    return PayloadTooLarge(
+        f"{what} is {size}; at most {max_bytes:,} bytes fit. Store the data elsewhere (a file, "
+        "an object store, a table of yours) and pass a reference to it"
+    )
+
+
+class _TooMany(Exception):
+    """More containers than bytes allowed."""
+
+
+class _Refused(Exception):
+    """Why a value cannot be stored; collects the path to it on the way out of the walk."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+        self.steps: list[str | int] = []
+
+    def __str__(self) -> str:
+        path = "".join(map(_step, self.steps[: -_MAX_STEPS - 1 : -1]))
+        return f"${path}{'...' if len(self.steps) > _MAX_STEPS else ''} {self.why}"
+
+
+def _step(step: str | int) -> str:
+    if isinstance(step, int):
+        return f"[{step}]"
+    return f".{step}" if _IDENTIFIER.match(step) else f"[{step[:60]!r}]"
+
+
+class _Walk:
+    """Turns any accepted value into a tree that msgspec writes faithfully, or raises _Refused."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.containers_left = max_bytes // 2 + 1
+
+    def checked(self, value: object, depth: int = 0) -> object:
+        """The value with everything converted and every leaf looked at."""
+        kind = type(value)
+        if kind is str:
+            return _checked_text(cast("str", value), "contains")
+        if kind in _HARMLESS and kind is not int:
+            return value
+        if isinstance(value, dict):
+            self._enter(depth)
+            return self._checked_dict(value, depth + 1)
+        if isinstance(value, (list, tuple)):
+            self._enter(depth)
+            return self._checked_list(value, depth + 1)
+        leaf = _leaf(value)
+        return self.checked(_to_builtins(value), depth) if leaf is msgspec.UNSET else leaf
+
+    def _enter(self, depth: int) -> None:
+        self.containers_left -= 1
+        if self.containers_left < 0:
+            raise _TooMany
+        if depth >= MAX_DEPTH:
+            raise _Refused(f"is nested deeper than {MAX_DEPTH} levels, or contains itself")
+
+    def _checked_dict(self, value: dict[object, object], depth: int) -> dict[str, object]:
+        tree: dict[str, object] = {}
+        for raw_key, item in value.items():
+            key = raw_key.value if isinstance(raw_key, Enum) else raw_key
+            if not isinstance(key, str):
+                raise _Refused(
+                    f"has a key of type {type(raw_key).__name__}, {_in_short(raw_key)}; "
+                    "keys in JSON are strings: use str(key)"
+                )
+            key = _checked_text(key, "has a key that contains")
+            if key in tree:  # an Enum member and its value are different keys in Python only
+                raise _Refused(f"has the key {key[:60]!r} twice")
+            try:
+                tree[key] = self.checked(item, depth)
+            except _Refused as refused:
+                refused.steps.append(key)
+                raise
+        return tree
+
+    def _checked_list(self, value: Iterable[object], depth: int) -> list[object]:
+        tree: list[object] = []
+        for index, item in enumerate(value):
+            try:
+                tree.append(self.checked(item, depth))
+            except _Refused as refused:
+                refused.steps.append(index)
+                raise
+        return tree
+
+
+def _leaf(value: object) -> object:  # noqa: PLR0912 - one branch per type
+    """The JSON form of a single value, subclasses included; UNSET when it is not a single value.
+
+    msgspec knows only the exact types. Subclasses are common all the same: Django's SafeString,
+    numpy.float64, asyncpg's UUID, pendulum's and freezegun's datetimes.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, Enum):  # before its mixed-in type: decoding goes by the member's value
+        return msgspec.UNSET
+    if isinstance(value, str):
+        return _checked_text(value, "contains")
+    if isinstance(value, int):
+        number = int.__index__(value)
+        # msgspec cannot write more digits than the interpreter's limit allows.
+        return number if number.bit_length() <= _SAFE_BITS else msgspec.Raw(_digits(number))
+    if isinstance(value, float):
+        if not isfinite(value):
+            raise _Refused(f"is {_NUMBER_NAMES[float.__repr__(value)]}; JSON has no such number")
+        return float.__float__(value)
+    if isinstance(value, Decimal):
+        if not value.is_finite():
+            raise _Refused(f"is Decimal {Decimal.__str__(value)}; JSON has no such number")
+        return Decimal.__str__(value)
+    if isinstance(value, datetime):
+        return _checked_time(value)
+    if isinstance(value, date):
+        return date.isoformat(value)
+    if isinstance(value, time):
+        return _with_z(time.isoformat(value))
+    if isinstance(value, timedelta):
+        return timedelta.__add__(value, timedelta())  # of the exact type
+    if isinstance(value, UUID):
+        return UUID.__str__(value)
+    if isinstance(value, (bytes, bytearray)):
+        return b64encode(value).decode()
+    return msgspec.UNSET
+
+
+def _checked_text(text: str, where: str) -> str:
+    if "\0" in text:
+        raise _Refused(f"{where} a NUL character, which databases cannot keep in text; remove it")
+    if not text.isascii() and _UNSTORABLE.search(text):
+        raise _Refused(f"{where} a lone surrogate, which is not a character; remove it")
+    return str.__str__(text)
+
+
+def _checked_time(value: datetime) -> datetime | str:
+    if type(value) is datetime and value.tzinfo is UTC:  # nearly all of them
+        return value
+    offset = value.utcoffset()
+    if offset is None:
+        raise _Refused(
+            "is a datetime without a time zone; use datetime.now(timezone.utc) or set its tzinfo"
+        )
+    if offset % timedelta(minutes=1):  # RFC 3339 has no place for them, and msgspec drops them
+        raise _Refused("is a datetime whose offset has seconds; use .astimezone(timezone.utc)")
+    return _with_z(datetime.isoformat(value))
+
+
+def _with_z(text: str) -> str:
+    """The time as msgspec writes it, so that both ways of encoding give the same bytes."""
+    return text.removesuffix("+00:00") + "Z" if text.endswith("+00:00") else text
+
+
+def _to_builtins(value: object) -> object:
+    """One Struct, dataclass, model, Enum or set as containers and single values.
+
+    Sorted, because sets of strings have another order in every process, and equal arguments
+    shall have equal fingerprints.
+    """
+    try:
+        return msgspec.to_builtins(
+            value, builtin_types=_KEPT, enc_hook=_to_builtins_hook, order="deterministic"
+        )
+    except RecursionError:
+        raise _Refused("is nested too deeply, or contains itself") from None
+    except _REFUSALS as error:
+        why = _in_short(error)
+        if "not supported between" in why:  # sorting compared them
+            why = "has a dict key that is not a string, or a set whose items cannot be sorted"
+        raise _Refused(f"({_type_name(value)}) {why}") from error
+
+
+def _to_builtins_hook(value: object) -> object:
+    """What msgspec does not know by itself: subclasses of single values, and pydantic models."""
+    leaf = _leaf(value)
+    if leaf is not msgspec.UNSET:
+        return leaf
+    if hasattr(type(value), "model_dump"):
+        try:
+            return cast("_Model", value).model_dump(mode="json")
+        except Exception as error:  # it runs code of the user's model
+            raise _Refused(f"cannot be dumped: {_in_short(error)}") from error
+    raise TypeError(
+        f"cannot be written as JSON: no rule for {_type_name(value)}. Pass plain values, "
+        "a dataclass, a msgspec Struct or a pydantic model"
+    )
+
+
+class _Model(Protocol):
+    """The two methods of a pydantic model that matter here; pydantic is never imported."""
+
+    def model_dump(self, *, mode: str) -> object: ...
+
+    @classmethod
+    def model_validate_json(cls, json_data: bytes) -> object: ...
+
+
+def _from_builtins_hook(kind: type[object], value: object) -> object:
+    """What msgspec cannot build by itself: pydantic models, and `object`, which is anything."""
+    if kind is object:
+        return value
+    if hasattr(kind, "model_validate_json"):
+        # By way of JSON, because a strict model takes a string for a date from JSON only.
+        return cast("type[_Model]", kind).model_validate_json(_to_json(value))
+    raise TypeError(f"no rule to build {kind.__name__} from JSON")
+
+
+def _new_decoder(kind: object) -> msgspec.json.Decoder[object]:
+    target = Any if kind is object else kind  # Any saves the call of the hook
+    return msgspec.json.Decoder(cast("type[object]", target), dec_hook=_from_builtins_hook)
+
+
+_cached_decoder = lru_cache(maxsize=1024)(_new_decoder)
+
+
+def decoder(kind: object) -> msgspec.json.Decoder[Any]:
+    """What `decode` uses, for who calls it often."""
+    try:
+        return _cached_decoder(kind)
+    except TypeError:  # an unhashable annotation, or one that msgspec refuses: then it says why
+        return _new_decoder(kind)
+
+
+def _unfit(kind: object, error: Exception) -> PayloadInvalid:
+    name = kind.__qualname__ if isinstance(kind, type) else str(kind)
+    if isinstance(error, RecursionError):
+        return PayloadInvalid("stored JSON is nested too deeply to be read")
+    return PayloadInvalid(f"stored JSON does not fit {name}: {clean_text(str(error), 2_000)}")
+
+
+def _decode_long_integers(data: bytes | str, kind: object) -> object:
+    """Decode with exact integers of any length, which msgspec leaves out.
+
+    The standard decoder accepts lone surrogates and NaN, so msgspec checks everything else first.
+    """
+    try:
+        text = data if isinstance(data, str) else data.decode()
+        msgspec.json.decode(_LONG_DIGITS.sub("1", text))
+        tree = json.loads(text, parse_int=_integer, parse_float=_finite)
+        return msgspec.convert(
+            tree, cast("type[object]", kind), dec_hook=_from_builtins_hook, str_keys=True
+        )
+    except _REFUSALS as error:
+        raise _unfit(kind, error) from error
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not isfinite(number):
+        raise ValueError("Number out of range")
+    return number
+
+
+def _integer(text: str) -> int:
+    """`int(text)` without its limit, by halves: a million digits take a second, not a minute."""
+    if len(text) <= _SAFE_DIGITS:
+        return int(text)
+    if text.startswith("-"):
+        return -_integer(text[1:])
+    tail = len(text) // 2
+    shift: int = 10**tail
+    return _integer(text[:-tail]) * shift + _integer(text[-tail:])
+
+
+def _digits(number: int) -> str:
+    """`str(number)` without its limit, by halves in decimal, which multiplies fastest."""
+    exact = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
+
+    def as_decimal(part: int, bits: int) -> Decimal:
+        if bits <= _SAFE_BITS:
+            return Decimal(part)
+        low = bits // 2
+        head = exact.multiply(as_decimal(part >> low, bits - low), exact.power(Decimal(2), low))
+        return exact.add(head, as_decimal(part & ((1 << low) - 1), low))
+
+    sign = "-" if number < 0 else ""
+    return sign + str(as_decimal(abs(number), number.bit_length()))
+
+
+def _type_name(value: object) -> str:
+    kind = type(value)
+    return (
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else (f"{kind.__module__}.{kind.__qualname__}")
+    )
+
+
+def _in_short(value: object) -> str:
+    """A glimpse of a value for a message; never raises."""
+    try:
+        text = str(value) if isinstance(value, BaseException) else repr(value)
+    except Exception as failure:  # noqa: BLE001 - the value is anybody's
+        text = f"<{type(failure).__name__} while showing it>"
+    return clean_text(text, 300)

@@ -1,0 +1,314 @@
+"""THE state machine of a job. Stores execute these transitions; they never decide them.
+
+            enqueue            promote            claim              succeed, fail, skip, abort
+    (client) ──┬──> scheduled ────────> queued ─────────> running ──────────────> succeeded
+               ├──────────────────────────^ ^                │ │                  failed
+               └──> waiting ──────────────┘ └────────────────┘ │                  skipped
+                      │      free             retry, snooze,   │                  cancelled
+                      │                       release, sweep   │                      │
+                      └── free, cancel ────────────────────────┴── cancel ────────────┤
+                                             queued <──────────── replay ─────────────┘
+
+Invariants per state, which the stores also hold as constraints:
+    waiting     no ticket, no lease, at least one unfinished parent
+    scheduled   one ticket in `due`; its token is the job's token
+    queued      one ticket in `ready` with the job's token, or parked because it is held
+    running     no ticket; (job, token) stands on exactly one lease
+    final       one row in `history`, none in `job`; it keeps the token of its last attempt
+
+The token grows by one each time the job is put in line, so it names one attempt. Every write
+about a running job presents the token and the lease, and changes nothing when either has moved on.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Protocol, assert_never
+
+import msgspec
+
+from tenure.rules.codec import clean_text
+from tenure.rules.job import FINAL_STATES, MAX_REASON_LENGTH, Json, State, When, check_seconds
+
+W, S, Q, R = State.WAITING, State.SCHEDULED, State.QUEUED, State.RUNNING
+
+
+class By(StrEnum):
+    """Who may make a transition."""
+
+    CLIENT = "client"
+    WORKER = "worker"
+    ANY_WORKER = "any worker"
+    STORE = "store"
+    OPERATOR = "operator"
+
+
+class Transition(msgspec.Struct, frozen=True):
+    """One row of the table: from where to where, by whom, and what must be presented."""
+
+    name: str
+    sources: frozenset[State]
+    targets: frozenset[State]
+    by: By
+    presents: str
+
+
+def _row(name: str, sources: set[State], targets: set[State], by: By, presents: str) -> Transition:
+    return Transition(name, frozenset(sources), frozenset(targets), by, presents)
+
+
+_HELD = "token and lease"
+_END = set(FINAL_STATES)
+
+TRANSITIONS: Mapping[str, Transition] = {
+    row.name: row
+    for row in (
+        _row("enqueue", set(), {W, S, Q}, By.CLIENT, "a valid job, a free unique key"),
+        _row(
+            "free", {W}, {S, Q, State.CANCELLED, State.SKIPPED}, By.STORE, "parents that have ended"
+        ),
+        _row("promote", {S}, {Q}, By.ANY_WORKER, "a due time that has come; the token stays"),
+        _row("claim", {Q}, {R, State.CANCELLED}, By.WORKER, "the live ticket"),
+        _row("succeed", {R}, {State.SUCCEEDED}, By.WORKER, _HELD),
+        _row("retry", {R}, {S, Q, State.FAILED, State.CANCELLED}, By.WORKER, _HELD),
+        _row("fail", {R}, {State.FAILED}, By.WORKER, _HELD),
+        _row("snooze", {R}, {S, Q, State.CANCELLED}, By.WORKER, _HELD),
+        _row("release", {R}, {S, Q, State.CANCELLED}, By.WORKER, _HELD),
+        _row("abort", {R}, {State.CANCELLED}, By.WORKER, _HELD),
+        _row("skip", {R}, {State.SKIPPED}, By.WORKER, _HELD),
+        _row("sweep", {R}, {Q, State.FAILED, State.CANCELLED}, By.ANY_WORKER, "an expired lease"),
+        _row("cancel", {W, S, Q, R}, {R, State.CANCELLED}, By.OPERATOR, "the id"),
+        _row("hold", {W, S, Q, R}, {W, Q, R}, By.OPERATOR, "the id"),
+        _row("unhold", {W, Q, R}, {W, S, Q, R}, By.OPERATOR, "the id"),
+        _row("move", {W, S, Q}, {W, S, Q}, By.OPERATOR, "the id of a job that does not run"),
+        _row("replay", _END, {W, S, Q}, By.OPERATOR, "the id, a free unique key; the token grows"),
+        _row("delete", _END, set(), By.OPERATOR, "the id"),
+    )
+}
+
+
+class Outcome(StrEnum):
+    """How an attempt ended, as the worker reports it. Each names its transition."""
+
+    SUCCEED = "succeed"
+    RETRY = "retry"
+    FAIL = "fail"
+    SNOOZE = "snooze"
+    RELEASE = "release"
+    ABORT = "abort"
+    SKIP = "skip"
+
+
+class HeldJob(Protocol):
+    """What a worker must present to settle a job."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def token(self) -> int: ...
+    @property
+    def lease_id(self) -> int: ...
+
+
+class Settlement(msgspec.Struct, frozen=True, gc=False):
+    """The end of one attempt. Make it with one of the functions below, never by hand."""
+
+    id: int
+    token: int
+    lease: int
+    outcome: Outcome
+    result: Json | None = None
+    error: Json | None = None
+    delay_seconds: float = 0.0
+    reason: str | None = None
+    duration_seconds: float | None = None
+
+
+def succeed(
+    job: HeldJob, result: Json | None = None, duration_seconds: float | None = None
+) -> Settlement:
+    """The attempt did its work; the job is finished and counts this attempt."""
+    return Settlement(
+        job.id, job.token, job.lease_id, Outcome.SUCCEED, result, duration_seconds=duration_seconds
+    )
+
+
+def retry(
+    job: HeldJob,
+    error: Json,
+    delay_seconds: float,
+    reason: str = "error",
+    duration_seconds: float | None = None,
+) -> Settlement:
+    """The attempt failed and is charged: again after the delay, or `failed` when none is left."""
+    check_seconds("delay_seconds", delay_seconds)
+    reason = _storable(reason)
+    return Settlement(
+        job.id, job.token, job.lease_id, Outcome.RETRY, None, error, delay_seconds, reason,
+        duration_seconds,
+    )  # fmt: skip
+
+
+def fail(
+    job: HeldJob, error: Json, reason: str = "error", duration_seconds: float | None = None
+) -> Settlement:
+    """The attempt failed for good: no retry, whatever attempts are left."""
+    reason = _storable(reason)
+    return Settlement(
+        job.id, job.token, job.lease_id, Outcome.FAIL, None, error, 0.0, reason, duration_seconds
+    )
+
+
+def snooze(job: HeldJob, delay_seconds: float, reason: str = "snoozed") -> Settlement:
+    """Not now: the job comes back after the delay, uncharged."""
+    check_seconds("delay_seconds", delay_seconds)
+    reason = _storable(reason)
+    return Settlement(
+        job.id, job.token, job.lease_id, Outcome.SNOOZE, None, None, delay_seconds, reason
+    )
+
+
+def release(job: HeldJob, reason: str = "shutdown", delay_seconds: float = 0.0) -> Settlement:
+    """The worker gives the job back unfinished, uncharged."""
+    check_seconds("delay_seconds", delay_seconds)
+    reason = _storable(reason)
+    return Settlement(
+        job.id, job.token, job.lease_id, Outcome.RELEASE, None, None, delay_seconds, reason
+    )
+
+
+def abort(
+    job: HeldJob, reason: str = "cancelled", duration_seconds: float | None = None
+) -> Settlement:
+    """The handler stopped because the job was cancelled, or cancelled itself."""
+    reason = _storable(reason)
+    return Settlement(
+        job.id, job.token, job.lease_id, Outcome.ABORT, None, None, 0.0, reason, duration_seconds
+    )
+
+
+def skip(
+    job: HeldJob, reason: str = "skipped", duration_seconds: float | None = None
+) -> Settlement:
+    """The handler found that there is nothing to do."""
+    reason = _storable(reason)
+    return Settlement(
+        job.id, job.token, job.lease_id, Outcome.SKIP, None, None, 0.0, reason, duration_seconds
+    )
+
+
+def _storable(reason: str) -> str:
+    """A handler may give any reason; one that no database takes must not keep it from settling."""
+    if reason.isprintable() and len(reason) <= MAX_REASON_LENGTH:
+        return reason
+    return clean_text(reason, MAX_REASON_LENGTH)
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """What the store knows of a running job when its attempt ends."""
+
+    attempts: int
+    max_attempts: int
+    cancel_requested: bool
+
+
+class Move(msgspec.Struct, frozen=True):
+    """What becomes of the job. A live `to` is `queued` or, with a delay, `scheduled`."""
+
+    to: State
+    charged: bool = False
+    delay_seconds: float = 0.0
+    reason: str | None = None
+
+
+def is_last_attempt(attempts: int, max_attempts: int) -> bool:
+    """The one comparison that ends a job, on the error path and on the crash path alike."""
+    return attempts + 1 >= max_attempts
+
+
+def after_settlement(job: Standing, settlement: Settlement) -> Move:
+    """Turn a worker's outcome into the job's next state."""
+    delay, reason = settlement.delay_seconds, settlement.reason
+    match settlement.outcome:
+        case Outcome.SUCCEED:
+            return Move(State.SUCCEEDED, charged=True, reason=reason)
+        case Outcome.FAIL:
+            return Move(State.FAILED, charged=True, reason=reason)
+        case Outcome.SKIP:
+            return Move(State.SKIPPED, charged=True, reason=reason)
+        case Outcome.ABORT:
+            return Move(State.CANCELLED, reason=reason)
+        case Outcome.RETRY:
+            if job.cancel_requested:
+                return Move(State.CANCELLED, charged=True, reason="cancelled")
+            if is_last_attempt(job.attempts, job.max_attempts):
+                return Move(State.FAILED, charged=True, reason=reason)
+            return _in_line(delay, reason, charged=True)
+        case Outcome.SNOOZE | Outcome.RELEASE:
+            if job.cancel_requested:
+                return Move(State.CANCELLED, reason="cancelled")
+            return _in_line(delay, reason, charged=False)
+        case _:  # pragma: no cover
+            assert_never(settlement.outcome)
+
+
+def after_crash(job: Standing, *, charged: bool) -> Move:
+    """Turn an expired lease into the job's next state.
+
+    Charged are jobs that were reported started or that were alone on their lease. The others go
+    back unharmed, with a crash on record, and are tried alone from then on: so the job that kills
+    its worker is found, and an innocent one never fails without having run.
+    """
+    if job.cancel_requested:
+        return Move(State.CANCELLED, charged=charged, reason="cancelled")
+    if charged and is_last_attempt(job.attempts, job.max_attempts):
+        return Move(State.FAILED, charged=True, reason="lease lost")
+    return Move(State.QUEUED, charged=charged, reason="lease lost")
+
+
+class Ends(msgspec.Struct, frozen=True):
+    """What the store knows of the parents of a waiting job."""
+
+    unfinished: bool
+    """One has not ended yet."""
+    any_succeeded: bool
+    any_failed: bool
+    any_unsuccessful: bool
+    """One has ended in another way than by success."""
+
+
+_RULES: Mapping[When, tuple[Callable[[Ends], bool], str]] = {
+    When.ALL_SUCCEEDED: (
+        lambda ends: not (ends.unfinished or ends.any_unsuccessful),
+        "a parent did not succeed",
+    ),
+    When.ALL_FINISHED: (lambda ends: not ends.unfinished, ""),
+    When.ANY_SUCCEEDED: (lambda ends: ends.any_succeeded, "no parent succeeded"),
+    When.ANY_FAILED: (lambda ends: ends.any_failed, "no parent failed"),
+}
+"""Per rule: may the job run, and why it never will if all parents have ended and it may not."""
+
+WAITS_FOR_ALL = frozenset({When.ALL_SUCCEEDED, When.ALL_FINISHED})
+"""Under these rules a job outlasts all of its parents."""
+
+
+PARENTS_FINISHED = "parents finished"
+
+
+def after_parents(
+    ends: Ends, *, when: When = When.ALL_SUCCEEDED, cancel_requested: bool
+) -> Move | None:
+    """Turn the end of a parent into the child's next state. None: it waits on."""
+    may_run, why_not = _RULES[when]
+    runs = may_run(ends)
+    if not runs and ends.unfinished:
+        return None
+    if cancel_requested:
+        return Move(State.CANCELLED, reason="cancelled")
+    if not runs:
+        return Move(State.SKIPPED, reason=why_not)
+    return Move(State.QUEUED, reason=PARENTS_FINISHED)
+
+
+def _in_line(delay_seconds: float, reason: str | None, *, charged: bool) -> Move:
+    to = State.SCHEDULED if delay_seconds > 0 else State.QUEUED
+    return Move(to, charged=charged, delay_seconds=delay_seconds, reason=reason)

@@ -1,0 +1,257 @@
+"""What a copy carries: jobs and what is known of them, keys, pauses, gates, workflows, schedules.
+
+Rows travel in a form of their own, the same for all stores: times are datetimes, flags are bools,
+JSON is text, to the letter. Whether two stores hold the same is whether these are equal.
+
+Not carried: leases and workers, of which there are none; void tickets; the story of jobs that are
+gone; the number of an event, which only says in which order the events of a job stand; turns at
+gates, which are written anew, and tokens: buckets are full afterwards.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from tenure.rules.job import LONG_AGO, MAX_ID
+from tenure.store.session import Row, Tx, to_json
+
+CHUNK_ROWS = 1000
+CHUNK_BYTES = 16 * 2**20
+"""A chunk of jobs ends where either is reached, with at least one: memory stays bounded."""
+CHUNK_WORKFLOWS = 100
+
+Key = int | tuple[str, ...]
+Chunk = dict[Key, tuple[Any, ...]]
+
+_TIMES = frozenset(
+    {"at", "claimed_at", "created_at", "due_at", "expires_at", "finished_at", "paused_at",
+     "queued_at", "reported_at", "saved_at", "next_at", "done_until", "last_at", "changed_at",
+     "tick_at", "fired_at", "ended_at", "cancelled_at", "recorded_at"}
+)  # fmt: skip
+_LONG_AGO = LONG_AGO.isoformat()
+_FLAGS = frozenset(
+    {"held", "cancel_requested", "suspect", "triggered", "keyed", "by_hand", "paused", "failed",
+     "cancelled", "stopping"}
+)  # fmt: skip
+
+
+class Table(NamedTuple):
+    """A table and its columns, in the order in which the statements name them."""
+
+    name: str
+    columns: tuple[str, ...]
+
+    def read(self, tx: Tx, row: Row) -> Row:
+        """A row of this store in the form that all stores share."""
+        return tuple(
+            value if value is None else
+            tx.when(value) if column in _TIMES else
+            bool(value) if column in _FLAGS else value
+            for column, value in zip(self.columns, row, strict=True)
+        )  # fmt: skip
+
+    async def write(self, tx: Tx, rows: Iterable[Row]) -> None:
+        """Write such rows into this store."""
+        ours = [
+            tuple(
+                tx.time(value) if column in _TIMES else value
+                for column, value in zip(self.columns, row, strict=True)
+            )
+            for row in rows
+        ]
+        if ours:
+            await tx.write_rows(f"write_{self.name}", ours)
+
+
+def _table(name: str, columns: str) -> Table:
+    return Table(name, tuple(columns.split()))
+
+
+JOB_TABLES: tuple[Table, ...] = (
+    _table(
+        "job",
+        """id token place created_at due_at queued_at timeout_seconds unique_seconds priority
+        attempts max_attempts crashes features held cancel_requested tenant queue task args retry
+        metadata error reason parked unique_scope unique_key unique_until gate gate_key""",
+    ),
+    _table("ready", "job_id queue priority place token suspect"),
+    _table("due", "job_id due_at token"),
+    _table(
+        "history",
+        """id token created_at claimed_at finished_at duration_seconds timeout_seconds
+        unique_seconds state priority attempts max_attempts crashes features tenant queue task args
+        worker result error reason retry metadata unique_scope unique_key unique_until gate
+        gate_key""",
+    ),
+    _table("event", "job_id at token kind worker call detail"),
+    _table("note", "job_id token fraction message reported_at checkpoint saved_at"),
+    _table("step", "job_id name n token recorded_at bytes function result"),
+    _table("parent", "job_id parent_id parent_state"),
+    _table("gated", "job_id queue gate key priority place token suspect"),
+    _table("node", "job_id workflow_id name rule added_by paused"),
+)
+"""All that is known of a job. The first column is its id."""
+_LIVE, _FINISHED = 0, 3
+
+WORKFLOWS = _table(
+    "workflow",
+    """id created_at ended_at paused_at cancelled_at finaliser_id failed cancelled stopping tenant
+    name key on_failure outcome reason""",
+)
+_ENDS = next(table for table in JOB_TABLES if table.name == "parent")
+
+UNIQUE_KEYS = _table("unique_key", "tenant scope key job_id until fingerprint expires_at")
+QUEUES = _table("queue", "name paused_at reason")
+GATES = _table("gate", "name max_running rate per_seconds burst keyed by_hand declared")
+SCHEDULES = _table(
+    "schedule",
+    """tenant name next_at done_until last_at last_job_id created_at changed_at paused_at reason
+    timing job declared""",
+)
+TICKS = _table("tick", "tenant schedule tick_at fired_at job_id triggered")
+
+
+class Kind(ABC):
+    """One kind of thing that is carried. Each has a key, under which it is found again."""
+
+    first: Key
+    """Comes before all keys."""
+
+    @abstractmethod
+    def name(self, key: Key) -> str:
+        """What a message calls the one with this key."""
+
+    @abstractmethod
+    async def next_keys(self, tx: Tx, after: Key) -> list[Key]:
+        """The keys of the next chunk, in order."""
+
+    @abstractmethod
+    async def read(self, tx: Tx, keys: list[Key]) -> Chunk:
+        """Those of them that are there, in the same order, with all that belongs to each."""
+
+    @abstractmethod
+    async def write(self, tx: Tx, chunk: Chunk) -> None:
+        """Write them; none of them is there."""
+
+
+class Jobs(Kind):
+    """Jobs, live and finished, each with its ticket and its story; those up to the last id."""
+
+    first = 0
+
+    def __init__(self, last: int = MAX_ID) -> None:
+        self._last = last
+
+    def name(self, key: Key) -> str:
+        return f"job {key}"
+
+    async def next_keys(self, tx: Tx, after: Key) -> list[Key]:
+        keys: list[Key] = []
+        room = CHUNK_BYTES
+        for id, size in await tx.fetch("next_jobs", after=after, last=self._last, most=CHUNK_ROWS):
+            room -= size
+            if keys and room < 0:
+                break
+            keys.append(id)
+        return keys
+
+    async def read(self, tx: Tx, keys: list[Key]) -> Chunk:
+        found: dict[Key, tuple[list[Row], ...]] = {
+            key: tuple([] for _ in JOB_TABLES) for key in keys
+        }
+        ids = to_json(keys)
+        for n, table in enumerate(JOB_TABLES):
+            for row in await tx.fetch(f"{table.name}_rows", ids=ids):
+                found[row[0]][n].append(table.read(tx, row))
+        return {key: rows for key, rows in found.items() if rows[_LIVE] or rows[_FINISHED]}
+
+    async def write(self, tx: Tx, chunk: Chunk) -> None:
+        for n, table in enumerate(JOB_TABLES):
+            await table.write(tx, (row for rows in chunk.values() for row in rows[n]))
+
+
+class Workflows(Kind):
+    """Workflows, each with the edges to its end. Their nodes come with the jobs."""
+
+    first = 0
+
+    def name(self, key: Key) -> str:
+        return f"workflow {key}"
+
+    async def next_keys(self, tx: Tx, after: Key) -> list[Key]:
+        rows = await tx.fetch("next_workflows", after=after, most=CHUNK_WORKFLOWS)
+        return [row[0] for row in rows]
+
+    async def read(self, tx: Tx, keys: list[Key]) -> Chunk:
+        rows = await tx.fetch("workflow_rows", ids=to_json(keys))
+        found: dict[int, tuple[Row, list[Row]]] = {
+            row[0]: (WORKFLOWS.read(tx, row), []) for row in rows
+        }
+        ends = to_json([-id for id in found])
+        for row in await tx.fetch("parent_rows", ids=ends):
+            found[-row[0]][1].append(_ENDS.read(tx, row))
+        return {id: found[id] for id in sorted(found)}
+
+    async def write(self, tx: Tx, chunk: Chunk) -> None:
+        await WORKFLOWS.write(tx, (row for row, _ in chunk.values()))
+        await _ENDS.write(tx, (edge for _, ends in chunk.values() for edge in ends))
+
+
+class _Listed(Kind):
+    """The rows of one table. Its first columns are their key. Times in it are texts, in UTC."""
+
+    def __init__(self, what: str, table: Table, key_columns: int) -> None:
+        self._what = what
+        self._table = table
+        self._names = table.columns[:key_columns]
+        self.first = tuple(_LONG_AGO if name in _TIMES else "" for name in self._names)
+
+    def name(self, key: Key) -> str:
+        assert isinstance(key, tuple)
+        return f"{self._what} {key[-1]!r}"
+
+    async def next_keys(self, tx: Tx, after: Key) -> list[Key]:
+        named = self._named(tx, after)
+        rows = await tx.fetch(f"next_{self._table.name}", most=CHUNK_ROWS, **named)
+        return [self._key(tx, row) for row in rows]
+
+    async def read(self, tx: Tx, keys: list[Key]) -> Chunk:
+        rows = to_json([self._named(tx, key) for key in keys])
+        found = {
+            self._key(tx, row): self._table.read(tx, row)
+            for row in await tx.fetch(f"{self._table.name}_rows", rows=rows)
+        }
+        return {key: found[key] for key in keys if key in found}
+
+    async def write(self, tx: Tx, chunk: Chunk) -> None:
+        await self._table.write(tx, chunk.values())
+
+    def _key(self, tx: Tx, row: Row) -> tuple[str, ...]:
+        return tuple(
+            tx.when(value).isoformat() if name in _TIMES else value
+            for name, value in zip(self._names, row, strict=False)
+        )
+
+    def _named(self, tx: Tx, key: Key) -> dict[str, object]:
+        assert isinstance(key, tuple)
+        return {
+            name: tx.time(datetime.fromisoformat(text)) if name in _TIMES else text
+            for name, text in zip(self._names, key, strict=True)
+        }
+
+
+def kinds(last_id: int = MAX_ID) -> tuple[Kind, ...]:
+    """Everything, in an order in which pauses and keys hold whenever a job is there.
+
+    Schedules come last: what has none cannot fire.
+    """
+    return (
+        _Listed("paused queue", QUEUES, 1),
+        _Listed("gate", GATES, 1),
+        _Listed("unique key", UNIQUE_KEYS, 3),
+        Workflows(),
+        Jobs(last_id),
+        _Listed("tick", TICKS, 3),
+        _Listed("schedule", SCHEDULES, 2),
+    )

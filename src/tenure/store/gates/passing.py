@@ -1,0 +1,530 @@
+"""Gates: who waits, who may pass, and what is allowed. See gate.py for how turns are taken.
+
+A job with a gate has its ticket in `gated`. It passes in a claim, which notes in `gate_hold` what
+passed on a lease. It runs as long as it is live under the token of that claim: whoever brings the
+attempt to its end frees its place. So a worker that died gives its places back with the sweep.
+
+Turns say at which lines to look. No wake-up is lost, because
+- whoever puts a ticket in line writes a turn in the same transaction, and so does whoever frees a
+  place, on PostgreSQL without looking who waits;
+- only a claim that has the gate locked takes turns away, those that it has seen, and only of a line
+  that it has seen, in a later statement, to be empty, or to be full with a job of this very line
+  running: the end of that job writes the next turn; or that has an earlier turn, which stays.
+Nobody but claims, and who changes limits, ever waits for a gate.
+
+A claim looks at a page of turns. If all their lines are empty or full, it goes on behind them: else
+whoever can pass there would wait until they are not. It looks at two pages at most, and the next
+claim goes on from there (a `Walk`), because jobs without a gate, and all else that a worker does,
+wait meanwhile. At the last turn the walk is over: who finds nobody may rest.
+
+A line that is full because of a job of another queue keeps one turn, which every walk meets. It is
+neither moved nor made to wait (`not_before`): when the key is free, the older turn goes first, and
+without one the other queue, which always has its next job at hand, would go on for ever. So a walk
+that meets only such lines writes nothing. There are no more of them than jobs that run.
+
+Places belong to workers. A worker uses one for each of its jobs, and a claim that has the gate
+locked sees to it that no more are used than there are. Of short jobs it may take more than it has
+places for: it knows how many of them it may run at once, which is written down as its share, and as
+long as it has more jobs than that, its share is what it uses. So the next job starts as soon as one
+has ended, and a settlement gives places back only when a worker has fewer jobs than places. Where
+only one may run, order is promised, and nobody takes more than that.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from tenure.errors import GateNotFound, InvalidInput, JobNotFound
+from tenure.rules.gates import (
+    MAX_BEFORE,
+    GateSeen,
+    GateWait,
+    Limited,
+    Limits,
+    Line,
+    LineSeen,
+    Next,
+    Room,
+    Use,
+    admit,
+    limited_by,
+    next_turn,
+)
+from tenure.rules.job import MIN_PRIORITY, Feature, Places, check_name
+from tenure.store.rows import Ticket
+from tenure.store.session import (
+    Mode,
+    Row,
+    Tx,
+    Walk,
+    Wanted,
+    for_all_tenants,
+    to_json,
+    transaction,
+)
+
+SPARE_TURNS = 50
+"""So many more turns are read than jobs are wanted: some lines are empty, or full."""
+MORE_TURNS = 100
+"""So many at once when all lines were empty or full: few enough to have gates locked for them. Who
+looks at 6,000 needs as long with pages of 100 as with pages of 500: 0.4 s."""
+MAX_LINES = 20
+_GATE = int(Feature.GATE)
+line_order = itemgetter(1, 2)  # of a ticket: priority, place
+_NOBODY = (float("inf"), 0.0)
+
+
+async def any_gates(tx: Tx) -> bool:
+    """Has anybody declared a gate?"""
+    return bool(await tx.fetch("any_gate"))
+
+
+async def put_in_line(tx: Tx, tickets: list[Ticket]) -> None:
+    """retry, snooze, release, sweep, unhold, move, free: a new ticket, at its gate if any."""
+    await stand_at_gates(tx, await tx.fetch("put_in_line", rows=to_json(tickets)))
+
+
+async def stand_at_gates(tx: Tx, rows: list[Row]) -> None:
+    """promote, replay and the others: jobs (id, features, ...) just put in line, or parked."""
+    gated = [row[0] for row in rows if row[1] & _GATE]
+    if gated:
+        await give_turns(tx, gated)
+
+
+async def give_turns(tx: Tx, ids: list[int]) -> None:
+    """enqueue and all others that put jobs in line: tickets at gates, and turns for their lines."""
+    tx.gates.there = True
+    await tx.fetch("stand_at_gates", ids=to_json(ids))
+
+
+async def leave_gates(tx: Tx, lines: Collection[Row]) -> None:
+    """Attempts of jobs of these lines have ended: others may come, once this is committed."""
+    tx.gates.there = True
+    await tx.leave_gates(lines)
+
+
+class Passed(NamedTuple):
+    """What passed, as rows of `take_tickets`, in the order in which they start; the queues whose
+    gates were looked at; the places that this worker has at gates that limit how many run; and
+    whether there are more turns at a gate (queue, gate) behind lines that were all shut."""
+
+    rows: list[Row]
+    queues: Collection[str] = ()
+    places: tuple[Places, ...] = ()
+    more: Mapping[tuple[str, str], bool] = {}
+
+
+async def pass_gates(
+    tx: Tx, wanted: Wanted, *, first: bool, only: Collection[tuple[str, str]] | None
+) -> Passed:
+    """claim: take jobs that wait at gates, as far as these allow it.
+
+    `first`: only from queues where they stand before all jobs without a gate. `only`: at these
+    gates (queue, gate).
+    """
+    opened = await tx.open_gates(wanted.queues)
+    gates = {(row[0], row[1]): Limits(
+        max_running=row[2], rate=row[3], per_seconds=row[4], burst=row[5], keyed=bool(row[6])
+    ) for row in opened if only is None or (row[0], row[1]) in only}  # fmt: skip
+    if not gates:
+        return Passed([], wanted.queues)
+    asked = [_asked(tx, wanted, queue, gate, limits) for (queue, gate), limits in gates.items()]
+    lines = await _look(tx, wanted, gates, asked)
+    heads = {row[0]: (row[7], row[8]) for row in opened if row[7] is not None} if first else {}
+    late = {queue for queue, head in heads.items() if head < _best(lines, queue) < _NOBODY}
+    lines = [line for line in lines if line.queue not in late]
+    admit(lines, dict(wanted.queues), free=wanted.new_places)
+    picked = [line for line in lines if line.passed]
+    taken: list[Row] = []
+    if picked:
+        if any(line.room.rides for line in picked):  # should it die, they have not started
+            wanted = wanted._replace(ahead=True)
+        by_line = await tx.take_gated(wanted, [_picked(line) for line in picked])
+        for line, rows in zip(picked, by_line, strict=True):
+            line.landed = [row[3] for row in rows if row[3] is not None]
+            line.room.tokens += len(line.passed) + line.unseen - len(rows)  # there were no more
+        taken = _in_turn(by_line)
+    await _go_on(tx, lines)
+    looked_at = wanted.queues.keys() - late
+    more = _walk_on(tx, [each for each in asked if each["queue"] not in late], lines)
+    if not taken:  # to lock a gate is to write; turns that come back do no harm
+        await tx.commit_late()
+        return Passed([], looked_at, more=more)
+    return Passed(taken, looked_at, await _share(tx, wanted, picked), more)
+
+
+def _walk_on(
+    tx: Tx, asked: Iterable[Mapping[str, Any]], lines: Iterable[Line]
+) -> dict[tuple[str, str], bool]:
+    """At which of these gates are there more turns behind lines that are all shut?
+
+    Claims go on there. At all others they begin with the first turn again.
+    """
+    pages: dict[tuple[str, str], list[Line]] = {}
+    for line in lines:
+        pages.setdefault((line.queue, line.gate), []).append(line)
+    more = {}
+    for each in asked:
+        gate = each["queue"], each["gate"]
+        page = pages.get(gate, [])
+        turns = [(priority, n) for line in page for priority, n in line.turns]
+        shut = all(line.is_shut and not line.passed for line in page)
+        more[gate] = shut and len(turns) == each["turns"]
+        if not more[gate]:
+            tx.gates.walks.pop(gate, None)
+            continue
+        walk = tx.gates.walks.setdefault(gate, Walk(max(turns)))
+        walk.past = max(turns)
+        for line in page:
+            if not line.is_empty:
+                walk.first.setdefault(line.key, (line.turns[0][0], line.turns[0][1]))
+    return more
+
+
+def _in_turn(by_line: list[list[Row]]) -> list[Row]:
+    """By priority, then one of each line in turn: that is the order in which they start."""
+    if len(by_line) == 1:
+        return sorted(by_line[0], key=line_order)
+    turns = [
+        (row[1], n, i, row)
+        for i, rows in enumerate(by_line)
+        for n, row in enumerate(sorted(rows, key=line_order))
+    ]
+    return [row for _, _, _, row in sorted(turns, key=itemgetter(0, 1, 2))]
+
+
+async def passed_before(tx: Tx, worker: str) -> Passed:
+    """claim, repeated: what its first try, whose COMMIT got no answer, has taken."""
+    rows = sorted(await tx.fetch("claimed_before", worker=worker, call=tx.call), key=line_order)
+    leases = sorted({row[-2] for row in rows})
+    given = await tx.fetch("places_given", ids=to_json(leases)) if rows else []
+    return Passed(
+        rows,
+        places=tuple(Places(gate, key, most, frozenset(ids)) for gate, key, ids, most in given),
+    )
+
+
+async def _look(
+    tx: Tx,
+    wanted: Wanted,
+    gates: Mapping[tuple[str, str], Limits],
+    asked: list[dict[str, Any]],
+) -> list[Line]:
+    rooms: dict[Limited, Room] = {}
+    lines: list[Line] = []
+    for row in await tx.look_at_gates(wanted, asked):
+        queue, gate, key, use, (here, tokens, age, turns, tickets, more, ahead) = (
+            *row[:3],
+            row[3:7],
+            row[7:],
+        )
+        limits = gates[queue, gate]
+        limited = limited_by(gate, key, limits)
+        if limited not in rooms:
+            rooms[limited] = _room(wanted, limits, Use(*use))
+            rooms[limited].tokens = limits.filled(tokens, age or 0.0)
+            rooms[limited].stale = age is not None and age < 0
+        lines.append(
+            Line(
+                queue, gate, key, limits, rooms[limited], turns, tickets, more=more,
+                ahead=ahead, holders=here > 0,
+            )
+        )  # fmt: skip
+    return lines
+
+
+def _asked(tx: Tx, wanted: Wanted, queue: str, gate: str, limits: Limits) -> dict[str, Any]:
+    walk = tx.gates.walks.get((queue, gate))
+    past_priority, past_n = walk.past if walk else (MIN_PRIORITY, 0)
+    most, riders = wanted.queues[queue], _riders(wanted, limits)
+    lines = most if limits.max_running is None or riders else min(most, wanted.new_places)
+    return {
+        "queue": queue, "gate": gate, "keyed": limits.keyed, "max_running": limits.max_running,
+        "rated": limits.rate is not None, "riders": riders, "most": most,
+        "turns": MORE_TURNS if walk else SPARE_TURNS + lines,
+        "past_priority": past_priority, "past_n": past_n,
+    }  # fmt: skip
+
+
+def _room(wanted: Wanted, limits: Limits, use: Use) -> Room:
+    most = limits.max_running
+    if most is None:
+        return Room()
+    return Room(
+        running=most - use.others - use.mine,
+        mine=max(0, min(use.mine, most - use.others)),
+        live=use.live, share=use.share, riders=_riders(wanted, limits),
+    )  # fmt: skip
+
+
+def _riders(wanted: Wanted, limits: Limits) -> float:
+    """Where one runs at a time, jobs run in order: nobody has the next one in hand already."""
+    return 0.0 if limits.max_running == 1 else wanted.riders
+
+
+def _best(lines: Iterable[Line], queue: str) -> tuple[float, float]:
+    """The lowest priority and place among the tickets of a queue."""
+    heads: list[tuple[float, float]] = [
+        (line.tickets[0][0], line.tickets[0][1])
+        for line in lines if line.queue == queue and line.tickets
+    ]  # fmt: skip
+    return min(heads, default=_NOBODY)
+
+
+def _picked(line: Line) -> dict[str, Any]:
+    suspects = [ticket[1] for ticket in line.passed if ticket[2]]
+    return {
+        "queue": line.queue, "gate": line.gate, "key": line.key,
+        "priority": line.tickets[0][0], "place": line.tickets[0][1],
+        "suspect": suspects[0] if suspects else None, "count": len(line.passed) + line.unseen,
+    }  # fmt: skip
+
+
+async def _share(tx: Tx, wanted: Wanted, lines: list[Line]) -> tuple[Places, ...]:
+    """Write down the places of this worker where it has more jobs. Answers what it must know."""
+    jobs: dict[Limited, list[int]] = {}
+    begun: list[dict[str, object]] = []
+    ended: list[dict[str, object]] = []
+    for line in lines:
+        if line.landed and line.limits.max_running is not None:
+            jobs.setdefault(line.limited, []).extend(line.landed)
+    rooms = {line.limited: line.room for line in lines}
+    for gate, key in jobs:
+        room = rooms[gate, key]
+        if room.live <= room.mine:
+            ended += [{"gate": gate, "key": key}] if room.share is not None else []
+        elif room.share != room.mine:
+            begun.append({"gate": gate, "key": key, "places": room.mine})
+    if begun:
+        await tx.fetch("share_places", rows=to_json(begun), worker=wanted.worker)
+    if ended:
+        await tx.fetch("end_shares", rows=to_json(ended), worker=wanted.worker)
+    return tuple(
+        Places(gate, key, rooms[gate, key].mine, frozenset(ids))
+        for (gate, key), ids in jobs.items()
+    )
+
+
+async def _go_on(tx: Tx, lines: list[Line]) -> None:
+    """Turns that are used up go, others come; what was used of tokens is written down."""
+    count = Counter((line.queue, line.gate) for line in lines)
+    gone: list[dict[str, object]] = []
+    again: list[dict[str, object]] = []
+    spare: list[dict[str, object]] = []
+    for line in lines:
+        step = next_turn(line, alone=count[line.queue, line.gate] == 1)
+        named: dict[str, object] = {"queue": line.queue, "gate": line.gate}
+        gone += [named | {"priority": priority, "n": n} for priority, n in step.gone]
+        if step.again:
+            again.append(named | _at_the_end(line, step, len(again)))
+        spare += [named | turn for turn in _spare(tx, line)]
+    if gone:
+        await tx.fetch("drop_turns", rows=to_json(gone))
+    if spare:
+        await tx.fetch("drop_spare_turns", rows=to_json(spare))
+    if again:
+        await tx.fetch("add_turns", rows=to_json(again))
+    used = {
+        line.limited: line.room
+        for line in lines if line.limits.rate is not None and (line.room.taken or line.room.stale)
+    }  # fmt: skip
+    if used:
+        rows = [{"gate": gate, "key": key, "tokens": r.tokens} for (gate, key), r in used.items()]
+        await tx.fetch("fill_buckets", rows=to_json(rows))
+
+
+def _spare(tx: Tx, line: Line) -> list[dict[str, object]]:
+    """Turns of a line of which a walk, which comes only to later ones, has met an earlier one.
+
+    1,200 full lines with 45 jobs each have 54,000 turns, and to look at all of them takes 3 s and
+    more: with this the first time only, and then 0.1 s.
+    """
+    walk = tx.gates.walks.get((line.queue, line.gate))
+    if walk is None or line.key not in walk.first:
+        return []
+    first_priority, first_n = walk.first[line.key]
+    return [
+        {"priority": priority, "n": n, "first_priority": first_priority, "first_n": first_n}
+        for priority, n in line.turns
+    ]
+
+
+def _at_the_end(line: Line, step: Next, i: int) -> dict[str, object]:
+    left = line.tickets[len(line.passed) :]
+    priority = left[0][0] if left else line.turns[0][0]
+    return {"i": i, "priority": priority, "key": line.key, "wait": step.wait_seconds}
+
+
+# --- what is allowed ---------------------------------------------------------------------------
+
+
+@transaction(Mode.WRITE)
+async def declare_gates(
+    tx: Tx, gates: Mapping[str, Limits], *, now: datetime | None = None
+) -> list[str]:
+    """Say what code says of gates. What was set by hand stays. Answers the gates that changed."""
+    for_all_tenants("declare_gates", tx.tenant)
+    tx.at(now)
+    known = {
+        name: _limits(declared)
+        for name, declared in await tx.fetch("declared_gates", names=to_json([*gates]))
+    }
+    changed = []
+    if gates:
+        tx.gates.there = True
+    for name in sorted(gates):
+        check_name("gate", name)
+        limits = gates[name]
+        if known.get(name) == limits:
+            continue
+        [row] = await tx.fetch("make_gate", name=name)
+        by_hand = bool(row[6])  # as it is now that it is locked
+        kept = _limits_of(row) if by_hand else limits
+        await _write(tx, name, kept, by_hand=by_hand, declared=limits)
+        changed.append(name)
+    return changed
+
+
+@transaction(Mode.WRITE)
+async def set_gate(
+    tx: Tx,
+    name: str,
+    *,
+    max_running: int | UnsetType | None = UNSET,
+    rate: float | UnsetType | None = UNSET,
+    per_seconds: float | UnsetType = UNSET,
+    burst: int | UnsetType | None = UNSET,
+    now: datetime | None = None,
+) -> None:
+    """Change what a gate allows, at once and for all workers, until `reset_gate`.
+
+    What is not given stays as it is; None takes a limit away. What runs already goes on: after a
+    limit was lowered more may run than it says, for a while.
+    """
+    for_all_tenants("set_gate", tx.tenant)
+    given = {"max_running": max_running, "rate": rate, "per_seconds": per_seconds, "burst": burst}
+    changes: dict[str, object] = {
+        what: value for what, value in given.items() if value is not UNSET
+    }
+    if not changes:
+        raise InvalidInput(f"set_gate needs one of {', '.join(given)}")
+    if rate is None:
+        changes.setdefault("burst", None)
+    tx.at(now)
+    row = await _lock(tx, name)
+    limits = msgspec.structs.replace(_limits_of(row), **changes)
+    declared = None if row[7] is None else _limits(row[7])
+    await _write(tx, name, limits, by_hand=True, declared=declared)
+
+
+@transaction(Mode.WRITE)
+async def reset_gate(tx: Tx, name: str, *, now: datetime | None = None) -> bool:
+    """Let count again what code says of a gate. Answers whether anything was set by hand.
+
+    A gate of which no code has said anything, and at which nobody waits, is forgotten.
+    """
+    for_all_tenants("reset_gate", tx.tenant)
+    tx.at(now)
+    row = await _lock(tx, name)
+    if row[7] is None and await tx.fetch("drop_gate", name=name):
+        await tx.fetch("drop_buckets", name=name)
+        return bool(row[6])
+    declared = None if row[7] is None else _limits(row[7])
+    await _write(tx, name, declared or Limits(keyed=bool(row[5])), by_hand=False, declared=declared)
+    return bool(row[6])
+
+
+async def _lock(tx: Tx, name: str) -> Row:
+    check_name("gate", name)
+    rows = await tx.fetch("lock_gate", name=name)
+    if not rows:
+        raise GateNotFound(f"there is no gate {name}; list them, or start a worker that has it")
+    return rows[0]
+
+
+async def _write(
+    tx: Tx, name: str, limits: Limits, *, by_hand: bool, declared: Limits | None
+) -> None:
+    """What was allowed before has made lines wait: everybody gets a turn."""
+    await tx.fetch(
+        "set_gate", name=name, max_running=limits.max_running, rate=limits.rate,
+        per_seconds=limits.per_seconds, burst=limits.burst, keyed=limits.keyed, by_hand=by_hand,
+        declared=None if declared is None else to_json(declared),
+    )  # fmt: skip
+    await tx.fetch("drop_shares", name=name)
+    await tx.fetch("reopen_gate", name=name)
+    await tx.fetch("turned_queues", name=name)
+
+
+def _limits_of(row: Row) -> Limits:
+    """Of a row: name, then the columns of its limits."""
+    return Limits(
+        max_running=row[1], rate=row[2], per_seconds=row[3], burst=row[4], keyed=bool(row[5])
+    )
+
+
+def _limits(text: str) -> Limits:
+    return msgspec.json.decode(text, type=Limits)
+
+
+@transaction(Mode.READ)
+async def gates(tx: Tx, *, name: str | None = None, now: datetime | None = None) -> list[GateSeen]:
+    """The gates, or one of them: what each allows, how many run, how many wait."""
+    for_all_tenants("gates", tx.tenant)
+    tx.at(now)
+    return [
+        GateSeen(row[0], _limits_of(row), None if row[7] is None else _limits(row[7]), bool(row[6]),
+                 row[8], row[9], row[10])
+        for row in await tx.fetch("list_gates", name=name)
+    ]  # fmt: skip
+
+
+@transaction(Mode.READ)
+async def gate_lines(tx: Tx, name: str, *, now: datetime | None = None) -> list[LineSeen]:
+    """The longest lines at a gate."""
+    for_all_tenants("gate_lines", tx.tenant)
+    tx.at(now)
+    rows = await tx.fetch("busiest_lines", name=name, most=MAX_LINES)
+    return [LineSeen(*row) for row in rows]
+
+
+@transaction(Mode.READ)
+async def gate_wait(tx: Tx, id: int, *, now: datetime | None = None) -> GateWait | None:
+    """How a job stands at its gate; None when it stands at none."""
+    for_all_tenants("gate_wait", tx.tenant)
+    tx.at(now)
+    rows = await tx.fetch("gate_of_job", id=id)
+    jobs = await tx.fetch("get_job", id=id, tenant=tx.tenant)
+    if not jobs:
+        raise JobNotFound(f"there is no job {id}")
+    if not rows or rows[0][0] is None:
+        return None
+    place, running, tokens, age = rows[0][0], rows[0][6], rows[0][7], rows[0][8]
+    limits = _limits_of(rows[0])
+    queue, priority, gate, key = jobs[0][5], jobs[0][6], jobs[0][31], jobs[0][32]
+    [(before,)] = await tx.fetch(
+        "before_job", queue=queue, gate=gate, key=key, priority=priority, place=place,
+        most=MAX_BEFORE,
+    )  # fmt: skip
+    seconds = 0.0
+    if limits.rate is not None:
+        seconds = limits.seconds_to_token(limits.filled(tokens, age or 0.0))
+    return GateWait(gate, running, limits, before, seconds)
+
+
+@transaction(Mode.WRITE)
+async def heal_gates(tx: Tx, *, now: datetime | None = None) -> int:
+    """Give a turn to every line in which somebody waits without one, and free what nobody holds.
+
+    Nothing of this should ever be needed. Answers how many rows were put right. Who waits for a
+    token is looked at anew: a clock that was set back has made its time longer.
+    """
+    for_all_tenants("heal_gates", tx.tenant)
+    tx.at(now)
+    await tx.fetch("end_waits")
+    return len(await tx.fetch("heal_holds")) + len(await tx.fetch("heal_turns"))

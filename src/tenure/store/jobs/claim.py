@@ -1,0 +1,265 @@
+"""claim: tickets are consumed in order, their jobs go on a lease, and a worker holds them."""
+
+from collections import Counter
+from collections.abc import Awaitable, Collection, Mapping, Set
+from contextlib import suppress
+from datetime import datetime, timedelta
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+
+from tenure.errors import InvalidInput, StoreError
+from tenure.rules.job import Claimed, Lease, State, check_int, check_name, check_seconds
+from tenure.store.gates.passing import Passed, any_gates, line_order, pass_gates, passed_before
+from tenure.store.jobs.settle import drop_leases, finish_jobs
+from tenure.store.rows import Ending
+from tenure.store.session import Mode, Row, Scope, Tx, Wanted, for_all_tenants, to_json
+from tenure.store.workflows.end import end_workflows
+
+MAX_BLOCK = 10_000
+_VOID_ROUNDS = 1000
+_SHUT_PAGES = 2
+"""So many pages of turns, in vain, and a claim leaves the rest to the next one: 10 to 15 ms for who
+waits in line. With as many pages as there were, it took 0.25 s to claim beside 6,000 such turns."""
+_FLAG, _LEASE = 16, 17  # cancellation requested; the lease, None for a void ticket
+
+
+async def claim(
+    scope: Scope,
+    worker: str,
+    queues: Mapping[str, int],
+    *,
+    lease_seconds: float = 30.0,
+    ahead: bool = False,
+    new_places: int = MAX_BLOCK,
+    riders: float = 0.0,
+    more: set[str] | None = None,
+    now: datetime | None = None,
+) -> list[Lease]:
+    """Take up to `queues[name]` jobs from each queue, by priority, then in order of their places.
+
+    Answers the leases under which the worker now holds them. Jobs with a crash on record come on a
+    lease of their own each. An empty answer means that nothing was ready. With `ahead` the worker
+    says that it has no free slot yet: should it die, even a job that is alone on its lease is not
+    charged, unless it was reported started.
+
+    At gates with `max_running` it gets `new_places` at most: so many more it could run at once.
+    With each place that it has there so many `riders` may come along: jobs that start when another
+    one of the same gate has ended here. `Lease.places` says how many may run.
+
+    Queues are added to `more` where so many jobs wait at gates in vain that there was no time to
+    look at all: the next claim goes on there.
+    """
+    for_all_tenants("claim", scope.tenant)
+    _check(worker, queues, lease_seconds)
+    check_int("new_places", new_places, 0, MAX_BLOCK)
+    more = set() if more is None else more
+    wanted = Wanted(worker, queues, lease_seconds, ahead, new_places, riders, more)
+    gates = scope.session.gates
+    if gates.there is None:
+        gates.there = await scope.transact(any_gates, Mode.READ)
+    turns = gates.turns
+    if turns.isdisjoint(queues):
+        leases = await _from_line(scope, wanted, now)
+        if turns.isdisjoint(queues):  # as nearly always
+            return leases
+        return await _with_more(leases, _at_gates(scope, _rest(wanted, leases), now))
+    return await _past_gates(scope, wanted, now)
+
+
+async def _with_more(leases: list[Lease], more: Awaitable[list[Lease]]) -> list[Lease]:
+    """What is taken is answered, whatever becomes of the rest: its jobs would wait for the end of
+    leases that nobody knows of, and be charged as if their worker had died."""
+    try:
+        return leases + await more
+    except StoreError:
+        if not leases:
+            raise
+        return leases
+
+
+async def _from_line(scope: Scope, wanted: Wanted, now: datetime | None) -> list[Lease]:
+    """Jobs without a gate. Notes for which queues there are others."""
+    turns = scope.session.gates.turns
+    for _ in range(_VOID_ROUNDS):
+        taken = await scope.transact(partial(_take, wanted=wanted, now=now), Mode.LONE)
+        turns.difference_update(wanted.queues)
+        turns.update(taken.turns)
+        if taken.flagged:  # (!) finished as cancelled, not handed out
+            await _cancel_flagged(scope, wanted, taken, now)
+        if taken.leases or not taken.tickets:
+            return taken.leases
+    return []  # (!) a claim that consumed only void tickets goes on at once, but not for ever
+
+
+async def _past_gates(scope: Scope, wanted: Wanted, now: datetime | None) -> list[Lease]:
+    """Of jobs at gates and of others, those that stand further ahead come first."""
+    passed = await _pass(scope, wanted, now, first=True)
+    rest = _rest(wanted, passed.leases)
+    if not rest.queues:
+        return passed.leases
+    return await _with_more(passed.leases, _behind(scope, rest, passed.looked_at, now))
+
+
+async def _behind(
+    scope: Scope, wanted: Wanted, looked_at: Collection[str], now: datetime | None
+) -> list[Lease]:
+    """Jobs without a gate, and then those at gates that nobody has looked at yet."""
+    leases = await _from_line(scope, wanted, now)
+    rest = _rest(wanted, leases)
+    late = scope.session.gates.turns.difference(looked_at)
+    rest = rest._replace(queues={q: n for q, n in rest.queues.items() if q in late})
+    return await _with_more(leases, _at_gates(scope, rest, now))
+
+
+async def _at_gates(scope: Scope, wanted: Wanted, now: datetime | None) -> list[Lease]:
+    """Jobs that wait at gates, from what is left to be had."""
+    if not wanted.queues:
+        return []
+    return (await _pass(scope, wanted, now, first=False)).leases
+
+
+async def _pass(scope: Scope, wanted: Wanted, now: datetime | None, *, first: bool) -> "_Taken":
+    """(!) Where there were only lines that are empty or full, or void tickets, it goes on at once
+    with the next ones; not for ever, but then it notes that there are more."""
+    looked_at = set(wanted.queues)
+    only: set[tuple[str, str]] | None = None
+    pages = 0
+    taken = _Taken(0, [], [])
+    for _ in range(_VOID_ROUNDS):
+        op = partial(_take_gated, wanted=wanted, now=now, first=first, only=only)
+        taken = await scope.transact(op, Mode.GATE)
+        looked_at -= wanted.queues.keys() - taken.looked_at
+        if taken.flagged:
+            await _cancel_flagged(scope, wanted, taken, now)
+        if taken.leases:
+            break
+        if taken.tickets:
+            continue
+        pages += 1
+        only = {gate for gate, more in taken.more.items() if more}
+        if not only or pages == _SHUT_PAGES:
+            break
+        queues = {queue: wanted.queues[queue] for queue, _ in only}
+        wanted = wanted._replace(queues=queues)
+    wanted.more.update(queue for (queue, _), more in taken.more.items() if more)
+    return taken._replace(looked_at=looked_at)
+
+
+def _rest(wanted: Wanted, leases: list[Lease]) -> Wanted:
+    """What is still wanted. A claim takes at most one suspect: after that, nothing more."""
+    got = Counter([job.queue for lease in leases for job in lease.jobs])
+    free = wanted.new_places - got.total()
+    queues = {queue: most - got[queue] for queue, most in wanted.queues.items()}
+    queues = {queue: most for queue, most in queues.items() if most > 0}
+    has_suspect = any(lease.jobs[0].crashes for lease in leases)
+    return wanted._replace(queues={} if has_suspect else queues, new_places=max(0, free))
+
+
+class _Taken(NamedTuple):
+    """What one round brought: how many tickets, void ones too, and what came of them."""
+
+    tickets: int
+    leases: list[Lease]
+    flagged: list[Row]
+    turns: Collection[str] = ()
+    """Queues at whose gates somebody waits."""
+    looked_at: Set[str] = frozenset()
+    """Queues at whose gates this round has looked."""
+    more: Mapping[tuple[str, str], bool] = {}
+    """Are there more turns at a gate (queue, gate) behind those that it has seen in vain?"""
+
+
+async def _take(tx: Tx, wanted: Wanted, now: datetime | None) -> _Taken:
+    """What is taken may land at once: nothing that can fail comes after it."""
+    tx.at(now)
+    before = await passed_before(tx, wanted.worker) if tx.repeat else Passed([])
+    if before.rows:
+        return _taken(tx, wanted, before)._replace(turns=tx.gates.turns.copy())
+    seen: list[Row] = []
+    if tx.gates.there:
+        seen = await tx.fetch("peek_gates", queues=to_json([*wanted.queues]))
+    passed = Passed(sorted(await tx.take_tickets(wanted), key=line_order))
+    return _taken(tx, wanted, passed)._replace(turns=[queue for queue, waits, _ in seen if waits])
+
+
+async def _take_gated(
+    tx: Tx,
+    wanted: Wanted,
+    now: datetime | None,
+    first: bool,
+    only: Collection[tuple[str, str]] | None,
+) -> _Taken:
+    tx.at(now)
+    passed = await passed_before(tx, wanted.worker) if tx.repeat else Passed([])
+    if not passed.rows:
+        passed = await pass_gates(tx, wanted, first=first, only=only)
+    looked_at = frozenset(passed.queues)
+    return _taken(tx, wanted, passed)._replace(looked_at=looked_at, more=passed.more)
+
+
+def _taken(tx: Tx, wanted: Wanted, passed: Passed) -> _Taken:
+    rows = passed.rows
+    flagged = [row for row in rows if row[_FLAG]]
+    granted = [row for row in rows if row[_LEASE] is not None and not row[_FLAG]]
+    leases = _leases(tx, wanted, granted)
+    if passed.places:
+        leases = [msgspec.structs.replace(lease, places=passed.places) for lease in leases]
+    return _Taken(len(rows), leases, flagged)
+
+
+async def _cancel_flagged(
+    scope: Scope, wanted: Wanted, taken: _Taken, now: datetime | None
+) -> None:
+    """If that fails, the sweep will cancel them: what else was taken is not to be lost with it."""
+    with suppress(StoreError):
+        await scope.transact(partial(_cancel, worker=wanted.worker, rows=taken.flagged, now=now))
+
+
+async def _cancel(tx: Tx, worker: str, rows: list[Row], now: datetime | None) -> None:
+    """They stand on a lease of their own. (Who dies before this leaves them to the sweep.)"""
+    tx.at(now)
+    await finish_jobs(tx, [_cancelled(row) for row in rows])
+    leases = sorted({row[_LEASE] for row in rows})
+    await drop_leases(tx, leases, worker)
+    await end_workflows(tx)
+
+
+def _check(worker: str, queues: Mapping[str, int], lease_seconds: float) -> None:
+    check_name("worker", worker)
+    check_seconds("lease_seconds", lease_seconds, least=0.001)
+    if not queues:
+        raise InvalidInput("claim needs at least one queue: a worker serves the queues it names")
+    for name, most in queues.items():
+        check_name("queue", name)
+        check_int(f"the number of jobs wanted from {name}", most, 1, MAX_BLOCK)
+
+
+def _leases(tx: Tx, wanted: Wanted, rows: list[Row]) -> list[Lease]:
+    """The trusted ones first; suspects are tried alone, each on a lease of its own."""
+    leases = [
+        _lease(tx, wanted, [row for row in rows if row[_LEASE] == lease])
+        for lease in {row[_LEASE] for row in rows}
+    ]
+    return sorted(leases, key=lambda lease: (lease.jobs[0].crashes > 0, lease.id))
+
+
+def _lease(tx: Tx, wanted: Wanted, block: list[Row]) -> Lease:
+    *_, lease_id, at = block[0]
+    when, claimed_at = tx.when, tx.when(at)
+    times = {at: when(at) for at in {row[11] for row in block}}  # a bulk shares its time
+    jobs = tuple(
+        Claimed(
+            id, token, lease_id, task, args, queue, priority, tenant, attempts, max_attempts,
+            crashes, times[created_at], timeout, retry, metadata, features,
+        )
+        for queue, priority, _, id, token, task, args, tenant, attempts, max_attempts, crashes,
+            created_at, timeout, retry, metadata, features, _, _, _ in block
+    )  # fmt: skip
+    expires_at = claimed_at + timedelta(seconds=wanted.lease_seconds)
+    return Lease(lease_id, wanted.worker, claimed_at, expires_at, jobs)
+
+
+def _cancelled(row: Row) -> Ending:
+    return Ending(row[3], row[4], State.CANCELLED, reason="cancelled")

@@ -1,0 +1,65 @@
+"""step: what a part of a job has answered is kept, so that a later attempt need not run it again.
+
+Fenced like a settlement: the job is locked by (id, token), and the worker's own lease row must be
+there. Jobs without steps pay nothing: the flag on the job's row tells the next attempt to look.
+"""
+
+from datetime import datetime
+
+from tenure.errors import PayloadTooLarge, StepConflict, TooManySteps
+from tenure.rules.codec import MAX_BYTES
+from tenure.rules.job import MAX_STEP_BYTES, MAX_STEPS, Feature, NewStep
+from tenure.rules.lifecycle import HeldJob
+from tenure.store.jobs.settle import LANDED, STALE, Answer
+from tenure.store.session import Mode, Tx, for_all_tenants, to_json, transaction
+
+_STEPS = int(Feature.STEPS)
+
+
+@transaction(Mode.WRITE)
+async def record_step(
+    tx: Tx, worker: str, job: HeldJob, step: NewStep, *, now: datetime | None = None
+) -> Answer:
+    """Keep what a step of a held job has answered. Fenced like a settlement.
+
+    To record the same again under the same token changes nothing. Raises `StepConflict` when the
+    name stands for something else, and `TooManySteps` when the job has as many as it may have.
+    """
+    for_all_tenants("record_step", tx.tenant)
+    if len(step.result) > MAX_BYTES:
+        raise PayloadTooLarge(
+            f"the result of step {step.name!r} has {len(step.result):,} bytes as JSON; at most "
+            f"{MAX_BYTES:,} fit. Store the data elsewhere and return a reference to it"
+        )
+    tx.at(now)
+    held = to_json([{"id": job.id, "token": job.token, "lease": job.lease_id}])
+    rows = await tx.fetch("lock_held", rows=held, worker=worker)
+    if not rows:
+        return STALE
+    recorded = await tx.fetch(
+        "record_step", id=job.id, token=job.token, name=step.name, function=step.function,
+        result=step.result.decode(), bytes=len(step.result), most_steps=MAX_STEPS,
+        most_bytes=MAX_STEP_BYTES,
+    )  # fmt: skip
+    if not recorded:
+        await _recorded_before(tx, job, step)
+    if not rows[0][5] & _STEPS:
+        await tx.fetch("mark_stepped", id=job.id)
+    return LANDED
+
+
+async def _recorded_before(tx: Tx, job: HeldJob, step: NewStep) -> None:
+    """A repeat after an unanswered COMMIT finds its own row. Anything else is refused."""
+    found = await tx.fetch("find_step", id=job.id, name=step.name)
+    if found == [(job.token, step.function, step.result.decode())]:
+        return
+    if found:
+        raise StepConflict(
+            f"job {job.id} has recorded another step {step.name!r} already; give each step of a "
+            "job a name of its own"
+        )
+    raise TooManySteps(
+        f"step {step.name!r} is one too many for job {job.id}: a job has at most {MAX_STEPS:,} "
+        f"steps, with results of {MAX_STEP_BYTES:,} bytes in all. Use larger steps, or jobs of "
+        "their own, and return references to large data"
+    )

@@ -1,0 +1,239 @@
+"""peek, promote, extend, sweep: time passes. Any worker may do any of this; there is no leader."""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+
+import msgspec
+
+from tenure.errors import StoreBusy
+from tenure.rules.job import Beat, check_int, check_name, check_seconds
+from tenure.rules.lifecycle import Move, Standing, after_crash
+from tenure.store.gates.passing import put_in_line, stand_at_gates
+from tenure.store.jobs.settle import add_events, finish_jobs
+from tenure.store.rows import Ending, Happening, Ticket
+from tenure.store.session import Mode, Row, Scope, Tx, for_all_tenants, to_json, transaction
+from tenure.store.workflows.end import ending
+
+MAX_PAGE = 10_000
+MAX_PAGES = 1000
+PATIENCE_SECONDS = 1.0
+
+Pair = tuple[int, int]
+
+
+class Swept(msgspec.Struct, frozen=True):
+    """What one page of a sweep did. `more` is True when another page may be waiting."""
+
+    requeued: int = 0
+    finished: int = 0
+    more: bool = False
+
+
+class Outlook(msgspec.Struct, frozen=True):
+    """What there is to do, and when."""
+
+    ready: frozenset[str]
+    """Queues from which a claim may get something."""
+    due_seconds: float | None
+    """Until the next job is due; not above zero when one is. None: none is scheduled."""
+    expired: bool
+    """Is there a lease to sweep?"""
+
+
+@transaction(Mode.GLANCE)
+async def peek(tx: Tx, queues: Collection[str], *, now: datetime | None = None) -> Outlook:
+    """See whether it is worth while to claim from these queues, to promote and to sweep.
+
+    One statement that writes nothing: what an idle worker does again and again.
+    """
+    for_all_tenants("peek", tx.tenant)
+    for name in queues:
+        check_name("queue", name)
+    tx.at(now)
+    ready, due_seconds, expired, tx.gates.there = await tx.peek(queues)
+    if not tx.gates.there:
+        return Outlook(frozenset(ready), due_seconds, expired)
+    return await _with_gates(tx, Outlook(frozenset(ready), due_seconds, expired), queues)
+
+
+async def _with_gates(tx: Tx, outlook: Outlook, queues: Collection[str]) -> Outlook:
+    """A queue at whose gates somebody waits is ready; one who waits for a token is due then."""
+    rows = await tx.fetch("peek_gates", queues=to_json([*queues]))
+    ready = outlook.ready.union(queue for queue, waits, _ in rows if waits)
+    times = [seconds for _, _, seconds in rows if seconds is not None]
+    if outlook.due_seconds is not None:
+        times.append(outlook.due_seconds)
+    return Outlook(ready, min(times, default=None), outlook.expired)
+
+
+@transaction(Mode.WRITE)
+async def promote(tx: Tx, *, most: int = 1000, now: datetime | None = None) -> int:
+    """Put up to `most` due jobs at the end of their lines. Their tokens stay. Answers how many."""
+    for_all_tenants("promote", tx.tenant)
+    check_int("most", most, 1, MAX_PAGE)
+    tx.at(now)
+    promoted = await tx.fetch("promote", most=most)
+    await stand_at_gates(tx, promoted)
+    if not promoted:
+        await tx.fetch("drop_void_due", most=most)
+    return len(promoted)
+
+
+@transaction(Mode.BEAT)
+async def extend(
+    tx: Tx,
+    worker: str,
+    leases: Mapping[int, Sequence[int]],
+    *,
+    lease_seconds: float = 30.0,
+    now: datetime | None = None,
+) -> Beat:
+    """Heartbeat: push the deadlines of these leases out, and report which jobs have started.
+
+    `leases` maps each lease to the ids of its jobs that have started. A lease that has expired is
+    refused and answered as lost, even before anybody swept it: its worker must stop.
+    """
+    for_all_tenants("extend", tx.tenant)
+    check_name("worker", worker)
+    check_seconds("lease_seconds", lease_seconds, least=0.001)
+    tx.at(now)
+    if not leases:
+        return Beat((), ())
+    rows = [
+        {"id": id, "started": list(started)} if started else {"id": id}
+        for id, started in sorted(leases.items())
+    ]
+    extended = {
+        row[0]
+        for row in await tx.fetch(
+            "extend", rows=to_json(rows), worker=worker, lease_seconds=lease_seconds
+        )
+    }
+    missing = sorted(set(leases) - extended)
+    busy: set[int] = set()
+    if missing:
+        valid = await tx.fetch("valid_leases", ids=to_json(missing), worker=worker)
+        busy = {row[0] for row in valid}
+    lost = tuple(id for id in missing if id not in busy)
+    cancelled = await _asked_to_stop(tx, worker, sorted(extended | busy))
+    return Beat(lost, cancelled, tuple(sorted(busy)))
+
+
+async def _asked_to_stop(tx: Tx, worker: str, lease_ids: list[int]) -> tuple[Pair, ...]:
+    if not lease_ids or not await tx.fetch("any_flagged"):
+        return ()
+    held: set[Pair] = set()
+    for (jobs,) in await tx.fetch("lease_jobs", ids=to_json(lease_ids), worker=worker):
+        held.update(_pairs(jobs))
+    ids = to_json(sorted(id for id, _ in held))
+    flagged = {(id, token) for id, token in await tx.fetch("flagged_jobs", ids=ids)}
+    return tuple(sorted(flagged & held))
+
+
+async def sweep(scope: Scope, *, most: int = 20, now: datetime | None = None) -> Swept:
+    """Take back the jobs of up to `most` expired leases: requeued, failed or cancelled.
+
+    Needs no handler for their tasks. Each lease is a transaction of its own: one whose rows are
+    locked by somebody is passed over and holds up no other. After a long wait for the write lock
+    one sweep is skipped, so that live workers, who waited as long, renew first.
+    """
+    for_all_tenants("sweep", scope.tenant)
+    check_int("most", most, 1, MAX_PAGE)
+    requeued = finished = leases = 0
+    after: tuple[object, int] | None = None
+    for _ in range(MAX_PAGES):
+        page = await scope.transact(partial(_expired, most=most, after=after, now=now), Mode.READ)
+        for expires, lease_id in page:
+            after = (expires, lease_id)
+            try:
+                done = await ending(scope, partial(_sweep_lease, lease_id=lease_id, now=now), now)
+            except StoreBusy:
+                continue
+            if done is None:
+                return Swept(requeued, finished, more=True)
+            requeued, finished = requeued + done[0], finished + done[1]
+            leases += any(done)
+            if leases == most:
+                return Swept(requeued, finished, more=True)
+        if len(page) < most:
+            break
+    return Swept(requeued, finished)
+
+
+async def _expired(
+    tx: Tx, most: int, after: tuple[object, int] | None, now: datetime | None
+) -> list[tuple[object, int]]:
+    tx.at(now)
+    expires, lease_id = after or (None, 0)
+    rows = await tx.fetch("expired_leases", most=most, after=expires, after_id=lease_id)
+    return [(row[0], row[1]) for row in rows]
+
+
+async def _sweep_lease(tx: Tx, lease_id: int, now: datetime | None) -> tuple[int, int] | None:
+    """Take back the jobs of one lease; answers how many went in line and how many ended.
+
+    None: the lock took so long that live workers should renew first.
+    """
+    tx.at(now)
+    if tx.waited_seconds > PATIENCE_SECONDS:
+        return None
+    leases = await tx.fetch("lock_lease", id=lease_id)
+    return await _take_back(tx, leases[0]) if leases else (0, 0)
+
+
+async def _take_back(tx: Tx, lease: Row) -> tuple[int, int]:
+    lease_id, worker, claimed_at, jobs, started = lease
+    pairs = _pairs(jobs)
+    reported = set(msgspec.json.decode(started)) if started else set()
+    endings: list[Ending] = []
+    tickets: list[Ticket] = []
+    events: list[Happening] = []
+    for id, token, attempts, max_attempts, flagged, _, _ in await tx.fetch(
+        "lock_expired", rows=_rows(pairs)
+    ):
+        charged = id in reported or (len(pairs) == 1 and started is None)
+        move = after_crash(Standing(attempts, max_attempts, bool(flagged)), charged=charged)
+        if move.to.final:
+            endings.append(_lost(id, token, worker, move))
+        else:
+            tickets.append(
+                Ticket(id, token, charged=int(move.charged), crashed=1, reason=move.reason)
+            )
+        detail = {"claimed_at": tx.when(claimed_at), "charged": charged, "reason": move.reason}
+        events.append(Happening(id, token, "crashed", worker, detail))
+    if tickets:
+        await put_in_line(tx, tickets)
+    await add_events(tx, events)
+    await finish_jobs(tx, endings)
+    await _shrink(tx, lease_id, pairs)
+    return len(tickets), len(endings)
+
+
+async def _shrink(tx: Tx, lease_id: int, pairs: list[Pair]) -> None:
+    """(!) Remove from the lease only what was taken back: what somebody locks stays on it."""
+    left = [(id, token) for id, token in await tx.fetch("still_live", rows=_rows(pairs))]
+    if left:
+        await tx.fetch("keep_on_lease", id=lease_id, jobs=to_json(left))
+    else:
+        await tx.fetch("delete_lease", id=lease_id)
+
+
+_LEASE_LOST = msgspec.Raw(
+    b'{"type":"LeaseLost","message":"the worker died or stopped renewing its lease"}'
+)
+
+
+def _lost(id: int, token: int, worker: str, move: Move) -> Ending:
+    return Ending(
+        id, token, move.to, None, worker, charged=int(move.charged), crashed=1,
+        error=_LEASE_LOST, reason=move.reason,
+    )  # fmt: skip
+
+
+def _pairs(jobs: str) -> list[Pair]:
+    return [(id, token) for id, token in msgspec.json.decode(jobs)]
+
+
+def _rows(pairs: list[Pair]) -> str:
+    return to_json([{"id": id, "token": token} for id, token in pairs])

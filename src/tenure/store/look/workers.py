@@ -1,0 +1,93 @@
+"""Who works here: announce, retire, workers. For people to look at; nothing is decided by it.
+
+A worker announces itself when it starts and with its heartbeats. What became of its jobs when it
+died is a matter of its leases alone.
+"""
+
+from datetime import datetime
+
+import msgspec
+
+from tenure.errors import InvalidInput
+from tenure.rules.codec import encode
+from tenure.rules.job import Setting, WorkerInfo, WorkerSeen, check_int, check_name, check_seconds
+from tenure.store.session import Mode, Row, Tx, for_all_tenants, transaction
+
+MAX_WORKERS = 10_000
+FORGET_SECONDS = 86_400.0
+"""A worker that was not seen for so long is forgotten by `prune`."""
+
+
+class _Info(msgspec.Struct, frozen=True):
+    """What the column `info` holds. What another version has left out or added is no error."""
+
+    queues: dict[str, int] = {}
+    tasks: tuple[str, ...] = ()
+    settings: dict[str, Setting] = {}
+    counts: dict[str, int] = {}
+
+
+_decoder = msgspec.json.Decoder(_Info)
+
+
+@transaction(Mode.BEAT)
+async def announce(tx: Tx, info: WorkerInfo, *, now: datetime | None = None) -> None:
+    """Say that a worker is there. The first time sets when it started; each time, when it was seen.
+
+    Nothing but `workers` reads this: a worker that does not announce itself works as well.
+    """
+    for_all_tenants("announce", tx.tenant)
+    if not isinstance(info, WorkerInfo):
+        raise InvalidInput(f"announce takes a WorkerInfo record, not {type(info).__name__}")
+    kept = encode(_Info(info.queues, info.tasks, info.settings, info.counts))
+    tx.at(now)
+    await tx.fetch("announce", name=info.name, host=info.host, pid=info.pid, info=kept.decode())
+
+
+@transaction(Mode.BEAT)
+async def retire(tx: Tx, worker: str, *, now: datetime | None = None) -> None:
+    """Remove a worker from the list: it has ended in good order."""
+    for_all_tenants("retire", tx.tenant)
+    check_name("worker", worker)
+    tx.at(now)
+    await tx.fetch("retire", name=worker)
+
+
+@transaction(Mode.READ)
+async def workers(
+    tx: Tx, *, alive_seconds: float = 30.0, limit: int = 1000, now: datetime | None = None
+) -> list[WorkerSeen]:
+    """Workers that have announced themselves: those alive first, and of these the newest.
+
+    Alive is who was seen within `alive_seconds`. The others have died, or cannot reach the
+    database; `prune` forgets them after a day.
+    """
+    for_all_tenants("workers", tx.tenant)
+    check_seconds("alive_seconds", alive_seconds)
+    check_int("limit", limit, 1, MAX_WORKERS)
+    tx.at(now)
+    rows = await tx.fetch("list_workers", alive_seconds=alive_seconds, most=limit)
+    return [_seen(tx, row) for row in rows]
+
+
+async def forget_dead(tx: Tx, *, now: datetime | None = None) -> None:
+    """A part of `prune`: workers that were last seen a day ago or longer."""
+    tx.at(now)
+    await tx.fetch("prune_workers", seconds=FORGET_SECONDS)
+
+
+def _seen(tx: Tx, row: Row) -> WorkerSeen:
+    name, host, pid, started_at, seen_at, info, alive = row
+    kept = _read(info)
+    return WorkerSeen(
+        name=name, host=host, pid=pid, queues=kept.queues, tasks=kept.tasks,
+        settings=kept.settings, counts=kept.counts, started_at=tx.when(started_at),
+        seen_at=tx.when(seen_at), alive=bool(alive),
+    )  # fmt: skip
+
+
+def _read(info: str) -> _Info:
+    try:
+        return _decoder.decode(info)
+    except msgspec.MsgspecError:  # written by somebody else: the worker is shown all the same
+        return _Info()

@@ -1,0 +1,85 @@
+"""New jobs as lines of COPY's text format, and their tickets; and rows as they are."""
+
+from collections.abc import Iterator, Sequence
+
+from tenure.rules.job import NewJob
+from tenure.store.rows import features_of, is_plain
+
+_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"})
+_NOTHING_SPECIAL = "\t\\N" * 7 + "\n"
+PIECE = 64
+
+Numbered = Sequence[tuple[int, NewJob]]
+
+
+def can_copy(job: NewJob) -> bool:
+    """COPY is for jobs that stand in line at once; the others need a due time worked out."""
+    return (
+        job.delay_seconds is None
+        and job.due_at is None
+        and not job.parents
+        and job.gate is None
+        and job.features == 0
+    )
+
+
+def job_lines(jobs: Numbered, first_place: int, created_at: str) -> Iterator[str]:
+    """All jobs as lines of `copy_jobs`, in pieces: the server reads one while the next is made."""
+    same: dict[tuple[object, ...], str] = {}
+    for start in range(0, len(jobs), PIECE):
+        lines = []
+        for place, (id, job) in enumerate(jobs[start : start + PIECE], first_place + start):
+            if is_plain(job):  # then few of its fields differ from those of its neighbours
+                kind = (job.priority, job.max_attempts, job.tenant, job.queue, job.task)
+                middle = same.get(kind)
+                if middle is None:
+                    middle = same[kind] = f"\t{created_at}{_middle(job)}"
+                args = _escaped(job.args.decode())
+                lines.append(f"{id}\t{place}{middle}{args}{_NOTHING_SPECIAL}")
+            else:
+                lines.append(_special(place, id, job, created_at))
+        yield "".join(lines)
+
+
+def ticket_lines(jobs: Numbered, first_place: int) -> Iterator[str]:
+    """Their tickets as lines of `copy_tickets`, piece by piece."""
+    for start in range(0, len(jobs), PIECE):
+        some = enumerate(jobs[start : start + PIECE], first_place + start)
+        yield "".join(
+            [f"{place}\t{id}\t1\t{job.priority}\t{job.queue}\n" for place, (id, job) in some]
+        )
+
+
+def _middle(job: NewJob) -> str:
+    return (
+        f"\t{job.priority}\t{job.max_attempts}\t{features_of(job)}"
+        f"\t{_field(job.tenant)}\t{job.queue}\t{job.task}\t"
+    )
+
+
+def _special(place: int, id: int, job: NewJob, created_at: str) -> str:
+    unique = job.unique
+    rest: list[object] = [job.retry, job.metadata, job.timeout_seconds, None, None, None, None]
+    if unique is not None:
+        rest[3:] = unique.period_seconds, unique.scope or job.task, unique.key, unique.until
+    args = _escaped(job.args.decode())
+    fields = "".join([f"\t{_field(value)}" for value in rest])
+    return f"{id}\t{place}\t{created_at}{_middle(job)}{args}{fields}\n"
+
+
+def line(row: Sequence[object]) -> str:
+    """One line of any COPY statement."""
+    return "\t".join([_field(value) for value in row]) + "\n"
+
+
+def _field(value: object) -> str:
+    if value is None or value == b"null":
+        return "\\N"
+    return _escaped(value.decode() if isinstance(value, bytes) else str(value))
+
+
+def _escaped(text: str) -> str:
+    """JSON that was not made by the codec may have line breaks and tabs between its tokens."""
+    if "\\" in text or "\n" in text or "\t" in text or "\r" in text:
+        return text.translate(_ESCAPES)
+    return text

@@ -1,0 +1,458 @@
+"""Transactions on PostgreSQL: READ COMMITTED, few connections, every retry bounded.
+
+An operation that fails because of a deadlock or a serialization conflict runs again. One that loses
+its connection runs again on a new one until `give_up_seconds` are over; `tx.repeat` then tells it
+that its first COMMIT may have landed. A COMMIT is never sent on another connection than its BEGIN.
+A connection on which no answer comes counts as lost.
+
+Hot-path plans must not depend on statistics: a plan prepared while the tables were empty would scan
+them for ever. Our own connections therefore plan without sequential scans, hash and merge joins.
+"""
+
+import os
+import random
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from tenure.errors import (
+    ConfigError,
+    InvalidInput,
+    OutcomeUnknown,
+    SchemaError,
+    StoreBusy,
+    StoreError,
+)
+from tenure.store import migrate
+from tenure.store.bell import Bell, Ring, SilentBell
+from tenure.store.borrowing import unwrap
+from tenure.store.postgres.bell import PostgresBell
+from tenure.store.postgres.borrow import wire_of
+from tenure.store.postgres.connection import Colour, Wire
+from tenure.store.postgres.errors import CONFLICTS, is_outage, is_unanswered, text_of, translate
+from tenure.store.postgres.floors import Floors
+from tenure.store.postgres.notify import News, Notifier
+from tenure.store.postgres.tx import BorrowedTx, PostgresTx
+from tenure.store.session import (
+    Collided,
+    Gates,
+    Mode,
+    Operation,
+    R,
+    Session,
+    Tx,
+)
+from tenure.store.statements import migration_script, qualify, quoted, statements
+
+CONFLICT_TRIES = 10
+TIMEOUT_TRIES = 2
+ID_BLOCK = 64
+"""More than 32: see `draw_ids`."""
+BULKS_PER_DRAW = 4
+"""Ids for so many bulks like the present one are drawn at once: each draw waits for the disk."""
+
+_PLANNER = {
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+}
+_LOCK_SECONDS = 5.0
+_GATE_SECONDS = 5
+_READ_SECONDS = 60.0
+"""So much longer may the server think about what only reads: somebody may count millions."""
+_MIGRATION_LOCK = 7_364_881_223
+
+
+class Postgres(Session):
+    """One schema in one PostgreSQL database, in one colour."""
+
+    def __init__(
+        self,
+        conninfo: str,
+        colour: Callable[[], Colour],
+        *,
+        schema: str = "tenure",
+        give_up_seconds: float = 10.0,
+        transaction_pooler: bool = False,
+        notify: bool = True,
+    ) -> None:
+        self._limits = _limits(give_up_seconds)
+        self._params = _connect_params(conninfo, transaction_pooler, _PLANNER | self._limits)
+        self._new_colour = colour
+        self._schema = schema
+        self._sql = statements("postgres", schema)
+        self._give_up_seconds = give_up_seconds
+        # Longer than anybody waits for a lock, so that the server is the first to give up.
+        self.silence_seconds = give_up_seconds + _LOCK_SECONDS
+        self.read_silence_seconds = self.silence_seconds + _READ_SECONDS
+        self._pooler = transaction_pooler
+        self._notifier = Notifier(self._sql["notify"][0], on=notify)
+        self._closed = False
+        self._commits_late = False
+        self._inherited: list[list[Wire]] = []
+        self._start_process()
+
+    def _start_process(self) -> None:
+        """Fresh state, also after a fork: a connection is never shared with the parent.
+
+        What a fork inherits is kept and never touched: to collect it would complain, if not worse.
+        """
+        self._pid = os.getpid()
+        self._colour = self._new_colour()
+        self._idle: list[Wire] = []
+        self._ids: deque[int] = deque()
+        self.floors = Floors()
+        self.gates = Gates()
+
+    def _notice_fork(self) -> None:
+        if self._pid != os.getpid():
+            self._inherited.append(self._idle)
+            self._start_process()
+
+    async def transact(self, op: Operation[R], mode: Mode = Mode.WRITE) -> R:
+        deadline = time.monotonic() + self._give_up_seconds
+        call = _Call()
+        conflicts = outages = 0
+        while True:
+            try:
+                return await self._attempt(op, mode, deadline, call)
+            except Collided:
+                call.collided = True
+            except psycopg.errors.UniqueViolation as error:
+                if call.repeat and not call.collided:
+                    call.collided = True
+                elif not call.overtaken:
+                    call.overtaken = True  # whoever was faster has committed, and can be seen now
+                else:
+                    raise _told(translate(error), call) from error
+            except CONFLICTS as error:
+                conflicts += 1
+                if conflicts >= _tries(error) or time.monotonic() > deadline:
+                    raise _told(translate(error), call) from error
+                await self._colour.sleep(random.uniform(0, 0.01 * 2**conflicts))
+            except psycopg.Error as error:
+                if not is_outage(error):
+                    if call.silent or not call.notified:
+                        raise _told(translate(error), call) from error
+                    call.silent = True  # perhaps only the notification was refused
+                    continue
+                outages += 1
+                call.unanswered |= call.repeat and is_unanswered(error)
+                pause = random.uniform(0, min(1.0, 0.02 * 2**outages))
+                if time.monotonic() + pause > deadline:
+                    raise _told(translate(error), call) from error
+                await self._colour.sleep(pause)
+
+    async def _attempt(self, op: Operation[R], mode: Mode, deadline: float, call: "_Call") -> R:
+        try:
+            wire = await self._acquire(deadline)
+        except SchemaError:
+            raise  # whatever became of the first try: this must be mended before anything else
+        except StoreError as error:
+            if call.unanswered:
+                raise _told(error, call) from error
+            raise
+        try:
+            wire.allow_silence(
+                self.read_silence_seconds if mode is Mode.READ else self.silence_seconds
+            )
+            tx = PostgresTx(wire, self._sql, self.floors, prepare=not self._pooler)
+            tx.call, tx.repeat, tx.collided = call.name, call.repeat, call.collided
+            tx.gates = self.gates
+            if mode is Mode.GLANCE and not self._pooler:
+                return await op(tx)
+            if mode is Mode.LONE and not (self._pooler or self._commits_late or call.repeat):
+                return await self._alone(op, tx, call)
+            await wire.script(self._begin(mode))
+            reads = mode in (Mode.READ, Mode.GLANCE)
+            tx.news = None if call.silent or reads else self._notifier.news()
+            answer = await op(tx)
+            call.repeat = not reads  # from here on it may have landed
+            await self._commit(wire, tx.news, call)
+            return answer
+        except BaseException as error:
+            if isinstance(error, psycopg.Error) and is_outage(error):
+                await _discard(wire)
+            elif not wire.broken and not wire.idle:
+                await _undo(wire)
+            raise
+        finally:
+            await self._release(wire)
+
+    async def _alone(self, op: Operation[R], tx: PostgresTx, call: "_Call") -> R:
+        """Each statement commits itself, which saves the round trips of BEGIN and COMMIT."""
+        tx.news = self._notifier.news()
+        try:
+            answer = await op(tx)
+        except psycopg.Error as error:
+            call.repeat = is_unanswered(error)
+            raise
+        await self._tell(tx)
+        return answer
+
+    async def _tell(self, tx: PostgresTx) -> None:
+        """Wake whoever waits for what was committed already. It lands, whatever comes of this."""
+        notice = None if tx.news is None else tx.news.take()
+        if notice is None:
+            return
+        try:
+            await tx.fetch("notify", **notice.params)
+            self._notifier.note_told(notice)
+        except psycopg.Error as error:
+            if not is_outage(error):
+                self._notifier.fall_silent()
+
+    async def _commit(self, wire: Wire, news: News | None, call: "_Call") -> None:
+        """COMMIT and, in the same round trip, wake whoever waits for what it brings."""
+        notice = None if news is None else news.take()
+        call.notified = notice is not None
+        if notice is not None:
+            await wire.script(f"{self._notifier.script(notice)}; commit")
+            self._notifier.note_told(notice)
+            return
+        await wire.script("commit")
+        if call.silent:  # so it was the notification
+            self._notifier.fall_silent()
+
+    def _begin(self, mode: Mode) -> str:
+        parts = ["begin"]
+        if mode is Mode.READ:
+            parts = ["begin isolation level repeatable read read only"]
+        if mode is Mode.GATE:  # who is stopped while it has gates locked stops all others there
+            parts.append(f"set local idle_in_transaction_session_timeout = '{_GATE_SECONDS}s'")
+            parts.append(
+                "set local plan_cache_mode = force_generic_plan"
+            )  # planned once, not six times
+        if mode is Mode.BEAT:
+            parts.append("set local synchronous_commit = off")
+        elif mode is not Mode.READ and self._commits_late:  # the user's default is not our promise
+            parts.append("set local synchronous_commit = on")
+        if self._pooler:
+            settings = (_PLANNER if mode is not Mode.READ else {}) | self._limits
+            parts[1:1] = [f"set local {name} = '{value}'" for name, value in settings.items()]
+        elif mode is Mode.READ:
+            parts += [
+                f"set local {name} = 'on'" for name in ("enable_hashjoin", "enable_mergejoin")
+            ]
+        return "; ".join(parts)
+
+    async def reserve_ids(self, count: int) -> list[int] | None:
+        self._notice_fork()  # the ids in stock are the parent's
+        ids: list[int] = []
+        while len(ids) < count:
+            try:
+                ids.append(self._ids.popleft())  # atomic: threads share the block
+                continue
+            except IndexError:
+                pass  # what fails below is not told as a consequence of this
+            missing = count - len(ids)
+            block = ID_BLOCK if missing <= ID_BLOCK else BULKS_PER_DRAW * missing
+            draw = cast(Operation[list[int]], partial(PostgresTx.draw_ids, count=block))
+            self._ids.extend(await self.transact(draw, Mode.LONE))
+        return ids
+
+    async def borrow(self, connection: object, *, blocking: bool) -> Tx:
+        lent = await unwrap(connection, blocking=blocking)
+        tx = BorrowedTx(wire_of(lent, blocking=blocking), self._sql, lent)
+        tx.news = self._notifier.news(calm=False)
+        tx.gates = self.gates
+        return tx
+
+    def bell(self, ring: Ring) -> Bell:
+        if self._pooler:  # it hands the connection to others after each transaction
+            return SilentBell(ring)
+        return PostgresBell(self._params, qualify("tenure.bell", "postgres", self._schema), ring)
+
+    async def rest(self, seconds: float) -> None:
+        await self._colour.sleep(seconds)
+
+    async def aclose(self) -> None:
+        self._closed = True
+        if self._pid == os.getpid():
+            while self._idle:
+                await self._idle.pop().close()
+
+    async def migrate(self) -> int:
+        deadline = time.monotonic() + self._give_up_seconds
+        while True:
+            try:
+                wire = await self._connect(deadline)
+                try:
+                    return await self._migrate(wire)
+                finally:
+                    await wire.close()
+            except psycopg.Error as error:
+                if not is_outage(error) or time.monotonic() > deadline:
+                    raise translate(error) from error
+                await self._colour.sleep(0.1)
+
+    async def _migrate(self, wire: Wire) -> int:
+        table = f"{quoted(self._schema)}.schema_version"
+        await wire.script("begin; set local lock_timeout = '60s'")
+        await wire.script(f"select pg_advisory_xact_lock({_MIGRATION_LOCK})")
+        await wire.script("set local lock_timeout = '5s'")
+        found = await wire.fetch("select to_regclass(%(t)s)::text", {"t": table}, prepare=False)
+        if found[0][0] is None:
+            await wire.script(f"create schema if not exists {quoted(self._schema)}")
+            await wire.script(f"create table {table} {migrate.VERSION_TABLE}")
+            await wire.script(f"insert into {table} values (1, 0, 0)")
+        [(version, min_code)] = await wire.fetch(
+            f"select version, min_code from {table}", {}, prepare=False
+        )
+        if version > migrate.VERSION:
+            migrate.check_version(version, min_code)
+        for step in range(version + 1, migrate.VERSION + 1):
+            await wire.script(migration_script("postgres", step, self._schema))
+            await wire.script(
+                f"update {table} set version = {step}, min_code = {migrate.MIN_CODE[step]}"
+            )
+        await wire.script("commit")
+        return max(int(version), migrate.VERSION)
+
+    async def _acquire(self, deadline: float) -> Wire:
+        if self._closed:
+            raise InvalidInput("this store is closed; open another one")
+        self._notice_fork()
+        if not await self._colour.enter(max(0.001, deadline - time.monotonic())):
+            raise StoreBusy("all connections of this store are in use; try again or allow more")
+        try:
+            return self._idle_wire() or await self._connect_checked(deadline)
+        except BaseException:
+            self._colour.leave()
+            raise
+
+    def _idle_wire(self) -> Wire | None:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
+
+    async def _release(self, wire: Wire) -> None:
+        if not wire.broken and (self._closed or not wire.idle):
+            await _discard(wire)
+        if not wire.broken:
+            self._idle.append(wire)
+        self._colour.leave()
+
+    async def _connect_checked(self, deadline: float) -> Wire:
+        """A connection to a server that has our schema. Ids and floors of another are forgotten."""
+        wire = await self._connect(deadline)
+        wire.allow_silence(self.silence_seconds)
+        self.floors.reset()
+        self.gates.there = None
+        self._ids.clear()
+        try:
+            await self._check(wire)
+        except BaseException:
+            await _discard(wire)
+            raise
+        return wire
+
+    async def _check(self, wire: Wire) -> None:
+        try:
+            rows = await wire.fetch(
+                f"select version, min_code, current_setting('synchronous_commit') = 'off'"
+                f" from {quoted(self._schema)}.schema_version",
+                {},
+                prepare=False,
+            )
+        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+            rows = []
+        version, min_code, self._commits_late = rows[0] if rows else (None, None, False)
+        migrate.check_version(version, min_code)
+
+    async def _connect(self, deadline: float) -> Wire:
+        timeout = max(1, min(5, round(deadline - time.monotonic())))
+        return await self._colour.connect(**{"connect_timeout": timeout} | self._params)
+
+
+@dataclass
+class _Call:
+    """One call of `transact` through all its tries."""
+
+    name: str = field(default_factory=lambda: secrets.token_hex(8))
+    repeat: bool = False
+    unanswered: bool = False
+    """A COMMIT of it was sent, and the connection was gone before the answer."""
+    collided: bool = False
+    overtaken: bool = False
+    notified: bool = False
+    """A COMMIT of it was sent together with a notification."""
+    silent: bool = False
+    """Such a COMMIT was refused: there shall be none."""
+
+
+# A peer that has vanished is noticed within seconds, not when TCP gives up.
+_KEEPALIVE = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3,
+              "tcp_user_timeout": 10_000}  # fmt: skip
+
+_TIMEOUTS = (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled)
+
+
+def _limits(give_up_seconds: float) -> dict[str, str]:
+    """Nobody waits longer for a lock than for the whole operation.
+
+    Our own names are qualified; the path keeps the server's functions from being taken for others.
+    """
+    lock_milliseconds = max(1, round(1000 * min(_LOCK_SECONDS, give_up_seconds)))
+    return {
+        "lock_timeout": f"{lock_milliseconds}ms",
+        "idle_in_transaction_session_timeout": "60s",
+        "search_path": "pg_catalog",
+    }
+
+
+def _connect_params(conninfo: str, pooler: bool, settings: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        params: dict[str, Any] = dict(conninfo_to_dict(conninfo))
+    except psycopg.ProgrammingError as error:
+        raise ConfigError(f"the PostgreSQL URL cannot be read: {text_of(error)}") from error
+    for port in str(params.get("port") or "5432").split(","):
+        if not (port.isascii() and port.isdigit() and 1 <= int(port[:6]) <= 65_535):
+            raise ConfigError("the port in the PostgreSQL URL must be a number from 1 to 65535")
+    if not pooler:
+        flags = " ".join(f"-c {name}={value}" for name, value in settings.items())
+        params["options"] = f"{params.get('options', '')} {flags}".strip()
+    params["autocommit"] = True
+    for name, value in _KEEPALIVE.items():
+        params.setdefault(name, value)
+    params.setdefault("application_name", "tenure")
+    if pooler:
+        params["prepare_threshold"] = None
+    return params
+
+
+def _tries(error: psycopg.Error) -> int:
+    """A deadlock is over at once; somebody who holds a lock for seconds may hold it for hours."""
+    return TIMEOUT_TRIES if isinstance(error, _TIMEOUTS) else CONFLICT_TRIES
+
+
+def _told(error: StoreError | InvalidInput, call: _Call) -> StoreError | InvalidInput:
+    """What ends a call, whatever has kept its repeat from an answer."""
+    if not call.unanswered:
+        return error
+    return OutcomeUnknown(
+        f"PostgreSQL went away while a COMMIT was under way, and its repeat failed ({error}); it "
+        "may have been kept. Look before you repeat it, or enqueue with a unique key"
+    )
+
+
+async def _discard(wire: Wire) -> None:
+    with suppress(psycopg.Error):
+        await wire.close()
+
+
+async def _undo(wire: Wire) -> None:
+    try:
+        await wire.script("rollback")
+    except psycopg.Error:
+        await _discard(wire)

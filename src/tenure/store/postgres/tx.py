@@ -1,0 +1,268 @@
+"""An open transaction on PostgreSQL: our own, or one that the caller has lent."""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import psycopg
+
+from tenure.errors import InvalidInput, ValueRefused
+from tenure.rules.job import NewJob
+from tenure.rules.lifecycle import PARENTS_FINISHED
+from tenure.store.borrowing import Lent
+from tenure.store.postgres.connection import Wire
+from tenure.store.postgres.copy_format import can_copy, job_lines, line, ticket_lines
+from tenure.store.postgres.errors import CONFLICTS, translate
+from tenure.store.postgres.floors import Floors, LineFloors
+from tenure.store.postgres.notify import News
+from tenure.store.rows import Freed, job_row, raw
+from tenure.store.session import Done, Edge, Moved, Row, Tx, Wanted, given_time, to_json
+
+COPY_ROWS = 100
+BRIEF_MILLISECONDS = 100
+PLACES_PER_DRAW = 1000
+
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_BETWEEN = "\x1e"
+"""Between the names of a line: see `succeed`. No name has it: it is not printable."""
+
+
+class PostgresTx(Tx):
+    """An open transaction on one connection."""
+
+    news: News | None = None
+    """What it has put in line; None: nobody is to be told."""
+
+    def __init__(
+        self, wire: Wire, sql: Mapping[str, tuple[str, ...]], floors: Floors, *, prepare: bool
+    ) -> None:
+        self._wire = wire
+        self._sql = sql
+        self._floors = floors
+        self._prepare = prepare
+        self._now: datetime | None = None
+
+    def at(self, now: datetime | None) -> None:
+        self._now = given_time(now)
+
+    async def fetch(self, statement: str, **params: object) -> list[Row]:
+        [sql] = self._sql[statement]
+        params["now"] = self._now
+        rows = await self._wire.fetch(sql, params, prepare=self._prepare)
+        if self.news is not None:
+            self.news.hear(statement, rows)
+        return rows
+
+    async def draw_ids(self, count: int) -> list[int]:
+        return [row[0] for row in await self.fetch("draw_ids", count=count)]
+
+    async def insert_jobs(self, jobs: Sequence[tuple[int, NewJob]]) -> None:
+        if len(jobs) >= COPY_ROWS and all(can_copy(job) for _, job in jobs):
+            await self._copy_jobs(jobs)
+        else:
+            await self._insert_jobs(jobs)
+
+    async def _insert_jobs(self, jobs: Sequence[tuple[int, NewJob]]) -> None:
+        rows = to_json([job_row(id, job, job.due_at) for id, job in jobs])
+        await self.fetch("insert_jobs", rows=rows)
+
+    async def _copy_jobs(self, jobs: Sequence[tuple[int, NewJob]]) -> None:
+        """COPY writes many rows per WAL record: about 80 bytes less per job than INSERT.
+
+        Places are drawn in a statement of their own here, so `draw_places` locks `ready` first:
+        the floors of the claimers rely on it.
+        """
+        assert len(jobs) <= PLACES_PER_DRAW
+        [(first, now)] = await self.fetch("draw_places")
+        created_at = now.isoformat()
+        await self._wire.copy(self._sql["copy_jobs"][0], job_lines(jobs, first, created_at))
+        await self._wire.copy(self._sql["copy_tickets"][0], ticket_lines(jobs, first))
+        if self.news is not None:
+            last_to_first = reversed(list(enumerate(jobs, first)))
+            lanes = {(job.queue, job.priority): place for place, (_, job) in last_to_first}
+            for (queue, priority), place in lanes.items():
+                self.news.add(queue, priority, place)
+
+    def time(self, at: datetime | None) -> datetime | None:
+        return at
+
+    def when(self, value: Any) -> datetime:
+        if type(value) is bytes:  # as the server sends it: see `take_tickets`
+            return _EPOCH + timedelta(microseconds=int.from_bytes(value, signed=True))
+        at: datetime = value
+        return at.astimezone(UTC)  # the session's time zone is the user's business
+
+    async def take_tickets(self, wanted: Wanted) -> list[Row]:
+        await self._floors.advance(self)
+        queues = [
+            {"n": n, "name": name, "most": most}
+            for n, (name, most) in enumerate(wanted.queues.items())
+        ]
+        rows = await self.fetch(
+            "take_tickets", queues=to_json(queues), ranges=self._floors.ranges(wanted.queues),
+            worker=wanted.worker, call=self.call, lease_seconds=wanted.lease_seconds,
+            ahead=wanted.ahead,
+        )  # fmt: skip
+        self._floors.note_taken({(row[0], row[1]) for row in rows}, len(rows))
+        return rows
+
+    async def open_gates(self, queues: Collection[str]) -> list[Row]:
+        rows = await self.fetch(
+            "open_gates", queues=to_json([{"name": name} for name in queues]),
+            ranges=self._floors.ranges(queues, all_of_it=False),
+        )  # fmt: skip
+        if rows:
+            self._now = rows[0][-1]
+        return rows
+
+    async def look_at_gates(self, wanted: Wanted, rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+        """From a floor a line is read again from its start before anybody takes it for empty."""
+        floors = self._floors.lines.known()
+        found = await self._look_at_gates(wanted, rows, floors)
+        if floors and (bare := [row[:3] for row in found if row[:3] in floors and not row[-1]]):
+            self._floors.lines.forget(bare)
+            floors = {line: head for line, head in floors.items() if line not in bare}
+            found = await self._look_at_gates(wanted, rows, floors)
+        decode = msgspec.json.decode
+        lines = []
+        for *row, turns, most, text in found:
+            tickets = decode(text or "[]")
+            more, ahead = len(tickets) == most, tuple(row[:3]) in floors
+            lines.append((*row, decode(turns), tickets[: most - 1], more, ahead))
+        return lines
+
+    async def _look_at_gates(
+        self, wanted: Wanted, rows: Sequence[Mapping[str, Any]], floors: Mapping[Row, Row]
+    ) -> list[Row]:
+        names = ("queue", "gate", "key", "priority", "place")
+        from_here = [dict(zip(names, line + head, strict=True)) for line, head in floors.items()]
+        return await self.fetch(
+            "look_at_gates", rows=to_json(rows), worker=wanted.worker, free=wanted.new_places,
+            floors=to_json(from_here),
+        )  # fmt: skip
+
+    async def take_gated(
+        self, wanted: Wanted, lines: Sequence[Mapping[str, Any]]
+    ) -> list[list[Row]]:
+        several = len(lines) > 1
+        rows = await self.fetch(
+            "take_gated", rows=to_json(lines), worker=wanted.worker, call=self.call,
+            lease_seconds=wanted.lease_seconds, ahead=wanted.ahead, several=several,
+        )  # fmt: skip
+        if not several:
+            [only] = lines
+            if len(rows) >= LineFloors.MANY:
+                last = max((row[1], row[2]) for row in rows)
+                self._floors.lines.note((only["queue"], only["gate"], only["key"]), *last)
+            return [[row[:-1] for row in rows]]
+        names = [_BETWEEN.join([line["queue"], line["gate"], line["key"]]) for line in lines]
+        by_line: dict[str, list[Row]] = {name: [] for name in names}
+        for row in rows:
+            by_line[row[-1]].append(row[:-1])
+        return list(by_line.values())
+
+    async def leave_gates(self, lines: Collection[Row]) -> None:
+        rows = [
+            {
+                "queue": queue,
+                "gate": gate,
+                "key": key,
+                "from_priority": priority,
+                "from_place": place,
+            }
+            for (queue, gate, key), (priority, place) in (
+                (line, self._floors.heads.of(line)) for line in map(tuple, lines)
+            )
+        ]
+        for *name, priority, place in await self.fetch("leave_gates", rows=to_json(rows)):
+            if priority is not None:
+                self._floors.heads.note(tuple(name), priority, place)
+
+    async def commit_late(self) -> None:
+        await self._wire.script("set local synchronous_commit = off")
+
+    async def wait_briefly(self) -> None:
+        await self._wire.script(f"set local lock_timeout = '{BRIEF_MILLISECONDS}ms'")
+
+    async def peek(self, queues: Collection[str]) -> Row:
+        ranges = self._floors.ranges(queues, all_of_it=False)
+        [(ready, due_seconds, expired, gates)] = await self.fetch("peek", ranges=ranges)
+        # What nobody may have seen for a while counts as ready: the claim will look everywhere.
+        return {*ready, *self._floors.overdue(queues)}, due_seconds, expired, gates
+
+    async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> Moved:
+        groups = []
+        for lease, jobs in by_lease.items():
+            ids, tokens, durations, results = zip(*jobs, strict=True)
+            group = {"lease": lease, "ids": ids, "tokens": tokens, "durations": durations}
+            if any(results):
+                group["results"] = [raw(result) for result in results]
+            groups.append(group)
+        return _moved(await self.fetch("succeed", rows=to_json(groups), worker=worker))
+
+    async def end_jobs(self, rows: str) -> Moved:
+        return _moved(await self.fetch("finish", rows=rows))
+
+    async def free_nodes(self, ids: list[int]) -> list[int]:
+        rows = await self.fetch("free_nodes", ids=to_json(ids), reason=PARENTS_FINISHED)
+        return [id for id, _, _, place in rows if place is None]
+
+    async def free_jobs(self, freed: Sequence[Freed]) -> None:
+        await self.fetch("put_in_line", rows=to_json([job.ticket for job in freed]))
+
+    async def write_edges(self, edges: Sequence[Edge]) -> None:
+        await self.write_rows("write_edges", edges)
+
+    async def write_rows(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
+        [sql] = self._sql[statement]
+        await self._wire.copy(sql, ["".join([line(row) for row in rows])])
+
+
+def _moved(rows: list[Row]) -> Moved:
+    lines = {line for _, _, _, line in rows}
+    lines.discard(None)
+    return Moved(rows, [tuple(line.split(_BETWEEN)) for line in lines])
+
+
+class BorrowedTx(PostgresTx):
+    """The caller's transaction, through whatever connection the caller has: see `borrow`."""
+
+    bulk = False
+    aborts = True
+
+    def __init__(self, wire: Wire, sql: Mapping[str, tuple[str, ...]], lent: Lent) -> None:
+        # Planned anew each time: a plan kept from the days of empty tables would scan them.
+        super().__init__(wire, sql, Floors(), prepare=False)
+        self._lent = lent
+
+    async def insert_jobs(self, jobs: Sequence[tuple[int, NewJob]]) -> None:
+        await self._insert_jobs(jobs)
+
+    async def fetch(self, statement: str, **params: object) -> list[Row]:
+        try:
+            rows = await super().fetch(statement, **params)
+            if self.news is not None and (notice := self.news.take()):
+                await super().fetch("notify", **notice.params)
+            return rows
+        except UnicodeEncodeError as error:
+            raise ValueRefused(
+                f"on= cannot carry a text ({error}); set its client_encoding to UTF8"
+            ) from error
+        except psycopg.Error as error:
+            own = self._lent.as_raised(self._wire.original(error), statement)
+            if self._wire.broken:
+                await self._lent.lose()
+            if isinstance(error, CONFLICTS):  # the caller's transaction, and theirs to run again
+                raise own from own.__cause__
+            raise translate(error) from error
+
+    async def require_read_committed(self) -> None:
+        [(level,)] = await self._wire.fetch(
+            "select current_setting('transaction_isolation')", {}, prepare=False
+        )
+        if level != "read committed":
+            raise InvalidInput(
+                f"on= is a {level} transaction, and this job has children: whether they are free "
+                "cannot be seen there. Use READ COMMITTED to complete it"
+            )

@@ -1,0 +1,223 @@
+"""fire: jobs are enqueued by the clock. There is no leader: any worker fires what is due.
+
+In one transaction a row is written per tick, the jobs of those rows are enqueued, and each schedule
+notes up to where its ticks are dealt with. The row is unique, so a tick has one job, whoever fires
+it, however often, and whatever the clock does. When a schedule ticks: see `tenure.schedule`.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+
+from tenure.errors import TenureError
+from tenure.rules.job import LONG_AGO, NewJob
+from tenure.rules.ticks import FiredBy, due, due_at, first_after
+from tenure.store.jobs.enqueue import enqueue_in
+from tenure.store.schedules.records import Name, job_of, named, read_timing
+from tenure.store.session import Mode, Row, Scope, Tx, for_all_tenants, to_json
+
+PAGE = 50
+KEEP_TICKS_SECONDS = 86_400.0
+"""However short the retention, ticks are remembered for so long: the clock may be set back."""
+AGAIN_SECONDS = 1.0
+"""What is due and could not be fired, because another worker has it in hand, is looked at again."""
+
+
+class Fired(msgspec.Struct, frozen=True, kw_only=True):
+    """What `fire` did: the ids of the jobs, and in how many seconds something is due again.
+
+    `refused` says of schedules by name why they cannot tick here; another worker may do better.
+    """
+
+    jobs: tuple[int, ...] = ()
+    wait_seconds: float | None = None
+    refused: dict[str, str] = {}
+
+
+async def fire(scope: Scope, *, now: datetime | None = None) -> Fired:
+    """Enqueue a job for each tick that is due. One indexed look when nothing is.
+
+    The ticks, their jobs and the progress of their schedules are one transaction per page. What
+    another worker is firing just now is left to it.
+    """
+    for_all_tenants("fire", scope.tenant)
+    wait, early = await scope.transact(partial(_look, now=now), Mode.GLANCE)
+    is_due = wait is not None and wait <= 0
+    if not is_due and not early:
+        return Fired(wait_seconds=wait)
+    jobs: list[int] = []
+    refused: dict[str, str] = {}
+    for statement in ["lock_early_schedules"] * early + ["lock_due_schedules"] * is_due:
+        after: _Place | None = _FIRST
+        while after is not None:
+            page = await scope.transact(
+                partial(_fire_page, statement=statement, after=after, now=now)
+            )
+            jobs += page.jobs
+            refused |= page.refused
+            after = page.next
+    wait, _ = await scope.transact(partial(_look, now=now), Mode.GLANCE)
+    if wait is not None and wait <= 0:
+        wait = AGAIN_SECONDS
+    return Fired(jobs=tuple(jobs), wait_seconds=wait, refused=refused)
+
+
+class _Place(NamedTuple):
+    """Up to where a page of due schedules went."""
+
+    at: datetime
+    tenant: str
+    name: str
+
+
+_FIRST = _Place(LONG_AGO, "", "")
+
+
+class _Page(NamedTuple):
+    jobs: list[int]
+    refused: dict[str, str]
+    next: _Place | None
+
+
+class Tick(NamedTuple):
+    """A row to write. Without a job it is skipped."""
+
+    key: Name
+    at: datetime
+    job_id: int | None
+    triggered: bool = False
+
+
+async def _look(tx: Tx, now: datetime | None) -> tuple[float | None, bool]:
+    tx.at(now)
+    [(wait, early)] = await tx.fetch("look_at_schedules")
+    return wait, bool(early)
+
+
+async def _fire_page(tx: Tx, statement: str, after: _Place, now: datetime | None) -> _Page:
+    tx.at(now)
+    rows = await tx.fetch(
+        statement, after=tx.time(after.at), tenant=after.tenant, name=after.name, most=PAGE
+    )
+    ticking: list[_Ticking] = []
+    refused: dict[str, str] = {}
+    for row in rows:
+        try:
+            ticking.append(_ticking(tx, row))
+        except (TenureError, msgspec.MsgspecError) as error:
+            refused[row[1]] = str(error)
+    jobs = await _fire(tx, ticking, now)
+    last = rows[-1] if len(rows) == PAGE else None
+    place = None if last is None else _Place(tx.when(last[6]), last[0], last[1])
+    return _Page(jobs, refused, place)
+
+
+class _Ticking(NamedTuple):
+    """A schedule that is due: the jobs of its ticks, and when it is due again."""
+
+    key: Name
+    jobs: dict[datetime, NewJob]
+    alone: bool
+    done_until: datetime
+    next_at: datetime | None
+
+
+def _ticking(tx: Tx, row: Row) -> _Ticking:
+    tenant, name, done_until, timing_text, job, clock = row[:6]
+    timing, until = read_timing(timing_text), tx.when(clock)
+    since = min(tx.when(done_until), until)  # later than now: the clock was set back
+    jobs = {
+        tick: job_of(tenant, job, FiredBy(name, tick), due_at(timing, name, tick))
+        for tick in due(timing, since, until)
+    }
+    alone = timing.overlap == "skip"
+    return _Ticking((tenant, name), jobs, alone, until, first_after(timing, until))
+
+
+async def _fire(tx: Tx, ticking: list[_Ticking], now: datetime | None) -> list[int]:
+    """Write the ticks, and enqueue the jobs of those that nobody has written before."""
+    busy = await _busy(tx, [each.key for each in ticking if each.alone])
+    wanted = sum(len(each.jobs) for each in ticking if each.key not in busy)
+    ids = iter(await tx.draw_ids(wanted) if wanted else [])
+    jobs = {
+        Tick(each.key, at, None if each.key in busy else next(ids)): job
+        for each in ticking
+        for at, job in each.jobs.items()
+    }
+    new = await add_ticks(tx, list(jobs))
+    fired = {tick: job for tick, job in jobs.items() if tick.job_id is not None and tick in new}
+    made = await enqueue_ticks(tx, fired, now)
+    last = {tick.key: (tick.at, job_id) for tick, job_id in zip(fired, made, strict=True)}
+    await _advance(tx, ticking, last)
+    return made
+
+
+async def _busy(tx: Tx, keys: list[Name]) -> set[Name]:
+    if not keys:
+        return set()
+    rows = to_json([named(key) for key in keys])
+    return {(tenant, name) for tenant, name in await tx.fetch("busy_schedules", rows=rows)}
+
+
+async def add_ticks(tx: Tx, ticks: list[Tick]) -> set[Tick]:
+    """Those of them that were not there."""
+    if not ticks:
+        return set()
+    rows = await tx.fetch("add_ticks", rows=to_json([_tick_row(tx, tick) for tick in ticks]))
+    added = {((tenant, name), tx.when(at)) for tenant, name, at in rows}
+    return {tick for tick in ticks if (tick.key, tick.at) in added}
+
+
+async def enqueue_ticks(tx: Tx, jobs: Mapping[Tick, NewJob], now: datetime | None) -> list[int]:
+    """The job of each tick. One that a unique key keeps from being made is the key's holder."""
+    if not jobs:
+        return []
+    ids = [tick.job_id for tick in jobs if tick.job_id is not None]
+    answers = await enqueue_in(tx, list(jobs.values()), ids, now)
+    other = [
+        _tick_row(tx, tick._replace(job_id=answer.id))
+        for tick, answer in zip(jobs, answers, strict=True)
+        if not answer.created
+    ]
+    if other:
+        await tx.fetch("correct_ticks", rows=to_json(other))
+    return [answer.id for answer in answers]
+
+
+async def _advance(
+    tx: Tx, ticking: list[_Ticking], last: Mapping[Name, tuple[datetime, int]]
+) -> None:
+    rows = []
+    for each in ticking:
+        at, job_id = last.get(each.key, (None, None))
+        rows.append(
+            {**named(each.key), "next_at": tx.time(each.next_at),
+             "done_until": tx.time(each.done_until), "last_at": tx.time(at), "last_job_id": job_id}
+        )  # fmt: skip
+    if rows:
+        await tx.fetch("advance_schedules", rows=to_json(rows))
+
+
+async def forget_ticks(scope: Scope, before: datetime, most: int) -> None:
+    """A part of `prune`: ticks that were fired before this, unless their job is not finished."""
+
+    async def step(tx: Tx, after: datetime) -> datetime | None:
+        rows = await tx.fetch(
+            "prune_ticks", after=tx.time(after), before=tx.time(before), most=most
+        )
+        return max((tx.when(row[0]) for row in rows), default=None)
+
+    after: datetime | None = LONG_AGO
+    while after is not None:
+        after = await scope.transact(partial(step, after=after))
+
+
+def _tick_row(tx: Tx, tick: Tick) -> dict[str, object]:
+    row: dict[str, object] = {
+        "tenant": tick.key[0], "schedule": tick.key[1], "tick_at": tx.time(tick.at),
+        "job_id": tick.job_id,
+    }  # fmt: skip
+    return row | {"triggered": True} if tick.triggered else row

@@ -1,0 +1,259 @@
+"""Schedules as records and as rows: what is stored under a name, and the job of one tick."""
+
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+import msgspec
+
+from tenure.errors import InvalidInput, ScheduleNotFound
+from tenure.rules.codec import encode
+from tenure.rules.job import Json, NewJob, State, Unique, check_name
+from tenure.rules.ticks import FiredBy, ScheduleTiming, check_timing, first_after, upcoming
+from tenure.store.session import Row, Tx, to_json
+
+Name = tuple[str, str]
+"""Tenant and name."""
+
+
+class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule to be added or declared: `job` is what each of its ticks enqueues."""
+
+    name: str
+    timing: ScheduleTiming
+    job: NewJob
+
+    def __post_init__(self) -> None:
+        check_name("schedule", self.name)
+        check_job(self.job)
+
+    @property
+    def key(self) -> Name:
+        """Under which it is stored."""
+        return self.job.tenant, self.name
+
+
+class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule as anybody may see it."""
+
+    name: str
+    tenant: str
+    timing: ScheduleTiming
+    task: str
+    args: str
+    queue: str
+    priority: int
+    next_at: datetime | None
+    """Its next tick; None while it is paused."""
+    last_at: datetime | None
+    """Its last tick that gave a job, and that job."""
+    last_job_id: int | None
+    paused_at: datetime | None
+    reason: str | None
+    declared: bool
+    """It comes from code; else it was added at run time."""
+    created_at: datetime
+    changed_at: datetime
+
+    def upcoming(self, count: int = 5) -> list[datetime]:
+        """Its next ticks; none while it is paused."""
+        if self.next_at is None:
+            return []
+        return upcoming(self.timing, self.next_at - timedelta(microseconds=1), count)
+
+
+class ScheduleRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A tick that was dealt with. Without a job it was skipped: the one before was still at work.
+
+    `state` is None when there is no job, or when it has been removed since.
+    """
+
+    tick_at: datetime
+    fired_at: datetime
+    triggered: bool
+    job_id: int | None
+    state: State | None
+
+
+class _Template(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The column `job`: a NewJob without its tenant, which is the schedule's."""
+
+    task: str
+    args: msgspec.Raw
+    queue: str = "default"
+    priority: int = 0
+    max_attempts: int = 5
+    timeout_seconds: float | None = None
+    unique: Unique | None = None
+    retry: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    metadata: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    gate: str | None = None
+    gate_key: str | None = None
+
+
+class Stored(NamedTuple):
+    """A row of `schedule`."""
+
+    tenant: str
+    name: str
+    next_at: datetime | None
+    done_until: datetime
+    last_at: datetime | None
+    last_job_id: int | None
+    created_at: datetime
+    changed_at: datetime
+    paused_at: datetime | None
+    reason: str | None
+    timing: ScheduleTiming
+    job: str
+    declared: list[str] | None
+
+
+_template_reader = msgspec.json.Decoder(_Template)
+read_timing = msgspec.json.Decoder(ScheduleTiming).decode
+_prints_reader = msgspec.json.Decoder(list[str])
+_metadata_reader = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def checked(schedule: NewSchedule) -> NewSchedule:
+    """Refuse one that could never tick."""
+    if not isinstance(schedule, NewSchedule):
+        raise InvalidInput(f"schedules are NewSchedule records, not {type(schedule).__name__}")
+    check_timing(schedule.timing)
+    return schedule
+
+
+def check_job(job: NewJob) -> None:
+    """Refuse a job that says itself when it is due."""
+    if job.delay_seconds is not None or job.due_at is not None or job.parents:
+        raise InvalidInput(
+            "the schedule says when its jobs are due: leave out delay_seconds, due_at and parents"
+        )
+
+
+def own(tx: Tx, name: str) -> Name:
+    """The key under which a tenant, or who serves all of them, may change this name."""
+    check_name("schedule", name)
+    return tx.tenant or "", name
+
+
+def named(key: Name) -> dict[str, str]:
+    """A key as parameters."""
+    return {"tenant": key[0], "name": key[1]}
+
+
+def not_found(name: str) -> ScheduleNotFound:
+    """The error, with what to do."""
+    return ScheduleNotFound(f"there is no schedule {name} here; `tenure schedule list` shows all")
+
+
+async def read_clock(tx: Tx) -> datetime:
+    """The database's clock, once: what is written about a schedule must agree on the time."""
+    [(clock,)] = await tx.fetch("clock")
+    return tx.when(clock)
+
+
+async def get_stored(tx: Tx, name: str) -> Stored:
+    """A schedule to look at: the tenant's own one, or a global one."""
+    rows = await tx.fetch("get_schedule", **named(own(tx, name)))
+    if not rows:
+        raise not_found(name)
+    return stored_of(tx, rows[0])
+
+
+async def lock_stored(tx: Tx, key: Name) -> Stored:
+    """A schedule to change."""
+    rows = await tx.fetch("lock_schedule", **named(key))
+    if not rows:
+        raise not_found(key[1])
+    return stored_of(tx, rows[0])
+
+
+async def insert(
+    tx: Tx, schedule: NewSchedule, clock: datetime, *, prints: list[str] | None = None
+) -> bool:
+    """Write a new one, which ticks from now on. Answers False when the name is taken."""
+    return bool(
+        await tx.fetch(
+            "add_schedule", **named(schedule.key), at=tx.time(clock),
+            next_at=tx.time(first_after(schedule.timing, clock)), timing=to_json(schedule.timing),
+            job=dump(schedule.job), declared=_json_or_none(prints),
+        )
+    )  # fmt: skip
+
+
+async def write(tx: Tx, stored: Stored, clock: datetime) -> ScheduleInfo:
+    """Write what was changed. From now on it ticks by that."""
+    next_at = None if stored.paused_at is not None else first_after(stored.timing, clock)
+    await put(tx, stored._replace(next_at=next_at, done_until=clock), clock)
+    return info_of(await lock_stored(tx, (stored.tenant, stored.name)))
+
+
+async def put(tx: Tx, stored: Stored, clock: datetime) -> None:
+    """Write a row as it is given."""
+    await tx.fetch(
+        "change_schedule", tenant=stored.tenant, name=stored.name, at=tx.time(clock),
+        next_at=tx.time(stored.next_at), done_until=tx.time(stored.done_until),
+        paused_at=tx.time(stored.paused_at), reason=stored.reason, timing=to_json(stored.timing),
+        job=stored.job, declared=_json_or_none(stored.declared),
+    )  # fmt: skip
+
+
+def _json_or_none(prints: list[str] | None) -> str | None:
+    return None if prints is None else to_json(prints)
+
+
+def stored_of(tx: Tx, row: Row) -> Stored:
+    """A row, read."""
+    when = tx.when_or_none
+    return Stored(
+        row[0], row[1], when(row[2]), tx.when(row[3]), when(row[4]), row[5], tx.when(row[6]),
+        tx.when(row[7]), when(row[8]), row[9], read_timing(row[10]), row[11],
+        None if row[12] is None else _prints_reader.decode(row[12]),
+    )  # fmt: skip
+
+
+def info_of(stored: Stored) -> ScheduleInfo:
+    """A row, as people see it."""
+    template = _template_reader.decode(stored.job)
+    return ScheduleInfo(
+        name=stored.name, tenant=stored.tenant, timing=stored.timing, task=template.task,
+        args=bytes(template.args).decode(), queue=template.queue, priority=template.priority,
+        next_at=stored.next_at, last_at=stored.last_at, last_job_id=stored.last_job_id,
+        paused_at=stored.paused_at, reason=stored.reason, declared=stored.declared is not None,
+        created_at=stored.created_at, changed_at=stored.changed_at,
+    )  # fmt: skip
+
+
+def dump(job: NewJob) -> str:
+    """What is stored of a job."""
+    return to_json(
+        _Template(
+            job.task, msgspec.Raw(job.args), job.queue, job.priority, job.max_attempts,
+            job.timeout_seconds, job.unique, _raw(job.retry), _raw(job.metadata), job.gate,
+            job.gate_key,
+        )
+    )  # fmt: skip
+
+
+def job_of(tenant: str, text: str, by: FiredBy, due: datetime | None) -> NewJob:
+    """The job of one tick. Its metadata says which one."""
+    t = _template_reader.decode(text)
+    given = _metadata_reader.decode(t.metadata) if isinstance(t.metadata, msgspec.Raw) else {}
+    return NewJob(
+        task=t.task, args=Json(bytes(t.args)), queue=t.queue, priority=t.priority, due_at=due,
+        tenant=tenant, unique=t.unique, max_attempts=t.max_attempts,
+        timeout_seconds=t.timeout_seconds,
+        retry=Json(bytes(t.retry)) if isinstance(t.retry, msgspec.Raw) else None,
+        metadata=_with_origin(given, by), gate=t.gate, gate_key=t.gate_key,
+    )  # fmt: skip
+
+
+def _raw(data: Json | None) -> msgspec.Raw | msgspec.UnsetType:
+    return msgspec.UNSET if data is None else msgspec.Raw(data)
+
+
+def _with_origin(given: dict[str, msgspec.Raw], by: FiredBy) -> Json:
+    said: dict[str, object] = {"name": by.name, "tick": by.tick}
+    if by.triggered:
+        said["triggered"] = True
+    return Json(to_json(given | {"schedule": msgspec.Raw(encode(said))}).encode())

@@ -1,0 +1,147 @@
+"""The caller's connection to our SQLite file, or the reason why it cannot be used.
+
+It is one of `sqlite3`, or of `aiosqlite` around it. Its rows come as tuples with texts, whatever
+the caller has made of them otherwise.
+
+`sqlite3` begins transactions late, before the first INSERT, UPDATE or DELETE, and SQLAlchemy relies
+on that. Many statements of ours are none of these, and would be committed at once. Where SQLAlchemy
+has a transaction by its own account (or Django, with autocommit turned off), it is therefore begun
+here, by BEGIN IMMEDIATE. The COMMIT or ROLLBACK of the library ends it like one of its own.
+"""
+
+import os
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tenure.errors import InvalidInput
+from tenure.store.borrowing import ASYNC_ON, Lent, is_a, unwrap
+from tenure.store.session import Row
+from tenure.store.sqlite import driver
+from tenure.store.sqlite.boot_clock import Clock
+from tenure.store.sqlite.tx import SQLiteTx
+
+
+class Handle(ABC):
+    """Runs statements on the caller's connection, in one of two colours."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    @abstractmethod
+    async def execute(self, sql: str, params: Any = ()) -> list[Row]:
+        """Run one statement; its rows are tuples."""
+
+    @abstractmethod
+    async def executemany(self, sql: str, rows: Sequence[tuple[object, ...]]) -> None:
+        """Run one statement for each row of values."""
+
+    @contextmanager
+    def _texts(self) -> Iterator[None]:
+        factory = self.connection.text_factory
+        self.connection.text_factory = str
+        try:
+            yield
+        finally:
+            self.connection.text_factory = factory
+
+
+class Blocking(Handle):
+    """A connection of `sqlite3`."""
+
+    async def execute(self, sql: str, params: Any = ()) -> list[Row]:
+        with self._texts():
+            return sqlite3.Cursor(self.connection).execute(sql, params).fetchall()
+
+    async def executemany(self, sql: str, rows: Sequence[tuple[object, ...]]) -> None:
+        sqlite3.Cursor(self.connection).executemany(sql, rows)
+
+
+class Suspending(Handle):
+    """A connection of `aiosqlite`, which lives in a thread of its own."""
+
+    async def execute(self, sql: str, params: Any = ()) -> list[Row]:
+        with self._texts():
+            async with self.connection.cursor() as cursor:
+                cursor.row_factory = None
+                await cursor.execute(sql, params)
+                return list(await cursor.fetchall())
+
+    async def executemany(self, sql: str, rows: Sequence[tuple[object, ...]]) -> None:
+        async with self.connection.cursor() as cursor:
+            await cursor.executemany(sql, rows)
+
+
+class BorrowedTx(SQLiteTx):
+    """The caller's transaction, through whatever connection the caller has."""
+
+    def __init__(self, handle: Handle, path: str, clock: Clock) -> None:
+        super().__init__(handle.connection, path, clock)
+        self._handle = handle
+
+    async def fetch(self, statement: str, **params: object) -> list[Row]:
+        values = params | self._now
+        rows: list[Row] = []
+        try:
+            for sql in self._sql[statement]:
+                rows += await self._handle.execute(sql, values)
+        except sqlite3.Error as error:
+            raise driver.translate(error, self._path) from error
+        return rows
+
+    def _widen_cache(self) -> None:
+        """It is not ours."""
+
+    async def _insert(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
+        await self._each(statement, rows)
+
+    async def _each(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
+        [sql] = self._sql[statement]
+        try:
+            await self._handle.executemany(sql, rows)
+        except sqlite3.Error as error:
+            raise driver.translate(error, self._path) from error
+
+
+async def borrowed_tx(on: object, path: str, clock: Clock, *, blocking: bool) -> SQLiteTx:
+    """The caller's open transaction on the file at this path."""
+    lent = await unwrap(on, blocking=blocking)
+    handle = _handle(lent.connection, path, blocking)
+    try:
+        databases = await handle.execute("pragma database_list")
+        begun = bool(handle.connection.in_transaction)
+    except (sqlite3.ProgrammingError, ValueError) as error:  # closed, or made in another thread
+        raise InvalidInput(f"on= is closed or cannot be used here: {error}") from error
+    [file] = [row[2] for row in databases if row[1] == "main"]
+    if not file or not os.path.samefile(file, path):
+        raise InvalidInput(f"on= is a connection to {file or 'memory'}, not to {path}")
+    if not begun:
+        await _begin(handle, lent, path)
+    return BorrowedTx(handle, path, clock)
+
+
+def _handle(connection: object, path: str, blocking: bool) -> Handle:
+    if isinstance(connection, sqlite3.Connection):
+        return Blocking(connection)
+    if not is_a(connection, "aiosqlite", "Connection"):
+        raise InvalidInput(
+            f"on= takes a sqlite3.Connection to {path}, or one of SQLAlchemy or Django over it, "
+            f"not {type(connection).__name__}"
+        )
+    if blocking:
+        raise InvalidInput(ASYNC_ON)
+    return Suspending(connection)
+
+
+async def _begin(handle: Handle, lent: Lent, path: str) -> None:
+    if not lent.begun:
+        raise InvalidInput("on= has no open transaction; execute BEGIN IMMEDIATE on it first")
+    autocommits = getattr(handle.connection, "autocommit", False) is True  # of Python 3.12
+    if handle.connection.isolation_level is None or autocommits:
+        raise InvalidInput(f"on= is in autocommit mode without a transaction; {lent.fix}")
+    try:
+        await handle.execute("begin immediate")
+    except sqlite3.Error as error:
+        raise driver.translate(error, path) from error

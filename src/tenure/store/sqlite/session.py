@@ -1,0 +1,591 @@
+"""Transactions on one SQLite file, shared by the threads of this process and by other processes.
+
+Every writing transaction is BEGIN IMMEDIATE. Group commit: a caller puts its operation into the
+waiting line and asks for the writer lock; whoever gets it commits all that wait, each in a
+SAVEPOINT of its own, and answers them after COMMIT. A lone caller pays neither a savepoint nor a
+thread hop. An interrupt ends the call of the thread that it hits, and no other. Between processes,
+a short constant sleep before each try for the write lock is fair where SQLite's growing back-off
+lets new writers overtake old ones.
+
+Leases are judged by the boot clock (see `boot.py`), so that a wall-clock jump harms nobody.
+"""
+
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Any, cast
+
+from tenure.errors import InvalidInput, StoreBusy, StoreError, ValueRefused
+from tenure.store import migrate
+from tenure.store.bell import Bell, Ring
+from tenure.store.session import (
+    Gates,
+    Joint,
+    Mode,
+    Operation,
+    R,
+    Session,
+    Tx,
+    drive,
+)
+from tenure.store.sqlite import driver
+from tenure.store.sqlite.bell import SQLiteBell
+from tenure.store.sqlite.boot_clock import Clock, boot_id
+from tenure.store.sqlite.driver import Connection, Driver, FileKey, Files
+from tenure.store.sqlite.group_commit import Call, Group, Outcome, Run, Turn, in_runs
+from tenure.store.sqlite.tx import SCHEMA, DriverError, SQLiteTx
+from tenure.store.statements import statements
+
+RETRY_SECONDS = 0.001
+GROUP_LIMIT = 256
+GLANCE_SECONDS = 0.1
+"""How long a read may believe that the files are in place. A write asks each time."""
+BELL_SECONDS = 0.05
+"""How long a caller in the line sleeps at most: nobody rings when a leader is interrupted."""
+
+
+class _Process:
+    """The connections of one process. A fork gets fresh ones and never touches its parent's."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.lock = Turn()
+        self.read_lock = Turn()
+        self.watch_lock = threading.Lock()  # a bell's thread is never interrupted
+        self.waiting: deque[Call] = deque()
+        self.writer: Connection | None = None
+        self.reader: Connection | None = None
+        self.watcher: Connection | None = None
+        self.watched: tuple[int, object] = (-1, None)  # data_version, and the signs seen then
+        self.files: Files | None = None  # those that are open, as long as there is a connection
+        self.in_place_at = -1.0  # by the monotonic clock
+        self.still = False
+
+
+def _pause_seconds(waited_seconds: float) -> float:
+    """How long to sleep before the next try to write. SQLite has no line: whoever tries first after
+    a commit is next. Whoever has come late tries less often, whoever has waited long more often.
+    """
+    if waited_seconds < 0.01:
+        return RETRY_SECONDS
+    if waited_seconds < 1.0:
+        return 4 * RETRY_SECONDS
+    return RETRY_SECONDS if waited_seconds < 3.0 else RETRY_SECONDS / 4
+
+
+def _raise_if_strange(error: Exception | None, came_back: bool) -> None:
+    """An error that does not come back was raised by a signal handler of this thread."""
+    if error is not None and not came_back and not isinstance(error, StoreError):
+        raise error
+
+
+def _is_current(connection: Connection) -> bool:
+    """Is there nothing to migrate? Asked without a lock: the first operation of a process may be
+    one in a transaction of the caller, who then holds the write lock and would wait for himself.
+    """
+    try:
+        [(version,)] = connection.execute("select version from tenure_schema_version")
+    except DriverError:
+        return False
+    return bool(version == migrate.VERSION)
+
+
+class SQLite(Session):
+    """One SQLite file."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        driver_name: Driver = "apsw",
+        synchronous: str = "FULL",
+        give_up_seconds: float = 10.0,
+        allow_affected: bool = False,
+        allow_network: bool = False,
+    ) -> None:
+        driver.check_path(path)
+        driver.check_library(driver_name, allow_affected)
+        driver.check_file_system(path, allow_network)
+        self.path = os.path.abspath(path)
+        self._driver: Driver = driver_name
+        self._synchronous = synchronous
+        self._give_up_seconds = give_up_seconds
+        self._clock = Clock(boot_id())
+        self._file: FileKey | None = None
+        self._names = driver.names_of(path)
+        self._processes: list[_Process] = [_Process()]  # of this process and of its ancestors
+        self._closed = False
+        self.gates = Gates()
+        _sessions.add(self)
+        try:
+            with _fork_lock:  # threads that open one file must not take each other for strangers
+                driver.check_not_open_elsewhere(path, driver_name)
+                writer = self._writer(self._processes[-1])
+            if not _is_current(writer):
+                drive(self.migrate())
+        except BaseException:
+            drive(self.aclose())
+            raise
+
+    async def transact(self, op: Operation[R], mode: Mode = Mode.WRITE) -> R:
+        process = self._process()
+        if mode in (Mode.READ, Mode.GLANCE):
+            return self._alone(process.read_lock, lambda: self._read(process, op))
+        [(answer, error)] = self._transact(process, Call([op]))
+        if error is not None:
+            raise error
+        return cast(R, answer)
+
+    def transact_each(self, ops: Sequence[Operation[Any]]) -> list[Outcome]:
+        """Write all of these in one transaction. Each has an outcome of its own."""
+        return self._transact(self._process(), Call(ops))
+
+    def _transact(self, process: _Process, call: Call) -> list[Outcome]:
+        led = True
+        try:
+            try:
+                process.waiting.append(call)
+                led = self._wait_or_lead(process, call)
+            finally:
+                call.gone = True
+                try:  # noqa: SIM105 - an interrupt in `suppress` would leave it in the line
+                    process.waiting.remove(call)
+                except ValueError:
+                    pass  # interrupted before it stood there
+                if led:
+                    self._leave(process, call)
+        except StoreBusy:  # unless a leader had it in hand
+            if not call.answered() and not call.running():
+                raise
+        return call.results()
+
+    async def reserve_ids(self, count: int) -> list[int] | None:  # noqa: ARG002
+        return None
+
+    async def borrow(self, connection: object, *, blocking: bool) -> Tx:
+        from tenure.store.sqlite.borrow import borrowed_tx  # it builds on what stands here
+
+        if self._driver != "sqlite3":
+            raise InvalidInput(
+                "on= takes a sqlite3.Connection to the file of a store opened with ?driver=sqlite3"
+            )
+        tx = await borrowed_tx(connection, self.path, self._clock, blocking=blocking)
+        tx.gates = self.gates
+        return tx
+
+    async def migrate(self) -> int:
+        process = self._process()
+        return self._alone(
+            process.lock,
+            lambda: self._write(process, Group(), lambda writer, _: migrate.migrate_sqlite(writer)),
+        )
+
+    def bell(self, ring: Ring) -> Bell:
+        self._refuse_if_closed()
+        return SQLiteBell(self, ring)
+
+    def look(self) -> object:
+        """Signs of the lines of jobs, which differ when a ticket was put in one since.
+
+        On a connection of its own, which sees what all the others commit, and which no long read
+        holds up. (`data_version` costs 6 microseconds, the signs are read only when it changed.)
+        """
+        process = self._process()
+        with process.watch_lock:
+            return self._look(process)
+
+    def look_away(self) -> None:
+        """Close the connection of `look`, until somebody looks again."""
+        process = self._processes[-1]
+        if process.pid == os.getpid():
+            with process.watch_lock:
+                if process.watcher is not None:
+                    self._forget(process, process.watcher)
+
+    async def rest(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    async def aclose(self) -> None:
+        if self._closed:
+            return
+        process = self._processes[-1]
+        self._closed = True  # from here on nobody begins a transaction
+        try:
+            if process.pid == os.getpid():
+                self._alone(process.lock, lambda: self._disconnect_when_read(process))
+        except BaseException:
+            self._closed = False
+            raise
+        if self._file is not None:
+            driver.leave_file(self._file)
+
+    def before_fork(self) -> None:
+        """Close all connections and let nobody open one until `after_fork`.
+
+        A fork inherits the library's own list of the locks that this process has on the file, but
+        not the locks. A connection that it opens itself would trust that list: its neighbours would
+        remove the WAL under its feet, and with it what it has committed since.
+        """
+        process = self._processes[-1]
+        process.still = process.pid == os.getpid() and self._take_all(process)
+        if process.still:
+            self._disconnect(process)
+
+    def after_fork(self) -> None:
+        """In the parent: go on."""
+        process = self._processes[-1]
+        if process.still:
+            process.still = False
+            process.watch_lock.release()
+            process.read_lock.release()
+            process.lock.release()
+
+    def _take_all(self, process: _Process) -> bool:
+        if not process.lock.acquire(self._give_up_seconds):
+            return False
+        if process.read_lock.acquire(self._give_up_seconds):
+            process.watch_lock.acquire()  # a look is over soon
+            return True
+        process.lock.release()
+        return False
+
+    def _disconnect_when_read(self, process: _Process) -> None:
+        def disconnect() -> None:
+            with process.watch_lock:
+                self._disconnect(process)
+
+        self._alone(process.read_lock, disconnect)
+
+    def _disconnect(self, process: _Process) -> None:
+        for connection in (process.reader, process.watcher, process.writer):
+            if connection is not None:
+                connection.close()
+        process.reader = process.watcher = process.writer = process.files = None
+
+    def _process(self) -> _Process:
+        self._refuse_if_closed()
+        if self._processes[-1].pid != os.getpid():
+            self._processes.append(_Process())
+        return self._processes[-1]
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise InvalidInput("this store is closed; open another one")
+
+    def _alone(self, turn: Turn, body: Callable[[], R]) -> R:
+        return turn.run(body, self._give_up_seconds, self.path)
+
+    def _wait_or_lead(self, process: _Process, call: Call) -> bool:
+        """Come back with an answer: from whoever has the lock, or by taking it when it is free.
+
+        Answers whether it took it.
+        """
+        deadline = time.monotonic() + self._give_up_seconds
+        while not process.lock.run_if_free(lambda: self._lead(process, call), self.path):
+            left = deadline - time.monotonic()
+            call.wait(max(0.0, min(left, BELL_SECONDS)))
+            if call.answered():
+                return False
+            if left <= 0:
+                raise StoreBusy(
+                    f"another thread of this process has worked on {self.path}, or waited for "
+                    f"another process, for {self._give_up_seconds:g} s; look for what holds it up"
+                )
+        return True
+
+    def _lead(self, process: _Process, call: Call) -> None:
+        """Commit what waits until our own call has its answer."""
+        while not call.answered():
+            self._commit_waiting(process, call, Group())
+
+    def _leave(self, process: _Process, call: Call) -> None:
+        """After a call that a leader has in hand has ended, or taken too long; see who is next."""
+        deadline = time.monotonic() + self._give_up_seconds
+        while call.running() and time.monotonic() < deadline:
+            time.sleep(RETRY_SECONDS)
+        if process.waiting and process.lock.is_free():
+            for next_call in process.waiting.copy():
+                if not next_call.answered():
+                    next_call.ring()  # to lead
+                    break
+
+    def _commit_waiting(self, process: _Process, own: Call, group: Group) -> None:
+        """Commit everything that waits, up to the group limit."""
+        calls: list[Call] = []
+
+        def run_all(connection: Connection, waited: float) -> None:
+            waiting = (call for call in process.waiting.copy() if call.join(group))
+            calls.extend(islice(waiting, GROUP_LIMIT))
+            self._run_all(connection, calls, own, waited)
+
+        try:
+            self._write(process, group, run_all)
+        finally:
+            for call in calls:
+                call.ring()
+
+    def _run_all(self, connection: Connection, calls: list[Call], own: Call, waited: float) -> None:
+        if calls == [own] and len(own.ops) == 1:
+            own.outcomes.append((self._run(connection, own.ops[0], waited), None))
+            return
+        for run in in_runs(calls):
+            outcomes = self._run_each(connection, run, own, waited)
+            for (call, _), outcome in zip(run, outcomes, strict=True):
+                call.outcomes.append(outcome)
+
+    def _run_each(
+        self, connection: Connection, run: Run, own: Call, waited: float
+    ) -> list[Outcome]:
+        """In one go. If that fails, one by one: the error is to reach its own caller alone."""
+        failure: Exception | None = None
+        if len(run) > 1:
+            ops = [cast(Joint[Any], op) for _, op in run]
+            answers, failure = self._try(connection, lambda tx: ops[0].together(tx, ops), waited)
+            if failure is None:
+                return [(answer, None) for answer in answers]
+        outcomes = [self._run_apart(connection, op, waited, own=call is own) for call, op in run]
+        _raise_if_strange(failure, type(failure) in {type(error) for _, error in outcomes})
+        return outcomes
+
+    def _run_apart(
+        self, connection: Connection, op: Operation[Any], waited: float, *, own: bool
+    ) -> Outcome:
+        answer, error = self._try(connection, op, waited)
+        if error is not None and not own:
+            first = error
+            answer, error = self._try(connection, op, waited)
+            _raise_if_strange(first, error is not None)
+        return answer, error
+
+    def _try(self, connection: Connection, op: Operation[Any], waited: float) -> Outcome:
+        connection.execute("savepoint call")
+        outcome: Outcome
+        try:
+            outcome = self._run(connection, op, waited), None
+        except Exception as error:
+            if not driver.in_transaction(connection):
+                raise
+            connection.execute("rollback to call")
+            outcome = None, error
+        connection.execute("release call")
+        return outcome
+
+    def _run(self, connection: Connection, op: Operation[R], waited: float) -> R:
+        tx = SQLiteTx(connection, self.path, self._clock)
+        tx.waited_seconds = waited
+        tx.gates = self.gates
+        return drive(op(tx))  # type: ignore[arg-type]
+
+    def _write(self, process: _Process, group: Group, body: Callable[[Connection, float], R]) -> R:
+        """Commit what `body` did, or undo all of it."""
+        connection = self._writer(process)
+        try:
+            waited = self._begin(connection)
+            self._check_in_place(process)
+            answer = body(connection, waited)
+            group.closing = True
+            self._commit(connection)
+            group.kept = True
+            return answer
+        except BaseException as error:
+            undone = self._undo(process, connection)
+            if isinstance(error, DriverError):
+                group.error = driver.translate(error, self.path, committing=group.closing)
+                raise group.error from error
+            if group.closing and not undone:
+                group.kept = True  # interrupted just after COMMIT
+            elif isinstance(error, StoreError | ValueRefused):
+                group.error = error  # the database's; any other is this thread's alone
+            raise
+        finally:
+            group.over = True
+
+    def _undo(self, process: _Process, connection: Connection) -> bool:
+        """Roll back the open transaction; answers whether there was one."""
+        if not driver.in_transaction(connection):
+            return False
+        try:
+            connection.execute("rollback")
+        except DriverError:
+            self._forget(process, connection)
+        return True
+
+    def _forget(self, process: _Process, connection: Connection) -> None:
+        """Give up a connection in an unknown state. Closing it undoes what it left open."""
+        if process.writer is connection:
+            process.writer = None
+        if process.reader is connection:
+            process.reader = None
+        if process.watcher is connection:
+            process.watcher = None
+        if process.writer is process.reader is process.watcher is None:
+            process.files = None
+        with suppress(*DriverError):
+            connection.close()
+
+    def _check_in_place(self, process: _Process) -> None:
+        """In a transaction: are the files still there? SQLite itself would write into the void."""
+        found = driver.whereabouts(self._names)
+        if process.files is None:
+            if None not in found and found[0] == self._file:
+                process.files = found
+            driver.check_in_place(self._names, (self._file, *found[1:]), found)
+        elif found != process.files:
+            driver.check_in_place(self._names, process.files, found)
+        process.in_place_at = time.monotonic()
+
+    def _commit(self, connection: Connection) -> None:
+        deadline = time.monotonic() + self._give_up_seconds
+        while True:
+            try:
+                connection.execute("commit")
+                return
+            except DriverError as error:
+                if driver.result_code(error) != driver.BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(RETRY_SECONDS)
+
+    def _begin(self, connection: Connection) -> float:
+        """BEGIN IMMEDIATE, waiting its turn. Answers the seconds that it took."""
+        start = time.monotonic()
+        while True:
+            try:
+                connection.execute("begin immediate")
+                return time.monotonic() - start
+            except DriverError as error:
+                if driver.result_code(error) not in (driver.BUSY, driver.LOCKED):
+                    raise driver.translate(error, self.path) from error
+                if time.monotonic() - start > self._give_up_seconds:
+                    raise StoreBusy(
+                        f"another process has held the write lock of {self.path} for "
+                        f"{self._give_up_seconds:g} s; look for a transaction left open"
+                    ) from error
+            time.sleep(_pause_seconds(time.monotonic() - start))
+
+    def _read(self, process: _Process, op: Operation[R]) -> R:
+        deadline = time.monotonic() + self._give_up_seconds
+        while True:
+            connection = self._reader(process)
+            try:
+                return self._run_snapshot(process, connection, op)
+            except StoreBusy:
+                if time.monotonic() > deadline:
+                    raise
+            finally:  # at once, before an interrupt: an open snapshot would keep the WAL growing
+                try:
+                    connection.execute("rollback")
+                except DriverError:
+                    self._forget(process, connection)
+            time.sleep(RETRY_SECONDS)
+
+    def _run_snapshot(self, process: _Process, connection: Connection, op: Operation[R]) -> R:
+        try:
+            connection.execute("begin")
+        except DriverError as error:
+            raise driver.translate(error, self.path) from error
+        if time.monotonic() - process.in_place_at > GLANCE_SECONDS:
+            self._check_in_place(process)
+        return self._run(connection, op, 0.0)
+
+    def _writer(self, process: _Process) -> Connection:
+        self._refuse_if_closed()
+        if process.writer is not None:
+            self._undo(process, process.writer)  # what an interrupt in a rollback left open
+        if process.writer is None:
+            process.writer = self._connect(process)
+        return process.writer
+
+    def _reader(self, process: _Process) -> Connection:
+        self._refuse_if_closed()
+        if process.reader is not None:
+            self._undo(process, process.reader)
+        if process.reader is None:
+            process.reader = self._connect(process)
+        return process.reader
+
+    def _look(self, process: _Process) -> object:
+        if process.watcher is None:
+            self._refuse_if_closed()
+            process.watcher = self._connect(process)
+            process.watched = (-1, None)
+        watcher = process.watcher
+        try:
+            if time.monotonic() - process.in_place_at > GLANCE_SECONDS:
+                self._check_in_place(process)
+            [(version,)] = watcher.execute("pragma data_version")
+            if version != process.watched[0]:
+                [sql] = statements("sqlite", SCHEMA)["line_signs"]
+                process.watched = (version, list(watcher.execute(sql)))
+        except DriverError as error:
+            if driver.result_code(error) not in (driver.BUSY, driver.LOCKED):
+                self._forget(process, watcher)
+            raise driver.translate(error, self.path) from error
+        return process.watched[1]
+
+    def _connect(self, process: _Process) -> Connection:
+        if self._file is not None:  # or a new file would be made where it was
+            found = driver.whereabouts(self._names)
+            known = process.files or (self._file, *found[1:])
+            driver.check_in_place(self._names, known, found)
+        connection = driver.connect(self.path, self._driver)
+        try:
+            # A new file needs a moment of exclusive access to become WAL; others may want it too.
+            self._settings(connection)
+            if self._file is None:
+                self._file = driver.enter_file(self.path, self._driver)
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, DriverError):
+                raise driver.translate(error, self.path) from error
+            raise
+        return connection
+
+    def _settings(self, connection: Connection) -> None:
+        deadline = time.monotonic() + self._give_up_seconds
+        while True:
+            try:
+                for setting in (
+                    "journal_mode = wal",
+                    f"synchronous = {self._synchronous}",
+                    "secure_delete = off",  # the default of Debian's library rewrites freed pages
+                    "cache_size = -2000",  # 64 MB was no faster, and a worker grew with each thread
+                    "temp_store = memory",
+                    "wal_autocheckpoint = 4000",  # 16 MB: each checkpoint waits for the disk twice
+                    "journal_size_limit = 67108864",
+                ):
+                    list(connection.execute(f"pragma {setting}"))
+                return
+            except DriverError as error:
+                busy = driver.result_code(error) in (driver.BUSY, driver.LOCKED)
+                if not busy or time.monotonic() > deadline:
+                    raise
+                time.sleep(RETRY_SECONDS)
+
+
+_sessions: weakref.WeakSet[SQLite] = weakref.WeakSet()
+_fork_lock = threading.Lock()
+
+
+def _before_fork() -> None:
+    _fork_lock.acquire()
+    for session in list(_sessions):
+        session.before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    for session in list(_sessions):
+        session.after_fork()
+    _fork_lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=_after_fork_in_parent,
+        after_in_child=_fork_lock.release,
+    )

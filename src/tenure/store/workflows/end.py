@@ -1,0 +1,76 @@
+"""The ends of workflows, written by whoever ends their nodes.
+
+A workflow is over when its last nodes are: see graph.py. The settlement that ends a last node locks
+the row of the workflow, after jobs and leases, as the lock order wants, and decides in a later
+statement: of two that end the last two nodes together, one sees both. So the end comes once, and
+not never. A node that fails says so on the same row; settlements of other nodes do not touch it.
+
+When a node has failed and the rest is to be stopped, that is noted in the same transaction, and
+done in the next one; should the worker die between the two, any other one does it.
+"""
+
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+
+from tenure.errors import StoreError
+from tenure.rules.job import State
+from tenure.store.session import Operation, R, Scope, Tx, to_json
+
+STOPPED = "the workflow was stopped"
+
+
+async def ending(scope: Scope, op: Operation[R], now: datetime | None) -> R:
+    """Run what may end jobs, and all that follows for workflows."""
+    stops: list[int] = []
+
+    async def run(tx: Tx) -> R:
+        answer = await op(tx)
+        stops[:] = await end_workflows(tx)
+        return answer
+
+    answer = await scope.transact(run)
+    if stops:
+        from tenure.store.workflows.act import stop_workflow  # it ends jobs, too
+
+        for id in stops:
+            with suppress(StoreError):  # `heal_workflows` does it later
+                await scope.transact(partial(stop_workflow, id=id, now=now))
+    return answer
+
+
+async def end_workflows(tx: Tx) -> list[int]:
+    """Write what became of the workflows whose nodes this transaction has ended.
+
+    Called last, when all jobs and leases are locked. Answers those whose rest is to be stopped.
+    """
+    news = tx.flows
+    if news is None:
+        return []
+    tx.flows = None
+    losses = await _losses(tx, news.lost)
+    ids = to_json(sorted(news.over | losses.keys()))
+    locked = await tx.fetch("lock_workflows", ids=ids)
+    stopping: set[int] = set()
+    if losses:
+        rows = [
+            {"id": id, "failed": State.FAILED in states, "cancelled": State.CANCELLED in states}
+            for id, states in sorted(losses.items())
+        ]
+        marked = await tx.fetch("mark_workflows", rows=to_json(rows), stopped=STOPPED)
+        before = {id for id, stops in locked if stops}  # somebody does that already, or will
+        stopping = {id for id, stops in marked if stops} - before
+    if news.over:
+        over = await tx.fetch("end_workflows", ids=to_json(sorted(news.over)))
+        stopping -= {row[0] for row in over}
+    return sorted(stopping)
+
+
+async def _losses(tx: Tx, lost: dict[int, State]) -> dict[int, set[State]]:
+    """What became of nodes that did not end well, by workflow."""
+    losses: dict[int, set[State]] = {}
+    for state in sorted(set(lost.values())):
+        ids = to_json(sorted(id for id, became in lost.items() if became is state))
+        for (workflow,) in await tx.fetch("workflows_of", ids=ids):
+            losses.setdefault(workflow, set()).add(state)
+    return losses

@@ -1,0 +1,200 @@
+"""How an attempt ended, as a settlement. Pure: what happened in, what to write out.
+
+None stands for: there is nothing to write, because the job is not ours any more.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from tenure.control import Cancel, Control, Retry, Skip, Snooze
+from tenure.errors import (
+    AttemptTimedOut,
+    ChildDied,
+    InvalidInput,
+    NotCommitted,
+    PayloadInvalid,
+)
+from tenure.rules import lifecycle
+from tenure.rules.codec import encode, encode_error
+from tenure.rules.job import Claimed, Json
+from tenure.rules.lifecycle import Settlement
+from tenure.rules.retry import DEFAULT_POLICY, delay_seconds, load_policy
+from tenure.tasks import TaskOptions
+from tenure.worker.leases import Stop
+
+UNKNOWN_TASK_FIRST_SECONDS, UNKNOWN_TASK_LAST_SECONDS = 5.0, 300.0
+SUSPECT_FIRST_SECONDS, SUSPECT_LAST_SECONDS = 0.25, 10.0
+DEPLOY_TRIES = 6
+"""Put back so often, about five minutes in all, while a deploy may be rolling; then it counts."""
+
+_HERE = str(Path(__file__).parent)
+log = logging.getLogger("tenure.worker")
+
+
+class Attempt:
+    """One attempt of a job whose task is known here."""
+
+    __slots__ = ("job", "options", "random")
+
+    def __init__(self, job: Claimed, options: TaskOptions, random: Callable[[], float]) -> None:
+        self.job = job
+        self.options = options
+        self.random = random
+
+    def returned(self, result: object, seconds: float) -> Settlement | None:
+        """The handler returned."""
+        if result is None:
+            return lifecycle.succeed(self.job, None, seconds)
+        if isinstance(result, Control):
+            return self.raised(result, seconds)
+        try:
+            data = encode(result, what=f"the result of {self.job.task}")
+        except InvalidInput as error:
+            why = "the result cannot be stored"
+            return lifecycle.fail(self.job, encode_error(error), why, seconds)
+        return lifecycle.succeed(self.job, data, seconds)
+
+    def raised(
+        self, error: BaseException, seconds: float, stop: Stop | None = None
+    ) -> Settlement | None:
+        """The handler raised, perhaps because it was stopped."""
+        _trim(error)
+        try:
+            return self._raised(error, seconds, stop)
+        except Exception as broken:  # noqa: BLE001 - a user's subclass of ours, without a reason, say
+            return self._retry(encode_error(broken), "error", seconds)
+
+    def _raised(self, error: BaseException, seconds: float, stop: Stop | None) -> Settlement | None:
+        job = self.job
+        match error:
+            case asyncio.CancelledError() if stop is not None:
+                return self.stopped(stop, seconds)
+            case asyncio.CancelledError() if not isinstance(error, self.options.fail_on):
+                return self._retry(encode_error(error), "error", seconds)  # by somebody else
+            case Snooze():
+                return lifecycle.snooze(job, error.seconds, error.reason)
+            case Skip():
+                return lifecycle.skip(job, error.reason, seconds)
+            case Cancel():
+                return lifecycle.abort(job, error.reason, seconds)
+            case Retry():
+                delay = error.after_seconds
+                delay = self._delay() if delay is None else delay
+                return lifecycle.retry(job, encode_error(error), delay, error.reason, seconds)
+        if stop is Stop.SHUTDOWN:  # its answer to being told to stop, not a failure of its own
+            log.warning(
+                "job %d of %s raised %s when it was told to stop at a shutdown; put back",
+                job.id, job.task, type(error).__name__,
+            )  # fmt: skip
+            return self.stopped(stop, seconds)
+        if self.options.retries(error):
+            return self._retry(encode_error(error), "error", seconds)
+        return lifecycle.fail(job, encode_error(error), "error", seconds)
+
+    def stopped(self, why: Stop, seconds: float) -> Settlement | None:
+        """The worker stopped the handler."""
+        match why:
+            case Stop.TIMEOUT:
+                error = AttemptTimedOut(f"stopped after {self.job.timeout_seconds:g} s")
+                return self._retry(encode_error(error), "timeout", seconds)
+            case Stop.CANCELLED:
+                return lifecycle.abort(self.job, "cancelled", seconds)
+            case Stop.SHUTDOWN:
+                return lifecycle.release(self.job, "shutdown")
+            case Stop.LOST:
+                return None
+
+    def child_died(self, reason: str, seconds: float) -> Settlement:
+        """The child process that ran it died."""
+        error = encode_error(ChildDied(f"the child process ended: {reason}"))
+        return self._retry(error, reason, seconds)
+
+    def not_started(self, reason: str, output: str) -> Settlement:
+        """The child process ended before the handler began: back in line uncharged, ever later.
+
+        Charged in the end: it may be the job itself, whose arguments no process survives.
+        """
+        if not _may_be_a_deploy(self.job):
+            return self.child_died(reason, 0.0)
+        told = "; ".join([reason, *output.strip().splitlines()[-1:]])
+        why = f"the child process did not start the handler: {told}"
+        return lifecycle.release(self.job, why, _in_a_deploy(self.job))
+
+    def not_given(self, error: Exception) -> Settlement:
+        """No child process could be had for it: back in line uncharged, later and later."""
+        return lifecycle.release(self.job, f"no child process: {error}", _in_a_deploy(self.job))
+
+    def not_committed(self, seconds: float) -> Settlement:
+        """`complete(on=...)` was called, but its transaction is not there."""
+        error = NotCommitted(
+            "complete(on=...) was called, but its transaction was not committed when the handler "
+            "ended"
+        )
+        return self._retry(encode_error(error), "not committed", seconds)
+
+    def _retry(self, error: Json, reason: str, seconds: float) -> Settlement:
+        return lifecycle.retry(self.job, error, self._delay(), reason, seconds)
+
+    def _delay(self) -> float:
+        own, attempts = self.options.retry, self.job.attempts
+        try:
+            policy = own if callable(own) else load_policy(self.job.retry)
+            return delay_seconds(policy, attempts, self.random)
+        except BaseException as error:  # noqa: BLE001 - a user's policy; the failure is kept anyway
+            log.error("the retry policy of %s failed, the default serves: %s", self.job.task, error)
+            return delay_seconds(DEFAULT_POLICY, attempts, self.random)
+
+
+def _trim(error: BaseException) -> None:
+    """Let the traceback begin in the user's code, not in ours."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_HERE):
+        trace = trace.tb_next
+    if trace is not None:
+        error.__traceback__ = trace
+
+
+def unstarted(
+    job: Claimed, stop: Stop | None, reason: str, *, spread: float = 0.0
+) -> Settlement | None:
+    """The job was claimed and never started: back in line, uncharged.
+
+    With a `spread` drawn by lot, from 0 to 1, it comes later, and ever later. Many that wait for
+    the same one do not come all at once so: only the first of them would be taken, each time.
+    """
+    match stop:
+        case Stop.LOST:
+            return None
+        case Stop.CANCELLED:
+            return lifecycle.abort(job)
+        case _:
+            delay = spread * _growing(job, SUSPECT_FIRST_SECONDS, SUSPECT_LAST_SECONDS)
+            return lifecycle.release(job, reason, delay)
+
+
+def unknown_task(job: Claimed) -> Settlement:
+    """No handler here: back in line uncharged, later and later. Another worker may know it."""
+    return lifecycle.release(job, "no handler", _in_a_deploy(job))
+
+
+def undecodable(job: Claimed, error: PayloadInvalid) -> Settlement:
+    """The arguments do not fit this code: wait for a rolling deploy to end, then fail."""
+    if _may_be_a_deploy(job):
+        return lifecycle.release(job, "arguments do not fit this code", _in_a_deploy(job))
+    return lifecycle.fail(job, encode_error(error), "arguments do not fit")
+
+
+def _may_be_a_deploy(job: Claimed) -> bool:
+    return job.token - job.attempts <= DEPLOY_TRIES
+
+
+def _growing(job: Claimed, first_seconds: float, last_seconds: float) -> float:
+    """Longer each time that the job was put in line without being charged."""
+    doublings = min(job.token - job.attempts - 1, 20)
+    return min(last_seconds, first_seconds * 2.0**doublings)
+
+
+def _in_a_deploy(job: Claimed) -> float:
+    return _growing(job, UNKNOWN_TASK_FIRST_SECONDS, UNKNOWN_TASK_LAST_SECONDS)

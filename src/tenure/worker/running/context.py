@@ -1,0 +1,199 @@
+"""The running job, as given to handlers."""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from inspect import isawaitable
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
+
+from tenure.client import Client
+from tenure.control import Cancel
+from tenure.errors import InvalidInput, LeaseLost
+from tenure.rules import lifecycle
+from tenure.rules.codec import decode, encode
+from tenure.rules.graph import GrowingNode, ParentEnd
+from tenure.rules.job import Claimed, Feature, Json, State, check_progress
+from tenure.running import Flag, Running
+from tenure.store.workflows.add import grow_workflow, parent_ends
+from tenure.tasks import Task
+from tenure.worker.running.steps import Steps
+from tenure.workflow import Growth
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+_STEPS = int(Feature.STEPS)
+
+
+class Signals(Protocol):
+    """What the worker tells a handler, and the handler the worker."""
+
+    cancelled: Flag
+    lost: Flag
+    completed: bool
+    progress: tuple[float | None, str | None] | None
+
+
+class RunningHere(Running):
+    """A job whose handler runs in this process."""
+
+    __slots__ = ("_app", "_job", "_signals", "_steps", "worker")
+    _growth: Growth | None = None
+
+    def __init__(self, job: Claimed, signals: Signals, app: Client, worker: str) -> None:
+        self._job = job
+        self._signals = signals
+        self._app = app
+        self._steps: Steps | None = None
+        self.worker = worker
+
+    # fmt: off
+    @property
+    def id(self) -> int: return self._job.id
+    @property
+    def token(self) -> int: return self._job.token
+    @property
+    def attempt(self) -> int: return self._job.attempts + 1
+    @property
+    def max_attempts(self) -> int: return self._job.max_attempts
+    @property
+    def task(self) -> str: return self._job.task
+    @property
+    def queue(self) -> str: return self._job.queue
+    @property
+    def tenant(self) -> str: return self._job.tenant
+    @property
+    def created_at(self) -> datetime: return self._job.created_at
+    @property
+    def cancelled(self) -> Flag: return self._signals.cancelled
+    @property
+    def lost(self) -> Flag: return self._signals.lost
+    # fmt: on
+
+    @property
+    def metadata(self) -> Mapping[str, object]:
+        return decode(self._job.metadata, dict[str, object]) if self._job.metadata else {}
+
+    def progress(self, fraction: float | None = None, message: str | None = None) -> None:
+        check_progress(fraction, message)
+        self._signals.progress = (fraction, message)
+
+    def save(self, state: object) -> None:
+        data = self._checkpoint(state)
+        self._saved(self._app.whole_store.save_checkpoint(self.worker, self._job, data).landed)
+
+    async def save_async(self, state: object) -> None:
+        data = self._checkpoint(state)
+        store = self._app.whole_async_store
+        self._saved((await store.save_checkpoint(self.worker, self._job, data)).landed)
+
+    def _checkpoint(self, state: object) -> Json:
+        self._refuse_if_lost()
+        return encode(state, what=f"the checkpoint of job {self.id}")
+
+    def _saved(self, landed: bool) -> None:
+        if not landed:
+            self.lost.set()
+            self._refuse_if_lost()
+
+    def load(self, type: type[T]) -> T | None:
+        return _decoded(self._app.whole_store.progress(self.id).checkpoint, type)
+
+    async def load_async(self, type: type[T]) -> T | None:
+        return _decoded((await self._app.whole_async_store.progress(self.id)).checkpoint, type)
+
+    @property
+    def workflow(self) -> Growth:
+        if self._growth is None:
+            self._growth = Growth(self.id, self._grow, self._grow_async)
+        return self._growth
+
+    def _grow(self, nodes: Sequence[GrowingNode]) -> list[int]:
+        self._refuse_if_lost()
+        return self._grown(self._app.whole_store.run(grow_workflow, self.worker, self._job, nodes))
+
+    async def _grow_async(self, nodes: Sequence[GrowingNode]) -> list[int]:
+        self._refuse_if_lost()
+        run = self._app.whole_async_store.run
+        return self._grown(await run(grow_workflow, self.worker, self._job, nodes))
+
+    def _grown(self, ids: list[int] | None) -> list[int]:
+        if ids is None:
+            self.cancelled.set()
+            raise Cancel("cancelled")
+        return ids
+
+    def parents(self) -> list[ParentEnd]:
+        return self._app.whole_store.run(parent_ends, self.id)
+
+    async def parents_async(self) -> list[ParentEnd]:
+        return await self._app.whole_async_store.run(parent_ends, self.id)
+
+    def results(self, task: Task[..., R]) -> list[R]:
+        return _results(task, self._app.whole_store.run(parent_ends, self.id, task=task.name))
+
+    async def results_async(self, task: Task[..., R]) -> list[R]:
+        run = self._app.whole_async_store.run
+        return _results(task, await run(parent_ends, self.id, task=task.name))
+
+    def step(self, name: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        steps, store = self._my_steps(), self._app.whole_store
+        if not steps.known:
+            steps.know(store.steps(self.id))
+        with steps.taking(name, fn) as step:
+            if not step.recorded:
+                new = step.ran(fn(*args, **kwargs))
+                self._refuse_if_lost()
+                self._saved(store.record_step(self.worker, self._job, new).landed)
+        return cast(R, step.value)
+
+    async def step_async(
+        self, name: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Any:
+        steps, store = self._my_steps(), self._app.whole_async_store
+        if not steps.known:
+            steps.know(await store.steps(self.id))
+        with steps.taking(name, fn) as step:
+            if not step.recorded:
+                result = fn(*args, **kwargs)
+                new = step.ran(await result if isawaitable(result) else result)
+                self._refuse_if_lost()
+                self._saved((await store.record_step(self.worker, self._job, new)).landed)
+        return step.value
+
+    def _my_steps(self) -> Steps:
+        """Those of earlier attempts are read once, and only if the job's row says there are any."""
+        self._refuse_if_lost()
+        if self._steps is None:
+            self._steps = Steps(known=not self._job.features & _STEPS)
+        return self._steps
+
+    def complete(self, result: object = None, *, on: object) -> None:
+        success = self._success(result, on)
+        self._app.whole_store.settle(self.worker, [success], on=on)
+        self._signals.completed = True
+
+    async def complete_async(self, result: object = None, *, on: object) -> None:
+        success = self._success(result, on)
+        await self._app.whole_async_store.settle(self.worker, [success], on=on)
+        self._signals.completed = True
+
+    def _success(self, result: object, on: object) -> lifecycle.Settlement:
+        if on is None:
+            raise InvalidInput("complete() needs on=, your open connection or session")
+        self._refuse_if_lost()
+        data = None if result is None else encode(result, what=f"the result of job {self.id}")
+        return lifecycle.succeed(self._job, data)
+
+    def _refuse_if_lost(self) -> None:
+        if self.lost:
+            raise LeaseLost(f"job {self.id} is no longer ours; roll back and stop")
+
+
+def _results(task: Task[..., R], ends: list[ParentEnd]) -> list[R]:
+    kind = cast(type[R], task.signature.result_type)
+    return [decode(end.result or "null", kind) for end in ends if end.state is State.SUCCEEDED]
+
+
+def _decoded(checkpoint: str | None, type: type[T]) -> T | None:
+    return None if checkpoint is None else decode(checkpoint, type)

@@ -1,0 +1,154 @@
+"""Several worker processes under one supervisor: started, watched, replaced, stopped together.
+
+The supervisor runs no jobs and touches no database. Each process has a line to it; when the
+supervisor is gone, they drain and end (member.py). A process that dies is replaced, and its jobs
+come back by their leases.
+"""
+
+import logging
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from tenure.worker.children.app_ref import AppRef
+from tenure.worker.environment import World
+from tenure.worker.settings import WorkerSettings
+from tenure.worker.supervisor.logs import Format, told_format
+
+LOOK_SECONDS = 0.1
+FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.1, 10.0
+HEALTHY_SECONDS = 10.0
+
+log = logging.getLogger("tenure.worker")
+
+
+class Orders(msgspec.Struct, frozen=True):
+    """What the supervisor tells a process."""
+
+    app: AppRef
+    settings: Mapping[str, Any]
+    log_level: int
+    log_format: Format | None
+
+
+def _plain(setting: Any) -> object:
+    """A path, or a mapping that is no `dict`."""
+    return dict(setting) if isinstance(setting, Mapping) else os.fspath(setting)
+
+
+class Crew:
+    """The supervisor of some worker processes."""
+
+    def __init__(self, app: AppRef, settings: WorkerSettings, processes: int, world: World) -> None:
+        level = logging.getLogger().getEffectiveLevel()
+        orders = Orders(app, msgspec.structs.asdict(settings), level, told_format())
+        self._orders = msgspec.json.encode(orders, enc_hook=_plain)
+        self._processes = processes
+        self._world = world
+        self._members: list[_Member] = []
+        # Not a `threading.Event`: its `set`, in a signal handler that interrupts its `wait`, waits
+        # for ever for a lock that the same thread has.
+        self._stops: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def stop(self) -> None:
+        """Let every process drain. Safe in a signal handler."""
+        self._stops.put(None)
+
+    def kill(self) -> None:
+        """End every process at once; leases bring their jobs back."""
+        for member in self._members:
+            member.kill()
+
+    def run(self) -> None:
+        """Until `stop` is called and every process has ended."""
+        self._members = [_Member(self._orders, self._world) for _ in range(self._processes)]
+        try:
+            while not self._is_stopped(LOOK_SECONDS):
+                for member in self._members:
+                    member.replace_if_dead()
+            for member in self._members:
+                member.terminate()
+            for member in self._members:
+                member.wait()
+        finally:
+            for member in self._members:
+                member.close()
+
+    def _is_stopped(self, timeout_seconds: float) -> bool:
+        try:
+            self._stops.get(timeout=timeout_seconds)
+        except queue.Empty:
+            return False
+        return True
+
+
+class _Member:
+    """One worker process, and its successors."""
+
+    def __init__(self, orders: bytes, world: World) -> None:
+        self._orders = orders
+        self._world = world
+        self._pause = FIRST_PAUSE_SECONDS
+        self._next_start = 0.0
+        self._started_at = 0.0
+        self._line: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._try_to_start()
+
+    def _try_to_start(self) -> None:
+        """A machine that is short of processes or descriptors may have some a little later."""
+        self._started_at = self._world.monotonic()
+        try:
+            self._start()
+        except OSError as error:
+            self._rest(f"a worker process could not be started ({error})")
+
+    def _start(self) -> None:
+        self._line, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tenure.worker.supervisor.supervised", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+        with suppress(BrokenPipeError):  # it has died already, which will be seen
+            self._line.sendall(self._orders + b"\n")
+
+    def replace_if_dead(self) -> None:
+        """Start a successor, later and later while they die young."""
+        if self._process is not None and (code := self._process.poll()) is not None:
+            self._rest(f"worker process {self._process.pid} ended with {code}")
+        if self._process is None and self._world.monotonic() >= self._next_start:
+            self._try_to_start()
+
+    def _rest(self, why: str) -> None:
+        now = self._world.monotonic()
+        healthy = now - self._started_at > HEALTHY_SECONDS
+        self._pause = FIRST_PAUSE_SECONDS if healthy else min(LAST_PAUSE_SECONDS, 2 * self._pause)
+        log.error("%s; a new one starts in %.1f s", why, self._pause)
+        self.close()
+        self._process = None
+        self._next_start = now + self._pause
+
+    def terminate(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    def wait(self) -> None:
+        if self._process is not None:
+            self._process.wait()
+
+    def close(self) -> None:
+        if self._line is not None:
+            self._line.close()
