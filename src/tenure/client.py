@@ -34,15 +34,19 @@ from tenure.running import current
 from tenure.schedules import Schedules
 from tenure.sides import AwaitingSide, BlockingSide, Body, Operation, Side
 from tenure.store import AsyncStore, Store, open_async_store, open_store
+from tenure.store import prune as pruning
 from tenure.store.api import check_scheme
-from tenure.store.gates import passing as at_gates
+from tenure.store.gates import limits
+from tenure.store.gates import look as gate_looks
 from tenure.store.jobs import operate
+from tenure.store.jobs import replay as replaying
 from tenure.store.jobs.enqueue import enqueue
 from tenure.store.look import jobs as inspect
 from tenure.store.look import workers as presence
 from tenure.store.proxy import Watcher
 from tenure.store.session import drive
 from tenure.store.workflows import add as stored
+from tenure.store.workflows import look as workflow_looks
 from tenure.tasks import Call, Task, TaskSet
 from tenure.workflow import Workflow, WorkflowRun
 
@@ -144,7 +148,7 @@ async def _workers(side: Side, now: datetime | None) -> list[WorkerSeen] | None:
 async def _gate_wait(side: Side, id: int, now: datetime | None) -> GateWait | None:
     """How it stands at its gate, if the caller may see that: others stand there, too."""
     try:
-        return await side.do(at_gates.gate_wait, id, now=now)
+        return await side.do(gate_looks.gate_wait, id, now=now)
     except TenantMismatch:
         return None
 
@@ -235,8 +239,8 @@ class Client(TaskSet):
     wait_async = _awaiting_body(_wait)
     cancel = _blocking(operate.cancel)
     cancel_async = _awaiting(operate.cancel)
-    replay = _blocking(operate.replay)
-    replay_async = _awaiting(operate.replay)
+    replay = _blocking(replaying.replay)
+    replay_async = _awaiting(replaying.replay)
     delete = _blocking(operate.delete)
     delete_async = _awaiting(operate.delete)
     hold = _blocking(operate.hold)
@@ -249,8 +253,8 @@ class Client(TaskSet):
     pause_async = _awaiting(operate.pause)
     resume = _blocking(operate.resume)
     resume_async = _awaiting(operate.resume)
-    prune = _blocking(operate.prune)
-    prune_async = _awaiting(operate.prune)
+    prune = _blocking(pruning.prune)
+    prune_async = _awaiting(pruning.prune)
     count_live = _blocking(inspect.count_live)
     count_live_async = _awaiting(inspect.count_live)
     count_finished = _blocking(inspect.count_finished)
@@ -261,18 +265,18 @@ class Client(TaskSet):
     paused_queues_async = _awaiting(inspect.paused_queues)
     about = _blocking(inspect.about)
     about_async = _awaiting(inspect.about)
-    gates = _blocking(at_gates.gates)
-    gates_async = _awaiting(at_gates.gates)
-    gate_lines = _blocking(at_gates.gate_lines)
-    gate_lines_async = _awaiting(at_gates.gate_lines)
-    set_gate = _blocking(at_gates.set_gate)
-    set_gate_async = _awaiting(at_gates.set_gate)
-    reset_gate = _blocking(at_gates.reset_gate)
-    reset_gate_async = _awaiting(at_gates.reset_gate)
-    workflows = _blocking(stored.list_workflows)
-    workflows_async = _awaiting(stored.list_workflows)
-    workflow_of = _blocking(stored.workflow_of)
-    workflow_of_async = _awaiting(stored.workflow_of)
+    gates = _blocking(gate_looks.gates)
+    gates_async = _awaiting(gate_looks.gates)
+    gate_lines = _blocking(gate_looks.gate_lines)
+    gate_lines_async = _awaiting(gate_looks.gate_lines)
+    set_gate = _blocking(limits.set_gate)
+    set_gate_async = _awaiting(limits.set_gate)
+    reset_gate = _blocking(limits.reset_gate)
+    reset_gate_async = _awaiting(limits.reset_gate)
+    workflows = _blocking(workflow_looks.list_workflows)
+    workflows_async = _awaiting(workflow_looks.list_workflows)
+    workflow_of = _blocking(workflow_looks.workflow_of)
+    workflow_of_async = _awaiting(workflow_looks.workflow_of)
     workers = _blocking(presence.workers)
     workers_async = _awaiting(presence.workers)
 

@@ -42,10 +42,10 @@ from tenure.rules.graph import (
 from tenure.rules.job import NewJob, When, check_name, check_seconds
 from tenure.sides import AwaitingSide, BlockingSide, Side
 from tenure.store import AsyncStore, Store
-from tenure.store.jobs import operate
+from tenure.store.jobs import replay
 from tenure.store.session import drive
 from tenure.store.workflows import act as flowing
-from tenure.store.workflows import add as workflows
+from tenure.store.workflows import look
 from tenure.tasks import Call, Task
 
 if TYPE_CHECKING:
@@ -320,7 +320,7 @@ class _At(NamedTuple):
 
 async def _status(at: _At) -> WorkflowSeen:
     """The workflow as it stands, with how many of its nodes are in which state."""
-    return await at.side.do(workflows.get_workflow, at.id)
+    return await at.side.do(look.get_workflow, at.id)
 
 
 async def _wait(at: _At, *, timeout_seconds: float | None = None) -> WorkflowSeen:
@@ -329,7 +329,7 @@ async def _wait(at: _At, *, timeout_seconds: float | None = None) -> WorkflowSee
         check_seconds("timeout_seconds", timeout_seconds)
     started, pause = time.monotonic(), FIRST_LOOK_SECONDS
     while True:
-        if await at.side.do(workflows.has_ended, at.id):
+        if await at.side.do(look.has_ended, at.id):
             break
         if timeout_seconds is not None:
             left = timeout_seconds - (time.monotonic() - started)
@@ -356,7 +356,7 @@ async def _nodes(at: _At) -> list[NodeSeen]:
     nodes: list[NodeSeen] = []
     after: int | None = 0
     while after is not None:
-        page = await at.side.do(workflows.list_nodes, at.id, after=after)
+        page = await at.side.do(look.list_nodes, at.id, after=after)
         nodes += page.nodes
         after = page.next
     return nodes
@@ -390,13 +390,13 @@ async def _replay(at: _At, node: "Node[Any] | str") -> bool:
 
     The workflow is open again, and its finaliser will run once more.
     """
-    return await at.side.do(operate.replay, await _job_id(at, node))
+    return await at.side.do(replay.replay, await _job_id(at, node))
 
 
 async def _job_id(at: _At, node: "Node[Any] | str") -> int:
     """The id of the job that is this node."""
     name = node.name if isinstance(node, Node) else node
-    return await at.side.do(workflows.node_named, at.id, name)
+    return await at.side.do(look.node_named, at.id, name)
 
 
 def _both(

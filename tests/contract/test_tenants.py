@@ -13,7 +13,7 @@ from tenure.rules.codec import encode
 from tenure.rules.job import Claimed, NewStep, State, Unique
 from tenure.rules.lifecycle import fail, succeed
 from tenure.store import Store
-from tenure.store.workflows.add import has_ended
+from tenure.store.workflows.look import has_ended
 from tests.support.flows import added, more, take_named
 from tests.support.plain import Plain
 from tests.support.stores import Clock

@@ -252,4 +252,4 @@ def test_every_function_and_sequence_of_the_schema_is_named(pg_migrated_url: str
 def test_the_bits_of_features_are_explained() -> None:
     [table] = [section for section in TABLES.under("Tables") if section.title == "job"]
     meaning = _explained(table, {})["features"]
-    assert list(map(_number, re.findall(r"\d+", meaning))) == [bit.value for bit in job.Feature]
+    assert list(map(_number, re.findall(r"\d+", meaning))) == [*job.FEATURES.values()]

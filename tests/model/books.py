@@ -125,16 +125,16 @@ class Work:
     @property
     def features(self) -> int:
         unique = self.job.unique
-        flags = Feature(0)
+        flags = 0
         if unique is not None:
             flags |= Feature.KEY
             if unique.until is Until.STARTED:
                 flags |= Feature.KEY_UNTIL_STARTED
-        flags |= Feature.CHILDREN if self.has_children else Feature(0)
-        flags |= Feature.NOTES if self.noted else Feature(0)
-        flags |= Feature.STEPS if self.stepped else Feature(0)
-        flags |= Feature.PARENTS if self.parents else Feature(0)
-        return int(flags)
+        flags |= Feature.CHILDREN if self.has_children else 0
+        flags |= Feature.NOTES if self.noted else 0
+        flags |= Feature.STEPS if self.stepped else 0
+        flags |= Feature.PARENTS if self.parents else 0
+        return flags
 
 
 @dataclass

@@ -18,10 +18,11 @@ from typing import Any, cast
 import apsw
 
 from tenure.errors import OutcomeUnknown, StoreBusy, StoreUnavailable, ValueRefused
-from tenure.store import AsyncStore, Store, migrate
+from tenure.store import AsyncStore, Store
 from tenure.store.bell import Bell, Ring
 from tenure.store.session import Collided, Mode, Operation, R, Tx, drive
 from tenure.store.sqlite import driver
+from tenure.store.sqlite import migrate as sqlite_migrate
 from tenure.store.sqlite.boot_clock import EPOCH, MICROSECOND, Clock
 from tenure.store.sqlite.driver import Connection
 from tenure.store.sqlite.group_commit import Outcome
@@ -336,7 +337,7 @@ def _undone(op: Operation[R]) -> Operation[R]:
 def _template() -> bytes:
     """A database with our tables, and one of the application."""
     connection = apsw.Connection(":memory:")
-    migrate.migrate_sqlite(cast(Connection, connection))
+    sqlite_migrate.migrate_sqlite(cast(Connection, connection))
     for script in (EFFECTS, ENDS, STALE_STEPS):
         connection.execute(script)
     return connection.serialize("main")

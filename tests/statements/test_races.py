@@ -17,9 +17,11 @@ from tenure.rules.job import NewJob, State, Unique, Until
 from tenure.rules.lifecycle import retry, succeed
 from tenure.store import LANDED, STALE, Answer, Store
 from tenure.store.jobs.claim import claim
-from tenure.store.jobs.operate import _prune_keys, cancel, replay
+from tenure.store.jobs.operate import cancel
 from tenure.store.jobs.operate import hold as hold_job
+from tenure.store.jobs.replay import replay
 from tenure.store.jobs.sweep import extend, promote, sweep
+from tenure.store.prune import _prune_keys
 from tests.statements.support import (
     ERROR,
     Background,

@@ -20,6 +20,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
+from tenure.rules.job import Feature
 from tests.support.plain import Plain, Row
 
 JOB = (
@@ -162,7 +163,9 @@ def _check_parents(plain: Plain, live: dict[int, Live]) -> None:
 def _check_workflows(plain: Plain, live: dict[int, Live], final: set[int]) -> None:
     nodes: dict[int, int] = dict(plain.pick("node", ("job_id", "workflow_id")))
     assert nodes.keys() <= live.keys() | final, "a node has no job"
-    marked = {id for id, features in plain.pick("job", ("id", "features")) if features & 64}
+    marked = {
+        id for id, features in plain.pick("job", ("id", "features")) if features & Feature.WORKFLOW
+    }
     assert marked == nodes.keys() & live.keys(), "a node is not marked as one"
     open_ones = {nodes[id] for id in live if id in nodes}
     waited_for = {

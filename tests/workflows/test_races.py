@@ -21,8 +21,7 @@ from tenure.store.postgres.session import TIMEOUT_TRIES
 from tenure.store.postgres.tx import PostgresTx
 from tenure.store.session import Tx
 from tenure.store.workflows import act as flowing
-from tenure.store.workflows.act import stop_workflow
-from tenure.store.workflows.end import ending
+from tenure.store.workflows.stop import ending, stop_workflow
 from tests.support.audit import audit
 from tests.support.flows import failing, flow, more, states
 from tests.support.work import job

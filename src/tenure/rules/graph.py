@@ -232,7 +232,7 @@ def last_nodes(nodes: Sequence[tuple[Sequence[int], When]]) -> list[int]:
 def features_in(nodes: Sequence[NewNode | GrowingNode]) -> list[int]:
     """What settlement has to look at for each node. All have children: another node, or the end."""
     own = int(Feature.WORKFLOW | Feature.CHILDREN)
-    waits, rule = int(Feature.PARENTS), int(Feature.RULE)
+    waits, rule = Feature.PARENTS, Feature.RULE
     return [
         own
         + (waits if node.after or _older_parents(node) else 0)

@@ -11,8 +11,8 @@ Records are frozen. `NewJob` checks itself when it is made, so nothing invalid r
 
 import re
 from datetime import UTC, datetime
-from enum import IntFlag, StrEnum
-from typing import NewType
+from enum import StrEnum
+from typing import Final, NewType
 
 import msgspec
 
@@ -66,27 +66,34 @@ LIVE_STATES = frozenset({State.WAITING, State.SCHEDULED, State.QUEUED, State.RUN
 FINAL_STATES = frozenset(State) - LIVE_STATES
 
 
-class Feature(IntFlag):
-    """What a job uses beyond the happy path. Settlement looks at this and pays only for that."""
+class Feature:
+    """Bits of `features`: what a job uses beyond the happy path. Settlement pays only for these.
 
-    KEY = 1
+    Plain integers: masking with an IntFlag costs a microsecond per job. SQL names them, too:
+    see `tenure.store.statements`.
+    """
+
+    KEY: Final = 1
     """It holds a unique key."""
-    CHILDREN = 2
+    CHILDREN: Final = 2
     """Other jobs wait for it."""
-    NOTES = 4
+    NOTES: Final = 4
     """It has reported progress or saved a checkpoint."""
-    KEY_UNTIL_STARTED = 8
+    KEY_UNTIL_STARTED: Final = 8
     """Its unique key is given back when it is claimed."""
-    PARENTS = 16
+    PARENTS: Final = 16
     """It was enqueued with parents."""
-    GATE = 32
-    """It waits at a gate, and holds a place there while it runs."""
-    WORKFLOW = 64
+    GATE: Final = 32
+    """It needs a permit of a gate to run."""
+    WORKFLOW: Final = 64
     """It is a node of a workflow."""
-    STEPS = 128
+    STEPS: Final = 128
     """It has recorded steps."""
-    RULE = 256
-    """It is one that does not simply wait until all of its parents have succeeded."""
+    RULE: Final = 256
+    """It has another rule than: run when all parents have succeeded."""
+
+
+FEATURES: dict[str, int] = {name: bit for name, bit in vars(Feature).items() if name.isupper()}
 
 
 class When(StrEnum):

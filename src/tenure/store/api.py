@@ -18,29 +18,14 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from tenure.errors import ConfigError, InvalidInput
 from tenure.rules.job import MAX_NAME_LENGTH, check_int, check_seconds, check_text
 from tenure.store.bell import Bell
-from tenure.store.gates.passing import (
-    declare_gates,
-    gate_lines,
-    gate_wait,
-    gates,
-    heal_gates,
-    reset_gate,
-    set_gate,
-)
+from tenure.store.gates.limits import declare_gates, heal_gates, reset_gate, set_gate
+from tenure.store.gates.look import gate_lines, gate_wait, gates
 from tenure.store.jobs.claim import claim
 from tenure.store.jobs.enqueue import enqueue
-from tenure.store.jobs.operate import (
-    cancel,
-    delete,
-    hold,
-    move,
-    pause,
-    prune,
-    replay,
-    resume,
-    unhold,
-)
-from tenure.store.jobs.settle import report_progress, save_checkpoint, settle
+from tenure.store.jobs.notes import report_progress, save_checkpoint
+from tenure.store.jobs.operate import cancel, delete, hold, move, pause, resume, unhold
+from tenure.store.jobs.replay import replay
+from tenure.store.jobs.settle import settle
 from tenure.store.jobs.steps import record_step
 from tenure.store.jobs.sweep import extend, peek, promote, sweep
 from tenure.store.look.jobs import (
@@ -56,6 +41,7 @@ from tenure.store.look.jobs import (
     timeline,
 )
 from tenure.store.look.workers import announce, retire, workers
+from tenure.store.prune import prune
 from tenure.store.schedules.change import (
     add_schedule,
     declare_schedules,
@@ -71,22 +57,18 @@ from tenure.store.schedules.change import (
 from tenure.store.schedules.fire import fire
 from tenure.store.session import P, R, Scope, Session, drive, for_all_tenants
 from tenure.store.sqlite.threads import WRITING_THREADS, GatheringScope, Line, Threads, Writer
-from tenure.store.workflows.act import (
-    cancel_workflow,
-    heal_workflows,
-    pause_workflow,
-    resume_workflow,
-)
-from tenure.store.workflows.add import (
-    enqueue_workflow,
+from tenure.store.workflows.act import cancel_workflow, pause_workflow, resume_workflow
+from tenure.store.workflows.add import enqueue_workflow
+from tenure.store.workflows.grow import grow_workflow
+from tenure.store.workflows.look import (
     get_workflow,
-    grow_workflow,
     list_nodes,
     list_workflows,
     node_named,
     parent_ends,
     workflow_of,
 )
+from tenure.store.workflows.stop import heal_workflows
 
 Call = Callable[Concatenate[Scope, P], Coroutine[Any, Any, R]]
 

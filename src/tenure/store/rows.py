@@ -5,9 +5,6 @@ import msgspec
 from tenure.rules.gates import line_name
 from tenure.rules.job import Feature, NewJob, State, Until
 
-PARENTS = int(Feature.PARENTS)
-"""A job with this waits: it was given parents, or is a node of a workflow that has some."""
-
 
 class JobRow(msgspec.Struct, omit_defaults=True, gc=False):
     """One row of `insert_jobs`."""
@@ -39,7 +36,7 @@ def job_row(id: int, job: NewJob, due_at: object) -> JobRow:
     row = JobRow(
         id, job.task, msgspec.Raw(job.args), job.queue, job.priority, job.delay_seconds, due_at,
         job.tenant, job.max_attempts, job.timeout_seconds, raw(job.retry), raw(job.metadata),
-        features_of(job), "parents" if job.parents or job.features & PARENTS else None,
+        features_of(job), "parents" if job.parents or job.features & Feature.PARENTS else None,
     )  # fmt: skip
     if job.unique is not None:
         row.unique_scope, row.unique_key = job.unique.scope or job.task, job.unique.key

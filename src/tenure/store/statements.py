@@ -3,13 +3,16 @@
 A `.sql` file is a list of named entries. `-- name: X` opens one; the comments under it say which
 transition it implements and why. Both dialects have the same names, so one body of Python serves
 both. Parameters are written `:name`. `tenure.` stands for the schema on PostgreSQL and for the
-prefix of the tables on SQLite.
+prefix of the tables on SQLite. `{GATE}` stands for that bit of `tenure.rules.job.Feature`, and
+`{GATE | KEY}` for both bits.
 """
 
 import re
 from functools import lru_cache
 from importlib.resources import files
 from typing import Literal
+
+from tenure.rules.job import FEATURES
 
 Dialect = Literal["postgres", "sqlite"]
 
@@ -23,6 +26,7 @@ _NAME_LINE = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _COMMENT_LINE = re.compile(r"^\s*--.*\n", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 _SCHEMA = re.compile(r"\btenure\.")
+_FEATURES = re.compile(r"\{([A-Z_]+(?: \| [A-Z_]+)*)\}")
 
 
 @lru_cache
@@ -58,10 +62,14 @@ def split_script(sql: str) -> list[str]:
 
 
 def _prepare(text: str, dialect: Dialect, schema: str) -> tuple[str, ...]:
-    sql = qualify(text, dialect, schema)
+    sql = _FEATURES.sub(_bits, qualify(text, dialect, schema))
     if dialect == "postgres":
         sql = _PARAMETER.sub(r"%(\1)s", sql.replace("%", "%%"))
     return tuple(split_script(sql))
+
+
+def _bits(names: re.Match[str]) -> str:
+    return str(sum(FEATURES[name] for name in names[1].split(" | ")))
 
 
 def _read(dialect: Dialect, path: str) -> str:

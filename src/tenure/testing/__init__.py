@@ -1,6 +1,8 @@
 """For the tests of users: run jobs here and now, with a clock that only moves when told.
 
-    from tenure.testing import assert_enqueued, drain, frozen
+    from tenure.testing.look import assert_enqueued
+    from tenure.testing.run import drain
+    from tenure.testing.clock import frozen
 
     def test_welcome_mail(tenure_url):                  # a fixture of the pytest plugin
         with frozen(app, url=tenure_url) as clock:

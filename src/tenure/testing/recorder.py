@@ -26,10 +26,10 @@ from tenure.rules.graph import GrowingNode, NewWorkflow, WorkflowAdded
 from tenure.rules.job import Beat, Enqueued, Lease, NewJob
 from tenure.rules.lifecycle import HeldJob, Settlement
 from tenure.running import Running
-from tenure.store import Answer, AsyncStore, Fired, Store, Swept
+from tenure.store import Answer, AsyncStore, Fired, Store, Swept, prune
 from tenure.store.api import Call
-from tenure.store.gates import passing as gates
-from tenure.store.jobs import operate, settle, steps, sweep
+from tenure.store.gates import limits
+from tenure.store.jobs import notes, operate, replay, settle, steps, sweep
 from tenure.store.jobs.claim import claim
 from tenure.store.jobs.enqueue import enqueue
 from tenure.store.look import workers as presence
@@ -39,6 +39,7 @@ from tenure.store.schedules.fire import fire
 from tenure.store.session import P, R
 from tenure.store.workflows import act as flowing
 from tenure.store.workflows import add as workflows
+from tenure.store.workflows import grow, stop
 from tenure.worker.environment import World
 
 
@@ -436,15 +437,15 @@ OPS: dict[Callable[..., Any], Op] = {
     for call, sent, answered in (
         (enqueue, _enqueue, _enqueued),
         (workflows.enqueue_workflow, _enqueue_workflow, _added),
-        (workflows.grow_workflow, _grow, _grown),
+        (grow.grow_workflow, _grow, _grown),
         (flowing.cancel_workflow, _of_all, _said),
         (flowing.pause_workflow, _of_all, _said),
         (flowing.resume_workflow, _of_all, _said),
-        (flowing.heal_workflows, _of_all, _said),
+        (stop.heal_workflows, _of_all, _said),
         (claim, _claim, _claimed),
         (settle.settle, _settle, _answers),
-        (settle.report_progress, _report, _answers),
-        (settle.save_checkpoint, _save, _saved),
+        (notes.report_progress, _report, _answers),
+        (notes.save_checkpoint, _save, _saved),
         (steps.record_step, _save, _saved),
         (sweep.extend, _extend, _beat),
         (sweep.promote, _of_all, _said),
@@ -457,16 +458,16 @@ OPS: dict[Callable[..., Any], Op] = {
         (schedules.resume_schedule, _of_all, _done),
         (schedules.remove_schedule, _of_all, _done),
         (schedules.trigger_schedule, _of_all, _triggered),
-        (gates.declare_gates, _of_all, _done),
-        (gates.set_gate, _of_all, _done),
-        (gates.reset_gate, _of_all, _done),
+        (limits.declare_gates, _of_all, _done),
+        (limits.set_gate, _of_all, _done),
+        (limits.reset_gate, _of_all, _done),
         (operate.cancel, _of_one, _said),
         (operate.hold, _of_one, _said),
         (operate.unhold, _of_one, _said),
         (operate.move, _of_one, _said),
-        (operate.replay, _of_one, _said),
+        (replay.replay, _of_one, _said),
         (operate.delete, _of_one, _said),
-        (operate.prune, _of_all, _said),
+        (prune.prune, _of_all, _said),
         (presence.retire, _of_worker, _said),
     )
 }

@@ -12,7 +12,7 @@ from tenure.tasks import Task
 if TYPE_CHECKING:
     from tenure.worker.claiming.gates import Line
 
-_GATE = int(Feature.GATE)
+_GATE = Feature.GATE
 _ending = threading.Lock()
 
 

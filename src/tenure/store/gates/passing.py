@@ -32,22 +32,13 @@ only one may run, order is promised, and nobody takes more than that.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from datetime import datetime
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-import msgspec
-from msgspec import UNSET, UnsetType
-
-from tenure.errors import GateNotFound, InvalidInput, JobNotFound
 from tenure.rules.gates import (
-    MAX_BEFORE,
-    GateSeen,
-    GateWait,
     Limited,
     Limits,
     Line,
-    LineSeen,
     Next,
     Room,
     Use,
@@ -55,17 +46,13 @@ from tenure.rules.gates import (
     limited_by,
     next_turn,
 )
-from tenure.rules.job import MIN_PRIORITY, Feature, Places, check_name
-from tenure.store.rows import Ticket
+from tenure.rules.job import MIN_PRIORITY, Places
 from tenure.store.session import (
-    Mode,
     Row,
     Tx,
     Walk,
     Wanted,
-    for_all_tenants,
     to_json,
-    transaction,
 )
 
 SPARE_TURNS = 50
@@ -73,8 +60,6 @@ SPARE_TURNS = 50
 MORE_TURNS = 100
 """So many at once when all lines were empty or full: few enough to have gates locked for them. Who
 looks at 6,000 needs as long with pages of 100 as with pages of 500: 0.4 s."""
-MAX_LINES = 20
-_GATE = int(Feature.GATE)
 line_order = itemgetter(1, 2)  # of a ticket: priority, place
 _NOBODY = (float("inf"), 0.0)
 
@@ -82,30 +67,6 @@ _NOBODY = (float("inf"), 0.0)
 async def any_gates(tx: Tx) -> bool:
     """Has anybody declared a gate?"""
     return bool(await tx.fetch("any_gate"))
-
-
-async def put_in_line(tx: Tx, tickets: list[Ticket]) -> None:
-    """retry, snooze, release, sweep, unhold, move, free: a new ticket, at its gate if any."""
-    await stand_at_gates(tx, await tx.fetch("put_in_line", rows=to_json(tickets)))
-
-
-async def stand_at_gates(tx: Tx, rows: list[Row]) -> None:
-    """promote, replay and the others: jobs (id, features, ...) just put in line, or parked."""
-    gated = [row[0] for row in rows if row[1] & _GATE]
-    if gated:
-        await give_turns(tx, gated)
-
-
-async def give_turns(tx: Tx, ids: list[int]) -> None:
-    """enqueue and all others that put jobs in line: tickets at gates, and turns for their lines."""
-    tx.gates.there = True
-    await tx.fetch("stand_at_gates", ids=to_json(ids))
-
-
-async def leave_gates(tx: Tx, lines: Collection[Row]) -> None:
-    """Attempts of jobs of these lines have ended: others may come, once this is committed."""
-    tx.gates.there = True
-    await tx.leave_gates(lines)
 
 
 class Passed(NamedTuple):
@@ -361,170 +322,3 @@ def _at_the_end(line: Line, step: Next, i: int) -> dict[str, object]:
 
 
 # --- what is allowed ---------------------------------------------------------------------------
-
-
-@transaction(Mode.WRITE)
-async def declare_gates(
-    tx: Tx, gates: Mapping[str, Limits], *, now: datetime | None = None
-) -> list[str]:
-    """Say what code says of gates. What was set by hand stays. Answers the gates that changed."""
-    for_all_tenants("declare_gates", tx.tenant)
-    tx.at(now)
-    known = {
-        name: _limits(declared)
-        for name, declared in await tx.fetch("declared_gates", names=to_json([*gates]))
-    }
-    changed = []
-    if gates:
-        tx.gates.there = True
-    for name in sorted(gates):
-        check_name("gate", name)
-        limits = gates[name]
-        if known.get(name) == limits:
-            continue
-        [row] = await tx.fetch("make_gate", name=name)
-        by_hand = bool(row[6])  # as it is now that it is locked
-        kept = _limits_of(row) if by_hand else limits
-        await _write(tx, name, kept, by_hand=by_hand, declared=limits)
-        changed.append(name)
-    return changed
-
-
-@transaction(Mode.WRITE)
-async def set_gate(
-    tx: Tx,
-    name: str,
-    *,
-    max_running: int | UnsetType | None = UNSET,
-    rate: float | UnsetType | None = UNSET,
-    per_seconds: float | UnsetType = UNSET,
-    burst: int | UnsetType | None = UNSET,
-    now: datetime | None = None,
-) -> None:
-    """Change what a gate allows, at once and for all workers, until `reset_gate`.
-
-    What is not given stays as it is; None takes a limit away. What runs already goes on: after a
-    limit was lowered more may run than it says, for a while.
-    """
-    for_all_tenants("set_gate", tx.tenant)
-    given = {"max_running": max_running, "rate": rate, "per_seconds": per_seconds, "burst": burst}
-    changes: dict[str, object] = {
-        what: value for what, value in given.items() if value is not UNSET
-    }
-    if not changes:
-        raise InvalidInput(f"set_gate needs one of {', '.join(given)}")
-    if rate is None:
-        changes.setdefault("burst", None)
-    tx.at(now)
-    row = await _lock(tx, name)
-    limits = msgspec.structs.replace(_limits_of(row), **changes)
-    declared = None if row[7] is None else _limits(row[7])
-    await _write(tx, name, limits, by_hand=True, declared=declared)
-
-
-@transaction(Mode.WRITE)
-async def reset_gate(tx: Tx, name: str, *, now: datetime | None = None) -> bool:
-    """Let count again what code says of a gate. Answers whether anything was set by hand.
-
-    A gate of which no code has said anything, and at which nobody waits, is forgotten.
-    """
-    for_all_tenants("reset_gate", tx.tenant)
-    tx.at(now)
-    row = await _lock(tx, name)
-    if row[7] is None and await tx.fetch("drop_gate", name=name):
-        await tx.fetch("drop_buckets", name=name)
-        return bool(row[6])
-    declared = None if row[7] is None else _limits(row[7])
-    await _write(tx, name, declared or Limits(keyed=bool(row[5])), by_hand=False, declared=declared)
-    return bool(row[6])
-
-
-async def _lock(tx: Tx, name: str) -> Row:
-    check_name("gate", name)
-    rows = await tx.fetch("lock_gate", name=name)
-    if not rows:
-        raise GateNotFound(f"there is no gate {name}; list them, or start a worker that has it")
-    return rows[0]
-
-
-async def _write(
-    tx: Tx, name: str, limits: Limits, *, by_hand: bool, declared: Limits | None
-) -> None:
-    """What was allowed before has made lines wait: everybody gets a turn."""
-    await tx.fetch(
-        "set_gate", name=name, max_running=limits.max_running, rate=limits.rate,
-        per_seconds=limits.per_seconds, burst=limits.burst, keyed=limits.keyed, by_hand=by_hand,
-        declared=None if declared is None else to_json(declared),
-    )  # fmt: skip
-    await tx.fetch("drop_shares", name=name)
-    await tx.fetch("reopen_gate", name=name)
-    await tx.fetch("turned_queues", name=name)
-
-
-def _limits_of(row: Row) -> Limits:
-    """Of a row: name, then the columns of its limits."""
-    return Limits(
-        max_running=row[1], rate=row[2], per_seconds=row[3], burst=row[4], keyed=bool(row[5])
-    )
-
-
-def _limits(text: str) -> Limits:
-    return msgspec.json.decode(text, type=Limits)
-
-
-@transaction(Mode.READ)
-async def gates(tx: Tx, *, name: str | None = None, now: datetime | None = None) -> list[GateSeen]:
-    """The gates, or one of them: what each allows, how many run, how many wait."""
-    for_all_tenants("gates", tx.tenant)
-    tx.at(now)
-    return [
-        GateSeen(row[0], _limits_of(row), None if row[7] is None else _limits(row[7]), bool(row[6]),
-                 row[8], row[9], row[10])
-        for row in await tx.fetch("list_gates", name=name)
-    ]  # fmt: skip
-
-
-@transaction(Mode.READ)
-async def gate_lines(tx: Tx, name: str, *, now: datetime | None = None) -> list[LineSeen]:
-    """The longest lines at a gate."""
-    for_all_tenants("gate_lines", tx.tenant)
-    tx.at(now)
-    rows = await tx.fetch("busiest_lines", name=name, most=MAX_LINES)
-    return [LineSeen(*row) for row in rows]
-
-
-@transaction(Mode.READ)
-async def gate_wait(tx: Tx, id: int, *, now: datetime | None = None) -> GateWait | None:
-    """How a job stands at its gate; None when it stands at none."""
-    for_all_tenants("gate_wait", tx.tenant)
-    tx.at(now)
-    rows = await tx.fetch("gate_of_job", id=id)
-    jobs = await tx.fetch("get_job", id=id, tenant=tx.tenant)
-    if not jobs:
-        raise JobNotFound(f"there is no job {id}")
-    if not rows or rows[0][0] is None:
-        return None
-    place, running, tokens, age = rows[0][0], rows[0][6], rows[0][7], rows[0][8]
-    limits = _limits_of(rows[0])
-    queue, priority, gate, key = jobs[0][5], jobs[0][6], jobs[0][31], jobs[0][32]
-    [(before,)] = await tx.fetch(
-        "before_job", queue=queue, gate=gate, key=key, priority=priority, place=place,
-        most=MAX_BEFORE,
-    )  # fmt: skip
-    seconds = 0.0
-    if limits.rate is not None:
-        seconds = limits.seconds_to_token(limits.filled(tokens, age or 0.0))
-    return GateWait(gate, running, limits, before, seconds)
-
-
-@transaction(Mode.WRITE)
-async def heal_gates(tx: Tx, *, now: datetime | None = None) -> int:
-    """Give a turn to every line in which somebody waits without one, and free what nobody holds.
-
-    Nothing of this should ever be needed. Answers how many rows were put right. Who waits for a
-    token is looked at anew: a clock that was set back has made its time longer.
-    """
-    for_all_tenants("heal_gates", tx.tenant)
-    tx.at(now)
-    await tx.fetch("end_waits")
-    return len(await tx.fetch("heal_holds")) + len(await tx.fetch("heal_turns"))

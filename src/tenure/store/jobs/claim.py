@@ -12,7 +12,7 @@ import msgspec
 from tenure.errors import InvalidInput, StoreError
 from tenure.rules.job import Claimed, Lease, State, check_int, check_name, check_seconds
 from tenure.store.gates.passing import Passed, any_gates, line_order, pass_gates, passed_before
-from tenure.store.jobs.settle import drop_leases, finish_jobs
+from tenure.store.moves import drop_leases, finish_jobs
 from tenure.store.rows import Ending
 from tenure.store.session import Mode, Row, Scope, Tx, Wanted, for_all_tenants, to_json
 from tenure.store.workflows.end import end_workflows

@@ -1,28 +1,17 @@
 """enqueue: jobs come in, with their tickets, their unique keys and their parents."""
 
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Sequence
 from datetime import datetime
 from itertools import islice
-from typing import TypeVar
 
-import msgspec
-
-from tenure.errors import InvalidInput, JobNotFound, StoreBusy, TenantMismatch
+from tenure.errors import StoreBusy
 from tenure.rules.codec import fingerprint
-from tenure.rules.job import Enqueued, Json, NewJob, Unique
-from tenure.store.gates.passing import give_turns
-from tenure.store.jobs.settle import free_children
+from tenure.rules.job import Enqueued, NewJob
+from tenure.store.keys import claim_keys
+from tenure.store.moves import Numbered, insert_new, stamp
 from tenure.store.session import Collided, Mode, Scope, Tx, to_json
 
-ROWS_PER_STATEMENT = 1000
-_KEY_ROUNDS = 20
-_PARENT_ROUNDS = 3
-
 _JOBS = frozenset({NewJob})
-
-T = TypeVar("T")
-Key = tuple[str, str, str]
-Numbered = list[tuple[int, NewJob]]
 
 
 async def enqueue(
@@ -102,66 +91,6 @@ async def enqueue_in(
     return [answers.get(id) or Enqueued(id) for id in ids]
 
 
-def stamp(job: NewJob, tenant: str | None) -> NewJob:
-    """The job with the tenant of the store; one of another tenant is refused."""
-    if not isinstance(job, NewJob):
-        raise InvalidInput(f"enqueue takes NewJob records, not {type(job).__name__}")
-    if tenant is None or job.tenant == tenant:
-        return job
-    if job.tenant:
-        raise TenantMismatch(
-            f"this store works for tenant {tenant!r}; it cannot enqueue for {job.tenant!r}"
-        )
-    return msgspec.structs.replace(job, tenant=tenant)
-
-
-async def insert_new(tx: Tx, new: Numbered) -> None:
-    """Write these jobs, with their tickets, their places at gates and their parents."""
-    for part in _chunks(new):
-        await tx.insert_jobs(part)
-    special = [(id, job) for id, job in new if job.parents or job.gate is not None]
-    if special:
-        await _insert_special(tx, special)
-
-
-async def _insert_special(tx: Tx, new: Numbered) -> None:
-    gated = [id for id, job in new if job.gate is not None]
-    for part in _chunks(gated):
-        await give_turns(tx, part)
-    children = {id: job for id, job in new if job.parents}
-    if children:
-        await _join_parents(tx, children)
-
-
-async def _join_parents(tx: Tx, children: dict[int, NewJob]) -> None:
-    """Tie children to their parents. Parents that are final already count as such at once.
-
-    Every parent is locked where it is, live or in history, before the edges are written: one that
-    settles, is replayed or deleted at the same time waits, or is seen.
-    """
-    wanted = {(parent, job.tenant) for job in children.values() for parent in job.parents}
-    rows = to_json([{"id": id, "tenant": tenant} for id, tenant in sorted(wanted)])
-    missing = {id for id, _ in wanted}
-    torn = {id for id in missing if len({tenant for other, tenant in wanted if other == id}) > 1}
-    for _ in range(_PARENT_ROUNDS):  # a replay moves a parent from history to live between the two
-        for lock in ("mark_parents", "lock_finished_parents"):
-            missing -= {row[0] for row in await tx.fetch(lock, rows=rows)}
-        if not missing:
-            break
-    missing |= torn  # wanted for two tenants: for one of them it does not exist
-    if missing:
-        raise JobNotFound(
-            f"parent {min(missing)} does not exist for this tenant; enqueue parents first"
-        )
-    edges = [
-        {"job_id": id, "parent_id": parent}
-        for id, job in children.items()
-        for parent in dict.fromkeys(job.parents)
-    ]
-    await tx.fetch("add_parents", rows=to_json(edges))
-    await free_children(tx, list(children))
-
-
 async def _already_stored(tx: Tx, new: Numbered) -> set[int]:
     """Which of these jobs did the unanswered first try store? A stranger's row is not ours."""
     numbered = dict(new)
@@ -184,80 +113,3 @@ async def _landed_before(tx: Tx, new: Numbered, refused: list[int]) -> bool:
         return True
     ids = to_json([id for id, _ in new])
     return bool(new) and bool(await tx.fetch("finished_among", ids=ids))
-
-
-async def claim_keys(tx: Tx, new: Numbered) -> dict[int, Enqueued]:
-    """Take the unique keys of these jobs. Answers for every job whose key was already held."""
-    keyed = [(id, job, key_of(job)) for id, job in new if job.unique is not None]
-    if not keyed:
-        return {}
-    wanted: dict[Key, dict[str, object]] = {}
-    for id, job, key in keyed:
-        if key not in wanted:
-            wanted[key] = key_row(key, id, job.unique, job.task, job.args)
-    holders = await take_keys(tx, wanted)
-    answers: dict[int, Enqueued] = {}
-    for id, job, key in keyed:
-        holder, print_held = holders[key]
-        if holder != id:
-            same = print_held == fingerprint(job.task, job.args)
-            answers[id] = Enqueued(holder, created=False, same_args=same)
-    return answers
-
-
-def key_of(job: NewJob) -> Key:
-    """The full unique key: the tenant is always part of it."""
-    assert job.unique is not None
-    return job.tenant, job.unique.scope or job.task, job.unique.key
-
-
-def key_row(
-    key: Key, job_id: int, unique: Unique | None, task: str, args: Json
-) -> dict[str, object]:
-    """One row of `take_keys`."""
-    assert unique is not None
-    return {
-        "tenant": key[0], "scope": key[1], "key": key[2], "job_id": job_id, "until": unique.until,
-        "fingerprint": fingerprint(task, args), "seconds": unique.period_seconds,
-    }  # fmt: skip
-
-
-async def take_keys(tx: Tx, wanted: dict[Key, dict[str, object]]) -> dict[Key, tuple[int, str]]:
-    """Take each key or find its holder: key -> (job id, fingerprint).
-
-    The unique index is the judge. A holder may finish between the refusal and the look, so the two
-    steps are repeated until each key is ours or somebody's.
-    """
-    held: dict[Key, tuple[int, str]] = {}
-    for _ in range(_KEY_ROUNDS):
-        rows = [wanted[key] for key in sorted(wanted) if key not in held]
-        for part in _chunks(rows):
-            taken = {row[0] for row in await tx.fetch("take_keys", rows=to_json(part))}
-            for row in part:
-                if row["job_id"] in taken:
-                    held[_key(row)] = (int(str(row["job_id"])), str(row["fingerprint"]))
-            refused = [row for row in part if row["job_id"] not in taken]
-            if not refused:
-                continue
-            for tenant, scope, key, job_id, print_held, over, expires_at in await tx.fetch(
-                "key_holders", rows=to_json(refused)
-            ):
-                if over:
-                    await tx.fetch(
-                        "drop_key", tenant=tenant, scope=scope, key=key, job_id=job_id,
-                        expires_at=expires_at,
-                    )  # fmt: skip
-                else:
-                    held[tenant, scope, key] = (job_id, print_held)
-        if len(held) == len(wanted):
-            return held
-    raise StoreBusy("unique keys changed hands too often; enqueue again")
-
-
-def _key(row: dict[str, object]) -> Key:
-    return str(row["tenant"]), str(row["scope"]), str(row["key"])
-
-
-def _chunks(items: list[T]) -> Iterator[list[T]]:
-    for start in range(0, len(items), ROWS_PER_STATEMENT):
-        yield items[start : start + ROWS_PER_STATEMENT]

@@ -4,13 +4,10 @@ Always the job row first, then its ticket, matching the token. A job that is mis
 another tenant, raises `JobNotFound`.
 """
 
-from datetime import datetime, timedelta
-from functools import partial
-from typing import NamedTuple
+from datetime import datetime
 
 from tenure.errors import InvalidInput, JobNotFound, StoreBusy
 from tenure.rules.job import (
-    LONG_AGO,
     MAX_PRIORITY,
     MIN_PRIORITY,
     Feature,
@@ -18,16 +15,11 @@ from tenure.rules.job import (
     check_int,
     check_name,
     check_reason,
-    check_seconds,
     check_time,
     is_id,
 )
-from tenure.store.gates.passing import put_in_line, stand_at_gates
-from tenure.store.jobs.replay import ended_before, retake_key
-from tenure.store.jobs.settle import add_events, finish_jobs
-from tenure.store.look.workers import forget_dead
+from tenure.store.moves import add_events, finish_jobs, put_in_line
 from tenure.store.rows import Ending, Happening, Ticket
-from tenure.store.schedules.fire import KEEP_TICKS_SECONDS, forget_ticks
 from tenure.store.session import (
     Mode,
     Row,
@@ -37,15 +29,9 @@ from tenure.store.session import (
     to_json,
     transaction,
 )
-from tenure.store.workflows.act import (
-    before_waiting_node_ends,
-    forget_workflows,
-    oldest_workflow,
-    replay_node,
-)
+from tenure.store.workflows.act import before_waiting_node_ends
 from tenure.store.workflows.end import end_workflows
 
-PRUNE_BATCH = 1000
 _PAUSE_WAIT_SECONDS = 5.0
 
 
@@ -60,7 +46,7 @@ async def cancel(
     """
     check_reason(reason)
     tx.at(now)
-    job = await _lock(tx, id)
+    job = await lock_job(tx, id)
     if job is None:
         return await _final_state(tx, id)
     token, parked = job[1], job[6]
@@ -81,9 +67,9 @@ async def hold(tx: Tx, id: int, *, reason: str = "held", now: datetime | None = 
     """Keep a job from being claimed until `unhold`. A running one is held when it comes back."""
     check_reason(reason)
     tx.at(now)
-    if await _done_before(tx, id):
+    if await done_before(tx, id):
         return True
-    job = await _lock_live(tx, id)
+    job = await lock_live_job(tx, id)
     if job[7]:
         return False
     park = await _take_ticket(tx, job)
@@ -96,9 +82,9 @@ async def hold(tx: Tx, id: int, *, reason: str = "held", now: datetime | None = 
 async def unhold(tx: Tx, id: int, *, now: datetime | None = None) -> bool:
     """Let a held job go on: it is claimable at once, or when its due time comes."""
     tx.at(now)
-    if await _done_before(tx, id):
+    if await done_before(tx, id):
         return True
-    job = await _lock_live(tx, id)
+    job = await lock_live_job(tx, id)
     if not job[7]:
         return False
     token, due_at, parked = job[1], job[5], job[6]
@@ -134,9 +120,9 @@ async def move(
     if queue is None and priority is None and due_at is None:
         raise InvalidInput("move needs a new queue, priority or due_at")
     tx.at(now)
-    if await _done_before(tx, id):
+    if await done_before(tx, id):
         return True
-    job = await _lock_live(tx, id)
+    job = await lock_live_job(tx, id)
     token, parked = job[1], job[6]
     if parked is not None:
         await tx.fetch(
@@ -157,56 +143,17 @@ async def move(
 
 
 @transaction(Mode.WRITE)
-async def replay(tx: Tx, id: int, *, afresh: bool = False, now: datetime | None = None) -> bool:
-    """Run a finished job again: token + 1, attempts 0, its unique key retaken.
-
-    A job that succeeded begins anew. Any other goes on with its steps and its checkpoint, unless
-    `afresh` has them forgotten. Children that still wait wait for its new end. Answers False when
-    the job is live already. Raises `KeyTaken` when another job holds its key. A node of a workflow
-    opens it again: what was skipped or cancelled below the node waits once more.
-    """
-    tx.at(now)
-    if await _done_before(tx, id):
-        return True
-    row = await _finished(tx, id)
-    if row is None:
-        await _lock_live(tx, id)
-        return False
-    if afresh or row[2] == State.SUCCEEDED:
-        await _forget_work(tx, id, row[10])
-    if row[10] & Feature.WORKFLOW:
-        return await replay_node(tx, row)
-    token = row[1]
-    await retake_key(tx, row)
-    waiting = await tx.fetch("reopen_edges", id=id)
-    features = Feature.CHILDREN if waiting else 0
-    await stand_at_gates(tx, await tx.fetch("replay", id=id, features=features))
-    await add_events(
-        tx, [ended_before(tx, row), Happening(id, token + 1, "replayed", call=tx.call)]
-    )
-    return True
-
-
-async def _forget_work(tx: Tx, id: int, features: int) -> None:
-    """What earlier attempts have left to go on from."""
-    if features & Feature.STEPS:
-        await tx.fetch("forget_steps", id=id)
-    if features & Feature.NOTES:
-        await tx.fetch("drop_notes", ids=to_json([id]))
-
-
-@transaction(Mode.WRITE)
 async def delete(tx: Tx, id: int, *, now: datetime | None = None) -> None:
     """Remove a finished job and its story for good. A live job is refused: cancel it first.
 
     So is a node of a workflow that has not ended: its children may want its result.
     """
     tx.at(now)
-    row = await _finished(tx, id)
+    row = await finished_job(tx, id)
     if row is None:
-        if tx.repeat and await _lock(tx, id) is None:
+        if tx.repeat and await lock_job(tx, id) is None:
             return  # the first try, whose COMMIT got no answer, has removed it
-        await _lock_live(tx, id)
+        await lock_live_job(tx, id)
         raise InvalidInput(f"job {id} is not finished; cancel it first")
     if row[10] & Feature.WORKFLOW and any(flow[3] for flow in await tx.fetch("node_of", id=id)):
         raise InvalidInput(f"job {id} belongs to a workflow that has not ended; cancel that first")
@@ -250,148 +197,30 @@ async def resume(tx: Tx, queue: str, *, now: datetime | None = None) -> bool:
     return bool(await tx.fetch("resume_queue", name=queue)) or tx.repeat
 
 
-async def prune(
-    scope: Scope,
-    *,
-    succeeded_seconds: float = 7 * 86_400,
-    other_seconds: float = 30 * 86_400,
-    now: datetime | None = None,
-) -> int:
-    """Remove finished jobs older than the retention, in batches; answers how many single rows.
-
-    PostgreSQL drops whole days where it can, and prepares the partitions of the coming ones. The
-    jobs of a workflow are kept until all of it goes, so long after its end.
-    Workers that were last seen a day ago are forgotten, too, and ticks of schedules that were fired
-    before the retention of succeeded jobs, or a day ago if that is shorter, and whose job is
-    finished.
-    """
-    for_all_tenants("prune", scope.tenant)
-    check_seconds("succeeded_seconds", succeeded_seconds)
-    check_seconds("other_seconds", other_seconds)
-
-    async def read_clock(tx: Tx) -> datetime:
-        tx.at(now)
-        [(clock,)] = await tx.fetch("clock")
-        return tx.when(clock)
-
-    clock = await scope.transact(read_clock, Mode.READ)  # not this host's, which may be wrong
-    cuts = _Cuts(
-        clock - timedelta(seconds=succeeded_seconds), clock - timedelta(seconds=other_seconds)
-    )
-
-    async def add_days(tx: Tx) -> None:
-        tx.at(now)
-        await tx.fetch("add_history_days", days=3)
-
-    async def drop_days(tx: Tx) -> int:
-        tx.at(now)
-        before = await oldest_workflow(tx, min(cuts))
-        [(dropped,)] = await tx.fetch("drop_history_days", before=tx.time(before))
-        return int(dropped)
-
-    async def stretches(tx: Tx) -> list[Row]:
-        tx.at(now)
-        return await tx.fetch("history_stretches", latest=tx.time(max(cuts)))
-
-    await scope.transact(add_days)
-    removed = await forget_workflows(scope, *cuts, now=now)
-    if await scope.transact(drop_days):
-        await _prune_orphans(scope)
-    for start, stop in await scope.transact(stretches, Mode.READ):
-        removed += await _prune_stretch(scope, start, stop, cuts, now)
-    await _prune_keys(scope, now)
-    kept = timedelta(seconds=max(succeeded_seconds, KEEP_TICKS_SECONDS))
-    await forget_ticks(scope, clock - kept, PRUNE_BATCH)
-    await scope.transact(partial(forget_dead, now=now))
-    return removed
-
-
-class _Cuts(NamedTuple):
-    """Jobs that finished before these moments are due to go."""
-
-    succeeded: datetime
-    other: datetime
-
-
-async def _prune_stretch(
-    scope: Scope, start: object, stop: object, cuts: _Cuts, now: datetime | None
-) -> int:
-    """Walk along the finished jobs of a stretch of time, once, and remove those that are due."""
-    removed = after = 0
-    while True:
-
-        async def step(tx: Tx, start: object = start, after: int = after) -> list[Row]:
-            tx.at(now)
-            await tx.fetch("walk_by_index")
-            rows = await tx.fetch(
-                "prune_finished", start=start, stop=stop, after=after, most=PRUNE_BATCH,
-                succeeded_before=tx.time(cuts.succeeded), other_before=tx.time(cuts.other),
-            )  # fmt: skip
-            if gone := [row[0] for row in rows if row[0] is not None]:
-                await tx.fetch("forget_jobs", ids=to_json(gone))
-            return rows
-
-        rows = await scope.transact(step)
-        reached = [row for row in rows if row[0] is None]
-        if not reached:
-            return removed
-        [(_, start, after)] = reached
-        removed += len(rows) - 1
-
-
-async def _prune_keys(scope: Scope, now: datetime | None) -> None:
-    """Give back the unique keys whose period is over, in batches."""
-    after: object = None
-    while True:
-
-        async def step(tx: Tx, after: object = after) -> list[Row]:
-            tx.at(now)
-            since = tx.time(LONG_AGO) if after is None else after
-            return await tx.fetch("prune_keys", after=since, most=PRUNE_BATCH)
-
-        rows = await scope.transact(step)
-        if not rows:
-            return
-        after = max(row[0] for row in rows)
-
-
-async def _prune_orphans(scope: Scope) -> None:
-    """Forget the jobs of dropped days: a walk along the ids of all that has a story, in batches."""
-    walked: int | None = 0
-    while walked is not None:
-        after = walked
-
-        async def walk(tx: Tx, after: int = after) -> int | None:
-            [(last,)] = await tx.fetch("prune_orphans", after=after, most=PRUNE_BATCH)
-            return None if last is None else int(last)
-
-        walked = await scope.transact(walk)
-
-
-async def _done_before(tx: Tx, id: int) -> bool:
+async def done_before(tx: Tx, id: int) -> bool:
     """Did the first try of this call, whose COMMIT got no answer, land?"""
     return tx.repeat and bool(await tx.fetch("events_of_call", id=id, call=tx.call))
 
 
-async def _lock(tx: Tx, id: int) -> Row | None:
+async def lock_job(tx: Tx, id: int) -> Row | None:
     rows = await tx.fetch("lock_job", id=id, tenant=tx.tenant) if is_id(id) else []
     return rows[0] if rows else None
 
 
-async def _finished(tx: Tx, id: int) -> Row | None:
+async def finished_job(tx: Tx, id: int) -> Row | None:
     rows = await tx.fetch("finished_job", id=id, tenant=tx.tenant) if is_id(id) else []
     return rows[0] if rows else None
 
 
-async def _lock_live(tx: Tx, id: int) -> Row:
-    job = await _lock(tx, id)
+async def lock_live_job(tx: Tx, id: int) -> Row:
+    job = await lock_job(tx, id)
     if job is None:
         raise JobNotFound(f"there is no live job {id}; look at its state first")
     return job
 
 
 async def _final_state(tx: Tx, id: int) -> State:
-    found = await _finished(tx, id)
+    found = await finished_job(tx, id)
     if found is None:
         raise JobNotFound(f"there is no job {id}")
     return State(found[2])

@@ -1,54 +1,50 @@
-"""Parts of a replay, given a row of `finished_job`: what it said, and its unique key."""
+"""replay: a finished job runs again."""
 
-from tenure.errors import KeyTaken, StoreBusy
-from tenure.rules.job import Json, Unique, Until
-from tenure.store.jobs.enqueue import Key, key_row, take_keys
+from datetime import datetime
+
+from tenure.rules.job import Feature, State
+from tenure.store.jobs.operate import done_before, finished_job, lock_live_job
+from tenure.store.keys import retake_key
+from tenure.store.moves import add_events, ended_before, stand_at_gates
 from tenure.store.rows import Happening
-from tenure.store.session import Row, Tx
-
-_ROUNDS = 20
-
-
-def ended_before(tx: Tx, row: Row) -> Happening:
-    """What the row of history said, as a line of the story."""
-    id, token, state, worker, finished_at, reason, claimed_at = (
-        row[0], row[1], row[2], row[11], row[12], row[13], row[14],
-    )  # fmt: skip
-    detail: dict[str, object] = {"reason": reason}
-    if claimed_at is not None:
-        detail["claimed_at"] = tx.when(claimed_at)
-    return Happening(id, token, state, worker, detail, tx.time(tx.when(finished_at)))
+from tenure.store.session import Mode, Tx, to_json, transaction
+from tenure.store.workflows.replay import replay_node
 
 
-async def retake_key(tx: Tx, row: Row) -> None:
-    """Take the unique key of a finished job again. Raises `KeyTaken` when another job has it."""
-    id, tenant, task, args, scope, key, until, period = (
-        row[0], row[3], row[4], row[5], row[6], row[7], row[8], row[9],
-    )  # fmt: skip
-    if key is None:
-        return
-    unique = Unique(key=key, scope=scope, until=Until(until), period_seconds=period)
-    wanted = (tenant, scope, key)
-    rows = {wanted: key_row(wanted, id, unique, task, Json(args.encode()))}
-    for _ in range(_ROUNDS):
-        holder, _print = (await take_keys(tx, rows))[wanted]
-        if holder != id:
-            raise KeyTaken(
-                f"job {holder} holds the unique key {key!r}; cancel it or wait for its end"
-            )
-        if unique.until is not Until.PERIOD or await _begin_period(tx, wanted, id, period):
-            return
-    raise StoreBusy("the unique key changed hands too often; replay again")
+@transaction(Mode.WRITE)
+async def replay(tx: Tx, id: int, *, afresh: bool = False, now: datetime | None = None) -> bool:
+    """Run a finished job again: token + 1, attempts 0, its unique key retaken.
 
-
-async def _begin_period(tx: Tx, wanted: Key, id: int, seconds: float | None) -> bool:
-    """(!) The period begins anew. False: it was over, and somebody was faster.
-
-    A key that is ours since the first run is not locked yet, and whoever thinks that its period is
-    over may give it to another job.
+    A job that succeeded begins anew. Any other goes on with its steps and its checkpoint, unless
+    `afresh` has them forgotten. Children that still wait wait for its new end. Answers False when
+    the job is live already. Raises `KeyTaken` when another job holds its key. A node of a workflow
+    opens it again: what was skipped or cancelled below the node waits once more.
     """
-    tenant, scope, key = wanted
-    rows = await tx.fetch(
-        "begin_period", tenant=tenant, scope=scope, key=key, job_id=id, seconds=seconds
+    tx.at(now)
+    if await done_before(tx, id):
+        return True
+    row = await finished_job(tx, id)
+    if row is None:
+        await lock_live_job(tx, id)
+        return False
+    if afresh or row[2] == State.SUCCEEDED:
+        await _forget_work(tx, id, row[10])
+    if row[10] & Feature.WORKFLOW:
+        return await replay_node(tx, row)
+    token = row[1]
+    await retake_key(tx, row)
+    waiting = await tx.fetch("reopen_edges", id=id)
+    features = Feature.CHILDREN if waiting else 0
+    await stand_at_gates(tx, await tx.fetch("replay", id=id, features=features))
+    await add_events(
+        tx, [ended_before(tx, row), Happening(id, token + 1, "replayed", call=tx.call)]
     )
-    return bool(rows)
+    return True
+
+
+async def _forget_work(tx: Tx, id: int, features: int) -> None:
+    """What earlier attempts have left to go on from."""
+    if features & Feature.STEPS:
+        await tx.fetch("forget_steps", id=id)
+    if features & Feature.NOTES:
+        await tx.fetch("drop_notes", ids=to_json([id]))

@@ -13,8 +13,6 @@ from tenure.rules.lifecycle import HeldJob
 from tenure.store.jobs.settle import LANDED, STALE, Answer
 from tenure.store.session import Mode, Tx, for_all_tenants, to_json, transaction
 
-_STEPS = int(Feature.STEPS)
-
 
 @transaction(Mode.WRITE)
 async def record_step(
@@ -43,7 +41,7 @@ async def record_step(
     )  # fmt: skip
     if not recorded:
         await _recorded_before(tx, job, step)
-    if not rows[0][5] & _STEPS:
+    if not rows[0][5] & Feature.STEPS:
         await tx.fetch("mark_stepped", id=job.id)
     return LANDED
 

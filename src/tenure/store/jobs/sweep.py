@@ -9,11 +9,10 @@ import msgspec
 from tenure.errors import StoreBusy
 from tenure.rules.job import Beat, check_int, check_name, check_seconds
 from tenure.rules.lifecycle import Move, Standing, after_crash
-from tenure.store.gates.passing import put_in_line, stand_at_gates
-from tenure.store.jobs.settle import add_events, finish_jobs
+from tenure.store.moves import add_events, finish_jobs, put_in_line, stand_at_gates
 from tenure.store.rows import Ending, Happening, Ticket
 from tenure.store.session import Mode, Row, Scope, Tx, for_all_tenants, to_json, transaction
-from tenure.store.workflows.end import ending
+from tenure.store.workflows.stop import ending
 
 MAX_PAGE = 10_000
 MAX_PAGES = 1000

@@ -38,6 +38,7 @@ from tenure.store.sqlite.bell import SQLiteBell
 from tenure.store.sqlite.boot_clock import Clock, boot_id
 from tenure.store.sqlite.driver import Connection, Driver, FileKey, Files
 from tenure.store.sqlite.group_commit import Call, Group, Outcome, Run, Turn, in_runs
+from tenure.store.sqlite.migrate import migrate_sqlite
 from tenure.store.sqlite.tx import SCHEMA, DriverError, SQLiteTx
 from tenure.store.statements import statements
 
@@ -182,7 +183,7 @@ class SQLite(Session):
         process = self._process()
         return self._alone(
             process.lock,
-            lambda: self._write(process, Group(), lambda writer, _: migrate.migrate_sqlite(writer)),
+            lambda: self._write(process, Group(), lambda writer, _: migrate_sqlite(writer)),
         )
 
     def bell(self, ring: Ring) -> Bell:

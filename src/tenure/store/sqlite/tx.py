@@ -13,7 +13,7 @@ import msgspec
 
 from tenure.rules.gates import line_name
 from tenure.rules.job import Feature, Json, NewJob, Unique
-from tenure.store.rows import PARENTS, Freed, features_of, is_plain
+from tenure.store.rows import Freed, features_of, is_plain
 from tenure.store.session import Done, Edge, Moved, Row, Tx, Wanted, given_time, to_json
 from tenure.store.sqlite import driver
 from tenure.store.sqlite.boot_clock import EPOCH, MICROSECOND, Clock
@@ -72,7 +72,7 @@ class SQLiteTx(Tx):
                 continue
             due = self._due(job, now)
             key = _NO_KEY if job.unique is None else _key(job, job.unique)
-            waits = job.parents or job.features & PARENTS
+            waits = job.parents or job.features & Feature.PARENTS
             stands = due is None and not waits
             if job.gate is not None:
                 line = line_name(job.tenant, job.gate_key)
@@ -154,7 +154,7 @@ class SQLiteTx(Tx):
                 lease_seconds=wanted.lease_seconds,
             )  # fmt: skip
             rows += [(*row[:17], lease, claimed_at) for row in block]
-        keyed = [row[3] for row in live if row[15] & _KEY_UNTIL_STARTED]
+        keyed = [row[3] for row in live if row[15] & Feature.KEY_UNTIL_STARTED]
         if keyed:
             await self.fetch("drop_started_keys", ids=to_json(keyed))
         return rows
@@ -187,11 +187,11 @@ class SQLiteTx(Tx):
             return await self._drop_live(await self.fetch("moved_jobs", ids=ids))
         moved: list[Row] = [(row[0], row[1], 0) for row in rows]
         kinds = await self.fetch("features_of_batch") if await self.fetch("any_featured") else []
-        if any(row[0] & ~_GATE for row in kinds):
+        if any(row[0] & ~Feature.GATE for row in kinds):
             featured = {row[0]: row for row in await self.fetch("featured_in_batch")}
             moved = [featured.get(row[0], row) for row in moved]
         await self.fetch("drop_batch")
-        return Moved(moved, sorted({row[1:] for row in kinds if row[0] & _GATE}))
+        return Moved(moved, sorted({row[1:] for row in kinds if row[0] & Feature.GATE}))
 
     async def end_jobs(self, rows: str) -> Moved:
         return await self._drop_live(await self.fetch("finish", rows=rows))
@@ -268,8 +268,6 @@ def _for_rows(sql: str, count: int) -> str:
 
 _line_order = itemgetter(1, 2)  # of a ticket: priority, place
 _NO_KEY = (None, None, None, None)
-_KEY_UNTIL_STARTED = int(Feature.KEY_UNTIL_STARTED)
-_GATE = int(Feature.GATE)
 
 
 def _blocks(rows: list[Row]) -> list[list[Row]]:

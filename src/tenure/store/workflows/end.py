@@ -9,34 +9,10 @@ When a node has failed and the rest is to be stopped, that is noted in the same 
 done in the next one; should the worker die between the two, any other one does it.
 """
 
-from contextlib import suppress
-from datetime import datetime
-from functools import partial
-
-from tenure.errors import StoreError
 from tenure.rules.job import State
-from tenure.store.session import Operation, R, Scope, Tx, to_json
+from tenure.store.session import Tx, to_json
 
 STOPPED = "the workflow was stopped"
-
-
-async def ending(scope: Scope, op: Operation[R], now: datetime | None) -> R:
-    """Run what may end jobs, and all that follows for workflows."""
-    stops: list[int] = []
-
-    async def run(tx: Tx) -> R:
-        answer = await op(tx)
-        stops[:] = await end_workflows(tx)
-        return answer
-
-    answer = await scope.transact(run)
-    if stops:
-        from tenure.store.workflows.act import stop_workflow  # it ends jobs, too
-
-        for id in stops:
-            with suppress(StoreError):  # `heal_workflows` does it later
-                await scope.transact(partial(stop_workflow, id=id, now=now))
-    return answer
 
 
 async def end_workflows(tx: Tx) -> list[int]:

@@ -13,7 +13,8 @@ from tenure.rules.codec import decode, encode
 from tenure.rules.graph import GrowingNode, ParentEnd
 from tenure.rules.job import Claimed, Feature, Json, State, check_progress
 from tenure.running import Flag, Running
-from tenure.store.workflows.add import grow_workflow, parent_ends
+from tenure.store.workflows.grow import grow_workflow
+from tenure.store.workflows.look import parent_ends
 from tenure.tasks import Task
 from tenure.worker.running.steps import Steps
 from tenure.workflow import Growth
@@ -22,7 +23,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-_STEPS = int(Feature.STEPS)
+_STEPS = Feature.STEPS
 
 
 class Signals(Protocol):

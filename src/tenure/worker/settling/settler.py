@@ -25,7 +25,7 @@ MAX_BATCH = 1000
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.02, 2.0
 LOCKED_SECONDS = 0.5
 """So often it is looked whether rows are still locked."""
-_CHILDREN = int(Feature.CHILDREN)
+_CHILDREN = Feature.CHILDREN
 REFUSED = "the store refused how it ended"
 
 Ended = tuple[Holding, Settlement | None]

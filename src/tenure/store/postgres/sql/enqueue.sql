@@ -149,5 +149,5 @@ with locked as materialized (
          lateral (select id from tenure.job where id = b.id and tenant = b.tenant for update) as j
     order by j.id
 )
-update tenure.job j set features = features | 2 from locked where j.id = any (array[locked.id])
+update tenure.job j set features = features | {CHILDREN} from locked where j.id = any (array[locked.id])
 returning j.id;

@@ -169,7 +169,7 @@ with walked as materialized (
     delete from tenure.history h
     where h.ctid = any (array(
               select spot from walked
-              where features & 64 = 0
+              where features & {WORKFLOW} = 0
                 and finished_at < case when state = 'succeeded' then :succeeded_before::timestamptz
                                        else :other_before::timestamptz end))
       and h.finished_at >= :start::timestamptz and h.finished_at < :stop::timestamptz

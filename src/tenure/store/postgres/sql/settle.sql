@@ -239,8 +239,8 @@ for update;
 -- and every parent has succeeded; an unfinished one comes first.
 with t as materialized (select coalesce(:now::timestamptz, clock_timestamp()) as now),
 child as materialized (
-    select j.id, j.token, j.features & 256 <> 0 as has_rule,
-           j.features & 320 = 64 and j.gate is null and j.due_at is null and not j.held
+    select j.id, j.token, j.features & {RULE} <> 0 as has_rule,
+           j.features & {WORKFLOW | RULE} = {WORKFLOW} and j.gate is null and j.due_at is null and not j.held
            and not j.cancel_requested as is_plain,
            coalesce(
                (select 'unfinished' from tenure.parent p
@@ -300,7 +300,7 @@ from (select id, token, due_at, cancel_requested, features, held, queue, priorit
       where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
         and parked = 'parents' offset 0) as j
      left join lateral (select rule from tenure.node
-                        where job_id = j.id and j.features & 256 <> 0 offset 0) as n on true
+                        where job_id = j.id and j.features & {RULE} <> 0 offset 0) as n on true
 where not j.unfinished or n.rule in ('any_succeeded', 'any_failed')
 order by j.id;
 
@@ -322,6 +322,6 @@ set token = excluded.token, checkpoint = excluded.checkpoint, saved_at = exclude
 
 -- name: mark_noted
 -- progress, checkpoint: settle looks for notes only where this flag is.
-update tenure.job set features = features | 4
+update tenure.job set features = features | {NOTES}
 where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
-  and features & 4 = 0;
+  and features & {NOTES} = 0;

@@ -12,7 +12,7 @@ returning n;
 
 -- name: mark_stepped
 -- step: the next attempt looks for steps only where this flag is.
-update tenure.job set features = features | 128 where id = :id;
+update tenure.job set features = features | {STEPS} where id = :id;
 
 -- name: find_step
 select token, function, result::text from tenure.step where job_id = :id and name = :name;

@@ -290,7 +290,7 @@ insert into tenure.job (
     max_attempts, crashes, features, tenant, queue, task, args, retry, metadata, error, reason,
     parked, unique_scope, unique_key, unique_until, gate, gate_key)
 select id, token + 1, created_at, coalesce(:now::timestamptz, clock_timestamp()), timeout_seconds,
-       unique_seconds, priority, 0, max_attempts, 0, features | 2, tenant, queue, task, args, retry,
+       unique_seconds, priority, 0, max_attempts, 0, features | {CHILDREN}, tenant, queue, task, args, retry,
        metadata, error, 'replayed', 'parents', unique_scope, unique_key, unique_until, gate, gate_key
 from old;
 

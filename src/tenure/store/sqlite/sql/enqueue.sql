@@ -92,7 +92,7 @@ from json_each(:rows) as b;
 
 -- name: mark_parents
 -- enqueue: the parents learn that they have children.
-update tenure.job as job set features = features | 2
+update tenure.job as job set features = features | {CHILDREN}
 from json_each(:rows) as b
 where job.id = b.value ->> 'id' and job.tenant = b.value ->> 'tenant'
 returning id;

@@ -120,7 +120,7 @@ where id in (
     from (select id, state, features, finished_at from tenure.history indexed by tenure.history_finished_at
           where (finished_at, id) > (:start, :after) and finished_at < :stop
           order by finished_at, id limit :most)
-    where features & 64 = 0
+    where features & {WORKFLOW} = 0
       and finished_at < case when state = 'succeeded' then :succeeded_before else :other_before end)
 returning id, null, null;
 

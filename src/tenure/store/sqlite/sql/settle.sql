@@ -42,7 +42,7 @@ where j.features <> 0;
 -- succeed: those that have more to let go of than a gate (32).
 select j.id, j.token, j.features
 from temp.tenure.batch as b cross join tenure.job as j on j.id = b.id
-where j.features & ~32 <> 0;
+where j.features & ~{GATE} <> 0;
 
 -- name: moved_jobs
 -- succeed: what is in history and still live has just been moved.
@@ -188,7 +188,7 @@ select j.id, j.token, j.due_at, j.cancel_requested, j.features, n.rule,
        exists (select 1 from tenure.parent p where p.job_id = j.id and p.parent_state <> 'succeeded'),
        j.held, j.queue, j.priority, j.crashes
 from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
-     left join tenure.node as n on n.job_id = j.id and j.features & 256
+     left join tenure.node as n on n.job_id = j.id and j.features & {RULE}
 where (not exists (select 1 from tenure.parent p indexed by tenure.parent_unfinished
                    where p.job_id = b.value and p.parent_state is null)
        or exists (select 1 from tenure.node as r
@@ -225,5 +225,5 @@ set token = excluded.token, checkpoint = excluded.checkpoint, saved_at = exclude
 
 -- name: mark_noted
 -- progress, checkpoint: settle looks for notes only where this flag is.
-update tenure.job set features = features | 4
-where id in (select value from json_each(:ids)) and features & 4 = 0;
+update tenure.job set features = features | {NOTES}
+where id in (select value from json_each(:ids)) and features & {NOTES} = 0;

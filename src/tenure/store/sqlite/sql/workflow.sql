@@ -241,7 +241,7 @@ insert into tenure.job (
     max_attempts, crashes, features, tenant, queue, task, args, retry, metadata, error, reason,
     parked, unique_scope, unique_key, unique_until, gate, gate_key)
 select h.id, h.token + 1, h.created_at, :now, h.timeout_seconds, h.unique_seconds, h.priority, 0,
-       h.max_attempts, 0, h.features | 2, h.tenant, h.queue, h.task, h.args, h.retry, h.metadata,
+       h.max_attempts, 0, h.features | {CHILDREN}, h.tenant, h.queue, h.task, h.args, h.retry, h.metadata,
        h.error, 'replayed', 'parents', h.unique_scope, h.unique_key, h.unique_until, h.gate, h.gate_key
 from json_each(:ids) as b cross join tenure.history as h on h.id = b.value;
 delete from tenure.history where id in (select value from json_each(:ids));

@@ -1,0 +1,134 @@
+"""The limits of gates: declared by code, overridden by operators; and the repair of gate rows."""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from tenure.errors import GateNotFound, InvalidInput
+from tenure.rules.gates import Limits
+from tenure.rules.job import check_name
+from tenure.store.session import Mode, Row, Tx, for_all_tenants, to_json, transaction
+
+
+@transaction(Mode.WRITE)
+async def declare_gates(
+    tx: Tx, gates: Mapping[str, Limits], *, now: datetime | None = None
+) -> list[str]:
+    """Say what code says of gates. What was set by hand stays. Answers the gates that changed."""
+    for_all_tenants("declare_gates", tx.tenant)
+    tx.at(now)
+    known = {
+        name: _limits(declared)
+        for name, declared in await tx.fetch("declared_gates", names=to_json([*gates]))
+    }
+    changed = []
+    if gates:
+        tx.gates.there = True
+    for name in sorted(gates):
+        check_name("gate", name)
+        limits = gates[name]
+        if known.get(name) == limits:
+            continue
+        [row] = await tx.fetch("make_gate", name=name)
+        by_hand = bool(row[6])  # as it is now that it is locked
+        kept = _limits_of(row) if by_hand else limits
+        await _write(tx, name, kept, by_hand=by_hand, declared=limits)
+        changed.append(name)
+    return changed
+
+
+@transaction(Mode.WRITE)
+async def set_gate(
+    tx: Tx,
+    name: str,
+    *,
+    max_running: int | UnsetType | None = UNSET,
+    rate: float | UnsetType | None = UNSET,
+    per_seconds: float | UnsetType = UNSET,
+    burst: int | UnsetType | None = UNSET,
+    now: datetime | None = None,
+) -> None:
+    """Change what a gate allows, at once and for all workers, until `reset_gate`.
+
+    What is not given stays as it is; None takes a limit away. What runs already goes on: after a
+    limit was lowered more may run than it says, for a while.
+    """
+    for_all_tenants("set_gate", tx.tenant)
+    given = {"max_running": max_running, "rate": rate, "per_seconds": per_seconds, "burst": burst}
+    changes: dict[str, object] = {
+        what: value for what, value in given.items() if value is not UNSET
+    }
+    if not changes:
+        raise InvalidInput(f"set_gate needs one of {', '.join(given)}")
+    if rate is None:
+        changes.setdefault("burst", None)
+    tx.at(now)
+    row = await _lock(tx, name)
+    limits = msgspec.structs.replace(_limits_of(row), **changes)
+    declared = None if row[7] is None else _limits(row[7])
+    await _write(tx, name, limits, by_hand=True, declared=declared)
+
+
+@transaction(Mode.WRITE)
+async def reset_gate(tx: Tx, name: str, *, now: datetime | None = None) -> bool:
+    """Let count again what code says of a gate. Answers whether anything was set by hand.
+
+    A gate of which no code has said anything, and at which nobody waits, is forgotten.
+    """
+    for_all_tenants("reset_gate", tx.tenant)
+    tx.at(now)
+    row = await _lock(tx, name)
+    if row[7] is None and await tx.fetch("drop_gate", name=name):
+        await tx.fetch("drop_buckets", name=name)
+        return bool(row[6])
+    declared = None if row[7] is None else _limits(row[7])
+    await _write(tx, name, declared or Limits(keyed=bool(row[5])), by_hand=False, declared=declared)
+    return bool(row[6])
+
+
+async def _lock(tx: Tx, name: str) -> Row:
+    check_name("gate", name)
+    rows = await tx.fetch("lock_gate", name=name)
+    if not rows:
+        raise GateNotFound(f"there is no gate {name}; list them, or start a worker that has it")
+    return rows[0]
+
+
+async def _write(
+    tx: Tx, name: str, limits: Limits, *, by_hand: bool, declared: Limits | None
+) -> None:
+    """What was allowed before has made lines wait: everybody gets a turn."""
+    await tx.fetch(
+        "set_gate", name=name, max_running=limits.max_running, rate=limits.rate,
+        per_seconds=limits.per_seconds, burst=limits.burst, keyed=limits.keyed, by_hand=by_hand,
+        declared=None if declared is None else to_json(declared),
+    )  # fmt: skip
+    await tx.fetch("drop_shares", name=name)
+    await tx.fetch("reopen_gate", name=name)
+    await tx.fetch("turned_queues", name=name)
+
+
+def _limits_of(row: Row) -> Limits:
+    """Of a row: name, then the columns of its limits."""
+    return Limits(
+        max_running=row[1], rate=row[2], per_seconds=row[3], burst=row[4], keyed=bool(row[5])
+    )
+
+
+def _limits(text: str) -> Limits:
+    return msgspec.json.decode(text, type=Limits)
+
+
+@transaction(Mode.WRITE)
+async def heal_gates(tx: Tx, *, now: datetime | None = None) -> int:
+    """Give a turn to every line in which somebody waits without one, and free what nobody holds.
+
+    Nothing of this should ever be needed. Answers how many rows were put right. Who waits for a
+    token is looked at anew: a clock that was set back has made its time longer.
+    """
+    for_all_tenants("heal_gates", tx.tenant)
+    tx.at(now)
+    await tx.fetch("end_waits")
+    return len(await tx.fetch("heal_holds")) + len(await tx.fetch("heal_turns"))

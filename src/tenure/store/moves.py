@@ -1,0 +1,301 @@
+"""The verbs that move rows: every operation that changes jobs ends here.
+
+    insert_new       new jobs, with their tickets and parents
+    put_in_line      a new ticket for a live job, at its gate if it has one
+    finish           jobs move to history; their keys are freed and their children are told
+    free_children    children whose parents have finished get tickets, or finish themselves
+    add_events       entries of the jobs' timelines
+    drop_leases      leases without live jobs are deleted
+
+They run inside the transaction of their caller, and never open one. What the end of a node means
+for its workflow is left to `end_workflows`, which the caller runs last.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from tenure.errors import InvalidInput, JobNotFound, TenantMismatch
+from tenure.rules.job import Feature, NewJob, State, When
+from tenure.rules.lifecycle import Ends, HeldJob, Settlement, after_parents
+from tenure.store.rows import Ending, Freed, Happening, Ticket
+from tenure.store.session import Done, FlowNews, Row, Tx, to_json
+
+ROWS_PER_STATEMENT = 1000
+_PARENT_ROUNDS = 3
+_RELEASES = Feature.KEY | Feature.NOTES | Feature.CHILDREN
+"""Jobs with one of these have rows in other tables to release when they finish."""
+_NOT_WELL = frozenset({State.FAILED, State.CANCELLED})
+
+T = TypeVar("T")
+Numbered = list[tuple[int, NewJob]]
+
+
+def chunks(items: list[T]) -> Iterator[list[T]]:
+    """The items in parts that one statement takes."""
+    for start in range(0, len(items), ROWS_PER_STATEMENT):
+        yield items[start : start + ROWS_PER_STATEMENT]
+
+
+# --- new jobs -------------------------------------------------------------------------------------
+
+
+def stamp(job: NewJob, tenant: str | None) -> NewJob:
+    """The job with the tenant of the store; one of another tenant is refused."""
+    if not isinstance(job, NewJob):
+        raise InvalidInput(f"enqueue takes NewJob records, not {type(job).__name__}")
+    if tenant is None or job.tenant == tenant:
+        return job
+    if job.tenant:
+        raise TenantMismatch(
+            f"this store works for tenant {tenant!r}; it cannot enqueue for {job.tenant!r}"
+        )
+    return msgspec.structs.replace(job, tenant=tenant)
+
+
+async def insert_new(tx: Tx, new: Numbered) -> None:
+    """Write these jobs, with their tickets, their places at gates and their parents."""
+    for part in chunks(new):
+        await tx.insert_jobs(part)
+    special = [(id, job) for id, job in new if job.parents or job.gate is not None]
+    if special:
+        await _insert_special(tx, special)
+
+
+async def _insert_special(tx: Tx, new: Numbered) -> None:
+    gated = [id for id, job in new if job.gate is not None]
+    for part in chunks(gated):
+        await give_turns(tx, part)
+    children = {id: job for id, job in new if job.parents}
+    if children:
+        await _join_parents(tx, children)
+
+
+async def _join_parents(tx: Tx, children: dict[int, NewJob]) -> None:
+    """Tie children to their parents. Parents that are final already count as such at once.
+
+    Every parent is locked where it is, live or in history, before the edges are written: one that
+    settles, is replayed or deleted at the same time waits, or is seen.
+    """
+    wanted = {(parent, job.tenant) for job in children.values() for parent in job.parents}
+    rows = to_json([{"id": id, "tenant": tenant} for id, tenant in sorted(wanted)])
+    missing = {id for id, _ in wanted}
+    torn = {id for id in missing if len({tenant for other, tenant in wanted if other == id}) > 1}
+    for _ in range(_PARENT_ROUNDS):  # a replay moves a parent from history to live between the two
+        for lock in ("mark_parents", "lock_finished_parents"):
+            missing -= {row[0] for row in await tx.fetch(lock, rows=rows)}
+        if not missing:
+            break
+    missing |= torn  # wanted for two tenants: for one of them it does not exist
+    if missing:
+        raise JobNotFound(
+            f"parent {min(missing)} does not exist for this tenant; enqueue parents first"
+        )
+    edges = [
+        {"job_id": id, "parent_id": parent}
+        for id, job in children.items()
+        for parent in dict.fromkeys(job.parents)
+    ]
+    await tx.fetch("add_parents", rows=to_json(edges))
+    await free_children(tx, list(children))
+
+
+# --- tickets --------------------------------------------------------------------------------------
+
+
+async def put_in_line(tx: Tx, tickets: list[Ticket]) -> None:
+    """retry, snooze, release, sweep, unhold, move, free: a new ticket, at its gate if any."""
+    await stand_at_gates(tx, await tx.fetch("put_in_line", rows=to_json(tickets)))
+
+
+async def stand_at_gates(tx: Tx, rows: list[Row]) -> None:
+    """promote, replay and the others: jobs (id, features, ...) just put in line, or parked."""
+    gated = [row[0] for row in rows if row[1] & Feature.GATE]
+    if gated:
+        await give_turns(tx, gated)
+
+
+async def give_turns(tx: Tx, ids: list[int]) -> None:
+    """enqueue and all others that put jobs in line: tickets at gates, and turns for their lines."""
+    tx.gates.there = True
+    await tx.fetch("stand_at_gates", ids=to_json(ids))
+
+
+async def leave_gates(tx: Tx, lines: Collection[Row]) -> None:
+    """Attempts of jobs of these lines have ended: others may come, once this is committed."""
+    tx.gates.there = True
+    await tx.leave_gates(lines)
+
+
+# --- ends -----------------------------------------------------------------------------------------
+
+
+async def finish_succeeded(
+    tx: Tx, worker: str, by_lease: Mapping[int, Sequence[Done]]
+) -> set[tuple[int, int]]:
+    """succeed: move the jobs of these leases to history. Returns the (id, token) that moved."""
+    moved = await tx.succeed_jobs(worker, by_lease)
+    if moved.lines:
+        await leave_gates(tx, moved.lines)
+    finished = [(row[0], row[2], State.SUCCEEDED) for row in moved.jobs if row[2] & _RELEASES]
+    if finished:
+        await free_children(tx, await _release(tx, finished))
+    return {(row[0], row[1]) for row in moved.jobs}
+
+
+async def finish_jobs(tx: Tx, endings: list[Ending]) -> set[tuple[int, int]]:
+    """Move jobs to history and let go of all that hung on them. Answers those that moved.
+
+    What this means for workflows is for `end_workflows`, when the transaction has all its locks.
+    """
+    landed, children = await finish(tx, endings)
+    await free_children(tx, children)
+    return landed
+
+
+async def finish(tx: Tx, endings: list[Ending]) -> tuple[set[tuple[int, int]], list[int]]:
+    """Move jobs to history. Answers those that moved, and the children that may be free now."""
+    if not endings:
+        return set(), []
+    by_id = {ending.id: ending for ending in endings}
+    moved = await tx.end_jobs(to_json(endings))
+    if moved.lines:
+        await leave_gates(tx, moved.lines)
+    finished = [(row[0], row[2], by_id[row[0]].state) for row in moved.jobs if row[2] & _RELEASES]
+    return {(row[0], row[1]) for row in moved.jobs}, await _release(tx, finished)
+
+
+async def _release(tx: Tx, finished: list[tuple[int, int, State]]) -> list[int]:
+    """Give back keys, drop notes, tell children. Answers the children."""
+    keyed = [id for id, features, _ in finished if features & Feature.KEY]
+    if keyed:
+        await tx.fetch("release_keys", ids=to_json(keyed))
+    noted = [
+        id for id, features, state in finished
+        if features & Feature.NOTES and state is State.SUCCEEDED
+    ]  # fmt: skip
+    if noted:
+        await tx.fetch("drop_notes", ids=to_json(noted))
+    parents = [
+        {"id": id, "state": state} for id, features, state in finished
+        if features & Feature.CHILDREN
+    ]  # fmt: skip
+    if not parents:
+        return []
+    await tx.require_read_committed()
+    children = {row[0] for row in await tx.fetch("note_parent_ends", rows=to_json(parents))}
+    lost = {
+        id: state
+        for id, features, state in finished
+        if features & Feature.WORKFLOW and state in _NOT_WELL
+    }
+    over = {-id for id in children if id < 0}
+    if over or lost:
+        tx.flows = tx.flows or FlowNews()
+        tx.flows.over |= over
+        tx.flows.lost |= lost
+    return sorted(id for id in children if id > 0)
+
+
+async def free_children(tx: Tx, ids: list[int]) -> None:
+    """free: put children in line whose rule is met; skip those for which that cannot be any more.
+
+    Skipped ones may free or skip their own children: generation by generation, so that a long chain
+    needs no deep stack.
+    """
+    while ids:
+        _, ids = await finish(tx, await _free_or_end(tx, ids))
+
+
+async def _free_or_end(tx: Tx, ids: list[int]) -> list[Ending]:
+    """Put the free ones in line; answers the endings of those that will not run.
+
+    The decision is read in a new statement after the locks are held: the last two parents of a
+    child that finish together release it once, not never.
+    """
+    if not await tx.fetch("lock_freed", ids=to_json(ids)):
+        return []
+    ids = await tx.free_nodes(ids)
+    if not ids:
+        return []
+    endings: list[Ending] = []
+    freed: list[Freed] = []
+    events: list[Happening] = []
+    for (
+        id,
+        token,
+        due_at,
+        flagged,
+        features,
+        rule,
+        *ends,
+        held,
+        queue,
+        priority,
+        crashes,
+    ) in await tx.fetch("freed_children", ids=to_json(ids)):
+        when = When.ALL_SUCCEEDED if rule is None else When(rule)
+        move = after_parents(Ends(*map(bool, ends)), when=when, cancel_requested=bool(flagged))
+        if move is None:
+            continue
+        if move.to.final:
+            endings.append(Ending(id, token, move.to, reason=move.reason))
+            continue
+        due = tx.time(tx.when_or_none(due_at))
+        elsewhere = due is not None or bool(held) or bool(features & Feature.GATE)
+        freed.append(
+            Freed(id, token, queue, priority, crashes > 0, move.reason, due, elsewhere=elsewhere)
+        )
+        if not features & Feature.WORKFLOW:  # that a node was freed is told by its parents' ends
+            events.append(Happening(id, token, "freed"))
+    if freed:
+        if any(job.elsewhere for job in freed):
+            await put_in_line(tx, [job.ticket for job in freed])
+        else:  # as nearly always
+            await tx.free_jobs(freed)
+        await add_events(tx, events)
+    return endings
+
+
+async def add_events(tx: Tx, events: list[Happening]) -> None:
+    """Write lines of jobs' stories, in the transaction that makes them true."""
+    for n, event in enumerate(events, 1):
+        event.n = n
+    if events:
+        await tx.fetch("add_events", rows=to_json(events))
+
+
+async def drop_leases(tx: Tx, ids: Sequence[int], worker: str) -> None:
+    """Remove leases on which nothing is live any more. `heal_gates` finds what is left at gates."""
+    leases = to_json(list(ids))
+    await tx.fetch("drop_leases", ids=leases, worker=worker)
+    if tx.gates.there:
+        await tx.fetch("drop_holds", ids=leases)
+
+
+async def lock_leased(tx: Tx, worker: str, job: HeldJob) -> Row | None:
+    """Lock a job if this worker holds it; the row of `lock_held`."""
+    rows = await tx.fetch("lock_held", rows=held_rows([job]), worker=worker)
+    return rows[0] if rows else None
+
+
+def held_rows(jobs: Sequence[HeldJob] | Sequence[Settlement]) -> str:
+    return to_json(
+        [
+            {"id": job.id, "token": job.token,
+             "lease": job.lease if isinstance(job, Settlement) else job.lease_id}
+            for job in jobs
+        ]
+    )  # fmt: skip
+
+
+def ended_before(tx: Tx, row: Row) -> Happening:
+    """What the row of history said, as a line of the story."""
+    id, token, state, worker, finished_at, reason, claimed_at = (
+        row[0], row[1], row[2], row[11], row[12], row[13], row[14],
+    )  # fmt: skip
+    detail: dict[str, object] = {"reason": reason}
+    if claimed_at is not None:
+        detail["claimed_at"] = tx.when(claimed_at)
+    return Happening(id, token, state, worker, detail, tx.time(tx.when(finished_at)))
