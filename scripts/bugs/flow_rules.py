@@ -159,10 +159,10 @@ FLOWS = (
         "gate-order", "the last one in a line goes first",
         f"{GATES}::test_one_at_a_time_means_in_order",
         (
-            sql(POSTGRES, "gate", "take_gated", "order by gated.priority, gated.place limit",
-                "order by gated.priority, gated.place desc limit"),
-            sql(SQLITE, "gate", "take_gated", "order by priority, place limit",
-                "order by priority, place desc limit"),
+            sql(POSTGRES, "gate", "take_gated", "order by gated.priority, gated.position limit",
+                "order by gated.priority, gated.position desc limit"),
+            sql(SQLITE, "gate", "take_gated", "order by priority, position limit",
+                "order by priority, position desc limit"),
         ),
     ),
     Bug(

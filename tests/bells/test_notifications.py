@@ -213,7 +213,7 @@ def test_the_look_for_a_backlog_is_cheap_among_dead_tickets(pg_migrated_url: str
         psycopg.connect(pg_migrated_url, autocommit=True) as plain,
     ):
         plain.execute(
-            "insert into tenure.ready (place, job_id, token, priority, queue)"
+            "insert into tenure.ready (position, job_id, token, priority, queue)"
             " select 1000000 + n, n, 1, 0, 'q' from generate_series(1, 30000) as n"
         )
         holder.execute("begin isolation level repeatable read")
@@ -221,7 +221,7 @@ def test_the_look_for_a_backlog_is_cheap_among_dead_tickets(pg_migrated_url: str
         plain.execute("delete from tenure.ready")
         for name, value in _PLANNER.items():
             plain.execute(f"set {name} = {value}")
-        lane = {"payload": "q", "queue": "q", "priority": 0, "place": 1_031_000}
+        lane = {"payload": "q", "queue": "q", "priority": 0, "position": 1_031_000}
         row = plain.execute(f"explain (analyze, buffers, format json) {sql}", lane).fetchone()
     assert row is not None
     pages = row[0][0]["Plan"]["Shared Hit Blocks"] + row[0][0]["Plan"]["Shared Read Blocks"]
@@ -299,7 +299,7 @@ def test_one_call_in_the_callers_transaction_sends_one_statement_per_queue() -> 
     news.hear("put_in_line", [(7, "r", 0, 3000), (8, "r", 0, None)])
     notice = news.take()
     assert notice is not None
-    assert notice.params == {"payload": "r", "queue": "r", "priority": 0, "place": 3000}
+    assert notice.params == {"payload": "r", "queue": "r", "priority": 0, "position": 3000}
 
 
 # --- turned off --------------------------------------------------------------------------------

@@ -19,8 +19,8 @@ DAMAGE = {
         " select created_at, id, token from tenure.job where queue = 'line'"
     ),
     "a job on a lease that stands in line": (
-        "insert into tenure.ready (queue, priority, place, job_id, token)"
-        " select queue, priority, place, id, token from tenure.job where queue = 'held'"
+        "insert into tenure.ready (queue, priority, position, job_id, token)"
+        " select queue, priority, position, id, token from tenure.job where queue = 'held'"
     ),
     "a lease that is gone": "delete from tenure.lease",
     "a ticket from the future": "update tenure.ready set token = 2",

@@ -84,9 +84,9 @@ def test_tickets_of_jobs_that_are_gone_or_have_moved_on_are_dropped(
     store: Store, plain: Plain, clock: Clock
 ) -> None:
     id = add(store, clock.now)
-    plain.rows("insert into tenure.ready (queue, priority, place, job_id, token)"
+    plain.rows("insert into tenure.ready (queue, priority, position, job_id, token)"
                f" values ('default', -9, 1, {id}, 0)")  # fmt: skip
-    plain.rows("insert into tenure.ready (queue, priority, place, job_id, token)"
+    plain.rows("insert into tenure.ready (queue, priority, position, job_id, token)"
                " values ('default', -9, 2, 777777, 1)")  # fmt: skip
     assert ids_of(take(store, clock.now, 3)) == [id]
     assert plain.one("select count(*) from tenure.ready") == 0
@@ -96,14 +96,14 @@ def test_a_claim_that_met_only_void_tickets_goes_on_at_once(
     store: Store, plain: Plain, clock: Clock
 ) -> None:
     for place in range(1, 8):
-        plain.rows("insert into tenure.ready (queue, priority, place, job_id, token)"
+        plain.rows("insert into tenure.ready (queue, priority, position, job_id, token)"
                    f" values ('default', -9, {place}, {800_000 + place}, 1)")  # fmt: skip
     id = add(store, clock.now)
     assert ids_of(take(store, clock.now, 2)) == [id]
 
 
 def test_only_void_tickets_are_an_empty_line(store: Store, plain: Plain, clock: Clock) -> None:
-    plain.rows("insert into tenure.ready (queue, priority, place, job_id, token)"
+    plain.rows("insert into tenure.ready (queue, priority, position, job_id, token)"
                " values ('default', 0, 1, 777777, 1)")  # fmt: skip
     assert take(store, clock.now) == []
     assert plain.one("select count(*) from tenure.ready") == 0

@@ -14,7 +14,7 @@ from tenure.store.statements import TOPICS, Dialect, statements
 
 # The hot steps: each database takes its own statements here, behind one method of `Tx`.
 ONLY = {
-    "postgres": {"insert_jobs", "copy_jobs", "copy_tickets", "highest_place",
+    "postgres": {"insert_jobs", "copy_jobs", "copy_tickets", "highest_position",
                  "lowest_places", "place_drawers", "notify", "look_at_gates",
                  "free_nodes", "write_edges"},
     "sqlite": {"insert_job", "insert_tickets", "take_suspect", "drop_tickets", "drop_suspect",

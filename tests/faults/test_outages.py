@@ -154,7 +154,7 @@ def test_floors_are_forgotten_with_the_connection(
             while take(store, clock.now, 1000):
                 pass
         with Plain(pg_migrated_url) as plain:
-            plain.rows("select setval('tenure.place', 1)")
+            plain.rows("select setval('tenure.position', 1)")
             plain.wipe()
         proxy.cut_all()
 

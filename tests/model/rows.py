@@ -58,7 +58,7 @@ def stored_rows(side: Side) -> Rows:
 
     lines: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
     for queue, priority, id, token in rows(
-        "select queue, priority, job_id, token from tenure.ready order by queue, priority, place"
+        "select queue, priority, job_id, token from tenure.ready order by queue, priority, position"
     ):
         lines[queue, priority].append((mine(id), token))
     stories: dict[int, list[Any]] = defaultdict(list)
@@ -128,11 +128,12 @@ def add_void_ticket(side: Side, queue: str, priority: int, id: JobId, token: int
     """Write a ticket that no attempt belongs to, at the end of its line."""
     rows = side.plain.rows
     if side.plain.is_postgres:
-        [(place,)] = rows("select 1000 * nextval('tenure.place')")
+        [(place,)] = rows("select 1000 * nextval('tenure.position')")
     else:
-        [(place,)] = rows("update tenure.counter set place = place + 1 returning place")
+        [(place,)] = rows("update tenure.counter set position = position + 1 returning position")
     rows(
-        "insert into tenure.ready (queue, priority, place, job_id, token) values (?, ?, ?, ?, ?)",
+        "insert into tenure.ready (queue, priority, position, job_id, token)"
+        " values (?, ?, ?, ?, ?)",
         queue, priority, place, side.job_id(id), token,
     )  # fmt: skip
 

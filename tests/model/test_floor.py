@@ -108,7 +108,7 @@ class Reader:
 
 def answer(database: Database, statement: str, lanes: str | None) -> Answer:
     """What the database says now."""
-    if statement == "highest_place":
+    if statement == "highest_position":
         return ((database.sequence,),)
     if statement == "place_drawers":
         return tuple((name,) for name in sorted(database.lockers))
@@ -294,7 +294,7 @@ def is_scanned(kind: Kind, floors: tuple[tuple[Lane, int], ...], ticket: Ticket)
     ranges = json.loads(revive(kind, Knowledge(floors)).ranges({queue: 1}))
     return any(
         row["queue"] == queue
-        and (row["low_priority"], row["low_place"]) <= (priority, place)
+        and (row["low_priority"], row["low_position"]) <= (priority, place)
         and priority < row["below_priority"]
         for row in ranges
     )
@@ -345,10 +345,10 @@ def test_floors_do_not_outlive_a_failover() -> None:
 
 def test_a_full_scan_looks_below_the_floors() -> None:
     floors = revive(Floors, Knowledge(((A, 10), (B, 20))))
-    assert '"low_place":10' in floors.ranges({"mail": 1})
+    assert '"low_position":10' in floors.ranges({"mail": 1})
     floors.full_scan_seconds = 0.0
     [everything] = json.loads(floors.ranges({"mail": 1}))
-    assert (everything["low_priority"], everything["low_place"]) < (-100, 1)
+    assert (everything["low_priority"], everything["low_position"]) < (-100, 1)
     assert everything["below_priority"] > 100
 
 

@@ -35,7 +35,7 @@ end $$
 
 # Odd ids are in queue `stale`, even ones in `fresh`; every 100,000th job is of the rare task.
 _JOBS = """
-insert into tenure.job (id, token, place, created_at, due_at, queue, task, args)
+insert into tenure.job (id, token, position, created_at, due_at, queue, task, args)
 select n, 1, case when n <= 600000 then n + 1000 end, now() - interval '1 hour',
        case when n between 600001 and 800000
             then now() - interval '30 minutes' + n * interval '1 ms' end,
@@ -45,8 +45,9 @@ select n, 1, case when n <= 600000 then n + 1000 end, now() - interval '1 hour',
 from generate_series(1, 1000000) as n
 """
 _TICKETS = """
-insert into tenure.ready (place, job_id, token, priority, queue)
-select place, id, token, priority, queue from tenure.job where place is not null and id <= 600000
+insert into tenure.ready (position, job_id, token, priority, queue)
+select position, id, token, priority, queue from tenure.job
+where position is not null and id <= 600000
 order by id
 """
 _DUE = """
@@ -71,7 +72,7 @@ select n, 1, now() - interval '1 hour', now(), now() - interval '1 hour' + n * i
 from generate_series(1000001, 2000000) as n
 """
 _SEQUENCES = """
-select setval('tenure.job_id', 3000000), setval('tenure.place', 3000000),
+select setval('tenure.job_id', 3000000), setval('tenure.position', 3000000),
        setval('tenure.lease_id', 100000)
 """
 

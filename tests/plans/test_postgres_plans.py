@@ -29,9 +29,9 @@ ALLOWED = {
 }
 
 FILL = """
-insert into tenure.job (id, place, created_at, task, args)
+insert into tenure.job (id, position, created_at, task, args)
 select n, n, now(), 'a.b', '{}' from generate_series(1, 20000) as n;
-insert into tenure.ready (place, job_id, token, priority, queue)
+insert into tenure.ready (position, job_id, token, priority, queue)
 select n, n, 1, 0, 'default' from generate_series(1, 10000) as n;
 insert into tenure.due (due_at, job_id, token)
 select now() + n * interval '1 second', n, 1 from generate_series(10001, 15000) as n;

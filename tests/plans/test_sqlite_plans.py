@@ -31,10 +31,10 @@ ALLOWED = {
 FILL = (
     """
     with recursive n (n) as (select 1 union all select n + 1 from n where n < 20000)
-    insert into tenure_job (id, place, created_at, task, args) select n, n, 0, 'a.b', '{}' from n
+    insert into tenure_job (id, position, created_at, task, args) select n, n, 0, 'a.b', '{}' from n
     """,
     """
-    insert into tenure_ready (queue, priority, place, job_id, token)
+    insert into tenure_ready (queue, priority, position, job_id, token)
     select 'default', 0, id, id, 1 from tenure_job where id <= 10000
     """,
     """

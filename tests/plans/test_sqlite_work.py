@@ -34,15 +34,15 @@ Steps = dict[str, float]
 _FILL = (
     """
     with recursive n (n) as (select 1 union all select n + 1 from n where n < :jobs)
-    insert into tenure_job (id, place, created_at, due_at, task, args)
+    insert into tenure_job (id, position, created_at, due_at, task, args)
     select n, iif(n <= :jobs * 6 / 10, n, null), 0,
            iif(n between :jobs * 6 / 10 + 1 and :jobs * 8 / 10, n, null),
            'app.send', '{"user_id": 1234567}'
     from n
     """,
     """
-    insert into tenure_ready (queue, priority, place, job_id, token)
-    select queue, priority, place, id, 1 from tenure_job where place is not null
+    insert into tenure_ready (queue, priority, position, job_id, token)
+    select queue, priority, position, id, 1 from tenure_job where position is not null
     """,
     """
     insert into tenure_due (due_at, job_id, token)
@@ -51,7 +51,7 @@ _FILL = (
     """
     insert into tenure_lease (claimed_at, boot, expires_tick, expires_at, worker, jobs)
     select 0, 'an earlier boot', min(id), 0, 'w', json_group_array(json_array(id, 1))
-    from tenure_job where place is null and due_at is null group by (id - 1) / 500
+    from tenure_job where position is null and due_at is null group by (id - 1) / 500
     """,
     """
     insert into tenure_history (
@@ -61,7 +61,7 @@ _FILL = (
            'default', 'app.send', '{"user_id": 1234567}'
     from tenure_job
     """,
-    "update tenure_counter set job_id = 3 * :jobs, place = 3 * :jobs",
+    "update tenure_counter set job_id = 3 * :jobs, position = 3 * :jobs",
 )
 
 

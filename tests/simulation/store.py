@@ -306,7 +306,7 @@ class Session(SQLite):
                 self.handed_out.setdefault((job.id, job.token), noted)
 
     def _ring_bells(self) -> None:
-        [signs] = self.memory.execute("select place from tenure_counter")
+        [signs] = self.memory.execute("select position from tenure_counter")
         if signs != self._signs:
             self._signs = signs
             for bell in self.bells:

@@ -256,7 +256,7 @@ def test_a_stray_ticket_starts_nothing(
     token = store.get(job.id).token
     for number, stray in enumerate({token, token - 1, token + 1}):
         database.rows(
-            "insert into tenure.ready (queue, priority, place, job_id, token) "
+            "insert into tenure.ready (queue, priority, position, job_id, token) "
             f"values ('default', 0, {900 + number}, {job.id}, {stray})"
         )
     before = store.get(job.id)
@@ -277,7 +277,7 @@ def test_a_second_ticket_is_not_a_second_attempt(
     """
     [id] = add(store, clock)
     database.rows(
-        "insert into tenure.ready (queue, priority, place, job_id, token) "
+        "insert into tenure.ready (queue, priority, position, job_id, token) "
         f"values ('default', 0, 900, {id}, 1)"
     )
     [job] = claim_jobs(store, clock, "w1", most=1)

@@ -24,7 +24,7 @@ from tenure.rules.job import Feature
 from tests.support.plain import Plain, Row
 
 JOB = (
-    "id", "token", "queue", "priority", "place", "due_at", "parked", "held", "attempts",
+    "id", "token", "queue", "priority", "position", "due_at", "parked", "held", "attempts",
     "max_attempts", "tenant", "task", "unique_scope", "unique_key", "unique_until", "gate",
     "gate_key",
 )  # fmt: skip
@@ -76,21 +76,21 @@ def _final(plain: Plain, live: dict[int, Live]) -> dict[int, int]:
 
 def _find_tickets(plain: Plain, live: dict[int, Live], tokens: dict[int, int]) -> None:
     for queue, priority, place, id, token in plain.pick(
-        "ready", ("queue", "priority", "place", "job_id", "token")
+        "ready", ("queue", "priority", "position", "job_id", "token")
     ):
         assert token <= tokens.get(id, token), f"a ticket of job {id} is from the future"
         job = live.get(id)
         if job is not None and job.row["token"] == token:
-            where = (job.row["queue"], job.row["priority"], job.row["place"])
+            where = (job.row["queue"], job.row["priority"], job.row["position"])
             assert (queue, priority, place) == where, f"job {id} does not know its ticket"
             job.places.append("ready")
     for queue, gate, key, priority, place, id, token in plain.pick(
-        "gated", ("queue", "gate", "key", "priority", "place", "job_id", "token")
+        "gated", ("queue", "gate", "key", "priority", "position", "job_id", "token")
     ):
         assert token <= tokens.get(id, token), f"a ticket of job {id} is from the future"
         job = live.get(id)
         if job is not None and job.row["token"] == token:
-            names = ("queue", "gate", "gate_key", "priority", "place")
+            names = ("queue", "gate", "gate_key", "priority", "position")
             stands = tuple(job.row[name] for name in names)
             here = (queue, gate, key, priority, place)
             assert here == stands, f"job {id} does not know its ticket"

@@ -94,6 +94,6 @@ def counters(url: str) -> Any:
         if plain.is_postgres:
             return plain.rows(
                 "select i.last_value, i.is_called, p.last_value, p.is_called"
-                " from tenure.job_id i, tenure.place p"
+                " from tenure.job_id i, tenure.position p"
             )
-        return plain.rows("select job_id, place from tenure.counter")
+        return plain.rows("select job_id, position from tenure.counter")

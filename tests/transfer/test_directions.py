@@ -165,7 +165,7 @@ def test_void_tickets_and_the_story_of_jobs_that_are_gone_stay_behind(
     [id] = add_many(source, clock.now, 1)
     with Plain(urls[0]) as plain:
         plain.rows(
-            "insert into tenure.ready (queue, priority, place, job_id, token) values"
+            "insert into tenure.ready (queue, priority, position, job_id, token) values"
             " ('default', 0, 999999, 77, 1), ('default', 0, 999998, ?, 9)", id,
         )  # fmt: skip
         plain.rows("insert into tenure.parent (job_id, parent_id) values (77, 76)")

@@ -386,5 +386,5 @@ def test_any_number_of_rows_is_written_once_and_in_order(url: str, count: int) -
     with open_store(url) as store:
         answers = store.enqueue([NewJob(task=f"t{number}") for number in range(count)])
     with closing(apsw.Connection(url.removeprefix("sqlite:///"))) as plain:
-        found = list(plain.execute("select id, task from tenure_job order by place"))
+        found = list(plain.execute("select id, task from tenure_job order by position"))
     assert found == [(answer.id, f"t{number}") for number, answer in enumerate(answers)]

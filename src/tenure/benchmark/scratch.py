@@ -1,4 +1,4 @@
-"""A place for measurements on a user's database: away from the user's jobs, and gone afterwards.
+"""A position for measurements on a user's database: away from the user's jobs, and gone afterwards.
 
 PostgreSQL    a schema of its own, beside the user's
 SQLite        a folder of its own, beside the user's file and so on the same disk
@@ -53,7 +53,7 @@ class Counted(msgspec.Struct, frozen=True):
 
 
 class Scratch(ABC):
-    """A place on the database of `url`. Its own `url` is where a store can be opened."""
+    """A position on the database of `url`. Its own `url` is where a store can be opened."""
 
     url: str
     has_round_trips: bool

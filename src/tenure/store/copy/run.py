@@ -173,8 +173,8 @@ async def _make_days(tx: Tx) -> None:
 @transaction(Mode.READ)
 async def _counters(tx: Tx) -> tuple[int, int]:
     """The highest id and the highest place that were ever given out."""
-    [(job_id, place)] = await tx.fetch("counters")
-    return job_id, place
+    [(job_id, position)] = await tx.fetch("counters")
+    return job_id, position
 
 
 @transaction(Mode.WRITE)
@@ -183,8 +183,8 @@ async def _raise_counters(tx: Tx, counters: tuple[int, int]) -> None:
 
     Not before there is a job: ids given out by a target without jobs mean that somebody uses it.
     """
-    job_id, place = counters
-    await tx.fetch("raise_counters", job_id=job_id, place=place)
+    job_id, position = counters
+    await tx.fetch("raise_counters", job_id=job_id, position=position)
 
 
 def _chunks(source: Store, kind: Kind) -> Iterator[Chunk]:

@@ -40,11 +40,11 @@ async def gate_wait(tx: Tx, id: int, *, now: datetime | None = None) -> GateWait
         raise JobNotFound(f"there is no job {id}")
     if not rows or rows[0][0] is None:
         return None
-    place, running, tokens, age = rows[0][0], rows[0][6], rows[0][7], rows[0][8]
+    position, running, tokens, age = rows[0][0], rows[0][6], rows[0][7], rows[0][8]
     limits = _limits_of(rows[0])
     queue, priority, gate, key = jobs[0][5], jobs[0][6], jobs[0][31], jobs[0][32]
     [(before,)] = await tx.fetch(
-        "before_job", queue=queue, gate=gate, key=key, priority=priority, place=place,
+        "before_job", queue=queue, gate=gate, key=key, priority=priority, position=position,
         most=MAX_BEFORE,
     )  # fmt: skip
     seconds = 0.0

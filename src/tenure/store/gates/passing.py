@@ -2,11 +2,11 @@
 
 A job with a gate has its ticket in `gated`. It passes in a claim, which notes in `gate_hold` what
 passed on a lease. It runs as long as it is live under the token of that claim: whoever brings the
-attempt to its end frees its place. So a worker that died gives its places back with the sweep.
+attempt to its end frees its position. So a worker that died gives its places back with the sweep.
 
 Turns say at which lines to look. No wake-up is lost, because
 - whoever puts a ticket in line writes a turn in the same transaction, and so does whoever frees a
-  place, on PostgreSQL without looking who waits;
+  position, on PostgreSQL without looking who waits;
 - only a claim that has the gate locked takes turns away, those that it has seen, and only of a line
   that it has seen, in a later statement, to be empty, or to be full with a job of this very line
   running: the end of that job writes the next turn; or that has an earlier turn, which stays.
@@ -241,7 +241,7 @@ def _picked(line: Line) -> dict[str, Any]:
     suspects = [ticket[1] for ticket in line.passed if ticket[2]]
     return {
         "queue": line.queue, "gate": line.gate, "key": line.key,
-        "priority": line.tickets[0][0], "place": line.tickets[0][1],
+        "priority": line.tickets[0][0], "position": line.tickets[0][1],
         "suspect": suspects[0] if suspects else None, "count": len(line.passed) + line.unseen,
     }  # fmt: skip
 

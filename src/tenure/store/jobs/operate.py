@@ -228,21 +228,26 @@ async def _final_state(tx: Tx, id: int) -> State:
 
 async def _take_ticket(tx: Tx, job: Row) -> bool:
     """Take the job's live ticket, from `due` first and then, in a later statement, from `ready`."""
-    id, token, queue, priority, place, due_at = job[:6]
+    id, token, queue, priority, position, due_at = job[:6]
     gate, key = job[9:11]
     if due_at is not None and await tx.fetch("take_due_ticket", id=id, token=token, due_at=due_at):
         return True
-    if place is None:
+    if position is None:
         return False
     if gate is not None:
         return bool(
             await tx.fetch(
                 "take_gated_ticket", id=id, token=token, queue=queue, gate=gate, key=key,
-                priority=priority, place=place,
+                priority=priority, position=position,
             )
         )  # fmt: skip
     return bool(
         await tx.fetch(
-            "take_ready_ticket", id=id, token=token, queue=queue, priority=priority, place=place
+            "take_ready_ticket",
+            id=id,
+            token=token,
+            queue=queue,
+            priority=priority,
+            position=position,
         )
     )

@@ -23,30 +23,30 @@ def can_copy(job: NewJob) -> bool:
     )
 
 
-def job_lines(jobs: Numbered, first_place: int, created_at: str) -> Iterator[str]:
+def job_lines(jobs: Numbered, first_position: int, created_at: str) -> Iterator[str]:
     """All jobs as lines of `copy_jobs`, in pieces: the server reads one while the next is made."""
     same: dict[tuple[object, ...], str] = {}
     for start in range(0, len(jobs), PIECE):
         lines = []
-        for place, (id, job) in enumerate(jobs[start : start + PIECE], first_place + start):
+        for position, (id, job) in enumerate(jobs[start : start + PIECE], first_position + start):
             if is_plain(job):  # then few of its fields differ from those of its neighbours
                 kind = (job.priority, job.max_attempts, job.tenant, job.queue, job.task)
                 middle = same.get(kind)
                 if middle is None:
                     middle = same[kind] = f"\t{created_at}{_middle(job)}"
                 args = _escaped(job.args.decode())
-                lines.append(f"{id}\t{place}{middle}{args}{_NOTHING_SPECIAL}")
+                lines.append(f"{id}\t{position}{middle}{args}{_NOTHING_SPECIAL}")
             else:
-                lines.append(_special(place, id, job, created_at))
+                lines.append(_special(position, id, job, created_at))
         yield "".join(lines)
 
 
-def ticket_lines(jobs: Numbered, first_place: int) -> Iterator[str]:
+def ticket_lines(jobs: Numbered, first_position: int) -> Iterator[str]:
     """Their tickets as lines of `copy_tickets`, piece by piece."""
     for start in range(0, len(jobs), PIECE):
-        some = enumerate(jobs[start : start + PIECE], first_place + start)
+        some = enumerate(jobs[start : start + PIECE], first_position + start)
         yield "".join(
-            [f"{place}\t{id}\t1\t{job.priority}\t{job.queue}\n" for place, (id, job) in some]
+            [f"{position}\t{id}\t1\t{job.priority}\t{job.queue}\n" for position, (id, job) in some]
         )
 
 
@@ -57,14 +57,14 @@ def _middle(job: NewJob) -> str:
     )
 
 
-def _special(place: int, id: int, job: NewJob, created_at: str) -> str:
+def _special(position: int, id: int, job: NewJob, created_at: str) -> str:
     unique = job.unique
     rest: list[object] = [job.retry, job.metadata, job.timeout_seconds, None, None, None, None]
     if unique is not None:
         rest[3:] = unique.period_seconds, unique.scope or job.task, unique.key, unique.until
     args = _escaped(job.args.decode())
     fields = "".join([f"\t{_field(value)}" for value in rest])
-    return f"{id}\t{place}\t{created_at}{_middle(job)}{args}{fields}\n"
+    return f"{id}\t{position}\t{created_at}{_middle(job)}{args}{fields}\n"
 
 
 def line(row: Sequence[object]) -> str:

@@ -62,12 +62,12 @@ class LineFloors:
         self._heads: dict[Row, tuple[int, int]] = {}
         self._until = 0.0
 
-    def note(self, line: Row, priority: int, place: int) -> None:
+    def note(self, line: Row, priority: int, position: int) -> None:
         """The line (queue, gate, key) begins here, or later."""
         if not self._current() or len(self._heads) >= self.MOST_LINES:
             self._heads = {}
             self._until = time.monotonic() + self.KEPT_SECONDS
-        self._heads[line] = priority, place
+        self._heads[line] = priority, position
 
     def of(self, line: Row) -> tuple[int, int]:
         """Where to search this line from: priority and place."""
@@ -134,11 +134,11 @@ class Floors:
             if candidate.drawers:
                 return
             again = await self._lowest(reader)
-            for lane, place in candidate.lowest.items():
+            for lane, position in candidate.lowest.items():
                 if era == self._era:
-                    floor = min(place, again.get(lane, place))
+                    floor = min(position, again.get(lane, position))
                     self._floors[lane] = max(self._floors.get(lane, 0), floor)
-        [(highest,)] = await reader.fetch("highest_place")
+        [(highest,)] = await reader.fetch("highest_position")
         lowest = await self._lowest(reader)
         lanes = {lane: lowest.get(lane, highest + 1) for lane in list(self._floors)}
         drawers = await self._drawers(reader)
@@ -183,7 +183,11 @@ class Floors:
             for (queue, priority), floor in list(self._floors.items())
         ]
         rows = await reader.fetch("lowest_places", lanes=to_json(lanes))
-        return {(queue, priority): place for queue, priority, place in rows if place is not None}
+        return {
+            (queue, priority): position
+            for queue, priority, position in rows
+            if position is not None
+        }
 
     async def _drawers(self, reader: Reader) -> set[str]:
         return {row[0] for row in await reader.fetch("place_drawers")}
@@ -191,6 +195,6 @@ class Floors:
 
 def _range(queue: str, low: tuple[int, int], below_priority: int) -> dict[str, object]:
     return {
-        "queue": queue, "low_priority": low[0], "low_place": low[1],
+        "queue": queue, "low_priority": low[0], "low_position": low[1],
         "below_priority": below_priority,
     }  # fmt: skip

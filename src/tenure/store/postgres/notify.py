@@ -58,10 +58,10 @@ class News:
     def hear(self, statement: str, rows: list[Row]) -> None:
         """Learn from the answer to a statement."""
         if statement in LANES_OF:
-            for *_, queue, priority, place in rows:
-                if place:
-                    self.add(queue, priority, place)
-                elif place is not None:
+            for *_, queue, priority, position in rows:
+                if position:
+                    self.add(queue, priority, position)
+                elif position is not None:
                     self._due.add(queue)
         elif statement in QUEUES_OF:
             for (queue,) in rows:
@@ -69,15 +69,17 @@ class News:
         elif statement in ("leave_gates", "stand_at_gates"):  # who frees a place looks by itself
             self._due.update(queue for queue, *_ in rows)
 
-    def add(self, queue: str, priority: int, place: int) -> None:
+    def add(self, queue: str, priority: int, position: int) -> None:
         """A ticket was put in line. Only the first place of a lane counts."""
         first = self._lanes.get((queue, priority))
-        if first is None or place < first:
-            self._lanes[queue, priority] = place
+        if first is None or position < first:
+            self._lanes[queue, priority] = position
 
     def take(self) -> Notice | None:
         """The notification that is due, if any. It is news once."""
-        lanes = {lane: place for lane, place in self._lanes.items() if lane[0] not in self._said}
+        lanes = {
+            lane: position for lane, position in self._lanes.items() if lane[0] not in self._said
+        }
         queues = {queue for queue, _ in lanes}
         due = self._due - self._said - queues
         self._lanes, self._due = {}, set()
@@ -86,12 +88,12 @@ class News:
             queues = queues if self._notifier.is_time(queues, CALM_SECONDS) else set()
             due = due if self._notifier.is_time(due, CALM_DUE_SECONDS) else set()
         alone = len(lanes) == 1 and not due
-        lane, place = next(iter(lanes.items())) if alone else (("", 0), None)
+        lane, position = next(iter(lanes.items())) if alone else (("", 0), None)
         queues |= due
         if not queues:
             return None
         payload = next(iter(queues)) if len(queues) == 1 else ""
-        params = {"payload": payload, "queue": lane[0], "priority": lane[1], "place": place}
+        params = {"payload": payload, "queue": lane[0], "priority": lane[1], "position": position}
         return Notice(queues, params)
 
 

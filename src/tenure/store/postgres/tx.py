@@ -80,9 +80,9 @@ class PostgresTx(Tx):
         await self._wire.copy(self._sql["copy_tickets"][0], ticket_lines(jobs, first))
         if self.news is not None:
             last_to_first = reversed(list(enumerate(jobs, first)))
-            lanes = {(job.queue, job.priority): place for place, (_, job) in last_to_first}
-            for (queue, priority), place in lanes.items():
-                self.news.add(queue, priority, place)
+            lanes = {(job.queue, job.priority): position for position, (_, job) in last_to_first}
+            for (queue, priority), position in lanes.items():
+                self.news.add(queue, priority, position)
 
     def time(self, at: datetime | None) -> datetime | None:
         return at
@@ -135,7 +135,7 @@ class PostgresTx(Tx):
     async def _look_at_gates(
         self, wanted: Wanted, rows: Sequence[Mapping[str, Any]], floors: Mapping[Row, Row]
     ) -> list[Row]:
-        names = ("queue", "gate", "key", "priority", "place")
+        names = ("queue", "gate", "key", "priority", "position")
         from_here = [dict(zip(names, line + head, strict=True)) for line, head in floors.items()]
         return await self.fetch(
             "look_at_gates", rows=to_json(rows), worker=wanted.worker, free=wanted.new_places,
@@ -169,15 +169,15 @@ class PostgresTx(Tx):
                 "gate": gate,
                 "key": key,
                 "from_priority": priority,
-                "from_place": place,
+                "from_position": position,
             }
-            for (queue, gate, key), (priority, place) in (
+            for (queue, gate, key), (priority, position) in (
                 (line, self._floors.heads.of(line)) for line in map(tuple, lines)
             )
         ]
-        for *name, priority, place in await self.fetch("leave_gates", rows=to_json(rows)):
+        for *name, priority, position in await self.fetch("leave_gates", rows=to_json(rows)):
             if priority is not None:
-                self._floors.heads.note(tuple(name), priority, place)
+                self._floors.heads.note(tuple(name), priority, position)
 
     async def commit_late(self) -> None:
         await self._wire.script("set local synchronous_commit = off")
@@ -206,7 +206,7 @@ class PostgresTx(Tx):
 
     async def free_nodes(self, ids: list[int]) -> list[int]:
         rows = await self.fetch("free_nodes", ids=to_json(ids), reason=PARENTS_FINISHED)
-        return [id for id, _, _, place in rows if place is None]
+        return [id for id, _, _, position in rows if position is None]
 
     async def free_jobs(self, freed: Sequence[Freed]) -> None:
         await self.fetch("put_in_line", rows=to_json([job.ticket for job in freed]))

@@ -111,8 +111,8 @@ async def _fire_page(tx: Tx, statement: str, after: _Place, now: datetime | None
             refused[row[1]] = str(error)
     jobs = await _fire(tx, ticking, now)
     last = rows[-1] if len(rows) == PAGE else None
-    place = None if last is None else _Place(tx.when(last[6]), last[0], last[1])
-    return _Page(jobs, refused, place)
+    position = None if last is None else _Place(tx.when(last[6]), last[0], last[1])
+    return _Page(jobs, refused, position)
 
 
 class _Ticking(NamedTuple):

@@ -63,10 +63,10 @@ class SQLiteTx(Tx):
         now: int = self._now["now"]
         [(last,)] = await self.fetch("draw_places", count=len(jobs))
         rows, gated = [], []
-        for place, (id, job) in enumerate(jobs, last - len(jobs) + 1):
+        for position, (id, job) in enumerate(jobs, last - len(jobs) + 1):
             if is_plain(job):
                 rows.append(
-                    (id, place, now, None, None, job.priority, job.max_attempts, 0, job.tenant,
+                    (id, position, now, None, None, job.priority, job.max_attempts, 0, job.tenant,
                      job.queue, job.task, job.args.decode(), None, None, None, *_NO_KEY)
                 )  # fmt: skip
                 continue
@@ -76,9 +76,9 @@ class SQLiteTx(Tx):
             stands = due is None and not waits
             if job.gate is not None:
                 line = line_name(job.tenant, job.gate_key)
-                gated.append((job.gate, line, place if stands else None, id))
+                gated.append((job.gate, line, position if stands else None, id))
             rows.append(
-                (id, place if stands and job.gate is None else None, now, due,
+                (id, position if stands and job.gate is None else None, now, due,
                  job.timeout_seconds, job.priority, job.max_attempts, features_of(job), job.tenant,
                  job.queue, job.task, job.args.decode(), _text(job.retry), _text(job.metadata),
                  "parents" if waits else None, *key)
@@ -104,12 +104,14 @@ class SQLiteTx(Tx):
                 suspect = await self.fetch("take_suspect", queue=queue)
                 rows = sorted(rows + suspect, key=_line_order)[:most]
                 suspect = [row for row in rows if row[17]]
-                for _, priority, place, *_ in suspect:
-                    await self.fetch("drop_suspect", queue=queue, priority=priority, place=place)
+                for _, priority, position, *_ in suspect:
+                    await self.fetch(
+                        "drop_suspect", queue=queue, priority=priority, position=position
+                    )
             trusted = [row for row in rows if not row[17]]
             if trusted:  # the single writer took the head of the line: all up to the last one
-                _, priority, place, *_ = trusted[-1]
-                await self.fetch("drop_tickets", queue=queue, priority=priority, place=place)
+                _, priority, position, *_ = trusted[-1]
+                await self.fetch("drop_tickets", queue=queue, priority=priority, position=position)
             taken += rows
         return await self._put_on_leases(wanted, taken)
 
@@ -131,8 +133,10 @@ class SQLiteTx(Tx):
         for n, line in enumerate(lines):
             rows = await self.fetch("take_gated", **line)
             if rows:
-                _, priority, place, *_ = rows[-1]
-                await self.fetch("drop_gated", **{**line, "priority": priority, "place": place})
+                _, priority, position, *_ = rows[-1]
+                await self.fetch(
+                    "drop_gated", **{**line, "priority": priority, "position": position}
+                )
             line_of.update(dict.fromkeys([(row[0], row[2]) for row in rows], n))
             taken += rows
         leased = await self._put_on_leases(wanted, taken)
@@ -203,10 +207,15 @@ class SQLiteTx(Tx):
         now: int = self._now["now"]
         [(last,)] = await self.fetch("draw_places", count=len(freed))
         placed = list(enumerate(freed, last - len(freed) + 1))
-        await self._each("free", [(now, place, j.reason, j.id, j.token) for place, j in placed])
+        await self._each(
+            "free", [(now, position, j.reason, j.id, j.token) for position, j in placed]
+        )
         await self._each(
             "free_tickets",
-            [(j.queue, j.priority, place, j.id, j.token + 1, j.suspect) for place, j in placed],
+            [
+                (j.queue, j.priority, position, j.id, j.token + 1, j.suspect)
+                for position, j in placed
+            ],
         )
 
     async def write_edges(self, edges: Sequence[Edge]) -> None:

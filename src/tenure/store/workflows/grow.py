@@ -62,10 +62,10 @@ async def grow_workflow(
     for_all_tenants("grow_workflow", tx.tenant)
     check_nodes(nodes)
     tx.at(now)
-    place = await tx.fetch("node_of", id=job.id)
-    if not place:
+    position = await tx.fetch("node_of", id=job.id)
+    if not position:
         raise InvalidWorkflow(f"job {job.id} belongs to no workflow; app.workflow(...) starts one")
-    id, _, tenant, _ = place[0]
+    id, _, tenant, _ = position[0]
     await tx.fetch("begin_work", id=id)
     known = await _named(tx, id, {name for node in nodes for name in _names(node)})
     older = {name for node in nodes for name in (*node.after_names, *node.before_names)}

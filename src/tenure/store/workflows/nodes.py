@@ -44,7 +44,7 @@ async def lock_live_nodes(tx: Tx, id: int) -> list[Row]:
 async def take_node_tickets(tx: Tx, rows: Sequence[Row]) -> set[int]:
     """Take the live tickets of these jobs, from `due` first and then, in later statements, from
     `ready` and from gates."""
-    names = ("id", "token", "queue", "priority", "place", "due_at")
+    names = ("id", "token", "queue", "priority", "position", "due_at")
     tickets = [
         dict(zip(names, row, strict=False)) | {"gate": row[GATE_], "gate_key": row[GATE_ + 1]}
         for row in rows if row[PARKED_] is None
@@ -52,8 +52,8 @@ async def take_node_tickets(tx: Tx, rows: Sequence[Row]) -> set[int]:
     taken: set[int] = set()
     for statement, those in (
         ("take_due_tickets", [t for t in tickets if t["due_at"] is not None]),
-        ("take_ready_tickets", [t for t in tickets if t["place"] is not None and not t["gate"]]),
-        ("take_gated_tickets", [t for t in tickets if t["place"] is not None and t["gate"]]),
+        ("take_ready_tickets", [t for t in tickets if t["position"] is not None and not t["gate"]]),
+        ("take_gated_tickets", [t for t in tickets if t["position"] is not None and t["gate"]]),
     ):
         for start in range(0, len(those), PAGE):
             part = [t for t in those[start : start + PAGE] if t["id"] not in taken]

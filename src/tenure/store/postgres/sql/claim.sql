@@ -1,5 +1,5 @@
 -- name: take_tickets
--- claim, in one statement: consume tickets in (priority, place) order, skipping locked ones, find
+-- claim, in one statement: consume tickets in (priority, position) order, skipping locked ones, find
 -- their jobs, put them on leases, and give back the keys that are held *until started*.
 -- Committed synchronously: a claim that a crash could undo would let two workers hold one token.
 -- A ticket whose job is gone, or stands elsewhere or under another token, is void: its job columns
@@ -21,47 +21,47 @@ with served as materialized (
 ), spot as materialized (
     select served.n, line.ctid, line.suspect
     from served, lateral (
-        select trusted.ctid, trusted.priority, trusted.place, false as suspect
+        select trusted.ctid, trusted.priority, trusted.position, false as suspect
         from (
-            select r.ctid, r.priority, r.place
+            select r.ctid, r.priority, r.position
             from json_to_recordset(:ranges::json) as g (
-                     queue text, low_priority smallint, low_place bigint,
+                     queue text, low_priority smallint, low_position bigint,
                      below_priority smallint),
                  lateral (
-                     select ready.ctid, ready.priority, ready.place from tenure.ready
+                     select ready.ctid, ready.priority, ready.position from tenure.ready
                      where ready.queue = g.queue
-                       and (ready.priority, ready.place) >= (g.low_priority, g.low_place)
+                       and (ready.priority, ready.position) >= (g.low_priority, g.low_position)
                        and ready.priority < g.below_priority
                        and not ready.suspect
-                     order by ready.priority, ready.place
+                     order by ready.priority, ready.position
                      limit served.most
                      for update skip locked) as r
             where g.queue = served.name
             limit served.most) as trusted
         union all
-        select s.ctid, s.priority, s.place, true
+        select s.ctid, s.priority, s.position, true
         from (
-            select ready.ctid, ready.priority, ready.place from tenure.ready
+            select ready.ctid, ready.priority, ready.position from tenure.ready
             where ready.queue = served.name and ready.suspect
-            order by ready.queue, ready.priority, ready.place
+            order by ready.queue, ready.priority, ready.position
             limit 1
             for update skip locked) as s
-        order by priority, place
+        order by priority, position
         limit served.most) as line
 ), taken as (
     delete from tenure.ready
     where ctid = any (array(
         select spot.ctid from spot
         where not spot.suspect or spot.n = (select min(first.n) from spot as first where first.suspect)))
-    returning queue, priority, place, job_id, token, suspect
+    returning queue, priority, position, job_id, token, suspect
 ), found as materialized (
-    select t.queue, t.priority, t.place, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
+    select t.queue, t.priority, t.position, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
            j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry, j.metadata,
            j.features, j.cancel_requested, j.unique_scope, j.unique_key, j.unique_until,
            case when j.cancel_requested then -1 when j.crashes > 0 then j.id else 0 end as block
     from taken t left join lateral (
         select * from tenure.job
-        where job.id = t.job_id and job.token = t.token and job.place = t.place offset 0) as j on true
+        where job.id = t.job_id and job.token = t.token and job.position = t.position offset 0) as j on true
 ), clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
 ), block as materialized (
@@ -79,14 +79,14 @@ with served as materialized (
     where f.unique_until = 'started' and k.tenant = any (array[f.tenant])
       and k.scope = f.unique_scope and k.key = f.unique_key and k.job_id = f.id
 )
-select f.queue, f.priority, f.place, f.id, f.token, f.task, f.args::text, f.tenant, f.attempts,
+select f.queue, f.priority, f.position, f.id, f.token, f.task, f.args::text, f.tenant, f.attempts,
        f.max_attempts, f.crashes, timestamptz_send(f.created_at), f.timeout_seconds, f.retry::text,
        f.metadata::text, f.features, f.cancel_requested, b.lease, timestamptz_send(b.now)
 from found f left join block b on b.block = f.block and f.id is not null;
 
 -- name: claimed_before
 -- claim, repeated: what its first try, whose COMMIT got no answer, has left on leases.
-select j.queue, j.priority, j.place, j.id, j.token, j.task, j.args::text, j.tenant, j.attempts,
+select j.queue, j.priority, j.position, j.id, j.token, j.task, j.args::text, j.tenant, j.attempts,
        j.max_attempts, j.crashes, timestamptz_send(j.created_at), j.timeout_seconds, j.retry::text,
        j.metadata::text, j.features, j.cancel_requested, l.id, timestamptz_send(l.claimed_at)
 from tenure.lease l, json_array_elements(l.jobs) as pair,
@@ -94,20 +94,20 @@ from tenure.lease l, json_array_elements(l.jobs) as pair,
               where id = (pair ->> 0)::bigint and token = (pair ->> 1)::bigint offset 0) as j
 where l.worker = :worker and l.call = :call;
 
--- name: highest_place
--- floor, step 1: the highest place drawn so far.
-select 1000 * last_value + 999 from tenure.place;
+-- name: highest_position
+-- floor, step 1: the highest position drawn so far.
+select 1000 * last_value + 999 from tenure.position;
 
 -- name: lowest_places
--- floor, steps 2 and 4: the lowest live place of each lane, read from its present floor on.
+-- floor, steps 2 and 4: the lowest live position of each lane, read from its present floor on.
 select l.queue, l.priority,
-       (select r.place from tenure.ready r
-        where r.queue = l.queue and r.priority = l.priority and r.place >= l.floor
-        order by r.place limit 1)
+       (select r.position from tenure.ready r
+        where r.queue = l.queue and r.priority = l.priority and r.position >= l.floor
+        order by r.position limit 1)
 from json_to_recordset(:lanes::json) as l (queue text, priority smallint, floor bigint);
 
 -- name: place_drawers
--- floor, step 3: the transactions that may have drawn a place and not committed yet.
+-- floor, step 3: the transactions that may have drawn a position and not committed yet.
 select distinct virtualtransaction from pg_catalog.pg_locks
 where locktype = 'relation' and relation = 'tenure.ready'::regclass and granted
   and database = (select oid from pg_catalog.pg_database where datname = current_database())

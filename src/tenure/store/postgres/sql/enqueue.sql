@@ -16,9 +16,9 @@ release savepoint tenure_call;
 select nextval('tenure.job_id') from generate_series(1, :count);
 
 -- name: insert_jobs
--- enqueue: the job and its ticket. Whoever draws a place holds the lock on `ready` already: the
+-- enqueue: the job and its ticket. Whoever draws a position holds the lock on `ready` already: the
 -- floor of the claimers relies on it (a statement locks its target tables before it runs).
--- Answers the first place in each lane, for `notify`, and 0 where a ticket will be due at once.
+-- Answers the first position in each lane, for `notify`, and 0 where a ticket will be due at once.
 -- Tickets of gates: see `stand_at_gates`.
 with t as materialized (select coalesce(:now::timestamptz, clock_timestamp()) as now),
 batch as materialized (
@@ -29,50 +29,50 @@ batch as materialized (
         metadata json, features smallint, parked text, unique_scope text, unique_key text,
         unique_until text, unique_seconds double precision, gate text, gate_key text)
 ), new as materialized (
-    select batch.*, case when due is null and parked is null then 1000 * nextval('tenure.place') end as place
+    select batch.*, case when due is null and parked is null then 1000 * nextval('tenure.position') end as position
     from batch
 ), inserted as (
     insert into tenure.job (
-        id, place, created_at, due_at, timeout_seconds, unique_seconds, priority, max_attempts,
+        id, position, created_at, due_at, timeout_seconds, unique_seconds, priority, max_attempts,
         features, tenant, queue, task, args, retry, metadata, parked, unique_scope, unique_key,
         unique_until, gate, gate_key)
-    select id, place, t.now, due, timeout, unique_seconds, coalesce(priority, 0),
+    select id, position, t.now, due, timeout, unique_seconds, coalesce(priority, 0),
            coalesce(max_attempts, 5), coalesce(features, 0), coalesce(tenant, ''),
            coalesce(queue, 'default'), task, coalesce(args, 'null'), retry, metadata, parked,
            unique_scope, unique_key, unique_until, gate, gate_key
     from new, t
 ), queued as (
-    insert into tenure.ready (place, job_id, token, priority, queue)
-    select place, id, 1, coalesce(priority, 0), coalesce(queue, 'default')
-    from new where place is not null and gate is null
+    insert into tenure.ready (position, job_id, token, priority, queue)
+    select position, id, 1, coalesce(priority, 0), coalesce(queue, 'default')
+    from new where position is not null and gate is null
 ), scheduled as (
     insert into tenure.due (due_at, job_id, token)
     select due, id, 1 from new where due is not null and parked is null
 )
-select coalesce(queue, 'default'), coalesce(priority, 0::smallint), coalesce(min(place), 0)
+select coalesce(queue, 'default'), coalesce(priority, 0::smallint), coalesce(min(position), 0)
 from new, t
-where place is not null or (parked is null and due <= t.now + interval '1.5 seconds')
-group by 1, 2, place is null;
+where position is not null or (parked is null and due <= t.now + interval '1.5 seconds')
+group by 1, 2, position is null;
 
 -- name: draw_places
 -- enqueue in bulk: the first of a thousand places. The lock on `ready` comes before the draw, as the
 -- floor of the claimers wants; an empty insert is how a plain statement takes that lock.
 with locked as (
-    insert into tenure.ready (place, job_id, token, priority, queue)
+    insert into tenure.ready (position, job_id, token, priority, queue)
     select 0, 0, 0, 0, '' where false
 )
-select 1000 * nextval('tenure.place'), coalesce(:now::timestamptz, clock_timestamp());
+select 1000 * nextval('tenure.position'), coalesce(:now::timestamptz, clock_timestamp());
 
 -- name: copy_jobs
 -- enqueue: many jobs that stand in line at once.
 copy tenure.job (
-    id, place, created_at, priority, max_attempts, features, tenant, queue, task, args, retry,
+    id, position, created_at, priority, max_attempts, features, tenant, queue, task, args, retry,
     metadata, timeout_seconds, unique_seconds, unique_scope, unique_key, unique_until)
 from stdin;
 
 -- name: copy_tickets
 -- enqueue: and their tickets.
-copy tenure.ready (place, job_id, token, priority, queue) from stdin;
+copy tenure.ready (position, job_id, token, priority, queue) from stdin;
 
 -- name: stored_jobs
 -- Where did an enqueue whose COMMIT got no answer leave its jobs? Live or finished.

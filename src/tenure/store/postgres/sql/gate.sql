@@ -9,13 +9,13 @@ with put as materialized (
     where j.id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
       and j.gate is not null
 ), lined as (
-    insert into tenure.gated (place, job_id, token, priority, suspect, queue, gate, key)
-    select place, id, token, priority, crashes > 0, queue, gate, gate_key from put
-    where place is not null and parked is null and due_at is null
+    insert into tenure.gated (position, job_id, token, priority, suspect, queue, gate, key)
+    select position, id, token, priority, crashes > 0, queue, gate, gate_key from put
+    where position is not null and parked is null and due_at is null
 ), passed as (
     insert into tenure.turn (queue, gate, priority, key)
     select queue, gate, min(priority), gate_key from put
-    group by queue, gate, gate_key order by min(place)
+    group by queue, gate, gate_key order by min(position)
 )
 select distinct queue from put;
 
@@ -25,19 +25,19 @@ select distinct queue from put;
 -- his own turn away. Answers the heads of lines in queues where somebody waits, for `notify`. A line is
 -- searched from where its head was of late.
 with freed as materialized (
-    select f.queue, f.gate, f.key, head.priority, head.place
+    select f.queue, f.gate, f.key, head.priority, head.position
     from json_to_recordset(:rows::json) as f (
-             queue text, gate text, key text, from_priority smallint, from_place bigint)
+             queue text, gate text, key text, from_priority smallint, from_position bigint)
          left join lateral (
-        select g.priority, g.place from tenure.gated g
+        select g.priority, g.position from tenure.gated g
         where g.queue = f.queue and g.gate = f.gate and g.key = f.key
-          and (g.priority, g.place) >= (f.from_priority, f.from_place)
-        order by g.priority, g.place limit 1) as head on true
+          and (g.priority, g.position) >= (f.from_priority, f.from_position)
+        order by g.priority, g.position limit 1) as head on true
 ), passed as (
     insert into tenure.turn (queue, gate, priority, key)
     select queue, gate, coalesce(priority, 0), key from freed
 )
-select f.queue, f.gate, f.key, f.priority, f.place
+select f.queue, f.gate, f.key, f.priority, f.position
 from freed f
 where f.priority is not null
    or exists (select from tenure.turn t where t.queue = f.queue and t.gate = f.gate offset 0);
@@ -48,7 +48,7 @@ where f.priority is not null
 -- a claim in flight. A gate that nobody has declared has no limits.
 -- Answers, with each, the head of the queue's line of jobs without a gate.
 with locked as (
-    insert into tenure.gated (place, job_id, token, priority, queue, gate, key)
+    insert into tenure.gated (position, job_id, token, priority, queue, gate, key)
     select 0, 0, 0, 0, '', '', '' where false
 ), clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
@@ -75,19 +75,19 @@ with locked as (
     on conflict (name) do nothing
 )
 select busy.queue, g.name, g.max_running, g.rate, g.per_seconds, g.burst, g.keyed,
-       head.priority, head.place, clock.now
+       head.priority, head.position, clock.now
 from clock, busy, lateral (
          select * from tenure.gate where name = busy.gate for update skip locked) as g
      left join lateral (
-         select r.priority, r.place
+         select r.priority, r.position
          from json_to_recordset(:ranges::json) as s (
-                  queue text, low_priority smallint, low_place bigint, below_priority smallint),
+                  queue text, low_priority smallint, low_position bigint, below_priority smallint),
               lateral (
-                  select ready.priority, ready.place from tenure.ready
+                  select ready.priority, ready.position from tenure.ready
                   where ready.queue = s.queue
-                    and (ready.priority, ready.place) >= (s.low_priority, s.low_place)
+                    and (ready.priority, ready.position) >= (s.low_priority, s.low_position)
                     and ready.priority < s.below_priority
-                  order by ready.priority, ready.place limit 1) as r
+                  order by ready.priority, ready.position limit 1) as r
          where s.queue = busy.queue limit 1) as head on true;
 
 -- name: look_at_gates
@@ -169,17 +169,17 @@ with gate as materialized (
 )
 select r.queue, r.gate, r.key, r.others, r.mine, r.live, r.share, r.here, k.tokens,
        extract(epoch from :now::timestamptz - k.filled_at)::double precision, r.turns::text, r.tickets,
-       (select '[[' || string_agg(t.priority || ',' || t.place || ',' || t.suspect::int, '],[') || ']]'
-        from (select g.priority, g.place, g.suspect from tenure.gated g
+       (select '[[' || string_agg(t.priority || ',' || t.position || ',' || t.suspect::int, '],[') || ']]'
+        from (select g.priority, g.position, g.suspect from tenure.gated g
               where g.queue = r.queue and g.gate = r.gate and g.key = r.key
-                and (g.priority, g.place) >= (
+                and (g.priority, g.position) >= (
                     case when f.priority is null then (-101)::smallint else least(r.priority, f.priority) end,
-                    case when r.priority < f.priority then 0 else coalesce(f.place, 0) end)
-              order by g.priority, g.place limit r.tickets) as t)
+                    case when r.priority < f.priority then 0 else coalesce(f.position, 0) end)
+              order by g.priority, g.position limit r.tickets) as t)
 from head r left join lateral (
-         select f.priority, f.place
+         select f.priority, f.position
          from json_to_recordset(:floors::json) as f (
-             queue text, gate text, key text, priority smallint, place bigint)
+             queue text, gate text, key text, priority smallint, position bigint)
          where f.queue = r.queue and f.gate = r.gate and f.key = r.key) as f on true
      left join lateral (
          select tokens, filled_at from tenure.bucket
@@ -193,24 +193,24 @@ order by r.priority, r.n;
 with spot as materialized (
     select g.ctid
     from json_to_recordset(:rows::json) as b (
-             queue text, gate text, key text, priority smallint, place bigint, suspect bigint, count int),
+             queue text, gate text, key text, priority smallint, position bigint, suspect bigint, count int),
          lateral (select gated.ctid from tenure.gated
                   where gated.queue = b.queue and gated.gate = b.gate and gated.key = b.key
-                    and (gated.priority, gated.place) >= (b.priority, b.place)
-                    and (not gated.suspect or gated.place = b.suspect)
-                  order by gated.priority, gated.place limit b.count
+                    and (gated.priority, gated.position) >= (b.priority, b.position)
+                    and (not gated.suspect or gated.position = b.suspect)
+                  order by gated.priority, gated.position limit b.count
                   for update skip locked) as g
 ), taken as (
     delete from tenure.gated where ctid = any (array(select ctid from spot))
-    returning queue, gate, key, priority, place, job_id, token
+    returning queue, gate, key, priority, position, job_id, token
 ), found as materialized (
-    select t.queue, t.priority, t.place, t.gate, t.key, j.id, j.token, j.task, j.args, j.tenant,
+    select t.queue, t.priority, t.position, t.gate, t.key, j.id, j.token, j.task, j.args, j.tenant,
            j.attempts, j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry,
            j.metadata, j.features, j.cancel_requested, j.unique_scope, j.unique_key, j.unique_until,
            case when j.cancel_requested then -1 when j.crashes > 0 then j.id else 0 end as block
     from taken t left join lateral (
         select * from tenure.job
-        where job.id = t.job_id and job.token = t.token and job.place = t.place offset 0) as j on true
+        where job.id = t.job_id and job.token = t.token and job.position = t.position offset 0) as j on true
 ), block as materialized (
     select b.block, nextval('tenure.lease_id') as lease, :now::timestamptz as now
     from (select block from found where id is not null group by block order by block) as b
@@ -231,7 +231,7 @@ with spot as materialized (
     where f.unique_until = 'started' and k.tenant = any (array[f.tenant])
       and k.scope = f.unique_scope and k.key = f.unique_key and k.job_id = f.id
 )
-select f.queue, f.priority, f.place, f.id, f.token, f.task, f.args::text, f.tenant, f.attempts,
+select f.queue, f.priority, f.position, f.id, f.token, f.task, f.args::text, f.tenant, f.attempts,
        f.max_attempts, f.crashes, timestamptz_send(f.created_at), f.timeout_seconds, f.retry::text,
        f.metadata::text, f.features, f.cancel_requested, b.lease, timestamptz_send(b.now),
        case when :several then f.queue || e'\x1e' || f.gate || e'\x1e' || f.key end
@@ -256,7 +256,7 @@ from json_to_recordset(:rows::json) as b (gate text, key text, places int)
 on conflict (gate, key, worker) do update set places = excluded.places;
 
 -- name: end_shares
--- claim: each of its jobs there has a place again.
+-- claim: each of its jobs there has a position again.
 delete from tenure.gate_share s
 using json_to_recordset(:rows::json) as b (gate text, key text)
 where s.gate = any (array[b.gate]) and s.key = b.key and s.worker = :worker;
@@ -324,13 +324,13 @@ from tenure.gate where name = :name for update;
 -- name: reopen_gate
 -- gate: everybody who waits there gets a turn, and nobody waits for a token any more.
 with lines as (
-    select g.queue, g.gate, g.key, min(g.priority) as priority, min(g.place) as place
+    select g.queue, g.gate, g.key, min(g.priority) as priority, min(g.position) as position
     from tenure.gated g where g.gate = :name group by g.queue, g.gate, g.key
 ), due as (
     delete from tenure.turn where gate = :name and not_before is not null
 )
 insert into tenure.turn (queue, gate, priority, key)
-select queue, gate, priority, key from lines order by place;
+select queue, gate, priority, key from lines order by position;
 
 -- name: drop_shares
 -- gate: what is allowed has changed: until a worker claims there again, each of its jobs counts.
@@ -376,11 +376,11 @@ order by l.waiting desc, l.key limit :most;
 select count(*) from (
     select from tenure.gated g
     where g.queue = :queue and g.gate = :gate and g.key = :key
-      and (g.priority, g.place) < (:priority::smallint, :place::bigint)
+      and (g.priority, g.position) < (:priority::smallint, :position::bigint)
     limit :most) as ahead;
 
 -- name: gate_of_job
-select j.place, g.max_running, g.rate, g.per_seconds, g.burst, coalesce(g.keyed, false),
+select j.position, g.max_running, g.rate, g.per_seconds, g.burst, coalesce(g.keyed, false),
        coalesce((select sum(used) from tenure.gate_used u
                  where u.gate = j.gate and u.key = case when g.keyed then j.gate_key else '' end), 0)::bigint,
        k.tokens,
@@ -410,10 +410,10 @@ select l.queue, l.gate, head.priority, l.key
 from (select queue, gate, key from tenure.gated
       except select queue, gate, key from tenure.turn
       except select queue, gate, key from tenure.gate_live where live > 0) as l,
-     lateral (select g.priority, g.place from tenure.gated g
+     lateral (select g.priority, g.position from tenure.gated g
               where g.queue = l.queue and g.gate = l.gate and g.key = l.key
-              order by g.priority, g.place limit 1) as head
-order by head.place
+              order by g.priority, g.position limit 1) as head
+order by head.position
 returning queue;
 
 -- name: end_waits

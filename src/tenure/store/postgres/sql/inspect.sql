@@ -89,13 +89,13 @@ order by queue, task, state, tenant;
 -- name: oldest_ready
 -- The head of each lane, found by hopping from lane to lane, never by walking a line.
 with recursive lane as (
-    (select queue, priority, place, job_id from tenure.ready order by queue, priority, place limit 1)
+    (select queue, priority, position, job_id from tenure.ready order by queue, priority, position limit 1)
     union all
-    select n.queue, n.priority, n.place, n.job_id
+    select n.queue, n.priority, n.position, n.job_id
     from lane, lateral (
-        select queue, priority, place, job_id from tenure.ready r
+        select queue, priority, position, job_id from tenure.ready r
         where (r.queue, r.priority) > (lane.queue, lane.priority)
-        order by queue, priority, place limit 1) as n
+        order by queue, priority, position limit 1) as n
 )
 select lane.queue, min(coalesce(j.queued_at, j.created_at)),
        extract(epoch from coalesce(:now::timestamptz, clock_timestamp())

@@ -1,6 +1,6 @@
 -- name: lock_job
 -- cancel, hold, unhold, move: the job row first, its ticket afterwards.
-select id, token, queue, priority, place, due_at, parked, held, cancel_requested, gate, gate_key,
+select id, token, queue, priority, position, due_at, parked, held, cancel_requested, gate, gate_key,
        features
 from tenure.job where id = :id and (:tenant::text is null or tenant = :tenant::text)
 for update;
@@ -16,13 +16,13 @@ delete from tenure.due where due_at = :due_at and job_id = :id and token = :toke
 -- name: take_ready_ticket
 -- cancel, hold, move: in a later statement than the one on `due`. Waits for a claim in flight.
 delete from tenure.ready
-where queue = :queue and priority = :priority and place = :place and job_id = :id and token = :token
+where queue = :queue and priority = :priority and position = :position and job_id = :id and token = :token
 returning job_id;
 
 -- name: take_gated_ticket
 -- cancel, hold, move: the same for a job at a gate.
 delete from tenure.gated
-where queue = :queue and gate = :gate and key = :key and priority = :priority and place = :place
+where queue = :queue and gate = :gate and key = :key and priority = :priority and position = :position
   and job_id = :id and token = :token
 returning job_id;
 
@@ -72,22 +72,22 @@ returning p.job_id;
 with old as (
     delete from tenure.history where id = :id returning *
 ), new as materialized (
-    select old.*, 1000 * nextval('tenure.place') as place, coalesce(:now::timestamptz, clock_timestamp()) as now
+    select old.*, 1000 * nextval('tenure.position') as position, coalesce(:now::timestamptz, clock_timestamp()) as now
     from old
 ), inserted as (
     insert into tenure.job (
-        id, token, place, created_at, queued_at, timeout_seconds, unique_seconds, priority, attempts,
+        id, token, position, created_at, queued_at, timeout_seconds, unique_seconds, priority, attempts,
         max_attempts, crashes, features, tenant, queue, task, args, retry, metadata, error, reason,
         unique_scope, unique_key, unique_until, gate, gate_key)
-    select id, token + 1, place, created_at, now, timeout_seconds, unique_seconds, priority, 0,
+    select id, token + 1, position, created_at, now, timeout_seconds, unique_seconds, priority, 0,
            max_attempts, 0, features | :features::smallint, tenant, queue, task, args, retry, metadata, error, 'replayed',
            unique_scope, unique_key, unique_until, gate, gate_key
     from new
 ), queued as (
-    insert into tenure.ready (place, job_id, token, priority, queue)
-    select place, id, token + 1, priority, queue from new where gate is null
+    insert into tenure.ready (position, job_id, token, priority, queue)
+    select position, id, token + 1, priority, queue from new where gate is null
 )
-select id, features, queue, priority, place from new;
+select id, features, queue, priority, position from new;
 
 -- name: delete_finished
 -- delete: only a row of history, locked by `finished_job`.

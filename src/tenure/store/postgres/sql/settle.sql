@@ -91,24 +91,24 @@ batch as materialized (
     update tenure.job j
     set token = j.token + 1, attempts = j.attempts + coalesce(b.charged, 0),
         crashes = j.crashes + coalesce(b.crashed, 0), queued_at = t.now, due_at = b.due,
-        place = case when b.due is null and not j.held then 1000 * nextval('tenure.place') end,
+        position = case when b.due is null and not j.held then 1000 * nextval('tenure.position') end,
         parked = case when j.held then 'held' end, reason = b.reason,
         error = coalesce(b.error, j.error), queue = coalesce(b.queue, j.queue),
         priority = coalesce(b.priority, j.priority)
     from batch b, t
     where j.id = any (array[b.id]) and j.token = b.token
-    returning j.id, j.token, j.queue, j.priority, j.place, j.due_at, j.parked, j.crashes, j.features,
+    returning j.id, j.token, j.queue, j.priority, j.position, j.due_at, j.parked, j.crashes, j.features,
               j.gate
 ), queued as (
-    insert into tenure.ready (place, job_id, token, priority, queue, suspect)
-    select place, id, token, priority, queue, crashes > 0
+    insert into tenure.ready (position, job_id, token, priority, queue, suspect)
+    select position, id, token, priority, queue, crashes > 0
     from moved where parked is null and due_at is null and gate is null
 ), scheduled as (
     insert into tenure.due (due_at, job_id, token)
     select due_at, id, token from moved where parked is null and due_at is not null
 )
 select id, features, queue, priority,
-       coalesce(place, case when parked is null and due_at <= t.now + interval '1.5 seconds' then 0 end)
+       coalesce(position, case when parked is null and due_at <= t.now + interval '1.5 seconds' then 0 end)
 from moved, t;
 
 -- name: add_events
@@ -233,7 +233,7 @@ for update;
 
 -- name: free_nodes
 -- free: of the locked children, nodes that wait for nothing but the success of all their parents are
--- put in line, as by `put_in_line`. Answers these, and without a place those that may be ready for
+-- put in line, as by `put_in_line`. Answers these, and without a position those that may be ready for
 -- another decision: see `freed_children`. (Together the two took twice the time for a random graph.)
 -- Of edges on which all ends are written, the last in the order of `parent_unsuccessful` tells: none,
 -- and every parent has succeeded; an unfinished one comes first.
@@ -257,16 +257,16 @@ child as materialized (
     order by j.id
 ), freed as (
     update tenure.job j
-    set token = j.token + 1, queued_at = t.now, place = 1000 * nextval('tenure.place'),
+    set token = j.token + 1, queued_at = t.now, position = 1000 * nextval('tenure.position'),
         parked = null, reason = :reason
     from child c, t
     where c.is_plain and c.missing is null and j.id = any (array[c.id]) and j.token = c.token
-    returning j.id, j.token, j.queue, j.priority, j.place, j.crashes
+    returning j.id, j.token, j.queue, j.priority, j.position, j.crashes
 ), queued as (
-    insert into tenure.ready (place, job_id, token, priority, queue, suspect)
-    select place, id, token, priority, queue, crashes > 0 from freed
+    insert into tenure.ready (position, job_id, token, priority, queue, suspect)
+    select position, id, token, priority, queue, crashes > 0 from freed
 )
-select id, queue, priority, place from freed
+select id, queue, priority, position from freed
 union all
 select id, null, null, null from child
 where not (is_plain and missing is null) and (has_rule or missing is distinct from 'unfinished');

@@ -5,13 +5,13 @@ with t as materialized (select coalesce(:now::timestamptz, clock_timestamp()) as
 select array(
            select g.queue
            from json_to_recordset(:ranges::json) as g (
-                    queue text, low_priority smallint, low_place bigint, below_priority smallint),
+                    queue text, low_priority smallint, low_position bigint, below_priority smallint),
                 lateral (
                     select from tenure.ready r
                     where r.queue = g.queue
-                      and (r.priority, r.place) >= (g.low_priority, g.low_place)
+                      and (r.priority, r.position) >= (g.low_priority, g.low_position)
                       and r.priority < g.below_priority
-                    order by r.priority, r.place limit 1) as first
+                    order by r.priority, r.position limit 1) as first
            where not exists (select from tenure.queue p
                              where p.name = g.queue and p.paused_at is not null offset 0)),
        (select extract(epoch from d.due_at - t.now)::double precision
@@ -41,15 +41,15 @@ picked as materialized (
     returning d.job_id, d.token, locked.queue, locked.priority, locked.suspect, locked.features,
               locked.gate
 ), new as materialized (
-    select gone.*, 1000 * nextval('tenure.place') as place from gone
+    select gone.*, 1000 * nextval('tenure.position') as position from gone
 ), moved as (
-    update tenure.job j set place = new.place, due_at = null, queued_at = (select now from t)
+    update tenure.job j set position = new.position, due_at = null, queued_at = (select now from t)
     from new where j.id = any (array[new.job_id])
 ), queued as (
-    insert into tenure.ready (place, job_id, token, priority, queue, suspect)
-    select place, job_id, token, priority, queue, suspect from new where gate is null
+    insert into tenure.ready (position, job_id, token, priority, queue, suspect)
+    select position, job_id, token, priority, queue, suspect from new where gate is null
 )
-select job_id, features, queue, priority, place from new;
+select job_id, features, queue, priority, position from new;
 
 -- name: drop_void_due
 -- promote: a due ticket whose job is gone or has moved on is void.

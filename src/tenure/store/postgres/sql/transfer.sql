@@ -25,18 +25,18 @@ union all
 select 'ticks', count(*) from tenure.tick;
 
 -- name: counters
--- copy: the highest id and the highest place that were ever drawn.
+-- copy: the highest id and the highest position that were ever drawn.
 select case when i.is_called then i.last_value else 0 end,
        case when p.is_called then 1000 * p.last_value + 999 else 0 end
-from tenure.job_id as i, tenure.place as p;
+from tenure.job_id as i, tenure.position as p;
 
 -- name: raise_counters
 -- copy: what is drawn from now on is higher than what is copied.
 select case when :job_id::bigint > case when i.is_called then i.last_value else 0 end
             then setval('tenure.job_id', :job_id::bigint) end,
-       case when :place::bigint / 1000 > case when p.is_called then p.last_value else 0 end
-            then setval('tenure.place', :place::bigint / 1000) end
-from tenure.job_id as i, tenure.place as p;
+       case when :position::bigint / 1000 > case when p.is_called then p.last_value else 0 end
+            then setval('tenure.position', :position::bigint / 1000) end
+from tenure.job_id as i, tenure.position as p;
 
 -- name: lock_copy
 -- copy: one at a time. History has no unique index on the id that would tell two of them apart.
@@ -63,7 +63,7 @@ from (
 order by n.id;
 
 -- name: job_rows
-select id, token, place, created_at, due_at, queued_at, timeout_seconds, unique_seconds, priority,
+select id, token, position, created_at, due_at, queued_at, timeout_seconds, unique_seconds, priority,
        attempts, max_attempts, crashes, features, held, cancel_requested, tenant, queue, task,
        args::text, retry::text, metadata::text, error::text, reason, parked, unique_scope,
        unique_key, unique_until, gate, gate_key
@@ -72,11 +72,11 @@ where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:
 
 -- name: ready_rows
 -- copy: the live ticket of each job. Void ones stay behind.
-select r.job_id, r.queue, r.priority, r.place, r.token, r.suspect
-from (select id, token, queue, priority, place from tenure.job
+select r.job_id, r.queue, r.priority, r.position, r.token, r.suspect
+from (select id, token, queue, priority, position from tenure.job
       where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))) as j,
      lateral (select * from tenure.ready
-              where queue = j.queue and priority = j.priority and place = j.place
+              where queue = j.queue and priority = j.priority and position = j.position
                 and job_id = j.id and token = j.token offset 0) as r;
 
 -- name: due_rows
@@ -120,14 +120,14 @@ order by job_id, parent_id;
 -- name: write_job
 -- copy: COPY keeps JSON to the letter, which a batch taken apart by the server does not.
 copy tenure.job (
-    id, token, place, created_at, due_at, queued_at, timeout_seconds, unique_seconds, priority,
+    id, token, position, created_at, due_at, queued_at, timeout_seconds, unique_seconds, priority,
     attempts, max_attempts, crashes, features, held, cancel_requested, tenant, queue, task, args,
     retry, metadata, error, reason, parked, unique_scope, unique_key, unique_until, gate, gate_key)
 from stdin;
 
 -- name: write_ready
 -- copy: the tickets of jobs in line.
-copy tenure.ready (job_id, queue, priority, place, token, suspect) from stdin;
+copy tenure.ready (job_id, queue, priority, position, token, suspect) from stdin;
 
 -- name: write_due
 -- copy: the tickets of scheduled jobs.
@@ -187,18 +187,18 @@ copy tenure.queue (name, paused_at, reason) from stdin;
 
 -- name: gated_rows
 -- copy: the live ticket of each job at a gate.
-select g.job_id, g.queue, g.gate, g.key, g.priority, g.place, g.token, g.suspect
-from (select id, token, queue, gate, gate_key, priority, place from tenure.job
+select g.job_id, g.queue, g.gate, g.key, g.priority, g.position, g.token, g.suspect
+from (select id, token, queue, gate, gate_key, priority, position from tenure.job
       where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
         and gate is not null) as j,
      lateral (select * from tenure.gated
               where queue = j.queue and gate = j.gate and key = j.gate_key
-                and priority = j.priority and place = j.place
+                and priority = j.priority and position = j.position
                 and job_id = j.id and token = j.token offset 0) as g;
 
 -- name: write_gated
 -- copy: the tickets of jobs at gates.
-copy tenure.gated (job_id, queue, gate, key, priority, place, token, suspect) from stdin;
+copy tenure.gated (job_id, queue, gate, key, priority, position, token, suspect) from stdin;
 
 -- name: next_gate
 select name from tenure.gate where name > :name order by name limit :most;

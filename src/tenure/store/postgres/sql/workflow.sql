@@ -159,7 +159,7 @@ on conflict (job_id, parent_id) do nothing;
 
 -- name: lock_nodes
 -- cancel, pause, resume: the live jobs of a workflow, locked in id order, a page at a time.
-select j.id, j.token, j.queue, j.priority, j.place, j.due_at, j.parked, j.held, j.cancel_requested,
+select j.id, j.token, j.queue, j.priority, j.position, j.due_at, j.parked, j.held, j.cancel_requested,
        j.gate, j.gate_key, n.rule, n.paused
 from tenure.node n,
      lateral (select * from tenure.job where id = n.job_id for update) as j
@@ -177,8 +177,8 @@ returning d.job_id;
 -- cancel, pause: in a later statement than the one on `due`. Waits for claims in flight.
 delete from tenure.ready r
 using json_to_recordset(:rows::json) as b (
-    id bigint, token bigint, queue text, priority smallint, place bigint)
-where r.queue = any (array[b.queue]) and r.priority = b.priority and r.place = b.place
+    id bigint, token bigint, queue text, priority smallint, position bigint)
+where r.queue = any (array[b.queue]) and r.priority = b.priority and r.position = b.position
   and r.job_id = b.id and r.token = b.token
 returning r.job_id;
 
@@ -186,9 +186,9 @@ returning r.job_id;
 -- cancel, pause: the same for jobs at gates.
 delete from tenure.gated g
 using json_to_recordset(:rows::json) as b (
-    id bigint, token bigint, queue text, priority smallint, place bigint, gate text, gate_key text)
+    id bigint, token bigint, queue text, priority smallint, position bigint, gate text, gate_key text)
 where g.queue = any (array[b.queue]) and g.gate = b.gate and g.key = b.gate_key
-  and g.priority = b.priority and g.place = b.place and g.job_id = b.id and g.token = b.token
+  and g.priority = b.priority and g.position = b.position and g.job_id = b.id and g.token = b.token
 returning g.job_id;
 
 -- name: flag_jobs
@@ -296,7 +296,7 @@ from old;
 
 -- name: wait_again
 -- replay: a finaliser whose ticket was taken.
-update tenure.job set parked = 'parents', place = null, due_at = null where id = :id;
+update tenure.job set parked = 'parents', position = null, due_at = null where id = :id;
 
 -- name: waiting_children
 -- replay: locked in id order; they wait for the new ends of their parents.

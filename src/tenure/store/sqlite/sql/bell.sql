@@ -3,4 +3,4 @@
 -- name: line_signs
 -- What changes whenever a ticket is put in line, and when a queue is paused or resumed. Claims,
 -- settlements and heartbeats leave it as it is.
-select place, (select count(*) from tenure.queue) from tenure.counter;
+select position, (select count(*) from tenure.queue) from tenure.counter;

@@ -16,25 +16,25 @@ update tenure.counter set job_id = job_id + :count returning job_id;
 
 -- name: draw_places
 -- enqueue: never cached either.
-update tenure.counter set place = place + :count returning place;
+update tenure.counter set position = position + :count returning position;
 
 -- name: insert_job
 -- enqueue: one job; values are bound in this order.
 insert into tenure.job (
-    id, place, created_at, due_at, timeout_seconds, priority, max_attempts, features, tenant, queue,
+    id, position, created_at, due_at, timeout_seconds, priority, max_attempts, features, tenant, queue,
     task, args, retry, metadata, parked, unique_scope, unique_key, unique_until, unique_seconds)
 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: set_gate_of
--- enqueue: the gate of a job just inserted, and its place there; values are bound in this order.
-update tenure.job set gate = ?, gate_key = ?, place = ? where id = ?;
+-- enqueue: the gate of a job just inserted, and its position there; values are bound in this order.
+update tenure.job set gate = ?, gate_key = ?, position = ? where id = ?;
 
 -- name: insert_tickets
 -- enqueue: the tickets of the jobs just inserted. Ids between the first and the last are theirs
 -- alone: they were drawn in this transaction, and so grow with the rows.
-insert into tenure.ready (queue, priority, place, job_id, token)
-select queue, priority, place, id, 1 from tenure.job
-where id between :first and :last and place is not null;
+insert into tenure.ready (queue, priority, position, job_id, token)
+select queue, priority, position, id, 1 from tenure.job
+where id between :first and :last and position is not null;
 insert into tenure.due (due_at, job_id, token)
 select due_at, id, 1 from tenure.job
 where id between :first and :last and due_at is not null and parked is null;

@@ -4,16 +4,16 @@
 -- enqueue, promote, retry, snooze, release, sweep, unhold, move, free, replay: the tickets of those of
 -- these jobs that stand in line now, and a turn for each line, because an attempt may have ended by
 -- this. The bell listens to places.
-insert into tenure.gated (queue, gate, key, priority, place, job_id, token, suspect)
-select j.queue, j.gate, j.gate_key, j.priority, j.place, j.id, j.token, j.crashes > 0
+insert into tenure.gated (queue, gate, key, priority, position, job_id, token, suspect)
+select j.queue, j.gate, j.gate_key, j.priority, j.position, j.id, j.token, j.crashes > 0
 from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
-where j.gate is not null and j.place is not null and j.parked is null and j.due_at is null;
-update tenure.counter set turn = turn + json_array_length(:ids), place = place + 1;
+where j.gate is not null and j.position is not null and j.parked is null and j.due_at is null;
+update tenure.counter set turn = turn + json_array_length(:ids), position = position + 1;
 insert into tenure.turn (queue, gate, priority, n, key)
 select queue, gate, priority,
-       (select c.turn from tenure.counter c) - json_array_length(:ids) + row_number() over (order by place),
+       (select c.turn from tenure.counter c) - json_array_length(:ids) + row_number() over (order by position),
        gate_key
-from (select j.queue, j.gate, j.gate_key, min(j.priority) as priority, min(j.place) as place
+from (select j.queue, j.gate, j.gate_key, min(j.priority) as priority, min(j.position) as position
       from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
       where j.gate is not null
       group by j.queue, j.gate, j.gate_key);
@@ -22,7 +22,7 @@ from (select j.queue, j.gate, j.gate_key, min(j.priority) as priority, min(j.pla
 -- succeed, fail, skip, abort, cancel, sweep: where an attempt has ended there is a turn, if somebody
 -- waits in its line: with a single writer, who comes later has a turn of his own. The bell listens to
 -- places.
-update tenure.counter set turn = turn + json_array_length(:rows), place = place + 1;
+update tenure.counter set turn = turn + json_array_length(:rows), position = position + 1;
 insert into tenure.turn (queue, gate, priority, n, key)
 select queue, gate, priority, n, key
 from (select b.value ->> 'queue' as queue, b.value ->> 'gate' as gate, b.value ->> 'key' as key,
@@ -30,7 +30,7 @@ from (select b.value ->> 'queue' as queue, b.value ->> 'gate' as gate, b.value -
              (select g.priority from tenure.gated g
               where g.queue = b.value ->> 'queue' and g.gate = b.value ->> 'gate'
                 and g.key = b.value ->> 'key'
-              order by g.priority, g.place limit 1) as priority
+              order by g.priority, g.position limit 1) as priority
       from json_each(:rows) as b)
 where priority is not null;
 
@@ -46,8 +46,8 @@ with recursive hop (gate) as (
 )
 select :queue, hop.gate, g.max_running, g.rate, coalesce(g.per_seconds, 1), g.burst,
        coalesce(g.keyed, 0),
-       (select priority from tenure.ready where queue = :queue order by priority, place limit 1),
-       (select place from tenure.ready where queue = :queue order by priority, place limit 1), :now
+       (select priority from tenure.ready where queue = :queue order by priority, position limit 1),
+       (select position from tenure.ready where queue = :queue order by priority, position limit 1), :now
 from hop left join tenure.gate as g on g.name = hop.gate
 where hop.gate is not null
   and not exists (select 1 from tenure.queue p where p.name = :queue and p.paused_at is not null);
@@ -82,26 +82,26 @@ select tokens, (:now - filled_at) / 1e6 from tenure.bucket where gate = :gate an
 
 -- name: head_of_line
 -- claim: the first tickets of a line.
-select priority, place, suspect from tenure.gated
-where queue = :queue and gate = :gate and key = :key order by priority, place limit :most;
+select priority, position, suspect from tenure.gated
+where queue = :queue and gate = :gate and key = :key order by priority, position limit :most;
 
 -- name: take_gated
 -- claim: so many jobs at the head of a line, one suspect at most among them. A void ticket comes back
 -- without its job.
-select t.queue, t.priority, t.place, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
+select t.queue, t.priority, t.position, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
        j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry, j.metadata, j.features,
        j.cancel_requested, t.suspect, t.gate, t.key
 from (select * from tenure.gated
-      where queue = :queue and gate = :gate and key = :key and (not suspect or place = :suspect)
-      order by priority, place limit :count) as t
-     left join tenure.job as j on j.id = t.job_id and j.token = t.token and j.place = t.place
-order by t.priority, t.place;
+      where queue = :queue and gate = :gate and key = :key and (not suspect or position = :suspect)
+      order by priority, position limit :count) as t
+     left join tenure.job as j on j.id = t.job_id and j.token = t.token and j.position = t.position
+order by t.priority, t.position;
 
 -- name: drop_gated
 -- claim: their tickets, up to the last of them, are consumed.
 delete from tenure.gated
-where queue = :queue and gate = :gate and key = :key and (priority, place) <= (:priority, :place)
-  and (not suspect or place = :suspect);
+where queue = :queue and gate = :gate and key = :key and (priority, position) <= (:priority, :position)
+  and (not suspect or position = :suspect);
 
 -- name: hold_at_gates
 -- claim: who has passed on a lease; values are bound in this order.
@@ -118,7 +118,7 @@ insert or replace into tenure.gate_share (gate, key, worker, places)
 select b.value ->> 'gate', b.value ->> 'key', :worker, b.value ->> 'places' from json_each(:rows) as b;
 
 -- name: end_shares
--- claim: each of its jobs there has a place again.
+-- claim: each of its jobs there has a position again.
 delete from tenure.gate_share
 where worker = :worker
   and (gate, key) in (select b.value ->> 'gate', b.value ->> 'key' from json_each(:rows) as b);
@@ -179,12 +179,12 @@ from tenure.gate where name = :name;
 -- gate: everybody who waits there gets a turn, and nobody waits for a token any more.
 delete from tenure.turn where gate = :name and not_before is not null;
 insert into tenure.turn (queue, gate, priority, n, key)
-select queue, gate, priority, (select c.turn from tenure.counter c) + row_number() over (order by place),
+select queue, gate, priority, (select c.turn from tenure.counter c) + row_number() over (order by position),
        key
-from (select queue, gate, key, min(priority) as priority, min(place) as place
+from (select queue, gate, key, min(priority) as priority, min(position) as position
       from tenure.gated where gate = :name group by queue, gate, key);
 update tenure.counter
-set place = place + 1, turn = max(turn, coalesce((select max(n) from tenure.turn where gate = :name), 0));
+set position = position + 1, turn = max(turn, coalesce((select max(n) from tenure.turn where gate = :name), 0));
 
 -- name: drop_shares
 -- gate: what is allowed has changed: until a worker claims there again, each of its jobs counts.
@@ -226,11 +226,11 @@ order by l.waiting desc, l.key limit :most;
 select count(*) from (
     select 1 from tenure.gated g
     where g.queue = :queue and g.gate = :gate and g.key = :key
-      and (g.priority, g.place) < (:priority, :place)
+      and (g.priority, g.position) < (:priority, :position)
     limit :most);
 
 -- name: gate_of_job
-select j.place, g.max_running, g.rate, coalesce(g.per_seconds, 1), g.burst, coalesce(g.keyed, 0),
+select j.position, g.max_running, g.rate, coalesce(g.per_seconds, 1), g.burst, coalesce(g.keyed, 0),
        coalesce((select sum(used) from tenure.gate_used u
                  where u.gate = j.gate and u.key = case when g.keyed then j.gate_key else '' end), 0),
        k.tokens, (:now - k.filled_at) / 1e6
@@ -260,7 +260,7 @@ from (select queue, gate, key from tenure.gated
       except select queue, gate, key from tenure.gate_live where live > 0) as l
 returning queue;
 update tenure.counter
-set place = place + 1, turn = max(turn, coalesce((select max(n) from tenure.turn), 0))
+set position = position + 1, turn = max(turn, coalesce((select max(n) from tenure.turn), 0))
 where exists (select 1 from tenure.turn where n > turn);
 
 -- name: end_waits

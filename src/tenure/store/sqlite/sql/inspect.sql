@@ -105,7 +105,7 @@ select lane.queue, min(coalesce(j.queued_at, j.created_at)),
        (:now - min(coalesce(j.queued_at, j.created_at))) / 1e6
 from lane cross join tenure.job as j on j.id = (
     select r.job_id from tenure.ready r where r.queue = lane.queue and r.priority = lane.priority
-    order by r.place limit 1)
+    order by r.position limit 1)
 where lane.queue is not null
 group by lane.queue order by lane.queue;
 

@@ -1,5 +1,5 @@
 -- name: lock_job
-select id, token, queue, priority, place, due_at, parked, held, cancel_requested, gate, gate_key,
+select id, token, queue, priority, position, due_at, parked, held, cancel_requested, gate, gate_key,
        features
 from tenure.job where id = :id and (:tenant is null or tenant = :tenant);
 
@@ -14,13 +14,13 @@ delete from tenure.due where due_at = :due_at and job_id = :id and token = :toke
 -- name: take_ready_ticket
 -- cancel, hold, move: matching the token.
 delete from tenure.ready
-where queue = :queue and priority = :priority and place = :place and job_id = :id and token = :token
+where queue = :queue and priority = :priority and position = :position and job_id = :id and token = :token
 returning job_id;
 
 -- name: take_gated_ticket
 -- cancel, hold, move: the same for a job at a gate.
 delete from tenure.gated
-where queue = :queue and gate = :gate and key = :key and priority = :priority and place = :place
+where queue = :queue and gate = :gate and key = :key and priority = :priority and position = :position
   and job_id = :id and token = :token
 returning job_id;
 
@@ -56,18 +56,18 @@ returning job_id;
 
 -- name: replay
 -- replay: the row moves back. Token + 1, attempts 0.
-update tenure.counter set place = place + 1;
+update tenure.counter set position = position + 1;
 insert into tenure.job (
-    id, token, place, created_at, queued_at, timeout_seconds, unique_seconds, priority, attempts,
+    id, token, position, created_at, queued_at, timeout_seconds, unique_seconds, priority, attempts,
     max_attempts, crashes, features, tenant, queue, task, args, retry, metadata, error, reason,
     unique_scope, unique_key, unique_until, gate, gate_key)
-select h.id, h.token + 1, c.place, h.created_at, :now, h.timeout_seconds, h.unique_seconds, h.priority,
+select h.id, h.token + 1, c.position, h.created_at, :now, h.timeout_seconds, h.unique_seconds, h.priority,
        0, h.max_attempts, 0, h.features | :features, h.tenant, h.queue, h.task, h.args, h.retry, h.metadata,
        h.error, 'replayed', h.unique_scope, h.unique_key, h.unique_until, h.gate, h.gate_key
 from tenure.history h, tenure.counter c where h.id = :id
 returning id, features;
-insert into tenure.ready (queue, priority, place, job_id, token)
-select queue, priority, place, id, token from tenure.job where id = :id and gate is null;
+insert into tenure.ready (queue, priority, position, job_id, token)
+select queue, priority, position, id, token from tenure.job where id = :id and gate is null;
 delete from tenure.history where id = :id;
 
 -- name: delete_finished

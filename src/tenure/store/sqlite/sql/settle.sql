@@ -84,23 +84,23 @@ order by j.id;
 -- retry, snooze, release, sweep, unhold, move, free: token + 1 and a new ticket at the end of the
 -- line, or none when the job is held. Called only for jobs whose token was checked in this
 -- transaction.
-update tenure.counter set place = place + json_array_length(:rows);
+update tenure.counter set position = position + json_array_length(:rows);
 update tenure.job as job
 set token = token + 1, attempts = attempts + coalesce(b.value ->> 'charged', 0),
     crashes = crashes + coalesce(b.value ->> 'crashed', 0), queued_at = :now,
     due_at = nullif(max(coalesce(b.value ->> 'due_at', :now + cast(1e6 * (b.value ->> 'delay') as integer), 0), :now), :now),
-    place = case
+    position = case
         when held then null
         when coalesce(b.value ->> 'due_at', :now + cast(1e6 * (b.value ->> 'delay') as integer), 0) > :now then null
-        else (select c.place from tenure.counter c) - json_array_length(:rows) + b.key + 1 end,
+        else (select c.position from tenure.counter c) - json_array_length(:rows) + b.key + 1 end,
     parked = case when held then 'held' end, reason = b.value ->> 'reason',
     error = coalesce(b.value -> 'error', error), queue = coalesce(b.value ->> 'queue', queue),
     priority = coalesce(b.value ->> 'priority', priority)
 from json_each(:rows) as b
 where job.id = b.value ->> 'id' and job.token = b.value ->> 'token'
 returning id, features;
-insert into tenure.ready (queue, priority, place, job_id, token, suspect)
-select j.queue, j.priority, j.place, j.id, j.token, j.crashes > 0
+insert into tenure.ready (queue, priority, position, job_id, token, suspect)
+select j.queue, j.priority, j.position, j.id, j.token, j.crashes > 0
 from json_each(:rows) as b cross join tenure.job as j on j.id = b.value ->> 'id'
 where j.token = (b.value ->> 'token') + 1 and j.parked is null and j.due_at is null
   and j.gate is null;
@@ -199,12 +199,12 @@ order by j.id;
 -- name: free
 -- free: what waited for its parents stands in line, with a new token.
 update tenure.job
-set token = token + 1, queued_at = ?, due_at = null, place = ?, parked = null, reason = ?
+set token = token + 1, queued_at = ?, due_at = null, position = ?, parked = null, reason = ?
 where id = ? and token = ?;
 
 -- name: free_tickets
 -- free: the tickets of these.
-insert into tenure.ready (queue, priority, place, job_id, token, suspect) values (?, ?, ?, ?, ?, ?);
+insert into tenure.ready (queue, priority, position, job_id, token, suspect) values (?, ?, ?, ?, ?, ?);
 
 -- name: report_progress
 -- progress: only for jobs held in this transaction.

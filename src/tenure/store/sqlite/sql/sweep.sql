@@ -11,23 +11,23 @@ select (select json_group_array(q.value) from json_each(:queues) as q
 
 -- name: promote
 -- promote: due tickets go to the end of the line; the token stays. The job row remembers the new
--- place, which is how the second statement finds what the first one moved.
+-- position, which is how the second statement finds what the first one moved.
 with picked as (
     select row_number() over (order by d.due_at, d.job_id) as n, d.job_id, d.token
     from (select due_at, job_id, token from tenure.due where due_at <= :now
           order by due_at, job_id limit :most) as d
 )
 update tenure.job as job
-set place = (select c.place from tenure.counter c) + picked.n, due_at = null, queued_at = :now
+set position = (select c.position from tenure.counter c) + picked.n, due_at = null, queued_at = :now
 from picked
 where job.id = picked.job_id and job.token = picked.token
 returning id, features;
-insert into tenure.ready (queue, priority, place, job_id, token, suspect)
-select j.queue, j.priority, j.place, j.id, j.token, j.crashes > 0
+insert into tenure.ready (queue, priority, position, job_id, token, suspect)
+select j.queue, j.priority, j.position, j.id, j.token, j.crashes > 0
 from (select job_id, token from tenure.due where due_at <= :now order by due_at, job_id limit :most) as d
      cross join tenure.job as j on j.id = d.job_id and j.token = d.token
 where j.gate is null;
-update tenure.counter set place = place + :most
+update tenure.counter set position = position + :most
 where exists (select 1 from tenure.due where due_at <= :now);
 delete from tenure.due
 where (due_at, job_id) <= (

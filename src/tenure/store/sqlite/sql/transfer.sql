@@ -25,12 +25,12 @@ union all
 select 'ticks', count(*) from tenure.tick;
 
 -- name: counters
--- copy: the highest id and the highest place that were ever drawn.
-select job_id, place from tenure.counter;
+-- copy: the highest id and the highest position that were ever drawn.
+select job_id, position from tenure.counter;
 
 -- name: raise_counters
 -- copy: what is drawn from now on is higher than what is copied.
-update tenure.counter set job_id = max(job_id, :job_id), place = max(place, :place);
+update tenure.counter set job_id = max(job_id, :job_id), position = max(position, :position);
 
 -- name: lock_copy
 -- The single writer needs no lock.
@@ -57,7 +57,7 @@ from (
 order by n.id;
 
 -- name: job_rows
-select j.id, j.token, j.place, j.created_at, j.due_at, j.queued_at, j.timeout_seconds,
+select j.id, j.token, j.position, j.created_at, j.due_at, j.queued_at, j.timeout_seconds,
        j.unique_seconds, j.priority, j.attempts, j.max_attempts, j.crashes, j.features, j.held,
        j.cancel_requested, j.tenant, j.queue, j.task, j.args, j.retry, j.metadata, j.error, j.reason,
        j.parked, j.unique_scope, j.unique_key, j.unique_until, j.gate, j.gate_key
@@ -65,10 +65,10 @@ from json_each(:ids) as b cross join tenure.job as j on j.id = b.value;
 
 -- name: ready_rows
 -- copy: the live ticket of each job. Void ones stay behind.
-select r.job_id, r.queue, r.priority, r.place, r.token, r.suspect
+select r.job_id, r.queue, r.priority, r.position, r.token, r.suspect
 from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
      cross join tenure.ready as r on r.queue = j.queue and r.priority = j.priority
-        and r.place = j.place and r.job_id = j.id and r.token = j.token;
+        and r.position = j.position and r.job_id = j.id and r.token = j.token;
 
 -- name: due_rows
 select d.job_id, d.due_at, d.token
@@ -104,14 +104,14 @@ order by p.job_id, p.parent_id;
 -- name: write_job
 -- copy: one row of each table at a time; values are bound in this order.
 insert into tenure.job (
-    id, token, place, created_at, due_at, queued_at, timeout_seconds, unique_seconds, priority,
+    id, token, position, created_at, due_at, queued_at, timeout_seconds, unique_seconds, priority,
     attempts, max_attempts, crashes, features, held, cancel_requested, tenant, queue, task, args,
     retry, metadata, error, reason, parked, unique_scope, unique_key, unique_until, gate, gate_key)
 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: write_ready
 -- copy: the tickets of jobs in line.
-insert into tenure.ready (job_id, queue, priority, place, token, suspect) values (?, ?, ?, ?, ?, ?);
+insert into tenure.ready (job_id, queue, priority, position, token, suspect) values (?, ?, ?, ?, ?, ?);
 
 -- name: write_due
 -- copy: the tickets of scheduled jobs.
@@ -173,14 +173,14 @@ insert into tenure.queue (name, paused_at, reason) values (?, ?, ?);
 
 -- name: gated_rows
 -- copy: the live ticket of each job at a gate.
-select g.job_id, g.queue, g.gate, g.key, g.priority, g.place, g.token, g.suspect
+select g.job_id, g.queue, g.gate, g.key, g.priority, g.position, g.token, g.suspect
 from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
      cross join tenure.gated as g on g.queue = j.queue and g.gate = j.gate and g.key = j.gate_key
-        and g.priority = j.priority and g.place = j.place and g.job_id = j.id and g.token = j.token;
+        and g.priority = j.priority and g.position = j.position and g.job_id = j.id and g.token = j.token;
 
 -- name: write_gated
 -- copy: the tickets of jobs at gates.
-insert into tenure.gated (job_id, queue, gate, key, priority, place, token, suspect)
+insert into tenure.gated (job_id, queue, gate, key, priority, position, token, suspect)
 values (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: next_gate

@@ -140,7 +140,7 @@ where true
 on conflict (job_id, parent_id) do nothing;
 
 -- name: lock_nodes
-select j.id, j.token, j.queue, j.priority, j.place, j.due_at, j.parked, j.held, j.cancel_requested,
+select j.id, j.token, j.queue, j.priority, j.position, j.due_at, j.parked, j.held, j.cancel_requested,
        j.gate, j.gate_key, n.rule, n.paused
 from tenure.node n cross join tenure.job as j on j.id = n.job_id
 where n.workflow_id = :id and n.job_id > :after
@@ -156,8 +156,8 @@ returning job_id;
 -- name: take_ready_tickets
 -- cancel, pause: matching the tokens.
 delete from tenure.ready
-where (queue, priority, place, job_id, token) in (
-    select b.value ->> 'queue', b.value ->> 'priority', b.value ->> 'place', b.value ->> 'id',
+where (queue, priority, position, job_id, token) in (
+    select b.value ->> 'queue', b.value ->> 'priority', b.value ->> 'position', b.value ->> 'id',
            b.value ->> 'token'
     from json_each(:rows) as b)
 returning job_id;
@@ -165,9 +165,9 @@ returning job_id;
 -- name: take_gated_tickets
 -- cancel, pause: the same for jobs at gates.
 delete from tenure.gated
-where (queue, gate, key, priority, place, job_id, token) in (
+where (queue, gate, key, priority, position, job_id, token) in (
     select b.value ->> 'queue', b.value ->> 'gate', b.value ->> 'gate_key', b.value ->> 'priority',
-           b.value ->> 'place', b.value ->> 'id', b.value ->> 'token'
+           b.value ->> 'position', b.value ->> 'id', b.value ->> 'token'
     from json_each(:rows) as b)
 returning job_id;
 
@@ -248,7 +248,7 @@ delete from tenure.history where id in (select value from json_each(:ids));
 
 -- name: wait_again
 -- replay: a finaliser whose ticket was taken.
-update tenure.job set parked = 'parents', place = null, due_at = null where id = :id;
+update tenure.job set parked = 'parents', position = null, due_at = null where id = :id;
 
 -- name: waiting_children
 select distinct j.id

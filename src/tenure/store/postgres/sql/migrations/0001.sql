@@ -4,21 +4,21 @@
 --     due      tickets with a due time                   lease    one row per claimed block
 --     history  finished jobs, append-only, by day
 --
--- The happy path only inserts and deletes. Nothing is updated in place, there is no counter row
+-- The happy path only inserts and deletes. Nothing is updated in position, there is no counter row
 -- and no trigger. Everything below history is paid for only by the jobs that use it.
 
 create type tenure.state as enum
     ('waiting', 'scheduled', 'queued', 'running', 'succeeded', 'failed', 'cancelled', 'skipped');
 
 create sequence tenure.job_id maxvalue 9007199254740991;
-create sequence tenure.place;            -- each value stands for a thousand places: a bulk draws one
+create sequence tenure.position;            -- each value stands for a thousand places: a bulk draws one
 create sequence tenure.lease_id;
 
 -- Columns are ordered by width: it saves padding, and so WAL.
 create table tenure.job (
     id bigint primary key check (id between 1 and 9007199254740991),
     token bigint not null default 1 check (token > 0),
-    place bigint,                       -- of its last ticket in `ready`
+    position bigint,                       -- of its last ticket in `ready`
     created_at timestamptz not null,
     due_at timestamptz,                 -- set while its ticket stands in `due` (or will, once freed)
     queued_at timestamptz,              -- when it was last put in line; null: at creation
@@ -51,15 +51,15 @@ create table tenure.job (
 create index job_cancel_requested on tenure.job (id) where cancel_requested;
 
 create table tenure.ready (
-    place bigint not null,
+    position bigint not null,
     job_id bigint not null,
     token bigint not null,
     priority smallint not null,
     suspect boolean not null default false,     -- its job has a crash on record
     queue text collate "C" not null,            -- compared as bytes: a fifth of a ticket's cost
-    primary key (queue, priority, place)
+    primary key (queue, priority, position)
 );
-create index ready_suspect on tenure.ready (queue, priority, place) where suspect;
+create index ready_suspect on tenure.ready (queue, priority, position) where suspect;
 
 create table tenure.due (
     due_at timestamptz not null,
@@ -187,7 +187,7 @@ create view tenure.live as
                  when j.due_at is not null then 'scheduled'
                  when exists (select from tenure.ready r
                               where r.queue = j.queue and r.priority = j.priority
-                                and r.place = j.place and r.token = j.token) then 'queued'
+                                and r.position = j.position and r.token = j.token) then 'queued'
                  else 'running' end)::tenure.state as state,
            j.task, j.args, j.queue, j.priority, j.tenant, j.attempts, j.max_attempts, j.crashes,
            j.created_at, coalesce(j.queued_at, j.created_at) as queued_at, j.due_at,
@@ -234,7 +234,7 @@ declare
     name_hint constant pg_catalog.text :=
         'Use 1 to 200 letters, digits and _ . : < > -, and start with a letter, a digit or _.';
     new_id bigint;
-    new_place bigint;
+    new_position bigint;
 begin
     if (enqueue.task collate "C" ~ name_pattern) is not true then
         raise exception using errcode = '22023', hint = name_hint,
@@ -254,28 +254,28 @@ begin
     end if;
     with new as materialized (
         select nextval('tenure.job_id') as id, clock_timestamp() as now,
-               case when coalesce(enqueue.delay, '0') <= '0' then 1000 * nextval('tenure.place') end as place
+               case when coalesce(enqueue.delay, '0') <= '0' then 1000 * nextval('tenure.position') end as position
     ), inserted as (
-        insert into tenure.job (id, place, created_at, due_at, priority, queue, task, args)
-        select id, place, now, case when place is null then now + enqueue.delay end,
+        insert into tenure.job (id, position, created_at, due_at, priority, queue, task, args)
+        select id, position, now, case when position is null then now + enqueue.delay end,
                enqueue.priority::smallint, enqueue.queue, enqueue.task, enqueue.args
         from new
-        returning id, place, due_at
+        returning id, position, due_at
     ), queued as (
-        insert into tenure.ready (place, job_id, token, priority, queue)
-        select place, id, 1, enqueue.priority::smallint, enqueue.queue from inserted where place is not null
+        insert into tenure.ready (position, job_id, token, priority, queue)
+        select position, id, 1, enqueue.priority::smallint, enqueue.queue from inserted where position is not null
     ), scheduled as (
         insert into tenure.due (due_at, job_id, token)
-        select due_at, id, 1 from inserted where place is null
+        select due_at, id, 1 from inserted where position is null
     )
-    select id, place into new_id, new_place from inserted;
-    if new_place is not null then       -- the statement `notify`
+    select id, position into new_id, new_position from inserted;
+    if new_position is not null then       -- the statement `notify`
         perform pg_notify('tenure.bell', enqueue.queue)
         where not exists (
             select from generate_series(1, 32) as n,
                  lateral (select from tenure.ready r
                           where r.queue = enqueue.queue and r.priority = enqueue.priority::smallint
-                            and r.place = new_place - 1000 * n offset 0) as standing);
+                            and r.position = new_position - 1000 * n offset 0) as standing);
     elsif enqueue.delay <= '1.5 seconds' then
         perform pg_notify('tenure.bell', enqueue.queue);
     end if;

@@ -21,7 +21,7 @@ create table tenure.gate (
 );
 
 create table tenure.gated (
-    place bigint not null,
+    position bigint not null,
     job_id bigint not null,
     token bigint not null,
     priority smallint not null,
@@ -29,7 +29,7 @@ create table tenure.gated (
     queue text collate "C" not null,
     gate text collate "C" not null,
     key text collate "C" not null,
-    primary key (queue, gate, key, priority, place)
+    primary key (queue, gate, key, priority, position)
 );
 
 create table tenure.turn (
@@ -105,11 +105,11 @@ create or replace view tenure.live as
                  when j.gate is null
                       and exists (select from tenure.ready r
                                   where r.queue = j.queue and r.priority = j.priority
-                                    and r.place = j.place and r.token = j.token) then 'queued'
+                                    and r.position = j.position and r.token = j.token) then 'queued'
                  when j.gate is not null
                       and exists (select from tenure.gated g
                                   where g.queue = j.queue and g.gate = j.gate and g.key = j.gate_key
-                                    and g.priority = j.priority and g.place = j.place
+                                    and g.priority = j.priority and g.position = j.position
                                     and g.token = j.token) then 'queued'
                  else 'running' end)::tenure.state as state,
            j.task, j.args, j.queue, j.priority, j.tenant, j.attempts, j.max_attempts, j.crashes,

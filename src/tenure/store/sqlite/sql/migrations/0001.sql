@@ -9,14 +9,14 @@
 create table tenure.counter (
     one integer primary key check (one = 1),
     job_id integer not null,
-    place integer not null
+    position integer not null
 ) strict;
 insert into tenure.counter values (1, 0, 0);
 
 create table tenure.job (
     id integer primary key check (id between 1 and 9007199254740991),
     token integer not null default 1 check (token > 0),
-    place integer,
+    position integer,
     created_at integer not null,
     due_at integer,
     queued_at integer,
@@ -53,13 +53,13 @@ create index tenure.job_featured on tenure.job (id) where features <> 0;
 create table tenure.ready (
     queue text not null,
     priority integer not null,
-    place integer not null,
+    position integer not null,
     job_id integer not null,
     token integer not null,
     suspect integer not null default 0,     -- its job has a crash on record
-    primary key (queue, priority, place)
+    primary key (queue, priority, position)
 ) strict, without rowid;
-create index tenure.ready_suspect on tenure.ready (queue, priority, place) where suspect = 1;
+create index tenure.ready_suspect on tenure.ready (queue, priority, position) where suspect = 1;
 
 create table tenure.due (
     due_at integer not null,
@@ -181,7 +181,7 @@ create view tenure.live as
                 when j.due_at is not null then 'scheduled'
                 when exists (select 1 from tenure.ready r
                              where r.queue = j.queue and r.priority = j.priority
-                               and r.place = j.place and r.token = j.token) then 'queued'
+                               and r.position = j.position and r.token = j.token) then 'queued'
                 else 'running' end as state,
            j.task, j.args, j.queue, j.priority, j.tenant, j.attempts, j.max_attempts, j.crashes,
            j.created_at, coalesce(j.queued_at, j.created_at) as queued_at, j.due_at,

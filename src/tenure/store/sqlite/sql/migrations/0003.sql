@@ -16,11 +16,11 @@ create table tenure.gated (
     gate text not null,
     key text not null,
     priority integer not null,
-    place integer not null,
+    position integer not null,
     job_id integer not null,
     token integer not null,
     suspect integer not null default 0,
-    primary key (queue, gate, key, priority, place)
+    primary key (queue, gate, key, priority, position)
 ) strict, without rowid;
 
 alter table tenure.counter add column turn integer not null default 0;
@@ -94,11 +94,11 @@ create view tenure.live as
                 when j.gate is null
                      and exists (select 1 from tenure.ready r
                                  where r.queue = j.queue and r.priority = j.priority
-                                   and r.place = j.place and r.token = j.token) then 'queued'
+                                   and r.position = j.position and r.token = j.token) then 'queued'
                 when j.gate is not null
                      and exists (select 1 from tenure.gated g
                                  where g.queue = j.queue and g.gate = j.gate and g.key = j.gate_key
-                                   and g.priority = j.priority and g.place = j.place
+                                   and g.priority = j.priority and g.position = j.position
                                    and g.token = j.token) then 'queued'
                 else 'running' end as state,
            j.task, j.args, j.queue, j.priority, j.tenant, j.attempts, j.max_attempts, j.crashes,
