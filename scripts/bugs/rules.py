@@ -29,7 +29,7 @@ JOBS = (
     Bug(
         "void-tickets", "claim gives up after its first round",
         f"{MARKED}::test_a_claim_that_took_only_void_tickets_goes_on_at_once",
-        (python("store/jobs/claim", "if taken.leases or not taken.tickets:", "if True:"),),
+        (python("store/jobs/claim", "if taken.claim or not taken.tickets:", "if True:"),),
         unseen=BEHIND + "the next look finds what the claim has left",
     ),
     Bug(
@@ -216,7 +216,7 @@ JOBS = (
         f"{MARKED}::test_replay_is_a_new_attempt_with_a_new_token",
         (
             sql(POSTGRES, "operate", "replay", "select id, token + 1,", "select id, token,"),
-            sql(POSTGRES, "operate", "replay", "place, id, token + 1", "place, id, token"),
+            sql(POSTGRES, "operate", "replay", "position, id, token + 1", "position, id, token"),
             sql(SQLITE, "operate", "replay", "h.token + 1", "h.token"),
         ),
     ),
@@ -231,7 +231,7 @@ JOBS = (
     Bug(
         "replay-key", "replay does not take the key",
         f"{MARKED}::test_replay_takes_the_unique_key_again_or_is_refused",
-        (python("store/jobs/operate", "    await retake_key(tx, row)\n", ""),),
+        (python("store/jobs/replay", "    await retake_key(tx, row)\n", ""),),
     ),
     Bug(
         "enqueue-repeat", "the repeat does not look into history",
@@ -315,8 +315,8 @@ JOBS = (
         "one-ticket", "any ticket with the job's token is valid",
         "tests/statements/test_defects.py::test_a_second_ticket_is_not_a_second_attempt",
         (
-            sql(POSTGRES, "claim", "take_tickets", " and job.place = t.place", ""),
-            sql(SQLITE, "claim", "take_tickets", " and j.place = t.place", ""),
+            sql(POSTGRES, "claim", "take_tickets", " and job.position = t.position", ""),
+            sql(SQLITE, "claim", "take_tickets", " and j.position = t.position", ""),
         ),
         unseen=BEHIND + "no job has two tickets",
     ),

@@ -14,13 +14,13 @@ from tenure.rules.gates import Limits
 from tenure.rules.job import Claimed
 from tenure.rules.lifecycle import succeed
 from tenure.store import Store
-from tenure.store.gates.passing import SPARE_TURNS, Passed
+from tenure.store.gates.passing import TURNS_PER_PAGE, Passed
 from tests.support.plain import Plain
 from tests.support.stores import Clock
 from tests.support.work import add, ids_of, job, settle, take
 
 MOST = 5
-PAGE = SPARE_TURNS + MOST
+PAGE = TURNS_PER_PAGE + MOST
 MANY = 2 * PAGE + 7
 
 
@@ -67,13 +67,10 @@ def count_pages(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     return pages
 
 
-def look(store: Store, clock: Clock, *, new_places: int = MOST) -> tuple[list[int], bool]:
+def look(store: Store, clock: Clock, *, new_permits: int = MOST) -> tuple[list[int], bool]:
     """Claim from this queue: what there was, and whether there may be more."""
-    more: set[str] = set()
-    leases = store.claim(
-        "w2", {"default": MOST}, new_places=new_places, more=more, now=clock.now
-    )  # fmt: skip
-    return [claimed.id for lease in leases for claimed in lease.jobs], more == {"default"}
+    claim = store.claim("w2", {"default": MOST}, new_permits=new_permits, now=clock.now)
+    return [job.id for lease in claim for job in lease.jobs], claim.more == {"default"}
 
 
 def follow(store: Store, clock: Clock) -> list[list[int]]:
@@ -224,7 +221,7 @@ def test_who_has_no_place_for_a_job_does_not_look_for_one(store: Store, clock: C
     """It would ask again and again."""
     many = [job(gate="each", gate_key=str(n)) for n in range(MANY)]
     ids = [added.id for added in store.enqueue(many, now=clock.now)]
-    assert look(store, clock, new_places=0) == ([], False)
+    assert look(store, clock, new_permits=0) == ([], False)
     assert look(store, clock)[0] == ids[:MOST]
 
 

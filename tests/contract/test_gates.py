@@ -610,7 +610,7 @@ def test_how_long_a_rate_makes_a_job_wait(store: Store, clock: Clock) -> None:
     clock.advance(0.2)
     wait = store.gate_wait(ids[2], now=clock.now)
     assert wait is not None
-    assert wait.token_seconds == pytest.approx(0.3, abs=0.001)
+    assert wait.start_seconds == pytest.approx(0.3, abs=0.001)
 
 
 # --- healing -----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 
 from tenure.rules.gates import Limits
-from tenure.rules.job import Claimed, Lease
+from tenure.rules.job import Claim, Claimed, Lease
 from tenure.rules.lifecycle import release, succeed
 from tenure.store import Store
 from tests.support.plain import Plain
@@ -33,18 +33,18 @@ def gates(store: Store, clock: Clock) -> None:
 def claim(
     store: Store, now: datetime, worker: str = "w1", *, places: int = 100, riders: float = 0.0,
     most: int = 100,
-) -> list[Lease]:  # fmt: skip
+) -> Claim:  # fmt: skip
     """What a worker with so many free slots gets."""
-    return store.claim(worker, {"default": most}, new_places=places, riders=riders, now=now)
+    return store.claim(worker, {"default": most}, new_permits=places, riders=riders, now=now)
 
 
 def jobs_of(leases: list[Lease]) -> list[Claimed]:
     return [job for lease in leases for job in lease.jobs]
 
 
-def most_of(leases: list[Lease]) -> dict[tuple[str, str], int]:
+def most_of(claim: Claim) -> dict[tuple[str, str], int]:
     """How many may run at once."""
-    return {(each.gate, each.key): each.most for lease in leases for each in lease.places}
+    return {(each.gate, each.key): each.most for each in claim.permits}
 
 
 def end(store: Store, now: datetime, jobs: list[Claimed], worker: str = "w1") -> None:

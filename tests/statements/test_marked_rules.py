@@ -219,7 +219,7 @@ def test_a_job_with_a_crash_on_record_is_tried_alone(store: Store, clock: Clock)
     claim_jobs(store, clock)
     expire(store, clock)
     others = add(store, clock, 2)
-    leases = []
+    leases = [*store.claim("w1", {"default": 9}, now=clock.now)]
     while more := store.claim("w1", {"default": 9}, now=clock.now):
         leases += more
     assert sorted(sorted(job.id for job in lease.jobs) for lease in leases) == [

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 
-from tenure.rules.gates import Limited, Limits, limited_by
+from tenure.rules.gates import Limits
 from tenure.rules.ticks import ticks
+from tenure.rules.turns import Limited, limited_by
 from tests.support.books import (
     ENDS,
     SLACK_SECONDS,

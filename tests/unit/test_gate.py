@@ -10,18 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenure.errors import InvalidInput, TenureError
-from tenure.rules.gates import (
-    SPARE_TURNS,
-    Gate,
-    Limits,
-    Line,
-    Next,
-    Room,
-    admit,
-    line_name,
-    next_turn,
-    shown,
-)
+from tenure.rules.gates import Gate, Limits, line_name, shown
+from tenure.rules.permits import Room
+from tenure.rules.turns import TURNS_KEPT, Line, Next, admit, next_turn, tickets_of, turns_of
 
 KEYED = Limits(max_running=1, keyed=True)
 
@@ -32,11 +23,12 @@ def line(
     limits: Limits = Limits(),  # noqa: B008 - it is frozen
     room: Room | None = None,
     more: bool = False,
-    holders: bool = False,
+    runs: bool = False,
 ) -> Line:
     """A line of tickets with these priorities."""
-    waiting = [(priority, place, False) for place, priority in enumerate(tickets)]
-    return Line("q", "g", key, limits, room or Room(), [(0, 1), (0, 2)], waiting, more, holders)
+    waiting = tickets_of((priority, position, False) for position, priority in enumerate(tickets))
+    turns = turns_of([(0, 1), (0, 2)])
+    return Line("q", "g", key, limits, room or Room(), turns, waiting, more, runs)
 
 
 # --- what a gate may say -----------------------------------------------------------------------
@@ -101,7 +93,7 @@ def test_a_bucket_fills_up_to_its_burst() -> None:
     assert limits.filled(0.0, 5) == 1
     assert limits.filled(0.5, 100) == 3
     assert limits.filled(0.5, -100) == 0.5
-    assert limits.seconds_to_token(0.5) == 2.5
+    assert limits.seconds_to_start(0.5) == 2.5
     assert Limits(rate=0.5).capacity == 1
 
 
@@ -126,95 +118,95 @@ def test_no_more_start_than_rate_and_burst_allow(
 
 def test_lines_take_turns() -> None:
     lines = [line(*[0] * 10, key="a"), line(*[0] * 2, key="b"), line(*[0] * 10, key="c")]
-    admit(lines, {"q": 8}, free=100)
+    admit(lines, {"q": 8}, slots=100)
     assert [len(each.passed) for each in lines] == [3, 2, 3]
 
 
 def test_the_lower_priority_goes_first() -> None:
     lines = [line(0, 0, 0, key="a"), line(-1, -1, 5, key="b")]
-    admit(lines, {"q": 3}, free=100)
+    admit(lines, {"q": 3}, slots=100)
     assert [len(each.passed) for each in lines] == [1, 2]
 
 
 def test_lines_share_a_room() -> None:
-    room = Room(running=3)
+    room = Room(free=3)
     lines = [line(0, 0, 0, key=key, room=room) for key in "ab"]
-    admit(lines, {"q": 100}, free=100)
+    admit(lines, {"q": 100}, slots=100)
     assert sum(len(each.passed) for each in lines) == 3
-    assert (room.running, room.taken) == (0, 3)
+    assert (room.free, room.taken) == (0, 3)
 
 
 def test_one_suspect_passes_and_nobody_overtakes_one() -> None:
     lines = [
-        Line("q", "g", key, Limits(), Room(), [(0, 1)],
-             [(0, 1, True), (0, 2, False)], more=False, holders=False)
+        Line("q", "g", key, Limits(), Room(), turns_of([(0, 1)]),
+             tickets_of([(0, 1, True), (0, 2, False)]), more=False, runs=False)
         for key in "ab"
     ]  # fmt: skip
-    admit(lines, {"q": 10}, free=10)
+    admit(lines, {"q": 10}, slots=10)
     assert [len(each.passed) for each in lines] == [2, 0]
 
 
-def test_riders_come_along_with_places() -> None:
-    room = Room(running=2, mine=1, live=1, riders=1.5)
+def test_riders_come_in_addition_to_permits() -> None:
+    room = Room(free=2, mine=1, live=1, riders=1.5)
     each = line(*[0] * 20, limits=Limits(max_running=3), room=room)
-    admit([each], {"q": 100}, free=1)
-    assert (len(each.passed), room.mine, room.running) == (4, 2, 1)  # five in hand with two places
-    assert room.rides
+    admit([each], {"q": 100}, slots=1)
+    assert (len(each.passed), room.mine, room.free) == (4, 2, 1)  # five in hand with two places
+    assert room.has_riders
 
 
 def test_a_suspect_does_not_ride() -> None:
-    room = Room(running=0, mine=1, live=1, riders=5)
+    room = Room(free=0, mine=1, live=1, riders=5)
     each = line(0, 0, limits=Limits(max_running=1), room=room)
-    each.tickets = [(0, 1, True), (0, 2, False)]
-    admit([each], {"q": 100}, free=5)
+    each.tickets = tickets_of([(0, 1, True), (0, 2, False)])
+    admit([each], {"q": 100}, slots=5)
     assert each.passed == []
 
 
 def test_one_line_alone_is_not_read_to_its_end() -> None:
-    each = line(0, 0, limits=Limits(max_running=10), room=Room(running=10), more=True)
-    admit([each], {"q": 7}, free=100)
-    assert (len(each.passed), each.unseen) == (2, 5)
+    each = line(0, 0, limits=Limits(max_running=10), room=Room(free=10), more=True)
+    admit([each], {"q": 7}, slots=100)
+    assert (len(each.passed), each.unread) == (2, 5)
     both = [line(0, more=True, key=key) for key in "ab"]
-    admit(both, {"q": 7}, free=100)
-    assert [each.unseen for each in both] == [0, 0]
+    admit(both, {"q": 7}, slots=100)
+    assert [each.unread for each in both] == [0, 0]
 
 
 def test_a_turn_is_used_up_by_an_empty_line() -> None:
     each = line()
     assert next_turn(each, alone=False) == Next(each.turns)
     each = line(0)
-    admit([each], {"q": 5}, free=5)
+    admit([each], {"q": 5}, slots=5)
     each.landed = [7]
     assert next_turn(each, alone=False) == Next(each.turns)
 
 
 def test_a_turn_is_used_up_by_a_full_line_only_if_its_own_jobs_run() -> None:
-    full = Room(running=0)
-    own = line(0, limits=KEYED, room=full, holders=True)
+    full = Room(free=0)
+    own = line(0, limits=KEYED, room=full, runs=True)
     assert next_turn(own, alone=False) == Next(own.turns)
     others = line(0, limits=KEYED, room=full)
     assert next_turn(others, alone=False).gone != others.turns
-    shared = line(0, limits=Limits(max_running=1), room=full, holders=True)
+    shared = line(0, limits=Limits(max_running=1), room=full, runs=True)
     assert next_turn(shared, alone=False).gone != shared.turns
 
 
 def test_a_turn_stays_when_what_passed_was_not_there_any_more() -> None:
-    each = line(0, limits=KEYED, room=Room(running=1))
-    admit([each], {"q": 5}, free=5)
+    each = line(0, limits=KEYED, room=Room(free=1))
+    admit([each], {"q": 5}, slots=5)
     assert next_turn(each, alone=False).again
 
 
 def test_a_turn_stays_when_somebody_may_stand_before_those_who_were_seen() -> None:
     each = line(0)
     each.ahead = True
-    admit([each], {"q": 5}, free=5)
+    admit([each], {"q": 5}, slots=5)
     each.landed = [7]
     assert next_turn(each, alone=False).again
     assert next_turn(each, alone=True) == Next([])
 
 
 def test_a_line_without_tokens_waits_for_one() -> None:
-    each = line(0, limits=Limits(rate=2), room=Room(tokens=0.5))
+    each = line(0, limits=Limits(rate=2), room=Room(starts=0.5))
     assert next_turn(each, alone=True) == Next(each.turns, again=True, wait_seconds=0.25)
 
 
@@ -222,22 +214,22 @@ def test_a_line_is_shut_when_nobody_can_pass_whoever_asks() -> None:
     assert line().is_shut
     assert not line(0).is_shut
     assert not line(more=True).is_shut  # nobody was asked for
-    assert line(0, limits=KEYED, room=Room(running=0)).is_shut
-    assert line(0, limits=Limits(rate=1, keyed=True), room=Room(tokens=0.5)).is_shut
-    assert not line(0, limits=Limits(rate=1), room=Room(tokens=0.5)).is_shut  # nor can the others
+    assert line(0, limits=KEYED, room=Room(free=0)).is_shut
+    assert line(0, limits=Limits(rate=1, keyed=True), room=Room(starts=0.5)).is_shut
+    assert not line(0, limits=Limits(rate=1), room=Room(starts=0.5)).is_shut  # nor can the others
 
 
 def test_few_spare_turns_stay_and_many_go() -> None:
     each = line(0, 0, more=True)
     assert next_turn(each, alone=True) == Next([])
-    each.turns = [*each.turns] * SPARE_TURNS
+    each.turns = [*each.turns] * TURNS_KEPT
     assert next_turn(each, alone=True) == Next(each.turns[1:])
 
 
 def test_of_a_line_that_is_full_one_turn_stays() -> None:
-    each = line(0, limits=KEYED, room=Room(running=0))
-    each.turns = [(0, 1), (0, 7)]
-    assert next_turn(each, alone=False) == Next([(0, 7)])
+    each = line(0, limits=KEYED, room=Room(free=0))
+    each.turns = turns_of([(0, 1), (0, 7)])
+    assert next_turn(each, alone=False) == Next(turns_of([(0, 7)]))
 
 
 @given(
@@ -247,9 +239,9 @@ def test_of_a_line_that_is_full_one_turn_stays() -> None:
 def test_nobody_gets_two_more_than_a_neighbour_who_waits(
     sizes: list[int], most: int, limit: int
 ) -> None:
-    room = Room(running=limit)
+    room = Room(free=limit)
     lines = [line(*[0] * size, key=str(n), room=room) for n, size in enumerate(sizes)]
-    admit(lines, {"q": most}, free=most)
+    admit(lines, {"q": most}, slots=most)
     got = Counter({n: len(each.passed) for n, each in enumerate(lines)})
     assert got.total() == min(sum(sizes), most, limit)
     waiting = [got[n] for n, size in enumerate(sizes) if got[n] < size]

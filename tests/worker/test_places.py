@@ -1,4 +1,4 @@
-"""Places at gates as a worker keeps to them: no more of a line start than it has places for."""
+"""Permits at gates as a worker keeps to them: no more of a line start than it has places for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections import Counter
 from datetime import UTC, datetime
 
 from tenure import Tenure
-from tenure.rules.job import Claimed, Places
+from tenure.rules.job import Claimed
+from tenure.rules.permits import Permits
 from tenure.tasks import Kind
 from tenure.worker.claiming.gates import AtGates
 from tenure.worker.leases import Holding
@@ -47,7 +48,7 @@ class Desk:
             )  # fmt: skip
             new.append(Holding(job, found, float(self._last)))
         ids = frozenset(holding.job.id for holding in new)
-        return self.lines.admit(new, [Places("g", key, most, ids)])
+        return self.lines.admit(new, [Permits("g", key, most, ids)])
 
     def end(self, holding: Holding) -> list[Holding]:
         """One ends. Answers those that may run by this."""
@@ -109,9 +110,11 @@ def test_an_answer_that_comes_too_late_takes_places_away_and_gives_none() -> Non
     """What it has given is gone; what it has taken, others may have by now."""
     desk = Desk()
     running = desk.come(6, most=2)
-    desk.lines.lower([Places("g", "", 1, frozenset({99})), Places("g", "unknown", 5, frozenset())])
+    desk.lines.lower(
+        [Permits("g", "", 1, frozenset({99})), Permits("g", "unknown", 5, frozenset())]
+    )
     assert desk.end(running[0]) == []
     assert len(desk.end(running[1])) == 1
-    desk.lines.lower([Places("g", "", 4, frozenset({99}))])
+    desk.lines.lower([Permits("g", "", 4, frozenset({99}))])
     assert desk.waiting["async"] == 3
     assert len(desk.come(1, most=2)) == 1

@@ -10,6 +10,7 @@ Records are frozen. `NewJob` checks itself when it is made, so nothing invalid r
 """
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, NewType
@@ -17,6 +18,7 @@ from typing import Final, NewType
 import msgspec
 
 from tenure.errors import InvalidInput, InvalidName, OutOfRange, PayloadInvalid
+from tenure.rules.permits import Permits
 
 Json = NewType("Json", bytes)
 """Strict JSON in UTF-8, as made by `tenure.codec.encode`."""
@@ -251,21 +253,6 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     features: int
 
 
-class Places(msgspec.Struct, frozen=True):
-    """Places of a worker at a gate that limits how many jobs run.
-
-    It may have more jobs of this gate, or of this key, in hand, but runs no more than `most` of
-    them at once. What its last claim there has answered counts.
-    """
-
-    gate: str
-    key: str
-    """Empty where all keys share the limit."""
-    most: int
-    jobs: frozenset[int]
-    """The ids of those that came by this claim."""
-
-
 class Lease(msgspec.Struct, frozen=True):
     """One worker's hold on a block of jobs until `expires_at`, pushed out by heartbeats."""
 
@@ -274,8 +261,28 @@ class Lease(msgspec.Struct, frozen=True):
     claimed_at: datetime
     expires_at: datetime
     jobs: tuple[Claimed, ...]
-    places: tuple[Places, ...] = ()
-    """Where it has jobs that have passed a gate: how many of them may run at once."""
+
+
+class Claim(list[Lease]):
+    """The leases of one claim, and what its worker has to know besides."""
+
+    __slots__ = ("more", "permits")
+
+    def __init__(
+        self,
+        leases: Iterable[Lease] = (),
+        permits: tuple[Permits, ...] = (),
+        more: frozenset[str] = frozenset(),
+    ) -> None:
+        super().__init__(leases)
+        self.permits = permits
+        """Of the worker, at each gate that limits how many of these jobs run at once."""
+        self.more = more
+        """Queues at whose gates the claim had no time to look at all lines: claim there again."""
+
+    def plus(self, other: "Claim") -> "Claim":
+        """Both together. Where both have permits of one gate, the later ones come last."""
+        return Claim([*self, *other], self.permits + other.permits, self.more | other.more)
 
 
 class Beat(msgspec.Struct, frozen=True):

@@ -85,7 +85,7 @@ def _at_gate(wait: GateWait) -> str:
     if limits.max_running is not None:
         said.append(f"{wait.running} of {limits.max_running} running")
     if limits.rate is not None:
-        seconds = wait.token_seconds
+        seconds = wait.start_seconds
         said.append(
             "it may start now" if seconds <= 0 else f"the next may start in {seconds:.1f} s"
         )

@@ -19,7 +19,9 @@ import msgspec
 
 from tenure.errors import StoreBusy, TenantMismatch, ValueRefused
 from tenure.rules.job import Json, NewJob, State, check_time
+from tenure.rules.turns import Turn
 from tenure.store.bell import Bell, Ring
+from tenure.store.gate_records import GateQuestion, LineFound, LinePicked, OpenGate
 from tenure.store.rows import Freed
 
 P = ParamSpec("P")
@@ -50,20 +52,19 @@ class Mode(Enum):
 
 
 class Wanted(NamedTuple):
-    """What a worker asks for: so many jobs of each queue, on leases of this length.
+    """What a worker asks for: at most this many jobs of each queue, on leases of this length.
 
-    `ahead`: it has no free slot for them yet. `new_places`: so many jobs more it could run at once,
-    `riders`: and so many may come along with each place that it has at a gate. `more`: notes queues
-    at whose gates there are turns left to look at.
+    `ahead`: the worker has no free slot for them yet. `new_permits`: at gates with `max_running` it
+    wants at most this many new permits. `riders`: for each permit that it has at a gate, it may
+    take this many jobs more.
     """
 
     worker: str
     queues: Mapping[str, int]
     lease_seconds: float
     ahead: bool
-    new_places: int
+    new_permits: int
     riders: float
-    more: set[str]
 
 
 class Moved(NamedTuple):
@@ -102,8 +103,8 @@ class Gates:
 class Walk:
     """How far claims have come along the turns (priority, n) of a gate, from the first one on."""
 
-    past: tuple[int, int]
-    first: dict[str, tuple[int, int]] = field(default_factory=dict)
+    past: Turn
+    first: dict[str, Turn] = field(default_factory=dict)
     """The first turn of each line that they met: it needs no other."""
 
 
@@ -163,29 +164,24 @@ class Tx(ABC):
         """
 
     @abstractmethod
-    async def open_gates(self, queues: Collection[str]) -> list[Row]:
-        """claim: lock the gates at which somebody waits in these queues, those that are free.
+    async def open_gates(self, queues: Collection[str]) -> list[OpenGate]:
+        """claim: lock the gates with waiting tickets of these queues, those that are not locked.
 
-        Rows: queue, gate, the columns of its limits, priority and place of the head of the queue's
-        line of jobs without a gate, the time, which is that of all statements from here on.
+        The time of all statements from here on is that of this one.
         """
 
     @abstractmethod
-    async def look_at_gates(self, wanted: Wanted, rows: Sequence[Mapping[str, Any]]) -> list[Row]:
-        """claim: the lines whose turn it is at gates that are locked.
-
-        Rows: queue, gate, key, the places that others use and that this worker uses, its jobs that
-        have passed, its share, how many jobs of the same line run, the tokens and how old they are,
-        the turns, the tickets, whether there are more behind these, and whether there may be some
-        before them.
-        """
+    async def look_at_gates(
+        self, wanted: Wanted, questions: Sequence[GateQuestion]
+    ) -> list[LineFound]:
+        """claim: the lines whose turn it is at gates that are locked."""
 
     @abstractmethod
-    async def take_gated(
-        self, wanted: Wanted, lines: Sequence[Mapping[str, Any]]
-    ) -> list[list[Row]]:
-        """claim: the same as `take_tickets` for so many tickets at the head of each line, up to the
-        last one. Answers for each line."""
+    async def take_gated(self, wanted: Wanted, lines: Sequence[LinePicked]) -> list[list[Row]]:
+        """claim: the same as `take_tickets` for the first tickets of each line.
+
+        Returns the rows of each line.
+        """
 
     @abstractmethod
     async def leave_gates(self, lines: Collection[Row]) -> None:

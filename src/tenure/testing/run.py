@@ -268,12 +268,13 @@ class _Bench:
         return None
 
     def _claim(self, queue: str) -> Claimed | None:
-        """One job, behind however many at gates who cannot pass."""
-        more = {queue}
+        """One job, even if many jobs that wait at gates come before it."""
+        more = True
         while more:
-            more.clear()
-            for lease in self._store.claim(WORKER, {queue: 1}, lease_seconds=3600, more=more):
+            claim = self._store.claim(WORKER, {queue: 1}, lease_seconds=3600)
+            for lease in claim:
                 return lease.jobs[0]
+            more = queue in claim.more
         return None
 
     def _at_gates(self) -> list[str]:

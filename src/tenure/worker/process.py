@@ -21,6 +21,7 @@ from tenure.client import Client
 from tenure.errors import JobNotFound, StoreBusy, StoreError, StoreUnavailable
 from tenure.rules.job import Lease, WorkerInfo
 from tenure.rules.lifecycle import Outcome, Settlement
+from tenure.rules.permits import Permits
 from tenure.store import Store
 from tenure.tasks import Kind, Task, TaskOptions
 from tenure.worker.children.minder import Children
@@ -266,12 +267,14 @@ class Shift:
 
     # --- taking on -------------------------------------------------------------------------------
 
-    def _take_on(self, lease: Lease, lease_seconds: float, safe_until: float) -> None:
+    def _take_on(
+        self, lease: Lease, permits: Sequence[Permits], lease_seconds: float, safe_until: float
+    ) -> None:
         now = self._ticked_at = self.world.monotonic()
         self._something_in_hand.set()
         if now >= safe_until:  # the answer came late: others may have these jobs by now
             log.warning("worker %s was too slow for a lease; its jobs go back", self.name)
-            self._at_gates.lower(lease.places)
+            self._at_gates.lower(permits)
             late = [Holding(job, _UNKNOWN, now) for job in lease.jobs]
             self._put_back(late, "claimed too late")
             return
@@ -296,8 +299,8 @@ class Shift:
         elif len(known) == 1 and not self._suspects.may_run(known[0]):
             self._put_back(known, "another job is tried alone here", self.world.random())
         else:
-            if lease.places:
-                known = self._at_gates.admit(known, lease.places)
+            if permits:
+                known = self._at_gates.admit(known, permits)
             self._start(self._slots.admit(known))
 
     def _start(self, holdings: Sequence[Holding]) -> None:

@@ -49,7 +49,7 @@ async def gate_wait(tx: Tx, id: int, *, now: datetime | None = None) -> GateWait
     )  # fmt: skip
     seconds = 0.0
     if limits.rate is not None:
-        seconds = limits.seconds_to_token(limits.filled(tokens, age or 0.0))
+        seconds = limits.seconds_to_start(limits.filled(tokens, age or 0.0))
     return GateWait(gate, running, limits, before, seconds)
 
 

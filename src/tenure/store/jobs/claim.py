@@ -7,11 +7,10 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
 
-import msgspec
-
 from tenure.errors import InvalidInput, StoreError
-from tenure.rules.job import Claimed, Lease, State, check_int, check_name, check_seconds
-from tenure.store.gates.passing import Passed, any_gates, line_order, pass_gates, passed_before
+from tenure.rules.job import Claim, Claimed, Lease, State, check_int, check_name, check_seconds
+from tenure.store.gate_records import GateName
+from tenure.store.gates.passing import Passed, any_gates, pass_gates, passed_before, queue_order
 from tenure.store.moves import drop_leases, finish_jobs
 from tenure.store.rows import Ending
 from tenure.store.session import Mode, Row, Scope, Tx, Wanted, for_all_tenants, to_json
@@ -20,8 +19,8 @@ from tenure.store.workflows.end import end_workflows
 MAX_BLOCK = 10_000
 _VOID_ROUNDS = 1000
 _SHUT_PAGES = 2
-"""So many pages of turns, in vain, and a claim leaves the rest to the next one: 10 to 15 ms for who
-waits in line. With as many pages as there were, it took 0.25 s to claim beside 6,000 such turns."""
+"""After this many pages of shut lines a claim leaves the rest to the next one: 10 to 15 ms, in
+which other jobs wait. Without this bound, a claim beside 6,000 such turns took 0.25 s."""
 _FLAG, _LEASE = 16, 17  # cancellation requested; the lease, None for a void ticket
 
 
@@ -32,55 +31,51 @@ async def claim(
     *,
     lease_seconds: float = 30.0,
     ahead: bool = False,
-    new_places: int = MAX_BLOCK,
+    new_permits: int = MAX_BLOCK,
     riders: float = 0.0,
-    more: set[str] | None = None,
     now: datetime | None = None,
-) -> list[Lease]:
-    """Take up to `queues[name]` jobs from each queue, by priority, then in order of their places.
+) -> Claim:
+    """Take up to `queues[name]` jobs from each queue, by priority, then by position.
 
-    Answers the leases under which the worker now holds them. Jobs with a crash on record come on a
-    lease of their own each. An empty answer means that nothing was ready. With `ahead` the worker
-    says that it has no free slot yet: should it die, even a job that is alone on its lease is not
-    charged, unless it was reported started.
+    Returns the leases under which the worker now has them; none if no job was ready. Each suspect
+    comes on a lease of its own. With `ahead` the worker says that it has no free slot yet: if it
+    dies, even a job that is alone on its lease is not charged, unless it was reported started.
 
-    At gates with `max_running` it gets `new_places` at most: so many more it could run at once.
-    With each place that it has there so many `riders` may come along: jobs that start when another
-    one of the same gate has ended here. `Lease.places` says how many may run.
-
-    Queues are added to `more` where so many jobs wait at gates in vain that there was no time to
-    look at all: the next claim goes on there.
+    At gates with `max_running` the worker gets at most `new_permits`. For each permit that it has
+    there, it may take `riders` more jobs, and start one when another job of the gate has finished.
     """
     for_all_tenants("claim", scope.tenant)
     _check(worker, queues, lease_seconds)
-    check_int("new_places", new_places, 0, MAX_BLOCK)
-    more = set() if more is None else more
-    wanted = Wanted(worker, queues, lease_seconds, ahead, new_places, riders, more)
+    check_int("new_permits", new_permits, 0, MAX_BLOCK)
+    wanted = Wanted(worker, queues, lease_seconds, ahead, new_permits, riders)
     gates = scope.session.gates
     if gates.there is None:
         gates.there = await scope.transact(any_gates, Mode.READ)
     turns = gates.turns
     if turns.isdisjoint(queues):
-        leases = await _from_line(scope, wanted, now)
+        claim = await _from_queues(scope, wanted, now)
         if turns.isdisjoint(queues):  # as nearly always
-            return leases
-        return await _with_more(leases, _at_gates(scope, _rest(wanted, leases), now))
+            return claim
+        return await _with_more(claim, _at_gates(scope, _rest(wanted, claim), now))
     return await _past_gates(scope, wanted, now)
 
 
-async def _with_more(leases: list[Lease], more: Awaitable[list[Lease]]) -> list[Lease]:
-    """What is taken is answered, whatever becomes of the rest: its jobs would wait for the end of
-    leases that nobody knows of, and be charged as if their worker had died."""
+async def _with_more(claim: Claim, more: Awaitable[Claim]) -> Claim:
+    """Return what is taken even if taking more fails.
+
+    Otherwise its jobs would wait for the end of leases that no worker knows of, and be charged as
+    if their worker had died.
+    """
     try:
-        return leases + await more
+        return claim.plus(await more)
     except StoreError:
-        if not leases:
+        if not claim:
             raise
-        return leases
+        return claim
 
 
-async def _from_line(scope: Scope, wanted: Wanted, now: datetime | None) -> list[Lease]:
-    """Jobs without a gate. Notes for which queues there are others."""
+async def _from_queues(scope: Scope, wanted: Wanted, now: datetime | None) -> Claim:
+    """Jobs without a gate. Notes in which queues jobs wait at gates."""
     turns = scope.session.gates.turns
     for _ in range(_VOID_ROUNDS):
         taken = await scope.transact(partial(_take, wanted=wanted, now=now), Mode.LONE)
@@ -88,87 +83,92 @@ async def _from_line(scope: Scope, wanted: Wanted, now: datetime | None) -> list
         turns.update(taken.turns)
         if taken.flagged:  # (!) finished as cancelled, not handed out
             await _cancel_flagged(scope, wanted, taken, now)
-        if taken.leases or not taken.tickets:
-            return taken.leases
-    return []  # (!) a claim that consumed only void tickets goes on at once, but not for ever
+        if taken.claim or not taken.tickets:
+            return taken.claim
+    return Claim()  # (!) a claim that consumed only void tickets goes on at once, but not for ever
 
 
-async def _past_gates(scope: Scope, wanted: Wanted, now: datetime | None) -> list[Lease]:
-    """Of jobs at gates and of others, those that stand further ahead come first."""
+async def _past_gates(scope: Scope, wanted: Wanted, now: datetime | None) -> Claim:
+    """Of jobs at gates and of others, the one with the lower priority and position comes first."""
     passed = await _pass(scope, wanted, now, first=True)
-    rest = _rest(wanted, passed.leases)
+    rest = _rest(wanted, passed.claim)
     if not rest.queues:
-        return passed.leases
-    return await _with_more(passed.leases, _behind(scope, rest, passed.looked_at, now))
+        return passed.claim
+    return await _with_more(passed.claim, _behind(scope, rest, passed.looked_at, now))
 
 
 async def _behind(
     scope: Scope, wanted: Wanted, looked_at: Collection[str], now: datetime | None
-) -> list[Lease]:
-    """Jobs without a gate, and then those at gates that nobody has looked at yet."""
-    leases = await _from_line(scope, wanted, now)
-    rest = _rest(wanted, leases)
+) -> Claim:
+    """Jobs without a gate, and then jobs at the gates that this claim has not looked at yet."""
+    claim = await _from_queues(scope, wanted, now)
+    rest = _rest(wanted, claim)
     late = scope.session.gates.turns.difference(looked_at)
     rest = rest._replace(queues={q: n for q, n in rest.queues.items() if q in late})
-    return await _with_more(leases, _at_gates(scope, rest, now))
+    return await _with_more(claim, _at_gates(scope, rest, now))
 
 
-async def _at_gates(scope: Scope, wanted: Wanted, now: datetime | None) -> list[Lease]:
-    """Jobs that wait at gates, from what is left to be had."""
+async def _at_gates(scope: Scope, wanted: Wanted, now: datetime | None) -> Claim:
+    """Jobs that wait at gates, as many as are still wanted."""
     if not wanted.queues:
-        return []
-    return (await _pass(scope, wanted, now, first=False)).leases
+        return Claim()
+    return (await _pass(scope, wanted, now, first=False)).claim
 
 
 async def _pass(scope: Scope, wanted: Wanted, now: datetime | None, *, first: bool) -> "_Taken":
-    """(!) Where there were only lines that are empty or full, or void tickets, it goes on at once
-    with the next ones; not for ever, but then it notes that there are more."""
+    """(!) After void tickets, and after lines that are all empty or full, it goes on at once.
+
+    Not for ever: then the claim says that there are more.
+    """
     looked_at = set(wanted.queues)
-    only: set[tuple[str, str]] | None = None
+    only: Set[GateName] | None = None
     pages = 0
-    taken = _Taken(0, [], [])
+    taken = _Taken(0, Claim(), [])
     for _ in range(_VOID_ROUNDS):
         op = partial(_take_gated, wanted=wanted, now=now, first=first, only=only)
         taken = await scope.transact(op, Mode.GATE)
         looked_at -= wanted.queues.keys() - taken.looked_at
         if taken.flagged:
             await _cancel_flagged(scope, wanted, taken, now)
-        if taken.leases:
+        if taken.claim:
             break
         if taken.tickets:
             continue
         pages += 1
-        only = {gate for gate, more in taken.more.items() if more}
+        only = taken.gates_left
         if not only or pages == _SHUT_PAGES:
             break
         queues = {queue: wanted.queues[queue] for queue, _ in only}
         wanted = wanted._replace(queues=queues)
-    wanted.more.update(queue for (queue, _), more in taken.more.items() if more)
+    taken.claim.more = frozenset(queue for queue, _ in taken.gates_left)
     return taken._replace(looked_at=looked_at)
 
 
-def _rest(wanted: Wanted, leases: list[Lease]) -> Wanted:
+def _rest(wanted: Wanted, claim: Claim) -> Wanted:
     """What is still wanted. A claim takes at most one suspect: after that, nothing more."""
-    got = Counter([job.queue for lease in leases for job in lease.jobs])
-    free = wanted.new_places - got.total()
+    got = Counter([job.queue for lease in claim for job in lease.jobs])
     queues = {queue: most - got[queue] for queue, most in wanted.queues.items()}
     queues = {queue: most for queue, most in queues.items() if most > 0}
-    has_suspect = any(lease.jobs[0].crashes for lease in leases)
-    return wanted._replace(queues={} if has_suspect else queues, new_places=max(0, free))
+    has_suspect = any(lease.jobs[0].crashes for lease in claim)
+    return wanted._replace(
+        queues={} if has_suspect else queues, new_permits=max(0, wanted.new_permits - got.total())
+    )
 
 
 class _Taken(NamedTuple):
-    """What one round brought: how many tickets, void ones too, and what came of them."""
+    """What one round took."""
 
     tickets: int
-    leases: list[Lease]
+    """How many tickets, void ones included."""
+    claim: Claim
     flagged: list[Row]
+    """Rows of jobs with a cancel request."""
     turns: Collection[str] = ()
-    """Queues at whose gates somebody waits."""
+    """Queues with tickets at gates."""
     looked_at: Set[str] = frozenset()
     """Queues at whose gates this round has looked."""
-    more: Mapping[tuple[str, str], bool] = {}
-    """Are there more turns at a gate (queue, gate) behind those that it has seen in vain?"""
+    gates_left: Set[GateName] = frozenset()
+    """Gates with more turns behind those that this round has read in vain."""
 
 
 async def _take(tx: Tx, wanted: Wanted, now: datetime | None) -> _Taken:
@@ -180,33 +180,27 @@ async def _take(tx: Tx, wanted: Wanted, now: datetime | None) -> _Taken:
     seen: list[Row] = []
     if tx.gates.there:
         seen = await tx.fetch("peek_gates", queues=to_json([*wanted.queues]))
-    passed = Passed(sorted(await tx.take_tickets(wanted), key=line_order))
+    passed = Passed(sorted(await tx.take_tickets(wanted), key=queue_order))
     return _taken(tx, wanted, passed)._replace(turns=[queue for queue, waits, _ in seen if waits])
 
 
 async def _take_gated(
-    tx: Tx,
-    wanted: Wanted,
-    now: datetime | None,
-    first: bool,
-    only: Collection[tuple[str, str]] | None,
+    tx: Tx, wanted: Wanted, now: datetime | None, first: bool, only: Collection[GateName] | None
 ) -> _Taken:
     tx.at(now)
     passed = await passed_before(tx, wanted.worker) if tx.repeat else Passed([])
     if not passed.rows:
         passed = await pass_gates(tx, wanted, first=first, only=only)
-    looked_at = frozenset(passed.queues)
-    return _taken(tx, wanted, passed)._replace(looked_at=looked_at, more=passed.more)
+    gates_left = frozenset(gate for gate, more in passed.more.items() if more)
+    taken = _taken(tx, wanted, passed)
+    return taken._replace(looked_at=frozenset(passed.queues), gates_left=gates_left)
 
 
 def _taken(tx: Tx, wanted: Wanted, passed: Passed) -> _Taken:
     rows = passed.rows
     flagged = [row for row in rows if row[_FLAG]]
     granted = [row for row in rows if row[_LEASE] is not None and not row[_FLAG]]
-    leases = _leases(tx, wanted, granted)
-    if passed.places:
-        leases = [msgspec.structs.replace(lease, places=passed.places) for lease in leases]
-    return _Taken(len(rows), leases, flagged)
+    return _Taken(len(rows), Claim(_leases(tx, wanted, granted), passed.permits), flagged)
 
 
 async def _cancel_flagged(

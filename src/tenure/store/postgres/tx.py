@@ -10,7 +10,10 @@ import psycopg
 from tenure.errors import InvalidInput, ValueRefused
 from tenure.rules.job import NewJob
 from tenure.rules.lifecycle import PARENTS_FINISHED
+from tenure.rules.permits import Use
+from tenure.rules.turns import tickets_of, turns_of
 from tenure.store.borrowing import Lent
+from tenure.store.gate_records import GateQuestion, LineFound, LinePicked, OpenGate
 from tenure.store.postgres.connection import Wire
 from tenure.store.postgres.copy_format import can_copy, job_lines, line, ticket_lines
 from tenure.store.postgres.errors import CONFLICTS, translate
@@ -107,44 +110,51 @@ class PostgresTx(Tx):
         self._floors.note_taken({(row[0], row[1]) for row in rows}, len(rows))
         return rows
 
-    async def open_gates(self, queues: Collection[str]) -> list[Row]:
+    async def open_gates(self, queues: Collection[str]) -> list[OpenGate]:
         rows = await self.fetch(
             "open_gates", queues=to_json([{"name": name} for name in queues]),
             ranges=self._floors.ranges(queues, all_of_it=False),
         )  # fmt: skip
-        if rows:
-            self._now = rows[0][-1]
-        return rows
+        gates = list(map(OpenGate._make, rows))
+        if gates:
+            self._now = gates[0].now
+        return gates
 
-    async def look_at_gates(self, wanted: Wanted, rows: Sequence[Mapping[str, Any]]) -> list[Row]:
-        """From a floor a line is read again from its start before anybody takes it for empty."""
+    async def look_at_gates(
+        self, wanted: Wanted, questions: Sequence[GateQuestion]
+    ) -> list[LineFound]:
+        """A line that seems to be empty from its floor on is read again from its start."""
         floors = self._floors.lines.known()
-        found = await self._look_at_gates(wanted, rows, floors)
-        if floors and (bare := [row[:3] for row in found if row[:3] in floors and not row[-1]]):
+        rows = await self._look_at_gates(wanted, questions, floors)
+        bare = [(queue, gate, key) for queue, gate, key, *_, tickets in rows if not tickets]
+        if bare := [line for line in bare if line in floors]:
             self._floors.lines.forget(bare)
             floors = {line: head for line, head in floors.items() if line not in bare}
-            found = await self._look_at_gates(wanted, rows, floors)
+            rows = await self._look_at_gates(wanted, questions, floors)
         decode = msgspec.json.decode
         lines = []
-        for *row, turns, most, text in found:
-            tickets = decode(text or "[]")
-            more, ahead = len(tickets) == most, tuple(row[:3]) in floors
-            lines.append((*row, decode(turns), tickets[: most - 1], more, ahead))
+        for queue, gate, key, *use, running, starts, age_seconds, turns, asked, text in rows:
+            tickets = tickets_of(decode(text or "[]"))  # one more than may pass
+            lines.append(
+                LineFound(
+                    queue, gate, key, Use(*use), running, starts, age_seconds,
+                    turns_of(decode(turns)), tickets[: asked - 1], len(tickets) == asked,
+                    (queue, gate, key) in floors,
+                )
+            )  # fmt: skip
         return lines
 
     async def _look_at_gates(
-        self, wanted: Wanted, rows: Sequence[Mapping[str, Any]], floors: Mapping[Row, Row]
+        self, wanted: Wanted, questions: Sequence[GateQuestion], floors: Mapping[Row, Row]
     ) -> list[Row]:
         names = ("queue", "gate", "key", "priority", "position")
         from_here = [dict(zip(names, line + head, strict=True)) for line, head in floors.items()]
         return await self.fetch(
-            "look_at_gates", rows=to_json(rows), worker=wanted.worker, free=wanted.new_places,
+            "look_at_gates", rows=to_json(questions), worker=wanted.worker, free=wanted.new_permits,
             floors=to_json(from_here),
         )  # fmt: skip
 
-    async def take_gated(
-        self, wanted: Wanted, lines: Sequence[Mapping[str, Any]]
-    ) -> list[list[Row]]:
+    async def take_gated(self, wanted: Wanted, lines: Sequence[LinePicked]) -> list[list[Row]]:
         several = len(lines) > 1
         rows = await self.fetch(
             "take_gated", rows=to_json(lines), worker=wanted.worker, call=self.call,
@@ -153,13 +163,13 @@ class PostgresTx(Tx):
         if not several:
             [only] = lines
             if len(rows) >= LineFloors.MANY:
-                last = max((row[1], row[2]) for row in rows)
-                self._floors.lines.note((only["queue"], only["gate"], only["key"]), *last)
+                last = max((priority, position) for _, priority, position, *_ in rows)
+                self._floors.lines.note((only.queue, only.gate, only.key), *last)
             return [[row[:-1] for row in rows]]
-        names = [_BETWEEN.join([line["queue"], line["gate"], line["key"]]) for line in lines]
+        names = [_BETWEEN.join([line.queue, line.gate, line.key]) for line in lines]
         by_line: dict[str, list[Row]] = {name: [] for name in names}
-        for row in rows:
-            by_line[row[-1]].append(row[:-1])
+        for *row, name in rows:
+            by_line[name].append(tuple(row))
         return list(by_line.values())
 
     async def leave_gates(self, lines: Collection[Row]) -> None:

@@ -1,103 +1,111 @@
 """The lines at gates of a SQLite file, one after the other: here a statement is a mere call."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from tenure.rules.gates import Use
+from tenure.rules.permits import Use, riders_left, room, tickets_to_read
+from tenure.rules.turns import Turn, tickets_of
+from tenure.store.gate_records import GateQuestion, LineFound
 from tenure.store.session import Row, Tx, Wanted
 
-Gate = Mapping[str, Any]
-Turns = list[tuple[int, int]]
 
+@dataclass(slots=True)
+class _Line:
+    """A line whose turn it is, and how the permits of its limit are used."""
 
-class Found(NamedTuple):
-    """A line whose turn it is, and how places are used where its limit counts."""
-
-    turns: Turns
+    gate: GateQuestion
     key: str
-    gate: Gate
+    turns: list[Turn]
     use: Use
-    here: int = 0
-    """Jobs of the same line that run."""
+    running: int = 0
+    """Jobs of this very line that run."""
 
 
-async def look_at_gates(tx: Tx, wanted: Wanted, rows: Sequence[Gate]) -> list[Row]:
-    """The answer of `Tx.look_at_gates`."""
-    lines: list[Found] = []
-    for gate in rows:
+async def look_at_gates(
+    tx: Tx, wanted: Wanted, questions: Sequence[GateQuestion]
+) -> list[LineFound]:
+    """What `Tx.look_at_gates` returns."""
+    lines: list[_Line] = []
+    for gate in questions:
         use = Use()
-        if gate["max_running"] is not None and not gate["keyed"]:
+        if gate.max_running is not None and not gate.keyed:
             use, _ = await _use(tx, wanted, gate, "")
             if not _left(wanted, gate, use):
                 continue
         by_key = await _turns(tx, gate)
-        lines += [Found(turns, key, gate, use) for key, turns in by_key.items()]
+        lines += [_Line(gate, key, turns, use) for key, turns in by_key.items()]
     lines.sort(key=lambda line: line.turns[0])
-    per_queue = Counter(line.gate["queue"] for line in lines)
-    alone = len(lines) == 1
-    return [
-        await _line(tx, wanted, line, 0 if alone else per_queue[line.gate["queue"]])
-        for line in lines
-    ]
+    per_queue = Counter(line.gate.queue for line in lines)
+    if len(lines) == 1:
+        per_queue.clear()
+    return [await _found(tx, wanted, line, per_queue[line.gate.queue]) for line in lines]
 
 
-async def _turns(tx: Tx, gate: Gate) -> dict[str, Turns]:
+async def _turns(tx: Tx, gate: GateQuestion) -> dict[str, list[Turn]]:
     """The turns of one gate by key."""
-    by_key: dict[str, Turns] = {}
+    by_key: dict[str, list[Turn]] = {}
     for priority, n, key in await tx.fetch(
-        "due_turns", queue=gate["queue"], gate=gate["gate"], turns=gate["turns"],
-        past_priority=gate["past_priority"], past_n=gate["past_n"],
+        "due_turns", queue=gate.queue, gate=gate.gate, turns=gate.turns,
+        past_priority=gate.past_priority, past_n=gate.past_n,
     ):  # fmt: skip
-        by_key.setdefault(key, []).append((priority, n))
+        by_key.setdefault(key, []).append(Turn(priority, n))
     return by_key
 
 
-async def _use(tx: Tx, wanted: Wanted, gate: Gate, key: str) -> tuple[Use, int]:
-    """How places are used, and how many jobs of the very line of this key and queue run."""
-    name = {"gate": gate["gate"], "key": key}
-    places: dict[str, int] = dict(await tx.fetch("shares", **name))
-    if gate["keyed"]:
-        live = await tx.fetch("live_in_line", queue=gate["queue"], **name)
+async def _use(tx: Tx, wanted: Wanted, gate: GateQuestion, key: str) -> tuple[Use, int]:
+    """How permits are used, and how many jobs of the very line of this key and queue run."""
+    name = {"gate": gate.gate, "key": key}
+    written: dict[str, int] = dict(await tx.fetch("shares", **name))
+    if gate.keyed:
+        live = await tx.fetch("live_in_line", queue=gate.queue, **name)
     else:
-        live = await tx.fetch("passed_gate", gate=gate["gate"])
-        alone = [worker for worker, _, _ in live] == [wanted.worker]
-        if not (alone and _enough_by_far(gate, live[0][1])):
-            live = await tx.fetch("live_at_gate", gate=gate["gate"])
-    used = {worker: min(jobs, places.get(worker, jobs)) for worker, jobs, _ in live}
+        live = await tx.fetch("passed_gate", gate=gate.gate)
+        if not _is_enough(wanted, gate, {worker: passed for worker, passed, _ in live}):
+            live = await tx.fetch("live_at_gate", gate=gate.gate)
+    used = {worker: min(jobs, written.get(worker, jobs)) for worker, jobs, _ in live}
     mine = used.get(wanted.worker, 0)
     own = sum(jobs for worker, jobs, _ in live if worker == wanted.worker)
-    use = Use(sum(used.values()) - mine, mine, own, places.get(wanted.worker))
-    return use, sum(here or 0 for _, _, here in live)
+    use = Use(sum(used.values()) - mine, mine, own, written.get(wanted.worker))
+    return use, sum(running or 0 for _, _, running in live)
 
 
-def _enough_by_far(gate: Gate, passed: int) -> bool:
-    """If nobody else is there, and all that is wanted may ride: what has ended is not counted."""
-    limit: int = gate["max_running"]
-    riders: float = gate["riders"]
-    most: int = gate["most"]
-    return limit <= passed <= limit * (1 + riders) - most
+def _is_enough(wanted: Wanted, gate: GateQuestion, passed: dict[str, int]) -> bool:
+    """Is this worker alone there, and may it take all it wants even if no job has finished?
+
+    Then the finished jobs need not be counted.
+    """
+    assert gate.max_running is not None
+    if passed.keys() != {wanted.worker}:
+        return False
+    own = passed[wanted.worker]
+    return own >= gate.max_running and (
+        riders_left(gate.max_running, own, gate.riders) >= gate.most
+    )
 
 
-def _left(wanted: Wanted, gate: Gate, use: Use) -> int:
-    return use.left(gate["max_running"], free=wanted.new_places, riders=gate["riders"])
+def _left(wanted: Wanted, gate: GateQuestion, use: Use) -> int:
+    jobs, _ = room(use, gate.max_running, gate.riders).allows(gate.most, wanted.new_permits)
+    return jobs
 
 
-async def _line(tx: Tx, wanted: Wanted, line: Found, lines: int) -> Row:
-    """`lines`: among so many of its queue; 0: it is alone, and need not be read far."""
+async def _found(tx: Tx, wanted: Wanted, line: _Line, lines: int) -> LineFound:
+    """`lines`: how many lines of its queue there are; 0: it is the only line."""
     gate, key = line.gate, line.key
-    name = {"queue": gate["queue"], "gate": gate["gate"], "key": key}
-    most = 1 + min(gate["most"], 8 + (2 * gate["most"] // lines if lines else 0))
-    if gate["max_running"] is not None:
-        if gate["keyed"]:
-            use, here = await _use(tx, wanted, gate, key)
-            line = line._replace(use=use, here=here)
-        most = min(most, 1 + _left(wanted, gate, line.use))
-    bucket: Row = (None, None)
-    if gate["rated"]:
-        of = key if gate["keyed"] else ""
-        [bucket] = await tx.fetch("look_at_bucket", gate=gate["gate"], key=of) or [bucket]
-    tickets = await tx.fetch("head_of_line", most=most, **name)
-    more = len(tickets) == most
-    found = (line.turns, tickets[: most - 1], more, False)
-    return (*name.values(), *line.use, line.here, *bucket, *found)
+    name = {"queue": gate.queue, "gate": gate.gate, "key": key}
+    most = tickets_to_read(gate.most, lines)
+    if gate.max_running is not None:
+        if gate.keyed:
+            line.use, line.running = await _use(tx, wanted, gate, key)
+        most = min(most, _left(wanted, gate, line.use))
+    buckets: list[Row] = []
+    if gate.rated:
+        of = key if gate.keyed else ""
+        buckets = await tx.fetch("look_at_bucket", gate=gate.gate, key=of)
+    [(starts, age_seconds)] = buckets or [(None, None)]
+    tickets = await tx.fetch("head_of_line", most=most + 1, **name)  # one more than may pass
+    return LineFound(
+        **name, use=line.use, running=line.running, starts=starts, age_seconds=age_seconds,
+        turns=line.turns, tickets=tickets_of(tickets[:most]), more=len(tickets) > most,
+        ahead=False,
+    )  # fmt: skip

@@ -13,6 +13,7 @@ import msgspec
 
 from tenure.rules.gates import line_name
 from tenure.rules.job import Feature, Json, NewJob, Unique
+from tenure.store.gate_records import GateQuestion, LineFound, LinePicked, OpenGate
 from tenure.store.rows import Freed, features_of, is_plain
 from tenure.store.session import Done, Edge, Moved, Row, Tx, Wanted, given_time, to_json
 from tenure.store.sqlite import driver
@@ -115,27 +116,32 @@ class SQLiteTx(Tx):
             taken += rows
         return await self._put_on_leases(wanted, taken)
 
-    async def open_gates(self, queues: Collection[str]) -> list[Row]:
-        return [row for queue in queues for row in await self.fetch("open_gates", queue=queue)]
+    async def open_gates(self, queues: Collection[str]) -> list[OpenGate]:
+        return [
+            OpenGate._make(row)
+            for queue in queues
+            for row in await self.fetch("open_gates", queue=queue)
+        ]
 
-    async def look_at_gates(self, wanted: Wanted, rows: Sequence[Mapping[str, Any]]) -> list[Row]:
-        return await look_at_gates(self, wanted, rows)
+    async def look_at_gates(
+        self, wanted: Wanted, questions: Sequence[GateQuestion]
+    ) -> list[LineFound]:
+        return await look_at_gates(self, wanted, questions)
 
     async def leave_gates(self, lines: Collection[Row]) -> None:
         rows = [{"queue": queue, "gate": gate, "key": key} for queue, gate, key in lines]
         await self.fetch("leave_gates", rows=to_json(rows))
 
-    async def take_gated(
-        self, wanted: Wanted, lines: Sequence[Mapping[str, Any]]
-    ) -> list[list[Row]]:
+    async def take_gated(self, wanted: Wanted, lines: Sequence[LinePicked]) -> list[list[Row]]:
         taken: list[Row] = []
         line_of: dict[tuple[str, int], int] = {}
         for n, line in enumerate(lines):
-            rows = await self.fetch("take_gated", **line)
+            picked = msgspec.structs.asdict(line)
+            rows = await self.fetch("take_gated", **picked)
             if rows:
                 _, priority, position, *_ = rows[-1]
                 await self.fetch(
-                    "drop_gated", **{**line, "priority": priority, "position": position}
+                    "drop_gated", **picked | {"priority": priority, "position": position}
                 )
             line_of.update(dict.fromkeys([(row[0], row[2]) for row in rows], n))
             taken += rows
@@ -287,15 +293,14 @@ def _blocks(rows: list[Row]) -> list[list[Row]]:
     return [block for block in (flagged, trusted, *suspects) if block]
 
 
-def _holds(
-    wanted: Wanted, lines: Sequence[Mapping[str, Any]], by_line: list[list[Row]]
-) -> Iterator[Row]:
+def _holds(wanted: Wanted, lines: Sequence[LinePicked], by_line: list[list[Row]]) -> Iterator[Row]:
     """For each lease and line, who has passed."""
     for line, rows in zip(lines, by_line, strict=True):
         for lease in {row[17] for row in rows if row[17] is not None}:
             jobs = [(row[3], row[4]) for row in rows if row[17] == lease]
-            name = (line["queue"], line["gate"], line["key"])
-            yield (lease, *name, wanted.worker, len(jobs), to_json(jobs))
+            yield (
+                lease, line.queue, line.gate, line.key, wanted.worker, len(jobs), to_json(jobs)
+            )  # fmt: skip
 
 
 def _key(job: NewJob, unique: Unique) -> tuple[str, str, str, float | None]:

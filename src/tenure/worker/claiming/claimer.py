@@ -8,13 +8,14 @@ A bell that rings, a slot that came free, or a job that is due cuts a rest short
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from tenure.client import Client
 from tenure.errors import SchemaError, StoreError
 from tenure.rules.job import Lease
+from tenure.rules.permits import Permits
 from tenure.store import AsyncStore, Outlook
 from tenure.store.jobs.claim import MAX_BLOCK
 from tenure.tasks import Kind
@@ -28,7 +29,7 @@ OUTAGE_PAUSE_SECONDS = 1.0
 TOUCH_SECONDS = 1.0
 RIDE_SECONDS, REST_SECONDS = 2.0, 0.1
 UNSETTLED = 4
-TakeOn = Callable[[Lease, float, float], None]
+TakeOn = Callable[[Lease, Sequence[Permits], float, float], None]
 log = logging.getLogger("tenure.worker")
 
 
@@ -206,16 +207,17 @@ class Claimer:
         for lease_seconds in sorted(lengths):
             part = {q: n for q, n in asked.items() if self._settings.lease_of(q) == lease_seconds}
             before = self._world.monotonic()
-            leases = await self._store.claim(
+            claim = await self._store.claim(
                 self._worker, part, lease_seconds=lease_seconds, ahead=self._all_must_wait(part),
-                new_places=self._free(), riders=self._riders(part), more=self._halfway,
+                new_permits=self._free(), riders=self._riders(part),
             )  # fmt: skip
+            self._halfway |= claim.more
             self._world.crash_point("after claim")
             self.claims += 1
             self._asked_at = self._world.monotonic()
             safe_until = before + lease_seconds * (1 - MARGIN)
-            for lease in leases:
-                self._take_on(lease, lease_seconds, safe_until)
+            for lease in claim:
+                self._take_on(lease, claim.permits, lease_seconds, safe_until)
                 for job in lease.jobs:
                     got[job.queue] += 1
         return got

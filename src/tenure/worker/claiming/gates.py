@@ -9,7 +9,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
-from tenure.rules.job import Places
+from tenure.rules.permits import Permits
 from tenure.tasks import Kind
 from tenure.worker.leases import Holding
 
@@ -39,7 +39,7 @@ class AtGates:
         self._waiting_kinds = waiting_kinds
         self._lines: dict[tuple[str, str], Line] = {}
 
-    def admit(self, holdings: Sequence[Holding], places: Sequence[Places]) -> list[Holding]:
+    def admit(self, holdings: Sequence[Holding], places: Sequence[Permits]) -> list[Holding]:
         """Those of these jobs, and of those that wait, that may run now; the others wait here."""
         line_of: dict[int, Line] = {}
         admitted: list[Holding] = []
@@ -67,7 +67,7 @@ class AtGates:
                 self._waiting_kinds[kind] += 1
         return admitted
 
-    def lower(self, places: Sequence[Places]) -> None:
+    def lower(self, places: Sequence[Permits]) -> None:
         """The answer to a claim came too late: what it gives is gone, but what it took away counts.
 
         Others may have those places by now.
