@@ -78,7 +78,7 @@ def test_a_claim_that_fails_behind_the_gates_answers_what_has_passed(
     finish(store, clock.now, *take(store, clock.now))  # now it knows that somebody waits there
     plain_one = add(store, clock.now)
     with monkeypatch.context() as patch:
-        lacking(patch, "_from_line")
+        lacking(patch, "_from_queues")
         [gated] = take(store, clock.now)
         with pytest.raises(StoreBusy):  # nothing was taken this time
             take(store, clock.now)
