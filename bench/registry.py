@@ -14,7 +14,7 @@ from bench.engine import (
     sqlite_claim_settle,
     sqlite_enqueue,
 )
-from bench.gates import drains, fairness
+from bench.gates import drains, fairness, riders
 from bench.harness import Result
 from bench.lab import Lab
 from bench.peers import (
@@ -104,6 +104,7 @@ BENCHMARKS = tuple(
         footprint,
         drains,
         fairness,
+        riders,
         graphs,
     )
 )

@@ -26,13 +26,22 @@ PATIENCE_SECONDS = 300.0
 LOOK_SECONDS = 0.002
 WARM_UP = 500
 DEFAULT = ("default",)
+APP = ("bench.workloads.app",)
+"""The module that a worker process runs, and its first arguments."""
 
 
 class Crew:
     """Some worker processes of one database. `done` is how many jobs they have run."""
 
     def __init__(
-        self, place: Place, kind: Kind, *, workers: int, queues: Sequence[str], notes: Path
+        self,
+        place: Place,
+        kind: Kind,
+        *,
+        workers: int,
+        queues: Sequence[str],
+        notes: Path,
+        program: Sequence[str],
     ) -> None:
         self._place = place
         self._queues = queues
@@ -40,7 +49,7 @@ class Crew:
         self._processes = [
             subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "bench.workloads.app"),
+                    *(sys.executable, "-m", *program),
                     *(place.url, kind, ",".join(queues), str(notes)),
                 ],
                 cwd=ROOT,
@@ -140,9 +149,10 @@ def crew(
     queues: Sequence[str] = DEFAULT,
     notes: Path = Path("/dev/null"),
     warm_up: int = WARM_UP,
+    program: Sequence[str] = APP,
 ) -> Iterator[Crew]:
     """Workers, warmed up."""
-    one = Crew(place, kind, workers=workers, queues=queues, notes=notes)
+    one = Crew(place, kind, workers=workers, queues=queues, notes=notes, program=program)
     try:
         one.warm_up(warm_up * workers)
         yield one
