@@ -3,14 +3,11 @@
 A rider is a job that a worker claims at a gate beyond the number that it may run there. It starts
 when another job of the same worker ends at this gate. Each side has its own database and workers.
 The sides take turns, and the workers of the other side are idle meanwhile.
-
-BENCH_RIDERS_AGAINST names another side of `bench/gates/sides.py` to compare with.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -24,8 +21,8 @@ from bench.lab import Lab
 from bench.workloads.crew import Crew, crew
 from bench.workloads.place import KINDS, Kind, Place, fresh_place
 from bench.workloads.turns import compare_sides, take_turns
-from tenure.gate import Limits
-from tenure.job import NewJob
+from tenure.rules.gates import Limits
+from tenure.rules.job import NewJob
 
 PROCESSES = (1, 2)
 LIMITS = (2, 10, 100)
@@ -33,7 +30,6 @@ SECONDS = 1.2
 """The approximate length of one drain."""
 LEARN_JOBS = 150
 """From these jobs a worker process learns how long jobs take, and how many to claim ahead."""
-AGAINST = os.environ.get("BENCH_RIDERS_AGAINST", WITHOUT)
 
 Cell = tuple[int, int]
 
@@ -57,7 +53,7 @@ def run(lab: Lab) -> Iterator[Result]:
             with ExitStack() as stack:
                 sides = {
                     side: stack.enter_context(_Side(lab, store, side, processes))
-                    for side in (WITH, AGAINST)
+                    for side in (WITH, WITHOUT)
                 }
                 for cell in cells:
                     yield _result(lab, _name(store, processes, *cell), sides, cell)
@@ -101,7 +97,7 @@ def _result(lab: Lab, name: str, sides: Mapping[str, _Side], cell: Cell) -> Resu
     count = lab.few(int(max(SECONDS * sum(rates) / 2, 10 * limit)))
     turns = {which: partial(side.drain, cell, count) for which, side in sides.items()}
     rounds = take_turns(lab, turns)
-    result = compare_sides(name, rounds, WITH, AGAINST, unit="jobs/s")
+    result = compare_sides(name, rounds, WITH, WITHOUT, unit="jobs/s")
     most = f"{1000 * limit / milliseconds:,.0f}" if milliseconds else "none"
     detail = {**(result.detail or {}), "jobs": count}
     return msgspec.structs.replace(

@@ -50,7 +50,9 @@ def full_lines(store: Store, clock: Clock) -> list[Claimed]:
 
 def few_at_once(monkeypatch: pytest.MonkeyPatch, turns: int = 5) -> None:
     """A claim looks at no more than two pages of so many turns, or at the first one and a page."""
-    monkeypatch.setattr(importlib.import_module("tenure.store.gates.passing"), "TURNS_PER_NEXT_PAGE", turns)
+    monkeypatch.setattr(
+        importlib.import_module("tenure.store.gates.passing"), "TURNS_PER_NEXT_PAGE", turns
+    )
 
 
 def count_pages(monkeypatch: pytest.MonkeyPatch) -> list[None]:
