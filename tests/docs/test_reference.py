@@ -70,7 +70,7 @@ def _set(cell: str) -> set[str]:
 def test_every_event_has_its_row() -> None:
     kinds = {*EVENT_OF.values(), *job.FINAL_STATES}
     kind_at = {"Happening": 2, "Event": 1}
-    for path in (ROOT / "src/tenure/store").glob("*.py"):
+    for path in (ROOT / "src/tenure/store").rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
                 place = kind_at.get(call.func.id)
@@ -122,8 +122,8 @@ def test_every_error_has_its_heading_with_its_fix() -> None:
 
 
 def test_every_operation_has_its_row_in_both_colours() -> None:
-    public = {name for name in vars(Store) if not name.startswith("_")}
-    suspending = {name for name in vars(AsyncStore) if not name.startswith("_")}
+    public = {name for name in dir(Store) if not name.startswith("_")}
+    suspending = {name for name in dir(AsyncStore) if not name.startswith("_")}
     assert public - {"in_threads"} == suspending
     section = STORE.section("Operations")
     assert sorted(section.names) == sorted(public)

@@ -27,13 +27,13 @@ from tenure.rules.job import Beat, Enqueued, Lease, NewJob
 from tenure.rules.lifecycle import HeldJob, Settlement
 from tenure.running import Running
 from tenure.store import Answer, AsyncStore, Fired, Store, Swept
-from tenure.store.api import Call
+from tenure.store.colours import Operation
 from tenure.store.gates import passing as gates
 from tenure.store.jobs import operate, settle, steps, sweep
 from tenure.store.jobs.claim import claim
 from tenure.store.jobs.enqueue import enqueue
 from tenure.store.look import workers as presence
-from tenure.store.proxy import WatchedAsyncStore, WatchedStore, Watcher
+from tenure.store.proxy import AsyncStoreProxy, StoreProxy, StoreWrapper
 from tenure.store.schedules import change as schedules
 from tenure.store.schedules.fire import fire
 from tenure.store.session import P, R
@@ -201,25 +201,27 @@ class Log:
             self.write(Ended(id=job.id, token=job.token, worker=job.worker, error=error))
 
 
-class RecordingStore(WatchedStore):
+class RecordingStore(StoreProxy):
     """A store that writes down what passes through it."""
 
-    def __init__(self, store: Store, watcher: Watcher, log: Log, tenant: str | None = None) -> None:
-        super().__init__(store, watcher)
+    def __init__(
+        self, store: Store, wrapper: StoreWrapper, log: Log, tenant: str | None = None
+    ) -> None:
+        super().__init__(store, wrapper)
         self._log = log
         self._tenant = tenant
 
     def for_tenant(self, tenant: str) -> Store:
         scoped = self._store.for_tenant(tenant)
-        return RecordingStore(scoped, self._watcher, self._log, tenant)
+        return RecordingStore(scoped, self._wrapper, self._log, tenant)
 
-    def run(self, call: Call[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        op = OPS.get(call)
+    def run(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        op = OPS.get(operation)
         if op is None:
-            return self._store.run(call, *args, **kwargs)
+            return self._store.run(operation, *args, **kwargs)
         n = self._log.sent(op, args, kwargs, self._tenant)
         try:
-            answer = self._store.run(call, *args, **kwargs)
+            answer = self._store.run(operation, *args, **kwargs)
         except BaseException as error:
             self._log.refused(n, error)
             raise
@@ -227,27 +229,27 @@ class RecordingStore(WatchedStore):
         return answer
 
 
-class RecordingAsyncStore(WatchedAsyncStore):
+class RecordingAsyncStore(AsyncStoreProxy):
     """The same for the other colour."""
 
     def __init__(
-        self, store: AsyncStore, watcher: Watcher, log: Log, tenant: str | None = None
+        self, store: AsyncStore, wrapper: StoreWrapper, log: Log, tenant: str | None = None
     ) -> None:
-        super().__init__(store, watcher)
+        super().__init__(store, wrapper)
         self._log = log
         self._tenant = tenant
 
     def for_tenant(self, tenant: str) -> AsyncStore:
         scoped = self._store.for_tenant(tenant)
-        return RecordingAsyncStore(scoped, self._watcher, self._log, tenant)
+        return RecordingAsyncStore(scoped, self._wrapper, self._log, tenant)
 
-    async def run(self, call: Call[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        op = OPS.get(call)
+    async def run(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        op = OPS.get(operation)
         if op is None:
-            return await self._store.run(call, *args, **kwargs)
+            return await self._store.run(operation, *args, **kwargs)
         n = self._log.sent(op, args, kwargs, self._tenant)
         try:
-            answer = await self._store.run(call, *args, **kwargs)
+            answer = await self._store.run(operation, *args, **kwargs)
         except BaseException as error:
             self._log.refused(n, error)
             raise
@@ -263,15 +265,15 @@ class RecordingWorld(World):
 
     def record(self, app: Client) -> None:
         """Record what this application's clients and handlers do, too; before its first use."""
-        app.watcher = self
+        app.wrapper = self
         app.hooks.arounds.append(self._log.around)
 
-    def watch(self, store: Store) -> Store:
+    def wrap(self, store: Store) -> Store:
         if isinstance(store, RecordingStore):
             return store
         return RecordingStore(store, self, self._log)
 
-    def watch_async(self, store: AsyncStore) -> AsyncStore:
+    def wrap_async(self, store: AsyncStore) -> AsyncStore:
         if isinstance(store, RecordingAsyncStore):
             return store
         return RecordingAsyncStore(store, self, self._log)
