@@ -40,7 +40,6 @@ HIDDEN = {
 }  # fmt: skip
 """Public because other modules of the package need them, and of no use to users."""
 
-IMPLIED = ("self", "scope", "tx", "side")
 SPOKEN_DEFAULTS = {"process_slots": "the number of CPUs"}
 
 
@@ -195,19 +194,16 @@ def public_members(kind: type[Any]) -> set[str]:
 
 def _calls(kind: type[Any], name: str) -> str:
     """How to call a method, and its twin for async code."""
-    lines = [f"{name}{_signature(getattr(kind, name))}"]
+    lines = [f"{name}{_signature(getattr(kind, name), implied=1)}"]
     if twin := getattr(kind, f"{name}_async", None):
-        lines.append(f"await {name}_async{_signature(twin)}")
+        lines.append(f"await {name}_async{_signature(twin, implied=1)}")
     return "\n".join(lines)
 
 
-def _signature(function: Any) -> str:
+def _signature(function: Any, implied: int = 0) -> str:
+    """Without annotations, and without the first parameters, which the caller does not give."""
     signature = inspect.signature(function)
-    params = [
-        p.replace(annotation=p.empty)
-        for p in signature.parameters.values()
-        if p.name not in IMPLIED
-    ]
+    params = [p.replace(annotation=p.empty) for p in signature.parameters.values()][implied:]
     text = str(signature.replace(parameters=params, return_annotation=signature.empty))
     return re.sub(r"<class '(\w+)'>", r"\1", text)
 

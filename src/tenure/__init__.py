@@ -10,8 +10,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from tenure.app import Tenure
-    from tenure.client import Handle
     from tenure.control import Cancel, Retry, Skip, Snooze
+    from tenure.handle import Handle
     from tenure.hooks import JobEvent
     from tenure.rules.gates import Gate
     from tenure.rules.job import Job, State, Unique, Until
@@ -57,8 +57,8 @@ __all__ = [
 
 _HOMES = {
     "app": ("Tenure",),
-    "client": ("Handle",),
     "control": ("Cancel", "Retry", "Skip", "Snooze"),
+    "handle": ("Handle",),
     "rules.gates": ("Gate",),
     "hooks": ("JobEvent",),
     "rules.job": ("Job", "State", "Unique", "Until"),

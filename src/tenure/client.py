@@ -8,189 +8,60 @@ running job.
 import asyncio
 import os
 import threading
-import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, cast
+from typing import Any, Literal, ParamSpec, Self, TypeVar
 
-from tenure.errors import (
-    ConfigError,
-    InvalidInput,
-    JobFailed,
-    PayloadInvalid,
-    TenantMismatch,
-    WaitTimeout,
-)
+from tenure.errors import ConfigError, InvalidInput, TenantMismatch
+from tenure.handle import Handle
 from tenure.hooks import Hooks
-from tenure.rules.codec import decode
-from tenure.rules.gates import GateWait, Limits
+from tenure.rules.gates import Limits
 from tenure.rules.graph import NewWorkflow, OnFailure, WorkflowAdded
-from tenure.rules.job import Enqueued, Job, State, WorkerSeen, check_seconds
-from tenure.rules.why import explain, told
+from tenure.rules.job import Enqueued, Job
 from tenure.running import current
 from tenure.schedules import Schedules
-from tenure.sides import AwaitingSide, BlockingSide, Body, Operation, Side
 from tenure.store import AsyncStore, Store, open_async_store, open_store
-from tenure.store import prune as pruning
 from tenure.store.api import check_scheme
+from tenure.store.colours import Operation, Runner, both, run_on
 from tenure.store.gates import limits
-from tenure.store.gates import look as gate_looks
+from tenure.store.gates import look as gate_look
 from tenure.store.jobs import operate
-from tenure.store.jobs import replay as replaying
 from tenure.store.jobs.enqueue import enqueue
-from tenure.store.look import jobs as inspect
+from tenure.store.jobs.replay import replay as replay_job
+from tenure.store.look import facts
+from tenure.store.look import jobs as look
 from tenure.store.look import workers as presence
-from tenure.store.proxy import Watcher
+from tenure.store.proxy import StoreWrapper
+from tenure.store.prune import prune as prune_store
 from tenure.store.session import drive
-from tenure.store.workflows import add as stored
-from tenure.store.workflows import look as workflow_looks
+from tenure.store.workflows import look as workflow_look
+from tenure.store.workflows.add import enqueue_workflow
 from tenure.tasks import Call, Task, TaskSet
+from tenure.waiting import Rests, wait_until
 from tenure.workflow import Workflow, WorkflowRun
 
 P = ParamSpec("P")
 R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True)
 
-FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 0.002, 0.25
-
-
-def _blocking(operation: Operation[P, R]) -> "Callable[Concatenate[Client, P], R]":
-    @wraps(operation)
-    def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> R:
-        _refuse_handles(args)
-        return self.store.run(operation, *args, **kwargs)
-
-    return method
+RESTS = Rests(first_seconds=0.002, longest_seconds=0.25)
 
 
-def _awaiting(
-    operation: Operation[P, R],
-) -> "Callable[Concatenate[Client, P], Coroutine[Any, Any, R]]":
-    @wraps(operation)
-    async def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> R:
-        _refuse_handles(args)
-        return await self.async_store.run(operation, *args, **kwargs)
+async def _wait(runner: Runner, id: int, timeout_seconds: float | None) -> Job:
+    async def late() -> str:
+        why = await run_on(runner, facts.why, id)
+        return f"job {id} is not finished after {timeout_seconds:g} s: {why}"
 
-    return method
-
-
-def _blocking_body(body: Body[P, R]) -> "Callable[Concatenate[Client, P], R]":
-    @wraps(body)
-    def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> R:
-        _refuse_handles(args)
-        return drive(body(BlockingSide(self.store), *args, **kwargs))
-
-    return method
-
-
-def _awaiting_body(
-    body: Body[P, R],
-) -> "Callable[Concatenate[Client, P], Coroutine[Any, Any, R]]":
-    @wraps(body)
-    async def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> R:
-        _refuse_handles(args)
-        return await body(AwaitingSide(self.async_store), *args, **kwargs)
-
-    return method
+    return await wait_until(
+        runner, lambda: run_on(runner, look.get, id), lambda job: job.state.final,
+        rests=RESTS, timeout_seconds=timeout_seconds, late=late,
+    )  # fmt: skip
 
 
 def _refuse_handles(args: tuple[object, ...]) -> None:
     for each in args:
         if isinstance(each, Handle):
-            raise InvalidInput(f"jobs are named by their id: give handle.id, which is {each.id}")
-
-
-async def _wait(side: Side, id: int, *, timeout_seconds: float | None = None) -> Job:
-    """The job, once it is finished. Raises `WaitTimeout` when that takes too long."""
-    if timeout_seconds is not None:
-        check_seconds("timeout_seconds", timeout_seconds)
-    started, pause = time.monotonic(), FIRST_LOOK_SECONDS
-    while True:
-        job = await side.do(inspect.get, id)
-        if job.state.final:
-            return job
-        if timeout_seconds is not None:
-            left = timeout_seconds - (time.monotonic() - started)
-            if left <= 0:
-                why = await _why(side, id)
-                raise WaitTimeout(f"job {id} is not finished after {timeout_seconds:g} s: {why}")
-            pause = min(pause, left)
-        await side.rest(pause)
-        pause = min(pause * 1.5, LAST_LOOK_SECONDS)
-
-
-async def _why(side: Side, id: int, *, now: datetime | None = None) -> str:
-    """Where the job is, and why it does not run, in words."""
-    job = await side.do(inspect.get, id, now=now)
-    workers, paused, wait = None, None, None
-    if job.queue_paused:
-        queues = await side.do(inspect.paused_queues, now=now)
-        paused = next((queue.reason for queue in queues if queue.name == job.queue), None)
-    elif job.state in (State.SCHEDULED, State.QUEUED):
-        workers = await _workers(side, now)
-        wait = await _gate_wait(side, id, now) if job.gate is not None else None
-    if now is None and job.state is State.SCHEDULED:
-        now = (await side.do(inspect.about)).now  # due by the store's clock
-    return explain(job, now or datetime.now(UTC), workers=workers, paused=paused, wait=wait)
-
-
-async def _workers(side: Side, now: datetime | None) -> list[WorkerSeen] | None:
-    """The workers, if the caller may see them: a tenant may not."""
-    try:
-        return await side.do(presence.workers, now=now)
-    except TenantMismatch:
-        return None
-
-
-async def _gate_wait(side: Side, id: int, now: datetime | None) -> GateWait | None:
-    """How it stands at its gate, if the caller may see that: others stand there, too."""
-    try:
-        return await side.do(gate_looks.gate_wait, id, now=now)
-    except TenantMismatch:
-        return None
-
-
-class Handle(Generic[R_co]):
-    """An enqueued job. `created` is False when a unique key was already held by this job."""
-
-    __slots__ = ("_app", "_task", "created", "id", "same_args")
-
-    def __init__(self, app: "Client", task: Task[..., R_co], enqueued: Enqueued) -> None:
-        self.id = enqueued.id
-        self.created = enqueued.created
-        self.same_args = enqueued.same_args
-        self._app = app
-        self._task = task
-
-    def __repr__(self) -> str:
-        return f"<Handle of {self._task.name} {self.id}>"
-
-    def wait(self, *, timeout_seconds: float | None = None) -> R_co:
-        """The typed result. Raises `JobFailed` or `WaitTimeout`."""
-        return self._result(self._app.wait(self.id, timeout_seconds=timeout_seconds))
-
-    async def wait_async(self, *, timeout_seconds: float | None = None) -> R_co:
-        """The typed result. Raises `JobFailed` or `WaitTimeout`."""
-        return self._result(await self._app.wait_async(self.id, timeout_seconds=timeout_seconds))
-
-    def _result(self, job: Job) -> R_co:
-        if job.state is not State.SUCCEEDED:
-            because = f" ({job.reason})" if job.reason else ""
-            raise JobFailed(
-                f"job {job.id} of {job.task} is {job.state}{because}{told(job)}",
-                state=job.state,
-                error=job.error,
-            )
-        try:
-            return cast(R_co, decode(job.result or "null", self._task.signature.result_type))
-        except PayloadInvalid as error:
-            raise PayloadInvalid(
-                f"job {job.id} of {job.task} succeeded, but its result is not what the task's "
-                f"annotation says: {error}"
-            ) from error
+            raise InvalidInput(f"a job is named by its id: give handle.id, which is {each.id}")
 
 
 class Client(TaskSet):
@@ -220,65 +91,54 @@ class Client(TaskSet):
         self._undeclared: dict[str, Limits] = {}
         """What the database has not been told of gates, except by workers."""
         self.hooks = Hooks()
-        self.watcher: Watcher | None = None
+        self.wrapper: StoreWrapper | None = None
         """Sees every operation of this application. Set it before the first one."""
 
-    get = _blocking(inspect.get)
-    get_async = _awaiting(inspect.get)
-    list_jobs = _blocking(inspect.list_jobs)
-    list_jobs_async = _awaiting(inspect.list_jobs)
-    timeline = _blocking(inspect.timeline)
-    timeline_async = _awaiting(inspect.timeline)
-    progress = _blocking(inspect.progress)
-    progress_async = _awaiting(inspect.progress)
-    steps = _blocking(inspect.steps)
-    steps_async = _awaiting(inspect.steps)
-    why = _blocking_body(_why)
-    why_async = _awaiting_body(_why)
-    wait = _blocking_body(_wait)
-    wait_async = _awaiting_body(_wait)
-    cancel = _blocking(operate.cancel)
-    cancel_async = _awaiting(operate.cancel)
-    replay = _blocking(replaying.replay)
-    replay_async = _awaiting(replaying.replay)
-    delete = _blocking(operate.delete)
-    delete_async = _awaiting(operate.delete)
-    hold = _blocking(operate.hold)
-    hold_async = _awaiting(operate.hold)
-    unhold = _blocking(operate.unhold)
-    unhold_async = _awaiting(operate.unhold)
-    move = _blocking(operate.move)
-    move_async = _awaiting(operate.move)
-    pause = _blocking(operate.pause)
-    pause_async = _awaiting(operate.pause)
-    resume = _blocking(operate.resume)
-    resume_async = _awaiting(operate.resume)
-    prune = _blocking(pruning.prune)
-    prune_async = _awaiting(pruning.prune)
-    count_live = _blocking(inspect.count_live)
-    count_live_async = _awaiting(inspect.count_live)
-    count_finished = _blocking(inspect.count_finished)
-    count_finished_async = _awaiting(inspect.count_finished)
-    oldest_ready = _blocking(inspect.oldest_ready)
-    oldest_ready_async = _awaiting(inspect.oldest_ready)
-    paused_queues = _blocking(inspect.paused_queues)
-    paused_queues_async = _awaiting(inspect.paused_queues)
-    about = _blocking(inspect.about)
-    about_async = _awaiting(inspect.about)
-    gates = _blocking(gate_looks.gates)
-    gates_async = _awaiting(gate_looks.gates)
-    gate_lines = _blocking(gate_looks.gate_lines)
-    gate_lines_async = _awaiting(gate_looks.gate_lines)
-    set_gate = _blocking(limits.set_gate)
-    set_gate_async = _awaiting(limits.set_gate)
-    reset_gate = _blocking(limits.reset_gate)
-    reset_gate_async = _awaiting(limits.reset_gate)
-    workflows = _blocking(workflow_looks.list_workflows)
-    workflows_async = _awaiting(workflow_looks.list_workflows)
-    workflow_of = _blocking(workflow_looks.workflow_of)
-    workflow_of_async = _awaiting(workflow_looks.workflow_of)
-    workers = _blocking(presence.workers)
-    workers_async = _awaiting(presence.workers)
+    get, get_async = both(look.get)
+    list_jobs, list_jobs_async = both(look.list_jobs)
+    timeline, timeline_async = both(look.timeline)
+    progress, progress_async = both(look.progress)
+    steps, steps_async = both(look.steps)
+    why, why_async = both(facts.why)
+    cancel, cancel_async = both(operate.cancel)
+    replay, replay_async = both(replay_job)
+    delete, delete_async = both(operate.delete)
+    hold, hold_async = both(operate.hold)
+    unhold, unhold_async = both(operate.unhold)
+    move, move_async = both(operate.move)
+    pause, pause_async = both(operate.pause)
+    resume, resume_async = both(operate.resume)
+    prune, prune_async = both(prune_store)
+    count_live, count_live_async = both(look.count_live)
+    count_finished, count_finished_async = both(look.count_finished)
+    oldest_ready, oldest_ready_async = both(look.oldest_ready)
+    paused_queues, paused_queues_async = both(look.paused_queues)
+    about, about_async = both(look.about)
+    gates, gates_async = both(gate_look.gates)
+    gate_lines, gate_lines_async = both(gate_look.gate_lines)
+    set_gate, set_gate_async = both(limits.set_gate)
+    reset_gate, reset_gate_async = both(limits.reset_gate)
+    workflows, workflows_async = both(workflow_look.list_workflows)
+    workflow_of, workflow_of_async = both(workflow_look.workflow_of)
+    workers, workers_async = both(presence.workers)
+
+    def _run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        _refuse_handles(args)
+        return self.store.run(operation, *args, **kwargs)
+
+    async def _run_async(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        _refuse_handles(args)
+        return await self.async_store.run(operation, *args, **kwargs)
+
+    def wait(self, id: int, *, timeout_seconds: float | None = None) -> Job:
+        """The job, once it is finished. Raises `WaitTimeout` when that takes too long."""
+        _refuse_handles((id,))
+        return drive(_wait(self.store, id, timeout_seconds))
+
+    async def wait_async(self, id: int, *, timeout_seconds: float | None = None) -> Job:
+        """The job, once it is finished. Raises `WaitTimeout` when that takes too long."""
+        _refuse_handles((id,))
+        return await _wait(self.async_store, id, timeout_seconds)
 
     def migrate(self) -> int:
         """Bring the schema up to date, one process at a time. A SQLite file does so by itself."""
@@ -361,13 +221,13 @@ class Client(TaskSet):
         """For a workflow: what it has just been filled with."""
         if self._undeclared and on is None:
             self._declare_gates()
-        return self.store.run(stored.enqueue_workflow, new, on=on)
+        return self.store.run(enqueue_workflow, new, on=on)
 
     async def _add_workflow_async(self, new: NewWorkflow, on: object | None) -> WorkflowAdded:
         """For a workflow: what it has just been filled with."""
         if self._undeclared and on is None:
             await self._declare_gates_async()
-        return await self.async_store.run(stored.enqueue_workflow, new, on=on)
+        return await self.async_store.run(enqueue_workflow, new, on=on)
 
     def handle(self, task: Task[..., R], id: int) -> Handle[R]:
         """The handle of a job that was enqueued elsewhere."""
@@ -428,7 +288,7 @@ class Client(TaskSet):
         with self._lock:
             if self._store is None:
                 store = open_store(self.url, give_up_seconds=self._give_up_seconds)
-                self._store = self.watcher.watch(store) if self.watcher else store
+                self._store = self.wrapper.wrap(store) if self.wrapper else store
                 self._undeclared = self.declared_gates.copy()
             return self._store
 
@@ -451,7 +311,7 @@ class Client(TaskSet):
             if loop not in self._async_stores:
                 self._close_ended_loops()
                 opened = open_async_store(self.url, give_up_seconds=self._give_up_seconds)
-                opened = self.watcher.watch_async(opened) if self.watcher else opened
+                opened = self.wrapper.wrap_async(opened) if self.wrapper else opened
                 self._async_stores[loop] = opened
                 self._undeclared = self.declared_gates.copy()
             return self._async_stores[loop]
@@ -462,21 +322,21 @@ class Client(TaskSet):
             drive(self._async_stores.pop(loop).close())  # does not suspend on PostgreSQL
 
     @contextmanager
-    def on_trial(self, watcher: Watcher, url: str | None = None) -> Iterator[None]:
-        """For tests: all stores pass through a watcher, on another database if one is named.
+    def on_trial(self, wrapper: StoreWrapper, url: str | None = None) -> Iterator[None]:
+        """For tests: all stores pass through a wrapper, on another database if one is named.
 
         Closed before and after: the application is then as it was.
         """
         self.close()
-        before = (self.watcher, self._url, self._async_stores)
-        self.watcher, self._url, self._async_stores = watcher, url or self._url, {}
+        before = (self.wrapper, self._url, self._async_stores)
+        self.wrapper, self._url, self._async_stores = wrapper, url or self._url, {}
         try:
             yield
         finally:
             self.close()
             for store in self._async_stores.values():
                 drive(store.close())  # does not suspend on PostgreSQL
-            self.watcher, self._url, self._async_stores = before
+            self.wrapper, self._url, self._async_stores = before
 
     @property
     def is_local(self) -> bool:

@@ -6,19 +6,16 @@ app.schedules.pause("nightly-eu", reason="the source is down")
 Every operation exists as `x` and as `x_async`. What code declares is here, too.
 """
 
-from collections.abc import Callable, Coroutine
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack
+from typing import Any, ParamSpec, Protocol, TypeVar, Unpack
 
 from tenure.store import AsyncStore, Store
+from tenure.store.colours import Operation, both
 from tenure.store.schedules import change as schedules
 from tenure.store.schedules.records import NewSchedule, ScheduleInfo
-from tenure.store.session import Scope
 from tenure.tasks import Call, Task, TimingOptions, job_of, timing_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Operation = Callable[Concatenate[Scope, P], Coroutine[Any, Any, R]]
 
 
 class Stores(Protocol):
@@ -33,24 +30,6 @@ class Stores(Protocol):
         """For callers on the running event loop."""
 
 
-def _blocking(operation: Operation[P, R]) -> "Callable[Concatenate[Schedules, P], R]":
-    @wraps(operation)
-    def method(self: "Schedules", /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._app.store.run(operation, *args, **kwargs)
-
-    return method
-
-
-def _awaiting(
-    operation: Operation[P, R],
-) -> "Callable[Concatenate[Schedules, P], Coroutine[Any, Any, R]]":
-    @wraps(operation)
-    async def method(self: "Schedules", /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return await self._app.async_store.run(operation, *args, **kwargs)
-
-    return method
-
-
 class Schedules:
     """What an application can do with schedules, for its tenant if it has one."""
 
@@ -61,13 +40,13 @@ class Schedules:
         self, name: str, call: Call[Any] | Task[..., Any], **timing: Unpack[TimingOptions]
     ) -> ScheduleInfo:
         """Add a schedule; it ticks from now on. Raises `ScheduleExists` when the name is taken."""
-        return self._app.store.run(schedules.add_schedule, _new(name, call, timing))
+        return self._run(schedules.add_schedule, _new(name, call, timing))
 
     async def add_async(
         self, name: str, call: Call[Any] | Task[..., Any], **timing: Unpack[TimingOptions]
     ) -> ScheduleInfo:
         """Add a schedule; it ticks from now on. Raises `ScheduleExists` when the name is taken."""
-        return await self._app.async_store.run(schedules.add_schedule, _new(name, call, timing))
+        return await self._run_async(schedules.add_schedule, _new(name, call, timing))
 
     def edit(
         self,
@@ -77,7 +56,7 @@ class Schedules:
     ) -> ScheduleInfo:
         """Change what is given. Ticks that have passed stay passed."""
         job = None if call is None else job_of(call)
-        return self._app.store.run(schedules.edit_schedule, name, timing=timing, job=job)
+        return self._run(schedules.edit_schedule, name, timing=timing, job=job)
 
     async def edit_async(
         self,
@@ -87,23 +66,21 @@ class Schedules:
     ) -> ScheduleInfo:
         """Change what is given. Ticks that have passed stay passed."""
         job = None if call is None else job_of(call)
-        run = self._app.async_store.run
-        return await run(schedules.edit_schedule, name, timing=timing, job=job)
+        return await self._run_async(schedules.edit_schedule, name, timing=timing, job=job)
 
-    get = _blocking(schedules.get_schedule)
-    get_async = _awaiting(schedules.get_schedule)
-    runs = _blocking(schedules.schedule_runs)
-    runs_async = _awaiting(schedules.schedule_runs)
-    pause = _blocking(schedules.pause_schedule)
-    pause_async = _awaiting(schedules.pause_schedule)
-    resume = _blocking(schedules.resume_schedule)
-    resume_async = _awaiting(schedules.resume_schedule)
-    trigger = _blocking(schedules.trigger_schedule)
-    trigger_async = _awaiting(schedules.trigger_schedule)
-    remove = _blocking(schedules.remove_schedule)
-    remove_async = _awaiting(schedules.remove_schedule)
-    list = _blocking(schedules.list_schedules)
-    list_async = _awaiting(schedules.list_schedules)
+    get, get_async = both(schedules.get_schedule)
+    runs, runs_async = both(schedules.schedule_runs)
+    pause, pause_async = both(schedules.pause_schedule)
+    resume, resume_async = both(schedules.resume_schedule)
+    trigger, trigger_async = both(schedules.trigger_schedule)
+    remove, remove_async = both(schedules.remove_schedule)
+    list, list_async = both(schedules.list_schedules)
+
+    def _run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._app.store.run(operation, *args, **kwargs)
+
+    async def _run_async(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self._app.async_store.run(operation, *args, **kwargs)
 
 
 def _new(name: str, call: Call[Any] | Task[..., Any], timing: TimingOptions) -> NewSchedule:

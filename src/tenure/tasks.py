@@ -39,6 +39,7 @@ import msgspec
 
 from tenure.control import Instead
 from tenure.errors import InvalidInput, TenantMismatch
+from tenure.handle import Handle
 from tenure.rules.codec import encode
 from tenure.rules.gates import Gate, Limits
 from tenure.rules.job import (
@@ -57,9 +58,6 @@ from tenure.rules.ticks import CatchUp, Overlap, ScheduleTiming, check_timing
 from tenure.running import Running, current
 from tenure.signature import Signature
 from tenure.store.schedules.records import NewSchedule
-
-if TYPE_CHECKING:
-    from tenure.client import Handle
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -130,7 +128,7 @@ class CallOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int | None = None
     timeout_seconds: float | None = None
     metadata: Mapping[str, object] | None = None
-    parents: "Iterable[int | Handle[Any]]" = ()
+    parents: Iterable[int | Handle[Any]] = ()
     on: object | None = None
 
 
@@ -150,7 +148,7 @@ class _CallOptions(TypedDict, total=False):
     max_attempts: int
     timeout_seconds: float
     metadata: Mapping[str, object]
-    parents: "Iterable[int | Handle[Any]]"
+    parents: "Iterable[int | Handle[Any]]"  # as text, which the reference shows
     on: object
 
 
@@ -186,8 +184,8 @@ class Call(msgspec.Struct, Generic[R_co], frozen=True):
 class Client(Protocol):
     """What a bound task needs of its application."""
 
-    def _enqueue(self, call: Call[R], on: object | None) -> "Handle[R]": ...
-    async def _enqueue_async(self, call: Call[R], on: object | None) -> "Handle[R]": ...
+    def _enqueue(self, call: Call[R], on: object | None) -> Handle[R]: ...
+    async def _enqueue_async(self, call: Call[R], on: object | None) -> Handle[R]: ...
 
 
 class Task(Generic[P, R]):
@@ -226,11 +224,11 @@ class Task(Generic[P, R]):
             raise InvalidInput(f"{error}; the options of a call are {known}") from None
         return TaskWithOptions(self, chosen)
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> "Handle[R]":
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Enqueue one job. Returns its handle."""
         return self._client()._enqueue(self._call(args, kwargs, _NO_OPTIONS), None)
 
-    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> "Handle[R]":
+    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Enqueue one job from async code. Returns its handle."""
         call = self._call(args, kwargs, _NO_OPTIONS)
         return await self._client()._enqueue_async(call, None)
@@ -291,12 +289,12 @@ class TaskWithOptions(Generic[P, R]):
             raise InvalidInput("give on= to app.enqueue_many, not to a single call of it")
         return self._task._call(args, kwargs, self._options)
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> "Handle[R]":
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Enqueue one job. Returns its handle."""
         call = self._task._call(args, kwargs, self._options)
         return self._task._client()._enqueue(call, self._options.on)
 
-    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> "Handle[R]":
+    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Enqueue one job from async code. Returns its handle."""
         call = self._task._call(args, kwargs, self._options)
         return await self._task._client()._enqueue_async(call, self._options.on)

@@ -11,11 +11,8 @@ Nothing is written before `enqueue`, and then all of it in one transaction. A ru
 its own workflow in the same way, with `job.workflow`.
 """
 
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from functools import wraps
 from typing import (
-    TYPE_CHECKING,
     Any,
     Concatenate,
     Generic,
@@ -27,7 +24,8 @@ from typing import (
 )
 
 from tenure.drawing import draw
-from tenure.errors import InvalidWorkflow, WaitTimeout, WorkflowFailed
+from tenure.errors import InvalidWorkflow, WorkflowFailed
+from tenure.handle import Handle
 from tenure.rules.graph import (
     GrowingNode,
     NewNode,
@@ -39,17 +37,15 @@ from tenure.rules.graph import (
     WorkflowSeen,
     in_order,
 )
-from tenure.rules.job import NewJob, When, check_name, check_seconds
-from tenure.sides import AwaitingSide, BlockingSide, Side
+from tenure.rules.job import NewJob, When, check_name
 from tenure.store import AsyncStore, Store
-from tenure.store.jobs import replay
+from tenure.store.colours import Operation, Runner, both, run_on
+from tenure.store.jobs.replay import replay as replay_job
 from tenure.store.session import drive
-from tenure.store.workflows import act as flowing
-from tenure.store.workflows import look
+from tenure.store.workflows import act
+from tenure.store.workflows import look as workflow_look
 from tenure.tasks import Call, Task
-
-if TYPE_CHECKING:
-    from tenure.client import Handle
+from tenure.waiting import Rests, wait_until
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,7 +53,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 Rule = When | Literal["all_succeeded", "all_finished", "any_succeeded", "any_failed"]
 
-FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 0.005, 0.5
+RESTS = Rests(first_seconds=0.005, longest_seconds=0.5)
 MAX_BASE_LENGTH = 150
 
 
@@ -78,7 +74,7 @@ class App(Protocol):
     async def _add_workflow_async(self, new: NewWorkflow, on: object | None) -> WorkflowAdded:
         """Enqueue it."""
 
-    def handle(self, task: Task[..., R], id: int) -> "Handle[R]":
+    def handle(self, task: Task[..., R], id: int) -> Handle[R]:
         """The handle of a job."""
 
 
@@ -312,36 +308,40 @@ class Growth(_Builder):
 
 
 class _At(NamedTuple):
-    """A workflow, and how to reach it."""
+    """A workflow, and the store that has it."""
 
-    side: Side
+    runner: Runner
     id: int
+
+    async def run(
+        self,
+        operation: Operation[Concatenate[int, P], R],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        """Run an operation whose first argument is the id of the workflow."""
+        return await run_on(self.runner, operation, self.id, *args, **kwargs)
 
 
 async def _status(at: _At) -> WorkflowSeen:
-    """The workflow as it stands, with how many of its nodes are in which state."""
-    return await at.side.do(look.get_workflow, at.id)
+    """The workflow, and how many of its nodes are in each state."""
+    return await at.run(workflow_look.get_workflow)
 
 
 async def _wait(at: _At, *, timeout_seconds: float | None = None) -> WorkflowSeen:
-    """The workflow, once it has ended well. Raises `WorkflowFailed` or `WaitTimeout`."""
-    if timeout_seconds is not None:
-        check_seconds("timeout_seconds", timeout_seconds)
-    started, pause = time.monotonic(), FIRST_LOOK_SECONDS
-    while True:
-        if await at.side.do(look.has_ended, at.id):
-            break
-        if timeout_seconds is not None:
-            left = timeout_seconds - (time.monotonic() - started)
-            if left <= 0:
-                seen = await _status(at)
-                raise WaitTimeout(
-                    f"workflow {at.id} is not finished after {timeout_seconds:g} s: {seen.state}, "
-                    f"{seen.finished} of {seen.total} nodes have ended"
-                )
-            pause = min(pause, left)
-        await at.side.rest(pause)
-        pause = min(pause * 1.5, LAST_LOOK_SECONDS)
+    """The workflow, once it has succeeded. Raises `WorkflowFailed` or `WaitTimeout`."""
+
+    async def late() -> str:
+        seen = await _status(at)
+        return (
+            f"workflow {at.id} is not finished after {timeout_seconds:g} s: {seen.state}, "
+            f"{seen.finished} of {seen.total} nodes have finished"
+        )
+
+    await wait_until(
+        at.runner, lambda: at.run(workflow_look.has_ended), bool,
+        rests=RESTS, timeout_seconds=timeout_seconds, late=late,
+    )  # fmt: skip
     seen = await _status(at)
     if seen.outcome is not None and seen.outcome is not Outcome.SUCCEEDED:
         counts = ", ".join(f"{count} {state}" for state, count in sorted(seen.counts.items()))
@@ -356,7 +356,7 @@ async def _nodes(at: _At) -> list[NodeSeen]:
     nodes: list[NodeSeen] = []
     after: int | None = 0
     while after is not None:
-        page = await at.side.do(look.list_nodes, at.id, after=after)
+        page = await at.run(workflow_look.list_nodes, after=after)
         nodes += page.nodes
         after = page.next
     return nodes
@@ -372,17 +372,17 @@ async def _cancel(at: _At, *, reason: str = "cancelled") -> bool:
 
     The finaliser still runs; to cancel again, when it alone is left, cancels it, too.
     """
-    return await at.side.do(flowing.cancel_workflow, at.id, reason=reason)
+    return await at.run(act.cancel_workflow, reason=reason)
 
 
-async def _pause(at: _At, *, reason: str = flowing.PAUSED) -> bool:
+async def _pause(at: _At, *, reason: str = act.PAUSED) -> bool:
     """Hold all nodes that have not started, until `resume`. False: it was paused, or has ended."""
-    return await at.side.do(flowing.pause_workflow, at.id, reason=reason)
+    return await at.run(act.pause_workflow, reason=reason)
 
 
 async def _resume(at: _At) -> bool:
     """Let a paused workflow go on. False: it was not paused."""
-    return await at.side.do(flowing.resume_workflow, at.id)
+    return await at.run(act.resume_workflow)
 
 
 async def _replay(at: _At, node: "Node[Any] | str") -> bool:
@@ -390,27 +390,13 @@ async def _replay(at: _At, node: "Node[Any] | str") -> bool:
 
     The workflow is open again, and its finaliser will run once more.
     """
-    return await at.side.do(replay.replay, await _job_id(at, node))
+    return await run_on(at.runner, replay_job, await _job_id(at, node))
 
 
 async def _job_id(at: _At, node: "Node[Any] | str") -> int:
     """The id of the job that is this node."""
     name = node.name if isinstance(node, Node) else node
-    return await at.side.do(look.node_named, at.id, name)
-
-
-def _both(
-    body: Callable[Concatenate[_At, P], Coroutine[Any, Any, R]],
-) -> "tuple[Callable[Concatenate[WorkflowRun, P], R], Callable[Concatenate[WorkflowRun, P], Coroutine[Any, Any, R]]]":  # noqa: E501
-    @wraps(body)
-    def blocking(self: "WorkflowRun", /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return drive(body(_At(BlockingSide(self._app.store), self.id), *args, **kwargs))
-
-    @wraps(body)
-    async def awaiting(self: "WorkflowRun", /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return await body(_At(AwaitingSide(self._app.async_store), self.id), *args, **kwargs)
-
-    return blocking, awaiting
+    return await at.run(workflow_look.node_named, name)
 
 
 class WorkflowRun:
@@ -426,15 +412,31 @@ class WorkflowRun:
     def __repr__(self) -> str:
         return f"<WorkflowRun {self.id}>"
 
-    status, status_async = _both(_status)
-    wait, wait_async = _both(_wait)
-    nodes, nodes_async = _both(_nodes)
-    draw, draw_async = _both(_draw)
-    cancel, cancel_async = _both(_cancel)
-    pause, pause_async = _both(_pause)
-    resume, resume_async = _both(_resume)
-    replay, replay_async = _both(_replay)
-    job_id, job_id_async = _both(_job_id)
+    status, status_async = both(_status)
+    wait, wait_async = both(_wait)
+    nodes, nodes_async = both(_nodes)
+    draw, draw_async = both(_draw)
+    cancel, cancel_async = both(_cancel)
+    pause, pause_async = both(_pause)
+    resume, resume_async = both(_resume)
+    replay, replay_async = both(_replay)
+    job_id, job_id_async = both(_job_id)
+
+    def _run(
+        self,
+        procedure: Callable[Concatenate[_At, P], Coroutine[Any, Any, R]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        return drive(procedure(_At(self._app.store, self.id), *args, **kwargs))
+
+    async def _run_async(
+        self,
+        procedure: Callable[Concatenate[_At, P], Coroutine[Any, Any, R]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        return await procedure(_At(self._app.async_store, self.id), *args, **kwargs)
 
     def result(self, node: Node[R], *, timeout_seconds: float | None = None) -> R:
         """The typed result of one of its nodes, once that is finished. Raises `JobFailed`."""

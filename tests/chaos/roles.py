@@ -41,7 +41,7 @@ RULES = (*[When.ALL_SUCCEEDED] * 4, When.ALL_FINISHED, When.ANY_SUCCEEDED, When.
 
 def _recorded(url: str, folder: Path) -> Store:
     os.environ[handlers.STAGE] = str(folder)
-    return RecordingWorld(folder).watch(open_store(url))
+    return RecordingWorld(folder).wrap(open_store(url))
 
 
 def produce(voice: Voice, url: str, folder: Path, seed: int, *, books: bool) -> None:

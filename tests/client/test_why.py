@@ -10,9 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from tenure import Job, Retry, State, Task, Tenure
+from tenure import Gate, Job, Retry, State, Task, Tenure
 from tenure.errors import JobNotFound
-from tenure.rules.why import explain
+from tenure.rules.job import NewJob, WorkerInfo
+from tenure.rules.lifecycle import succeed
+from tenure.rules.why import Facts, explain
+from tenure.store.postgres.tx import PostgresTx
+from tenure.store.session import Tx
+from tenure.store.sqlite.tx import SQLiteTx
 from tests.support.working import until, working
 
 WHEN = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
@@ -50,12 +55,8 @@ def test_no_worker_knows_the_task(app: Tenure, work: Task[[], None]) -> None:
         app.pause("x")  # or the worker would take it for a moment, and put it back for later
         handle = work.options(queue="x").enqueue()
         shown = app.whole_store.workers()
-        said = explain(
-            msgspec.structs.replace(app.get(handle.id), queue_paused=False),
-            datetime.now(UTC),
-            workers=shown,
-            paused=None,
-        )
+        running = msgspec.structs.replace(app.get(handle.id), queue_paused=False)
+        said = explain(Facts(running, workers=shown))
         assert "; no worker there knows task work: start one with this code" in said
         app.resume("x")
         until(lambda: app.get(handle.id).state is State.SCHEDULED)
@@ -161,6 +162,95 @@ def test_a_tenant_learns_nothing_of_the_workers(app: Tenure, work: Task[[], None
         assert matches(acme, handle.id, f"in line in queue default since {WHEN}")
 
 
+Statements = list[tuple[Tx, str]]
+
+
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> Statements:
+    """The statements that are run, each with its transaction."""
+    seen: Statements = []
+    for kind in (SQLiteTx, PostgresTx):
+        monkeypatch.setattr(kind, "fetch", _noting(kind.fetch, seen))
+    return seen
+
+
+def _noting(fetch: Any, seen: Statements) -> Any:
+    async def noting(tx: Tx, statement: str, **params: object) -> Any:
+        seen.append((tx, statement))
+        return await fetch(tx, statement, **params)
+
+    return noting
+
+
+def test_a_sentence_takes_four_statements_in_one_transaction_at_most(
+    app: Tenure, work: Task[[], None], fetched: Statements
+) -> None:
+    @app.task(gate=Gate("narrow", max_running=1, rate=1000))
+    def gated() -> None: ...
+
+    running, waiting = gated.enqueue(), gated.enqueue()
+    paused = work.options(queue="paused").enqueue()
+    app.pause("paused", reason="the provider is down")
+    later = work.options(delay_seconds=600).enqueue()
+    app.whole_store.claim("w1", {"default": 1})
+    app.whole_store.announce(
+        WorkerInfo(name="w1", host="h", pid=1, queues={"default": 1}, tasks=(waiting._task.name,))
+    )
+    at_gate = ["get_job", "list_workers", "gate_of_job", "before_job"]
+    expected = {
+        waiting: ("waits at gate narrow: 1 of 1 running", at_gate),
+        running: ("running on w1", ["get_job", "holders"]),
+        paused: ("queue paused is paused (the provider is down)", ["get_job", "paused_queues"]),
+        later: ("due in 10 min", ["get_job", "clock"]),
+    }
+    for handle, (words, statements) in expected.items():
+        fetched.clear()
+        assert app.why(handle.id).startswith(words)
+        assert [statement for _, statement in fetched] == statements
+        assert len({id(tx) for tx, _ in fetched}) == 1
+
+
+def test_a_sentence_tells_of_one_moment(app: Tenure, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another process commits while the facts are read does not appear in them."""
+
+    @app.task(gate=Gate("narrow", max_running=1))
+    def gated() -> None: ...
+
+    gated.enqueue()
+    waiting = gated.enqueue()
+    [lease] = app.whole_store.claim("w1", {"default": 1})
+    app.whole_store.announce(
+        WorkerInfo(name="w1", host="h", pid=1, queues={"default": 1}, tasks=(waiting._task.name,))
+    )
+    before = app.why(waiting.id)
+    assert before == "waits at gate narrow: 1 of 1 running, 0 before it"
+
+    def changing(fetch: Any) -> Any:
+        async def change(tx: Tx, statement: str, **params: object) -> Any:
+            rows = await fetch(tx, statement, **params)
+            if statement == "get_job":
+                monkeypatch.undo()
+                app.whole_store.settle("w1", [succeed(job) for job in lease.jobs])
+                app.set_gate("narrow", max_running=5)
+                app.cancel(waiting.id)
+            return rows
+
+        return change
+
+    for kind in (SQLiteTx, PostgresTx):
+        monkeypatch.setattr(kind, "fetch", changing(kind.fetch))
+    assert app.why(waiting.id) == before
+    assert app.why(waiting.id).startswith("cancelled at ")
+
+
+def test_a_job_at_a_gate_that_no_code_has_declared(app: Tenure) -> None:
+    [job] = app.whole_store.enqueue([NewJob(task="t", gate="unknown")])
+    app.whole_store.announce(
+        WorkerInfo(name="w1", host="h", pid=1, queues={"default": 1}, tasks=("t",))
+    )
+    assert app.why(job.id) == "waits at gate unknown: 0 before it"
+
+
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 
@@ -183,12 +273,12 @@ def job(**facts: Any) -> Job:
 )
 def test_how_long_in_the_words_of_people(seconds: float, words: str) -> None:
     due = job(state=State.SCHEDULED, due_at=NOW + timedelta(seconds=seconds))
-    assert explain(due, NOW, workers=None, paused=None).startswith(f"due in {words}, at 2026-03-0")
+    assert explain(Facts(due, NOW)).startswith(f"due in {words}, at 2026-03-0")
 
 
 def test_what_somebody_else_has_written_does_not_break_the_sentence() -> None:
     failed = job(state=State.FAILED, finished_at=NOW, error="not even JSON", reason="error")
-    said = explain(failed, NOW, workers=None, paused=None)
+    said = explain(Facts(failed, NOW))
     assert said == "failed at 2026-03-01 12:00:00 UTC (error)"
     lost = job(state=State.RUNNING, worker=None, claimed_at=None, cancel_requested=False)
-    assert explain(lost, NOW, workers=None, paused=None) == "running on None since an unknown time"
+    assert explain(Facts(lost, NOW)) == "running on None since an unknown time"

@@ -38,15 +38,15 @@ OTHER_VERBS = {
 MUTATES = re.compile(r"(?:^|\()\s*(insert|update|delete|copy)\b", re.MULTILINE)
 
 
-def public(kind: type) -> dict[str, object]:
-    return {name: value for name, value in vars(kind).items() if not name.startswith("_")}
+def public(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")}
 
 
 def test_both_colours_have_the_same_names() -> None:
-    assert set(public(Store)) - {"in_threads"} == set(public(AsyncStore))
+    assert public(Store) - {"in_threads"} == public(AsyncStore)
 
 
-@pytest.mark.parametrize("name", sorted(set(public(Store)) - AROUND))
+@pytest.mark.parametrize("name", sorted(public(Store) - AROUND))
 def test_both_colours_take_the_same_and_promise_the_same(name: str) -> None:
     sync, suspending = getattr(Store, name), getattr(AsyncStore, name)
     assert sync.__doc__ == suspending.__doc__
@@ -65,7 +65,7 @@ def test_the_bell_is_the_same_in_both_colours() -> None:
     assert not inspect.iscoroutinefunction(AsyncStore.bell)
 
 
-@pytest.mark.parametrize("name", sorted(set(public(Store)) - AROUND - {"migrate", "close"}))
+@pytest.mark.parametrize("name", sorted(public(Store) - AROUND - {"migrate", "close"}))
 def test_every_operation_takes_now_by_name_only(name: str) -> None:
     now = inspect.signature(getattr(Store, name)).parameters["now"]
     assert now.kind is inspect.Parameter.KEYWORD_ONLY

@@ -98,7 +98,7 @@ class Word:
 class BeatingStore(RecordingStore):
     """On PostgreSQL: no heartbeat of this process is under way when it stops itself."""
 
-    def run(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(self, call: Any, /, *args: Any, **kwargs: Any) -> Any:
         if call is not sweep.extend or isinstance(self._store._scope.session, SQLite):
             return super().run(call, *args, **kwargs)
         with handlers.beating:
@@ -116,7 +116,7 @@ class StageWorld(RecordingWorld):
         self._moment = moment
         self._signal = number
 
-    def watch(self, store: Store) -> Store:
+    def wrap(self, store: Store) -> Store:
         return store if isinstance(store, RecordingStore) else BeatingStore(store, self, self._log)
 
     def crash_point(self, name: str) -> None:
@@ -182,7 +182,7 @@ class Stage:
         self.folder = folder
         self.crew = crew
         self._world = RecordingWorld(folder)
-        self.store = self._world.watch(open_store(url))
+        self.store = self._world.wrap(open_store(url))
 
     def close(self) -> None:
         """Close what the test itself has open."""

@@ -37,7 +37,7 @@ def url(tmp_path: Path) -> str:
     """Of a database in which one job has written its row and succeeded, on record in the folder."""
     found = f"sqlite:///{tmp_path}/jobs.db"
     now = datetime.fromtimestamp(time.time(), UTC)
-    store = RecordingWorld(tmp_path).watch(open_store(found))
+    store = RecordingWorld(tmp_path).wrap(open_store(found))
     id = add(store, now, task="app.books")
     settle(store, now, lifecycle.succeed(take_one(store, now)))
     store.close()

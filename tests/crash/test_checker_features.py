@@ -292,7 +292,7 @@ def test_every_violation_has_its_forgery_and_every_invariant_a_violation() -> No
 
 def test_rows_that_disagree_are_a_violation_with_a_story(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
-    with RecordingWorld(tmp_path).watch(open_store(url)) as store:
+    with RecordingWorld(tmp_path).wrap(open_store(url)) as store:
         [answer] = store.enqueue([job()])
     with Plain(url) as plain:
         plain.rows("delete from tenure.ready")

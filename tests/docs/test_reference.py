@@ -122,8 +122,8 @@ def test_every_error_has_its_heading_with_its_fix() -> None:
 
 
 def test_every_operation_has_its_row_in_both_colours() -> None:
-    public = {name for name in vars(Store) if not name.startswith("_")}
-    suspending = {name for name in vars(AsyncStore) if not name.startswith("_")}
+    public = {name for name in dir(Store) if not name.startswith("_")}
+    suspending = {name for name in dir(AsyncStore) if not name.startswith("_")}
     assert public - {"in_threads"} == suspending
     section = STORE.section("Operations")
     assert sorted(section.names) == sorted(public)

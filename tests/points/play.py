@@ -84,7 +84,7 @@ class Play:
         with self._records("scene", self._clock) as records:
             self._stage.lay(
                 lambda store, plain, url: self._deed.lay(
-                    Hand(records.watch(store), self._clock, url, records), plain
+                    Hand(records.wrap(store), self._clock, url, records), plain
                 ),
                 self._deed.driver,
             )
@@ -158,7 +158,7 @@ class Play:
     ) -> None:
         clock = Clock(self._clock.now)
         with self._records(folder.name, clock) as records:
-            hand = Hand(records.watch(store), clock, url, records)
+            hand = Hand(records.wrap(store), clock, url, records)
             try:
                 carry_on(self._deed, hand, plain)
                 for fault in verdict(self._deed, hand, plain, folder, landed=landed):
@@ -190,7 +190,7 @@ class Play:
             records = Records(folder, clock)
             store = open_store(self._stage.victims_url)
             store.paused_queues()  # a connection is there
-            hand = Hand(records.watch(store), clock, self._stage.victims_url, records)
+            hand = Hand(records.wrap(store), clock, self._stage.victims_url, records)
             trip.arm()
             self._deed.do(hand)
             trip.end()

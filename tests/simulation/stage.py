@@ -100,7 +100,7 @@ class Stage:
         self.worlds.append(world)
         app = Tenure("sqlite:///simulation.db")
         app.include(handlers.tasks)
-        app._store = world.watch(VirtualStore(self.session))
+        app._store = world.wrap(VirtualStore(self.session))
         app.hooks.arounds.append(world.log.around)
         self.apps[pid] = app
         loop = VirtualLoop(self.hub, process)

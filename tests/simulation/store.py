@@ -384,11 +384,11 @@ class VirtualStore(Store):
         super().__init__(session, tenant)
         self._session = session
 
-    def in_threads(self, *, most: int = WRITING_THREADS, lent: bool = False) -> AsyncStore:
+    def in_threads(self, *, most: int = WRITING_THREADS, owns_session: bool = True) -> AsyncStore:
         session, tenant = self._session, self._scope.tenant
         if not session.threads:
             return AsyncStore(session, tenant)
-        return AsyncStore(session, tenant, VirtualThreads(session, most), lent=lent)
+        return AsyncStore(session, tenant, VirtualThreads(session, most), owns_session=owns_session)
 
     def for_tenant(self, tenant: str) -> Store:
         return VirtualStore(self._session, tenant)

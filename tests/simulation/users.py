@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from tenure.client import Client, Handle
+from tenure.client import Client
 from tenure.errors import JobNotFound, StoreUnavailable, TenureError
+from tenure.handle import Handle
 from tenure.rules.job import Unique, Until
 from tenure.tasks import Call, Task
 from tenure.workflow import WorkflowRun

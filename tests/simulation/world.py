@@ -111,12 +111,12 @@ class VirtualWorld(World):
         self._hub.kill(self.process)
         raise Gone
 
-    def watch(self, store: Store) -> Store:
+    def wrap(self, store: Store) -> Store:
         if isinstance(store, RecordingStore):
             return store
         return RecordingStore(store, self, self.log)
 
-    def watch_async(self, store: AsyncStore) -> AsyncStore:
+    def wrap_async(self, store: AsyncStore) -> AsyncStore:
         if isinstance(store, RecordingAsyncStore):
             return store
         return RecordingAsyncStore(store, self, self.log)

@@ -29,10 +29,10 @@ class FaultyWorld(World):
         if name in self.moments:
             self.moments.pop(name)()
 
-    def watch(self, store: Store) -> Store:
+    def wrap(self, store: Store) -> Store:
         return _FaultyStore(store, self)
 
-    def watch_async(self, store: AsyncStore) -> AsyncStore:
+    def wrap_async(self, store: AsyncStore) -> AsyncStore:
         return _FaultyAsyncStore(store, self)
 
     def meet(self, operation: str) -> None:
@@ -51,7 +51,7 @@ class _FaultyStore(Store):
     def _scope(self) -> Scope:  # type: ignore[override]
         return self._store._scope
 
-    def run(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(self, call: Any, /, *args: Any, **kwargs: Any) -> Any:
         self._world.meet(call.__name__)
         return self._store.run(call, *args, **kwargs)
 
@@ -63,7 +63,7 @@ class _FaultyAsyncStore(AsyncStore):
     def __init__(self, store: AsyncStore, world: FaultyWorld) -> None:
         self._store, self._world = store, world
 
-    async def run(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+    async def run(self, call: Any, /, *args: Any, **kwargs: Any) -> Any:
         self._world.meet(call.__name__)
         return await self._store.run(call, *args, **kwargs)
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from tenure import Job, Retry, Running, State, Tenure
-from tenure.client import _wait
+from tenure import Retry, Running, State, Tenure
 from tenure.errors import JobFailed, JobNotFound
 from tenure.rules.codec import encode
 from tenure.rules.lifecycle import succeed
-from tenure.sides import BlockingSide, Side
-from tenure.store.look import jobs as inspect
-from tenure.store.session import drive
+from tenure.store.colours import Operation
+from tenure.store.look import jobs as look
+from tenure.store.proxy import StoreProxy
+from tenure.worker.environment import World
 from tests.statements.support import at_once, statement
 from tests.worker.support import PATIENCE_SECONDS, working
 
@@ -32,25 +32,20 @@ def test_a_result_that_lands_while_somebody_begins_to_wait_is_not_missed(app: Te
     handle = work.enqueue()
     looks: list[State] = []
 
-    class Racing(Side):
+    class Racing(StoreProxy):
         """Finishes the job between the first look and the rest that follows."""
 
-        def __init__(self) -> None:
-            self._side = BlockingSide(app.store)
-
-        async def do(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
-            answer = await self._side.do(operation, *args, **kwargs)
-            if operation is inspect.get:
-                looks.append(answer.state)
+        def run(self, operation: Operation[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+            found = self._store.run(operation, *args, **kwargs)
+            if operation is look.get:
+                looks.append(found.state)
                 if len(looks) == 1:
-                    [lease] = app.store.claim("w1", {"default": 1})
-                    app.store.settle("w1", [succeed(lease.jobs[0], encode("landed"))])
-            return answer
+                    [lease] = self._store.claim("w1", {"default": 1})
+                    self._store.settle("w1", [succeed(lease.jobs[0], encode("landed"))])
+            return found
 
-        async def rest(self, seconds: float) -> None:
-            await self._side.rest(seconds)
-
-    job: Job = drive(_wait(Racing(), handle.id, timeout_seconds=PATIENCE_SECONDS))
+    app._store = Racing(app.whole_store, World())
+    job = app.wait(handle.id, timeout_seconds=PATIENCE_SECONDS)
     assert job.result == '"landed"'
     assert looks == [State.QUEUED, State.SUCCEEDED]
 

@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from typing import ClassVar, ParamSpec, TypeVar
 
 from tenure.store import Store
-from tenure.store.api import Call, _session
+from tenure.store.api import _session
+from tenure.store.colours import Operation
 from tenure.store.copy import run as transfer
 from tenure.store.copy import tables as cargo
 from tenure.store.session import Row, Tx
@@ -38,13 +39,13 @@ class Mortal(Store):
     point = ("", "", 0)
     seen: ClassVar[Counter[str]] = Counter()
 
-    def run(self, call: Call[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    def run(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         when, name, turn = Mortal.point
-        Mortal.seen[call.__name__] += 1
-        here = call.__name__ == name and Mortal.seen[name] == turn
+        Mortal.seen[operation.__name__] += 1
+        here = operation.__name__ == name and Mortal.seen[name] == turn
         if here and when == "before":
             die()
-        answer = super().run(call, *args, **kwargs)
+        answer = super().run(operation, *args, **kwargs)
         if here and when == "after":
             die()
         return answer

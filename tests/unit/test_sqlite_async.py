@@ -95,17 +95,17 @@ def test_a_closed_async_store_says_so_and_keeps_no_thread(url: str) -> None:
     asyncio.run(scenario())
 
 
-def test_a_lent_store_has_few_threads_and_its_end_leaves_the_store_open(url: str) -> None:
+def test_a_store_that_does_not_own_its_session_has_few_threads_and_leaves_it_open(url: str) -> None:
     async def scenario() -> None:
         with open_store(url) as store:
-            lent = store.in_threads(most=2, lent=True)
-            await asyncio.gather(*(lent.enqueue([NewJob(task="t")]) for _ in range(20)))
+            borrowing = store.in_threads(most=2, owns_session=False)
+            await asyncio.gather(*(borrowing.enqueue([NewJob(task="t")]) for _ in range(20)))
             assert 1 <= len(own_threads()) <= 2
-            await lent.close()
-            await lent.close()
+            await borrowing.close()
+            await borrowing.close()
             assert own_threads() == []
             with pytest.raises(InvalidInput, match="this store is closed"):
-                await lent.enqueue([NewJob(task="t")])
+                await borrowing.enqueue([NewJob(task="t")])
             assert len(store.list_jobs().jobs) == 20
 
     asyncio.run(scenario())

@@ -323,7 +323,7 @@ def test_without_a_thread_the_callers_are_told_and_the_next_ones_may_have_one(
 def test_event_loops_of_several_threads_share_a_store(url: str) -> None:
     loops = 4
     with open_store(url) as store:
-        shared = store.in_threads(lent=True)
+        shared = store.in_threads(owns_session=False)
         gate = threading.Barrier(loops)
 
         async def enqueue_all(name: str) -> list[int]:
@@ -348,15 +348,17 @@ def test_event_loops_of_several_threads_share_a_store(url: str) -> None:
         assert [stored[id] for id in caller.answer] == expected
 
 
-def test_what_a_lent_store_has_gathered_is_written_when_it_is_closed(url: str) -> None:
+def test_what_a_store_that_does_not_own_its_session_has_gathered_is_written_when_it_is_closed(
+    url: str,
+) -> None:
     async def scenario(store: Store) -> None:
-        lent = store.in_threads(lent=True)
-        adding = await start(lent, "a", "b")
-        await lent.close()
+        borrowing = store.in_threads(owns_session=False)
+        adding = await start(borrowing, "a", "b")
+        await borrowing.close()
         for task in adding:
             assert len(await task) == 1
         with pytest.raises(InvalidInput, match="this store is closed"):
-            await lent.enqueue(named("late"))
+            await borrowing.enqueue(named("late"))
 
     with open_store(url) as store:
         asyncio.run(scenario(store))

@@ -269,7 +269,7 @@ class Watch(World):
         """How many settlement calls were under way at the same time."""
         self._queue_of: dict[tuple[int, int], str] = {}
 
-    def watch_async(self, store: AsyncStore) -> AsyncStore:
+    def wrap_async(self, store: AsyncStore) -> AsyncStore:
         return Watched(store, self)
 
     def took(self, leases: list[Lease]) -> None:
@@ -307,7 +307,7 @@ class Watched(AsyncStore):
         self._inner = store
         self._watch = watch
 
-    async def run(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+    async def run(self, call: Any, /, *args: Any, **kwargs: Any) -> Any:
         if call is settle:
             return await self._watch.settling(self._inner.run(call, *args, **kwargs), args[1])
         answer = await self._inner.run(call, *args, **kwargs)

@@ -24,7 +24,7 @@ class Outage(World):
         self.refused = {"settle"}
         self.tried = threading.Event()
 
-    def watch(self, store: Store) -> Store:
+    def wrap(self, store: Store) -> Store:
         outage = self
 
         class Away:

@@ -192,12 +192,12 @@ class Delayed(Watch):
         super().__init__()
         self.late = 0
 
-    def watch_async(self, store: AsyncStore) -> AsyncStore:
+    def wrap_async(self, store: AsyncStore) -> AsyncStore:
         return DelayedStore(store, self)
 
 
 class DelayedStore(Watched):
-    async def run(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+    async def run(self, call: Any, /, *args: Any, **kwargs: Any) -> Any:
         answer = await super().run(call, *args, **kwargs)
         watch = self._watch
         if call is claim and answer and isinstance(watch, Delayed) and not watch.late:

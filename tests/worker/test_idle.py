@@ -12,10 +12,10 @@ import pytest
 from tenure import State, Tenure
 from tenure.rules.job import NewJob
 from tenure.store import AsyncStore, open_store
-from tenure.store.api import Call
 from tenure.store.bell import Bell
+from tenure.store.colours import Operation
 from tenure.store.postgres import bell as bell_postgres
-from tenure.store.proxy import WatchedAsyncStore
+from tenure.store.proxy import AsyncStoreProxy
 from tenure.store.session import P, R
 from tenure.worker.environment import World
 from tests.worker.support import ended, eventually, working
@@ -30,20 +30,20 @@ class Counting(World):
     def __init__(self) -> None:
         self.seen: Counter[str] = Counter()
 
-    def watch_async(self, store: AsyncStore) -> AsyncStore:
+    def wrap_async(self, store: AsyncStore) -> AsyncStore:
         return CountingStore(store, self)
 
 
-class CountingStore(WatchedAsyncStore):
+class CountingStore(AsyncStoreProxy):
     """Tells a `Counting` world what passes."""
 
     def __init__(self, store: AsyncStore, world: Counting) -> None:
         super().__init__(store, world)
         self._seen = world.seen
 
-    async def run(self, call: Call[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        self._seen[call.__name__] += 1
-        return await self._store.run(call, *args, **kwargs)
+    async def run(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        self._seen[operation.__name__] += 1
+        return await self._store.run(operation, *args, **kwargs)
 
 
 @pytest.fixture

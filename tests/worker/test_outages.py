@@ -30,7 +30,7 @@ class Beats(World):
     def __init__(self) -> None:
         self.answered: list[float] = []
 
-    def watch(self, store: Store) -> Store:
+    def wrap(self, store: Store) -> Store:
         return Beating(store, self)
 
 
@@ -42,7 +42,7 @@ class Beating(Store):
         self._inner = store
         self._beats = beats
 
-    def run(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(self, call: Any, /, *args: Any, **kwargs: Any) -> Any:
         sent_at = time.monotonic()
         answer = self._inner.run(call, *args, **kwargs)
         if call is extend:

@@ -11,7 +11,7 @@ from tenure.errors import StoreUnavailable
 from tenure.rules.job import State
 from tenure.rules.ticks import ScheduleTiming
 from tenure.store import AsyncStore, open_store
-from tenure.store.proxy import WatchedAsyncStore
+from tenure.store.proxy import AsyncStoreProxy
 from tenure.store.schedules.fire import fire
 from tenure.worker.environment import World
 from tests.support.plain import Plain
@@ -99,13 +99,13 @@ def test_a_schedule_that_cannot_tick_here_is_told_once(app: Tenure, lines: Lines
     assert "Mars/Base" in told[0]
 
 
-class Away(WatchedAsyncStore):
+class Away(AsyncStoreProxy):
     """A store whose firings fail for a while."""
 
     failing = True
     tries = 0
 
-    async def run(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+    async def run(self, call: Any, /, *args: Any, **kwargs: Any) -> Any:
         if call is fire and Away.failing:
             Away.tries += 1
             raise StoreUnavailable("away, says the test")
@@ -115,7 +115,7 @@ class Away(WatchedAsyncStore):
 class AwayWorld(World):
     """The world of such stores."""
 
-    def watch_async(self, store: AsyncStore) -> AsyncStore:
+    def wrap_async(self, store: AsyncStore) -> AsyncStore:
         return Away(store, self)
 
 

@@ -20,10 +20,10 @@ import pytest
 
 from tenure import Fixed, Job, Retry, Running, Skip, Snooze, State, Tenure
 from tenure.errors import InvalidInput, PayloadInvalid, PayloadTooLarge, StepConflict, TooManySteps
-from tenure.store.api import Call
+from tenure.store.colours import Operation
 from tenure.store.jobs import steps
 from tenure.store.look import jobs as inspect
-from tenure.store.proxy import WatchedAsyncStore, WatchedStore
+from tenure.store.proxy import AsyncStoreProxy, StoreProxy
 from tests.worker.support import ended, working
 
 AT_ONCE = Fixed(0)
@@ -349,29 +349,29 @@ def test_the_last_step_that_fits_is_the_last_that_runs(
     assert ran == {"thread": 3, "loop": 3}
 
 
-class Counted(WatchedStore):
+class Counted(StoreProxy):
     """Counts the operations on steps."""
 
-    def run(self, call: Call[..., Any], *args: Any, **kwargs: Any) -> Any:
-        COUNTS[call.__name__] += call in (inspect.steps, steps.record_step)
-        return self._store.run(call, *args, **kwargs)
+    def run(self, operation: Operation[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        COUNTS[operation.__name__] += operation in (inspect.steps, steps.record_step)
+        return self._store.run(operation, *args, **kwargs)
 
 
-class CountedAsync(WatchedAsyncStore):
+class CountedAsync(AsyncStoreProxy):
     """The same for the other colour."""
 
-    async def run(self, call: Call[..., Any], *args: Any, **kwargs: Any) -> Any:
-        COUNTS[call.__name__] += call in (inspect.steps, steps.record_step)
-        return await self._store.run(call, *args, **kwargs)
+    async def run(self, operation: Operation[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        COUNTS[operation.__name__] += operation in (inspect.steps, steps.record_step)
+        return await self._store.run(operation, *args, **kwargs)
 
 
 class Counting:
     """Puts itself in front of all stores."""
 
-    def watch(self, store: Any) -> Any:
+    def wrap(self, store: Any) -> Any:
         return store if isinstance(store, Counted) else Counted(store, self)
 
-    def watch_async(self, store: Any) -> Any:
+    def wrap_async(self, store: Any) -> Any:
         return store if isinstance(store, CountedAsync) else CountedAsync(store, self)
 
 
@@ -381,7 +381,7 @@ COUNTS: Counter[str] = Counter()
 @contextmanager
 def counted(app: Tenure) -> Iterator[Callable[[], dict[str, int]]]:
     COUNTS.clear()
-    app.watcher = Counting()
+    app.wrapper = Counting()
     yield lambda: {name: count for name, count in COUNTS.items() if count}
     COUNTS.clear()
 

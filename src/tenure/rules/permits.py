@@ -6,8 +6,8 @@ starts, a worker may claim *riders*: more jobs than it has permits for. It still
 them at once than it has permits. The number of its permits is then written down, and as long as it
 has more jobs than that, it counts with this number and not with its jobs.
 
-What riders bring: see docs/adr/0021-short-jobs-are-claimed-ahead-of-permits.md. Without them `riders` is 0 everywhere, and
-a worker has as many permits as jobs.
+docs/adr/0021-short-jobs-are-claimed-ahead-of-permits.md has the figures: what riders bring. Without
+them `riders` is 0 everywhere, and a worker has as many permits as jobs.
 """
 
 import math

@@ -1,7 +1,8 @@
 """Where a job is and why it does not run, in words. Pure: facts in, a sentence out."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from tenure.errors import PayloadInvalid
 from tenure.rules.codec import decode
@@ -10,73 +11,75 @@ from tenure.rules.job import Job, State, WorkerSeen
 from tenure.rules.ticks import fired_by
 
 _NO_HANDLER = "no handler"
-"""The reason that a worker gives when it puts back a job of a task that it does not know."""
+"""The reason that a worker gives when it releases a job whose task it does not know."""
 _UNITS = (("days", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0))
 
 
-def explain(
-    job: Job,
-    now: datetime,
-    *,
-    workers: Iterable[WorkerSeen] | None,
-    paused: str | None,
-    wait: GateWait | None = None,
-) -> str:
-    """One sentence. `workers` is None for whom they are not to be seen; `paused` is why.
+class Facts(NamedTuple):
+    """What is known of a job at one moment."""
 
-    `wait` is how it stands at its gate.
-    """
-    by = fired_by(job.metadata)
-    what = _explain(job, now, workers, paused, wait)
-    return what + ("" if by is None else f"; enqueued by {by}")
+    job: Job
+    now: datetime | None = None
+    """The store's clock; None if the job has no due time."""
+    workers: Sequence[WorkerSeen] | None = None
+    """None if the caller may not see workers, or if they do not matter."""
+    pause_reason: str | None = None
+    """Why the job's queue is paused."""
+    wait: GateWait | None = None
+    """How the job waits at its gate."""
 
 
-def _explain(
-    job: Job,
-    now: datetime,
-    workers: Iterable[WorkerSeen] | None,
-    paused: str | None,
-    wait: GateWait | None,
-) -> str:
+def explain(facts: Facts) -> str:
+    """One sentence."""
+    by = fired_by(facts.job.metadata)
+    return _explain(facts) + ("" if by is None else f"; enqueued by {by}")
+
+
+def _explain(facts: Facts) -> str:
+    job, now = facts.job, facts.now
     match job.state:
         case State.WAITING:
             what = "parent" if job.unfinished_parents == 1 else "parents"
             return f"waiting for {job.unfinished_parents} unfinished {what}"
-        case State.SCHEDULED if job.due_at is not None and job.due_at > now:
+        case State.SCHEDULED if job.due_at is not None and now is not None and job.due_at > now:
             left = (job.due_at - now).total_seconds()
             return f"due in {_about(left)}, at {_when(job.due_at)}{_because(job)}{_unknown(job)}"
         case State.SCHEDULED | State.QUEUED:
-            return _in_line(job, workers, paused, wait)
+            return _in_line(facts)
         case State.RUNNING:
             asked = "; it was asked to stop" if job.cancel_requested else ""
             return f"running on {job.worker} since {_when(job.claimed_at)}{asked}"
         case _:
-            return f"{job.state} at {_when(job.finished_at)}{_because(job)}{told(job)}"
+            return f"{job.state} at {_when(job.finished_at)}{_because(job)}{last_error(job)}"
 
 
-def _in_line(
-    job: Job, workers: Iterable[WorkerSeen] | None, paused: str | None, wait: GateWait | None
-) -> str:
+def _in_line(facts: Facts) -> str:
+    job = facts.job
     at_gate = f" at gate {job.gate}" if job.gate is not None else ""
     since = f"in line{at_gate} in queue {job.queue} since {_when(job.due_at or job.queued_at)}"
     if job.held:
         return f"held{_because(job)}; unhold it to let it run"
     if job.queue_paused:
-        reason = f" ({paused})" if paused else ""
+        reason = f" ({facts.pause_reason})" if facts.pause_reason else ""
         return f"queue {job.queue} is paused{reason}; resume it to let its jobs run"
-    if workers is None:
-        return since + _because(job)
+    if facts.workers is not None and (missing := _missing_worker(job, facts.workers)):
+        return f"{since}; {missing}"
+    if facts.wait is not None:
+        return _at_gate(facts.wait)
+    return since + _because(job)
+
+
+def _missing_worker(job: Job, workers: Sequence[WorkerSeen]) -> str | None:
+    """Which worker is missing, if the workers there are cannot run the job."""
     alive = [worker for worker in workers if worker.alive]
     serving = [worker for worker in alive if job.queue in worker.queues]
     if not alive:
-        return f"{since}; no worker is alive: start one"
+        return "no worker is alive: start one"
     if not serving:
-        return f"{since}; no worker serves this queue: start one that does"
+        return "no worker serves this queue: start one that does"
     if not any(job.task in worker.tasks for worker in serving):
-        return f"{since}; no worker there knows task {job.task}: start one with this code"
-    if wait is not None and job.due_at is None:
-        return _at_gate(wait)
-    return since + _because(job)
+        return f"no worker there knows task {job.task}: start one with this code"
+    return None
 
 
 def _at_gate(wait: GateWait) -> str:
@@ -94,13 +97,13 @@ def _at_gate(wait: GateWait) -> str:
     return f"waits at gate {wait.gate}: {', '.join(said)}"
 
 
-def told(job: Job) -> str:
-    """What its last error was, if there was one: `: ValueError: no such user`."""
+def last_error(job: Job) -> str:
+    """The job's last error, if it has one, to end a sentence: `: ValueError: no such user`."""
     if job.error is None:
         return ""
     try:
         error = decode(job.error, dict[str, object])
-    except PayloadInvalid:  # written by somebody else
+    except PayloadInvalid:  # written by other code
         return ""
     return f": {error.get('type')}: {error.get('message')}"
 
@@ -120,7 +123,7 @@ def _when(at: datetime | None) -> str:
 
 
 def _about(seconds: float) -> str:
-    """A length of time as people say it: 45 s, 3 min, 2 h, 5 days."""
+    """A length of time in one unit: 45 s, 3 min, 2 h, 5 days."""
     for unit, length in _UNITS:
         if seconds >= 1.95 * length:
             return f"{round(seconds / length)} {unit}"

@@ -9,196 +9,60 @@ Every method is one of the operations of this package, bound to a session.
 
 import asyncio
 import re
-from collections.abc import Callable, Container, Coroutine
-from functools import wraps
+from collections.abc import Callable, Container
 from types import TracebackType
-from typing import Any, Concatenate, Literal, Self, cast
+from typing import Any, Literal, Self, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tenure.errors import ConfigError, InvalidInput
 from tenure.rules.job import MAX_NAME_LENGTH, check_int, check_seconds, check_text
 from tenure.store.bell import Bell
-from tenure.store.gates.limits import declare_gates, heal_gates, reset_gate, set_gate
-from tenure.store.gates.look import gate_lines, gate_wait, gates
-from tenure.store.jobs.claim import claim
+from tenure.store.colours import AsyncRunner, BlockingRunner, Operation
 from tenure.store.jobs.enqueue import enqueue
-from tenure.store.jobs.notes import report_progress, save_checkpoint
-from tenure.store.jobs.operate import cancel, delete, hold, move, pause, resume, unhold
-from tenure.store.jobs.replay import replay
-from tenure.store.jobs.settle import settle
-from tenure.store.jobs.steps import record_step
-from tenure.store.jobs.sweep import extend, peek, promote, sweep
-from tenure.store.look.jobs import (
-    about,
-    count_finished,
-    count_live,
-    get,
-    list_jobs,
-    oldest_ready,
-    paused_queues,
-    progress,
-    steps,
-    timeline,
-)
-from tenure.store.look.workers import announce, retire, workers
-from tenure.store.prune import prune
-from tenure.store.schedules.change import (
-    add_schedule,
-    declare_schedules,
-    edit_schedule,
-    get_schedule,
-    list_schedules,
-    pause_schedule,
-    remove_schedule,
-    resume_schedule,
-    schedule_runs,
-    trigger_schedule,
-)
-from tenure.store.schedules.fire import fire
+from tenure.store.operations import READERS, Operations
 from tenure.store.session import P, R, Scope, Session, drive, for_all_tenants
 from tenure.store.sqlite.threads import WRITING_THREADS, GatheringScope, Line, Threads, Writer
-from tenure.store.workflows.act import cancel_workflow, pause_workflow, resume_workflow
-from tenure.store.workflows.add import enqueue_workflow
-from tenure.store.workflows.grow import grow_workflow
-from tenure.store.workflows.look import (
-    get_workflow,
-    list_nodes,
-    list_workflows,
-    node_named,
-    parent_ends,
-    workflow_of,
-)
-from tenure.store.workflows.stop import heal_workflows
-
-Call = Callable[Concatenate[Scope, P], Coroutine[Any, Any, R]]
 
 CLIENT_CONNECTIONS = 4
 MAX_CONNECTIONS = 1000
 
 
-def _blocking(call: Call[P, R]) -> "Callable[Concatenate[Store, P], R]":
-    @wraps(call)
-    def method(self: "Store", /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.run(call, *args, **kwargs)
-
-    return method
-
-
-def _awaiting(call: Call[P, R]) -> "Callable[Concatenate[AsyncStore, P], Coroutine[Any, Any, R]]":
-    @wraps(call)
-    async def method(self: "AsyncStore", /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return await self.run(call, *args, **kwargs)
-
-    return method
-
-
-async def _migrate(scope: Scope) -> int:
-    """Bring the schema up to date, one process at a time. Answers its version."""
-    return await scope.session.migrate()
-
-
 async def _close(scope: Scope) -> None:
-    """Close every connection. A store that is closed twice stays closed."""
+    """Close every connection."""
     await scope.session.aclose()
 
 
-_READERS = frozenset(
-    {about, get, list_jobs, timeline, progress, steps, workers, peek, gates, gate_lines, gate_wait,
-     count_live, count_finished, oldest_ready, paused_queues, get_schedule, list_schedules,
-     schedule_runs, get_workflow, list_workflows, list_nodes, node_named, parent_ends, workflow_of}
-)  # fmt: skip
-
 _GATHERED: frozenset[Callable[..., Any]] = frozenset({enqueue})
-"""Of these only the transaction goes to a thread, with those of other tasks."""
+"""Only the transaction of these goes to a thread, together with those of other tasks."""
 
 
-def _line_of(call: Callable[..., Any]) -> Line:
-    return "reading" if call in _READERS or call is _close else "writing"
+def _line_of(operation: Callable[..., Any]) -> Line:
+    return "reading" if operation in READERS or operation is _close else "writing"
 
 
-class Store:
+class Store(Operations, BlockingRunner):
     """Jobs on one database, for callers in threads. Safe to share between threads."""
 
     def __init__(self, session: Session, tenant: str | None = None) -> None:
         self._scope = Scope(session, tenant)
 
-    def run(self, call: Call[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    def run(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run an operation of this package to its end."""
-        return drive(call(self._scope, *args, **kwargs))
+        return drive(operation(self._scope, *args, **kwargs))
 
-    enqueue = _blocking(enqueue)
-    claim = _blocking(claim)
-    extend = _blocking(extend)
-    settle = _blocking(settle)
-    report_progress = _blocking(report_progress)
-    save_checkpoint = _blocking(save_checkpoint)
-    record_step = _blocking(record_step)
-    peek = _blocking(peek)
-    promote = _blocking(promote)
-    sweep = _blocking(sweep)
-    cancel = _blocking(cancel)
-    hold = _blocking(hold)
-    unhold = _blocking(unhold)
-    move = _blocking(move)
-    replay = _blocking(replay)
-    delete = _blocking(delete)
-    pause = _blocking(pause)
-    resume = _blocking(resume)
-    prune = _blocking(prune)
-    get = _blocking(get)
-    list_jobs = _blocking(list_jobs)
-    timeline = _blocking(timeline)
-    progress = _blocking(progress)
-    steps = _blocking(steps)
-    count_live = _blocking(count_live)
-    count_finished = _blocking(count_finished)
-    oldest_ready = _blocking(oldest_ready)
-    paused_queues = _blocking(paused_queues)
-    about = _blocking(about)
-    announce = _blocking(announce)
-    retire = _blocking(retire)
-    workers = _blocking(workers)
-    declare_gates = _blocking(declare_gates)
-    set_gate = _blocking(set_gate)
-    reset_gate = _blocking(reset_gate)
-    gates = _blocking(gates)
-    gate_lines = _blocking(gate_lines)
-    gate_wait = _blocking(gate_wait)
-    heal_gates = _blocking(heal_gates)
-    fire = _blocking(fire)
-    declare_schedules = _blocking(declare_schedules)
-    add_schedule = _blocking(add_schedule)
-    edit_schedule = _blocking(edit_schedule)
-    pause_schedule = _blocking(pause_schedule)
-    resume_schedule = _blocking(resume_schedule)
-    trigger_schedule = _blocking(trigger_schedule)
-    remove_schedule = _blocking(remove_schedule)
-    get_schedule = _blocking(get_schedule)
-    list_schedules = _blocking(list_schedules)
-    schedule_runs = _blocking(schedule_runs)
-    enqueue_workflow = _blocking(enqueue_workflow)
-    grow_workflow = _blocking(grow_workflow)
-    get_workflow = _blocking(get_workflow)
-    list_workflows = _blocking(list_workflows)
-    list_nodes = _blocking(list_nodes)
-    node_named = _blocking(node_named)
-    parent_ends = _blocking(parent_ends)
-    workflow_of = _blocking(workflow_of)
-    cancel_workflow = _blocking(cancel_workflow)
-    pause_workflow = _blocking(pause_workflow)
-    resume_workflow = _blocking(resume_workflow)
-    heal_workflows = _blocking(heal_workflows)
-    migrate = _blocking(_migrate)
-    close = _blocking(_close)
+    def close(self) -> None:
+        """Close every connection. A store that is closed twice stays closed."""
+        self.run(_close)
 
-    def in_threads(self, *, most: int = WRITING_THREADS, lent: bool = False) -> "AsyncStore":
+    def in_threads(self, *, most: int = WRITING_THREADS, owns_session: bool = True) -> "AsyncStore":
         """The same store for callers on an event loop: its operations run in threads.
 
-        At most so many write at once. To close it closes this store too, unless it is only lent.
+        At most `most` threads write. Closing the new store closes this one too, unless
+        `owns_session` is False.
         """
         session = self._scope.session
         threads = Threads(cast(Writer, session), most)
-        return AsyncStore(session, self._scope.tenant, threads, lent=lent)
+        return AsyncStore(session, self._scope.tenant, threads, owns_session=owns_session)
 
     def bell(self, ring: Callable[[], None]) -> Bell:
         """A bell that calls `ring`, from a thread of its own, when there may be new work.
@@ -223,7 +87,7 @@ class Store:
         self.close()
 
 
-class AsyncStore:
+class AsyncStore(Operations, AsyncRunner):
     """Jobs on one database, for callers on an event loop."""
 
     def __init__(
@@ -232,94 +96,32 @@ class AsyncStore:
         tenant: str | None = None,
         threads: Threads | None = None,
         *,
-        lent: bool = False,
+        owns_session: bool = True,
     ) -> None:
         self._scope = Scope(session, tenant, suspends=True)
         self._threads = threads
         self._gathering = None if threads is None else GatheringScope(self._scope, threads)
-        self._lent = lent
+        self._owns_session = owns_session
 
-    async def run(self, call: Call[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    async def run(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run an operation of this package."""
         on = kwargs.get("on")
-        if call in _GATHERED and self._gathering is not None and on is None:
-            return await call(self._gathering, *args, **kwargs)
-        pool = None if self._threads is None else self._threads.of(_line_of(call))
-        if pool is None and self._lent:
+        if operation in _GATHERED and self._gathering is not None and on is None:
+            return await operation(self._gathering, *args, **kwargs)
+        pool = None if self._threads is None else self._threads.of(_line_of(operation))
+        if pool is None and not self._owns_session:
             raise InvalidInput("this store is closed; open another one")
         if pool is None or on is not None:  # the caller's thread owns `on`
-            return await call(self._scope, *args, **kwargs)
+            return await operation(self._scope, *args, **kwargs)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(pool, lambda: drive(call(self._scope, *args, **kwargs)))
-
-    enqueue = _awaiting(enqueue)
-    claim = _awaiting(claim)
-    extend = _awaiting(extend)
-    settle = _awaiting(settle)
-    report_progress = _awaiting(report_progress)
-    save_checkpoint = _awaiting(save_checkpoint)
-    record_step = _awaiting(record_step)
-    peek = _awaiting(peek)
-    promote = _awaiting(promote)
-    sweep = _awaiting(sweep)
-    cancel = _awaiting(cancel)
-    hold = _awaiting(hold)
-    unhold = _awaiting(unhold)
-    move = _awaiting(move)
-    replay = _awaiting(replay)
-    delete = _awaiting(delete)
-    pause = _awaiting(pause)
-    resume = _awaiting(resume)
-    prune = _awaiting(prune)
-    get = _awaiting(get)
-    list_jobs = _awaiting(list_jobs)
-    timeline = _awaiting(timeline)
-    progress = _awaiting(progress)
-    steps = _awaiting(steps)
-    count_live = _awaiting(count_live)
-    count_finished = _awaiting(count_finished)
-    oldest_ready = _awaiting(oldest_ready)
-    paused_queues = _awaiting(paused_queues)
-    about = _awaiting(about)
-    announce = _awaiting(announce)
-    retire = _awaiting(retire)
-    workers = _awaiting(workers)
-    declare_gates = _awaiting(declare_gates)
-    set_gate = _awaiting(set_gate)
-    reset_gate = _awaiting(reset_gate)
-    gates = _awaiting(gates)
-    gate_lines = _awaiting(gate_lines)
-    gate_wait = _awaiting(gate_wait)
-    heal_gates = _awaiting(heal_gates)
-    fire = _awaiting(fire)
-    declare_schedules = _awaiting(declare_schedules)
-    add_schedule = _awaiting(add_schedule)
-    edit_schedule = _awaiting(edit_schedule)
-    pause_schedule = _awaiting(pause_schedule)
-    resume_schedule = _awaiting(resume_schedule)
-    trigger_schedule = _awaiting(trigger_schedule)
-    remove_schedule = _awaiting(remove_schedule)
-    get_schedule = _awaiting(get_schedule)
-    list_schedules = _awaiting(list_schedules)
-    schedule_runs = _awaiting(schedule_runs)
-    enqueue_workflow = _awaiting(enqueue_workflow)
-    grow_workflow = _awaiting(grow_workflow)
-    get_workflow = _awaiting(get_workflow)
-    list_workflows = _awaiting(list_workflows)
-    list_nodes = _awaiting(list_nodes)
-    node_named = _awaiting(node_named)
-    parent_ends = _awaiting(parent_ends)
-    workflow_of = _awaiting(workflow_of)
-    cancel_workflow = _awaiting(cancel_workflow)
-    pause_workflow = _awaiting(pause_workflow)
-    resume_workflow = _awaiting(resume_workflow)
-    heal_workflows = _awaiting(heal_workflows)
-    migrate = _awaiting(_migrate)
+        return await loop.run_in_executor(
+            pool, lambda: drive(operation(self._scope, *args, **kwargs))
+        )
 
     async def close(self) -> None:
         """Close every connection. A store that is closed twice stays closed."""
-        if not self._lent:
-            await _awaiting(_close)(self)  # not behind those that wait to write
+        if self._owns_session:
+            await self.run(_close)  # in the reading thread: not behind operations that write
         if self._threads is not None:
             self._threads.end()
 
@@ -333,7 +135,9 @@ class AsyncStore:
     def for_tenant(self, tenant: str) -> "AsyncStore":
         """The same store as one tenant may see it: its own jobs, and global ones to read."""
         tenant = _checked_tenant(tenant)
-        return AsyncStore(self._scope.session, tenant, self._threads, lent=self._lent)
+        return AsyncStore(
+            self._scope.session, tenant, self._threads, owns_session=self._owns_session
+        )
 
     async def __aenter__(self) -> Self:
         return self

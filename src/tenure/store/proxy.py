@@ -1,4 +1,4 @@
-"""Stores that stand in front of another one, for who wants to see what passes, or to change it."""
+"""Stores that stand in front of another store, to see or to change what passes through."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -8,39 +8,41 @@ from tenure.store.bell import Bell
 from tenure.store.sqlite.threads import WRITING_THREADS
 
 
-class Watcher(Protocol):
-    """Puts itself in front of stores, and of all that are made of them."""
+class StoreWrapper(Protocol):
+    """Puts a proxy in front of a store, and in front of each store that is made from it."""
 
-    def watch(self, store: Store) -> Store:
-        """A store to be used in place of this one."""
+    def wrap(self, store: Store) -> Store:
+        """A store to use in place of this one."""
 
-    def watch_async(self, store: AsyncStore) -> AsyncStore:
-        """The same for the other colour."""
+    def wrap_async(self, store: AsyncStore) -> AsyncStore:
+        """A store to use in place of this one."""
 
 
-class WatchedStore(Store):
-    """Passes everything on. What wants to see operations overrides `run`."""
+class StoreProxy(Store):
+    """Passes everything on. Override `run` to see each operation."""
 
-    def __init__(self, store: Store, watcher: Watcher) -> None:
+    def __init__(self, store: Store, wrapper: StoreWrapper) -> None:
         self._store = store
-        self._watcher = watcher
+        self._wrapper = wrapper
 
-    def in_threads(self, *, most: int = WRITING_THREADS, lent: bool = False) -> AsyncStore:
-        return self._watcher.watch_async(self._store.in_threads(most=most, lent=lent))
+    def in_threads(self, *, most: int = WRITING_THREADS, owns_session: bool = True) -> AsyncStore:
+        return self._wrapper.wrap_async(
+            self._store.in_threads(most=most, owns_session=owns_session)
+        )
 
     def bell(self, ring: Callable[[], None]) -> Bell:
         return self._store.bell(ring)
 
     def for_tenant(self, tenant: str) -> Store:
-        return self._watcher.watch(self._store.for_tenant(tenant))
+        return self._wrapper.wrap(self._store.for_tenant(tenant))
 
 
-class WatchedAsyncStore(AsyncStore):
-    """The same for the other colour."""
+class AsyncStoreProxy(AsyncStore):
+    """Passes everything on. Override `run` to see each operation."""
 
-    def __init__(self, store: AsyncStore, watcher: Watcher) -> None:
+    def __init__(self, store: AsyncStore, wrapper: StoreWrapper) -> None:
         self._store = store
-        self._watcher = watcher
+        self._wrapper = wrapper
 
     async def close(self) -> None:
         await self._store.close()
@@ -49,4 +51,4 @@ class WatchedAsyncStore(AsyncStore):
         return self._store.bell(ring)
 
     def for_tenant(self, tenant: str) -> AsyncStore:
-        return self._watcher.watch_async(self._store.for_tenant(tenant))
+        return self._wrapper.wrap_async(self._store.for_tenant(tenant))

@@ -11,9 +11,9 @@ from tenure.client import Client
 from tenure.errors import InvalidInput
 from tenure.rules.job import check_seconds, check_time
 from tenure.store import AsyncStore, Store
-from tenure.store.api import Call
+from tenure.store.colours import Operation
 from tenure.store.jobs.enqueue import enqueue
-from tenure.store.proxy import WatchedAsyncStore, WatchedStore
+from tenure.store.proxy import AsyncStoreProxy, StoreProxy
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,10 +57,10 @@ class Trial:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
 
-    def watch(self, store: Store) -> Store:
+    def wrap(self, store: Store) -> Store:
         return TrialStore(store, self)
 
-    def watch_async(self, store: AsyncStore) -> AsyncStore:
+    def wrap_async(self, store: AsyncStore) -> AsyncStore:
         return TrialAsyncStore(store, self)
 
     def after_enqueue(self) -> None:
@@ -70,49 +70,51 @@ class Trial:
         """The same on an event loop."""
 
 
-class TrialStore(WatchedStore):
+class TrialStore(StoreProxy):
     """A store that is told the time."""
 
     def __init__(self, store: Store, trial: Trial) -> None:
         super().__init__(store, trial)
         self._trial = trial
 
-    def run(self, call: Call[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        answer = self._store.run(call, *args, **_told(call, kwargs, self._trial.clock))
-        if _puts_in_line(call, kwargs):
+    def run(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        answer = self._store.run(operation, *args, **_told(operation, kwargs, self._trial.clock))
+        if _puts_in_line(operation, kwargs):
             self._trial.after_enqueue()
         return answer
 
 
-class TrialAsyncStore(WatchedAsyncStore):
+class TrialAsyncStore(AsyncStoreProxy):
     """The same for the other colour."""
 
     def __init__(self, store: AsyncStore, trial: Trial) -> None:
         super().__init__(store, trial)
         self._trial = trial
 
-    async def run(self, call: Call[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        answer = await self._store.run(call, *args, **_told(call, kwargs, self._trial.clock))
-        if _puts_in_line(call, kwargs):
+    async def run(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        answer = await self._store.run(
+            operation, *args, **_told(operation, kwargs, self._trial.clock)
+        )
+        if _puts_in_line(operation, kwargs):
             await self._trial.after_enqueue_async()
         return answer
 
 
-def _told(call: Callable[..., Any], kwargs: Any, clock: Clock) -> Any:
+def _told(operation: Callable[..., Any], kwargs: Any, clock: Clock) -> Any:
     """The arguments of an operation with the time, where it takes one and none was given."""
-    if _takes_time(call) and kwargs.get("now") is None:
+    if _takes_time(operation) and kwargs.get("now") is None:
         return {**kwargs, "now": clock.now}
     return kwargs
 
 
 @cache
-def _takes_time(call: Callable[..., Any]) -> bool:
-    return "now" in inspect.signature(call).parameters
+def _takes_time(operation: Callable[..., Any]) -> bool:
+    return "now" in inspect.signature(operation).parameters
 
 
-def _puts_in_line(call: Callable[..., Any], kwargs: Any) -> bool:
+def _puts_in_line(operation: Callable[..., Any], kwargs: Any) -> bool:
     """In a transaction of the caller nothing stands in line before that commits."""
-    return call is enqueue and kwargs.get("on") is None
+    return operation is enqueue and kwargs.get("on") is None
 
 
 @contextmanager

@@ -26,20 +26,23 @@ from tenure.rules.graph import GrowingNode, NewWorkflow, WorkflowAdded
 from tenure.rules.job import Beat, Enqueued, Lease, NewJob
 from tenure.rules.lifecycle import HeldJob, Settlement
 from tenure.running import Running
-from tenure.store import Answer, AsyncStore, Fired, Store, Swept, prune
-from tenure.store.api import Call
+from tenure.store import Answer, AsyncStore, Fired, Store, Swept
+from tenure.store.colours import Operation
 from tenure.store.gates import limits
-from tenure.store.jobs import notes, operate, replay, settle, steps, sweep
+from tenure.store.jobs import notes, operate, settle, steps, sweep
 from tenure.store.jobs.claim import claim
 from tenure.store.jobs.enqueue import enqueue
+from tenure.store.jobs.replay import replay as replay_job
 from tenure.store.look import workers as presence
-from tenure.store.proxy import WatchedAsyncStore, WatchedStore, Watcher
+from tenure.store.proxy import AsyncStoreProxy, StoreProxy, StoreWrapper
+from tenure.store.prune import prune as prune_store
 from tenure.store.schedules import change as schedules
 from tenure.store.schedules.fire import fire
 from tenure.store.session import P, R
-from tenure.store.workflows import act as flowing
-from tenure.store.workflows import add as workflows
-from tenure.store.workflows import grow, stop
+from tenure.store.workflows import act
+from tenure.store.workflows.add import enqueue_workflow
+from tenure.store.workflows.grow import grow_workflow
+from tenure.store.workflows.stop import heal_workflows
 from tenure.worker.environment import World
 
 
@@ -202,25 +205,27 @@ class Log:
             self.write(Ended(id=job.id, token=job.token, worker=job.worker, error=error))
 
 
-class RecordingStore(WatchedStore):
+class RecordingStore(StoreProxy):
     """A store that writes down what passes through it."""
 
-    def __init__(self, store: Store, watcher: Watcher, log: Log, tenant: str | None = None) -> None:
-        super().__init__(store, watcher)
+    def __init__(
+        self, store: Store, wrapper: StoreWrapper, log: Log, tenant: str | None = None
+    ) -> None:
+        super().__init__(store, wrapper)
         self._log = log
         self._tenant = tenant
 
     def for_tenant(self, tenant: str) -> Store:
         scoped = self._store.for_tenant(tenant)
-        return RecordingStore(scoped, self._watcher, self._log, tenant)
+        return RecordingStore(scoped, self._wrapper, self._log, tenant)
 
-    def run(self, call: Call[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        op = OPS.get(call)
+    def run(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        op = OPS.get(operation)
         if op is None:
-            return self._store.run(call, *args, **kwargs)
+            return self._store.run(operation, *args, **kwargs)
         n = self._log.sent(op, args, kwargs, self._tenant)
         try:
-            answer = self._store.run(call, *args, **kwargs)
+            answer = self._store.run(operation, *args, **kwargs)
         except BaseException as error:
             self._log.refused(n, error)
             raise
@@ -228,27 +233,27 @@ class RecordingStore(WatchedStore):
         return answer
 
 
-class RecordingAsyncStore(WatchedAsyncStore):
+class RecordingAsyncStore(AsyncStoreProxy):
     """The same for the other colour."""
 
     def __init__(
-        self, store: AsyncStore, watcher: Watcher, log: Log, tenant: str | None = None
+        self, store: AsyncStore, wrapper: StoreWrapper, log: Log, tenant: str | None = None
     ) -> None:
-        super().__init__(store, watcher)
+        super().__init__(store, wrapper)
         self._log = log
         self._tenant = tenant
 
     def for_tenant(self, tenant: str) -> AsyncStore:
         scoped = self._store.for_tenant(tenant)
-        return RecordingAsyncStore(scoped, self._watcher, self._log, tenant)
+        return RecordingAsyncStore(scoped, self._wrapper, self._log, tenant)
 
-    async def run(self, call: Call[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        op = OPS.get(call)
+    async def run(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        op = OPS.get(operation)
         if op is None:
-            return await self._store.run(call, *args, **kwargs)
+            return await self._store.run(operation, *args, **kwargs)
         n = self._log.sent(op, args, kwargs, self._tenant)
         try:
-            answer = await self._store.run(call, *args, **kwargs)
+            answer = await self._store.run(operation, *args, **kwargs)
         except BaseException as error:
             self._log.refused(n, error)
             raise
@@ -264,15 +269,15 @@ class RecordingWorld(World):
 
     def record(self, app: Client) -> None:
         """Record what this application's clients and handlers do, too; before its first use."""
-        app.watcher = self
+        app.wrapper = self
         app.hooks.arounds.append(self._log.around)
 
-    def watch(self, store: Store) -> Store:
+    def wrap(self, store: Store) -> Store:
         if isinstance(store, RecordingStore):
             return store
         return RecordingStore(store, self, self._log)
 
-    def watch_async(self, store: AsyncStore) -> AsyncStore:
+    def wrap_async(self, store: AsyncStore) -> AsyncStore:
         if isinstance(store, RecordingAsyncStore):
             return store
         return RecordingAsyncStore(store, self, self._log)
@@ -436,12 +441,12 @@ OPS: dict[Callable[..., Any], Op] = {
     call: Op(call.__name__, sent, answered)
     for call, sent, answered in (
         (enqueue, _enqueue, _enqueued),
-        (workflows.enqueue_workflow, _enqueue_workflow, _added),
-        (grow.grow_workflow, _grow, _grown),
-        (flowing.cancel_workflow, _of_all, _said),
-        (flowing.pause_workflow, _of_all, _said),
-        (flowing.resume_workflow, _of_all, _said),
-        (stop.heal_workflows, _of_all, _said),
+        (enqueue_workflow, _enqueue_workflow, _added),
+        (grow_workflow, _grow, _grown),
+        (act.cancel_workflow, _of_all, _said),
+        (act.pause_workflow, _of_all, _said),
+        (act.resume_workflow, _of_all, _said),
+        (heal_workflows, _of_all, _said),
         (claim, _claim, _claimed),
         (settle.settle, _settle, _answers),
         (notes.report_progress, _report, _answers),
@@ -465,9 +470,9 @@ OPS: dict[Callable[..., Any], Op] = {
         (operate.hold, _of_one, _said),
         (operate.unhold, _of_one, _said),
         (operate.move, _of_one, _said),
-        (replay.replay, _of_one, _said),
+        (replay_job, _of_one, _said),
         (operate.delete, _of_one, _said),
-        (prune.prune, _of_all, _said),
+        (prune_store, _of_all, _said),
         (presence.retire, _of_worker, _said),
     )
 }

@@ -25,7 +25,7 @@ from tenure.rules import lifecycle
 from tenure.rules.codec import encode_error
 from tenure.rules.job import MIN_PRIORITY, Claimed, Job, State
 from tenure.rules.lifecycle import Outcome, Settlement
-from tenure.rules.why import told
+from tenure.rules.why import last_error
 from tenure.running import Flag, running_as
 from tenure.store import Store
 from tenure.store.session import drive
@@ -344,7 +344,7 @@ class _Bench:
         seen = self._store.get(job.id)
         if self._raise_errors:
             if error is None and seen.state is State.FAILED:
-                error = JobFailed(f"failed{told(seen)}", state=seen.state, error=seen.error)
+                error = JobFailed(f"failed{last_error(seen)}", state=seen.state, error=seen.error)
             if error is not None:
                 error.add_note(f"in job {job.id} of {job.task}, attempt {job.attempts + 1}")
                 raise error
@@ -462,8 +462,8 @@ def _is_asked_to_stop(store: Store, job: Claimed) -> bool:
 
 
 def _clock_of(app: Client) -> Any:
-    if not isinstance(app.watcher, Trial):
+    if not isinstance(app.wrapper, Trial):
         raise InvalidInput(
             "with_scheduled moves the clock: use it within frozen(app) or inline(app)"
         )
-    return app.watcher.clock
+    return app.wrapper.clock

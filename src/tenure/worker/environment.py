@@ -83,11 +83,11 @@ class World:
     def crash_point(self, name: str) -> None:
         """A moment with a name. Nothing happens here, except in tests."""
 
-    def watch(self, store: Store) -> Store:
+    def wrap(self, store: Store) -> Store:
         """A store that the worker will use; a recorder puts itself in between."""
         return store
 
-    def watch_async(self, store: AsyncStore) -> AsyncStore:
+    def wrap_async(self, store: AsyncStore) -> AsyncStore:
         """The same for the other colour."""
         return store
 

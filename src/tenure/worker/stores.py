@@ -21,16 +21,16 @@ class Stores:
         self._local = app.is_local
         if self._local:
             shared = app.whole_store
-            self.beating = world.watch(shared)
-            writing = shared.in_threads(most=WRITERS, lent=True)
-            self.claiming = self.settling = world.watch_async(writing)
+            self.beating = world.wrap(shared)
+            writing = shared.in_threads(most=WRITERS, owns_session=False)
+            self.claiming = self.settling = world.wrap_async(writing)
             return
         shortest = min([settings.lease_seconds, *settings.queue_lease_seconds.values()])
         give_up = min(10.0, shortest / 4)
-        self.beating = world.watch(open_store(app.url, connections=1, give_up_seconds=give_up))
+        self.beating = world.wrap(open_store(app.url, connections=1, give_up_seconds=give_up))
         claiming = open_async_store(app.url, connections=1, give_up_seconds=give_up)
-        self.claiming = world.watch_async(claiming)  # a claim answered late is worth nothing
-        self.settling = world.watch_async(open_async_store(app.url, connections=1))
+        self.claiming = world.wrap_async(claiming)  # a claim answered late is worth nothing
+        self.settling = world.wrap_async(open_async_store(app.url, connections=1))
 
     async def close(self) -> None:
         """Close what was opened here; a SQLite file is the application's to close."""

@@ -60,7 +60,7 @@ class Worker:
         self.app = app
         self.settings: WorkerSettings = settings_of(queues, settings)
         self.processes = processes
-        self._world = world or (app.watcher if isinstance(app.watcher, World) else World())
+        self._world = world or (app.wrapper if isinstance(app.wrapper, World) else World())
         self._shift: Shift | None = None
         self._crew: Crew | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

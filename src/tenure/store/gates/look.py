@@ -2,8 +2,7 @@
 
 from datetime import datetime
 
-from tenure.errors import JobNotFound
-from tenure.rules.gates import MAX_BEFORE, GateSeen, GateWait, LineSeen
+from tenure.rules.gates import GateSeen, LineSeen
 from tenure.store.gates.limits import _limits, _limits_of
 from tenure.store.session import Mode, Tx, for_all_tenants, transaction
 
@@ -27,30 +26,6 @@ async def gate_lines(tx: Tx, name: str, *, now: datetime | None = None) -> list[
     tx.at(now)
     rows = await tx.fetch("busiest_lines", name=name, most=MAX_LINES)
     return [LineSeen(*row) for row in rows]
-
-
-@transaction(Mode.READ)
-async def gate_wait(tx: Tx, id: int, *, now: datetime | None = None) -> GateWait | None:
-    """How a job stands at its gate; None when it stands at none."""
-    for_all_tenants("gate_wait", tx.tenant)
-    tx.at(now)
-    rows = await tx.fetch("gate_of_job", id=id)
-    jobs = await tx.fetch("get_job", id=id, tenant=tx.tenant)
-    if not jobs:
-        raise JobNotFound(f"there is no job {id}")
-    if not rows or rows[0][0] is None:
-        return None
-    position, running, tokens, age = rows[0][0], rows[0][6], rows[0][7], rows[0][8]
-    limits = _limits_of(rows[0])
-    queue, priority, gate, key = jobs[0][5], jobs[0][6], jobs[0][31], jobs[0][32]
-    [(before,)] = await tx.fetch(
-        "before_job", queue=queue, gate=gate, key=key, priority=priority, position=position,
-        most=MAX_BEFORE,
-    )  # fmt: skip
-    seconds = 0.0
-    if limits.rate is not None:
-        seconds = limits.seconds_to_start(limits.filled(tokens, age or 0.0))
-    return GateWait(gate, running, limits, before, seconds)
 
 
 MAX_LINES = 20

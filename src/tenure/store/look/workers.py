@@ -14,6 +14,8 @@ from tenure.rules.job import Setting, WorkerInfo, WorkerSeen, check_int, check_n
 from tenure.store.session import Mode, Row, Tx, for_all_tenants, transaction
 
 MAX_WORKERS = 10_000
+ALIVE_SECONDS = 30.0
+"""A worker that was seen within this time counts as alive."""
 FORGET_SECONDS = 86_400.0
 """A worker that was not seen for so long is forgotten by `prune`."""
 
@@ -55,7 +57,11 @@ async def retire(tx: Tx, worker: str, *, now: datetime | None = None) -> None:
 
 @transaction(Mode.READ)
 async def workers(
-    tx: Tx, *, alive_seconds: float = 30.0, limit: int = 1000, now: datetime | None = None
+    tx: Tx,
+    *,
+    alive_seconds: float = ALIVE_SECONDS,
+    limit: int = 1000,
+    now: datetime | None = None,
 ) -> list[WorkerSeen]:
     """Workers that have announced themselves: those alive first, and of these the newest.
 
@@ -66,6 +72,13 @@ async def workers(
     check_seconds("alive_seconds", alive_seconds)
     check_int("limit", limit, 1, MAX_WORKERS)
     tx.at(now)
+    return await seen_workers(tx, alive_seconds, limit)
+
+
+async def seen_workers(
+    tx: Tx, alive_seconds: float = ALIVE_SECONDS, limit: int = 1000
+) -> list[WorkerSeen]:
+    """A part of `workers` and of `why`."""
     rows = await tx.fetch("list_workers", alive_seconds=alive_seconds, most=limit)
     return [_seen(tx, row) for row in rows]
 
