@@ -80,7 +80,7 @@ def test_why_explains_the_gate(app: Tenure) -> None:
 
     with app:
         ids = [work.enqueue().id for _ in range(3)]
-        assert app.why(ids[2]).startswith("in line at gate gpu in queue default since ")
+        assert app.why(ids[2]).startswith("at gate gpu in queue default since ")
         for queue in ("default", "calls"):
             app.whole_store.claim("w1", {queue: 1})
         info = WorkerInfo(

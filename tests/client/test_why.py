@@ -38,14 +38,14 @@ def matches(app: Tenure, id: int, pattern: str) -> bool:
 
 
 def test_no_worker_is_alive(app: Tenure, work: Task[[], None]) -> None:
-    line = f"in line in queue default since {WHEN}; no worker is alive: start one"
+    line = f"in queue default since {WHEN}; no worker is alive: start one"
     assert matches(app, work.enqueue().id, line)
 
 
 def test_no_worker_serves_the_queue(app: Tenure, work: Task[[], None]) -> None:
     with working(app, {"other": 1}):
         until(app.workers)
-        line = f"in line in queue default since {WHEN}; no worker serves this queue: start one .*"
+        line = f"in queue default since {WHEN}; no worker serves this queue: start one .*"
         assert matches(app, work.enqueue().id, line)
 
 
@@ -76,7 +76,7 @@ def test_in_line_behind_others(app: Tenure, work: Task[[], None]) -> None:
     with working(app, {"default": 1}):
         first = busy.enqueue()
         until(lambda: app.get(first.id).state is State.RUNNING and app.workers())
-        assert matches(app, work.enqueue().id, f"in line in queue default since {WHEN}")
+        assert matches(app, work.enqueue().id, f"in queue default since {WHEN}")
         go_on.set()
 
 
@@ -159,7 +159,7 @@ def test_there_is_no_such_job(app: Tenure) -> None:
 def test_a_tenant_learns_nothing_of_the_workers(app: Tenure, work: Task[[], None]) -> None:
     with Tenure(app.url, tenant="acme") as acme:
         [handle] = acme.enqueue_many([work.call()])
-        assert matches(acme, handle.id, f"in line in queue default since {WHEN}")
+        assert matches(acme, handle.id, f"in queue default since {WHEN}")
 
 
 Statements = list[tuple[Tx, str]]

@@ -45,7 +45,7 @@ def _explain(facts: Facts) -> str:
             left = (job.due_at - now).total_seconds()
             return f"due in {_about(left)}, at {_when(job.due_at)}{_because(job)}{_unknown(job)}"
         case State.SCHEDULED | State.QUEUED:
-            return _in_line(facts)
+            return _in_queue(facts)
         case State.RUNNING:
             asked = "; it was asked to stop" if job.cancel_requested else ""
             return f"running on {job.worker} since {_when(job.claimed_at)}{asked}"
@@ -53,10 +53,10 @@ def _explain(facts: Facts) -> str:
             return f"{job.state} at {_when(job.finished_at)}{_because(job)}{last_error(job)}"
 
 
-def _in_line(facts: Facts) -> str:
+def _in_queue(facts: Facts) -> str:
     job = facts.job
-    at_gate = f" at gate {job.gate}" if job.gate is not None else ""
-    since = f"in line{at_gate} in queue {job.queue} since {_when(job.due_at or job.queued_at)}"
+    at_gate = f"at gate {job.gate} " if job.gate is not None else ""
+    since = f"{at_gate}in queue {job.queue} since {_when(job.due_at or job.queued_at)}"
     if job.held:
         return f"held{_because(job)}; unhold it to let it run"
     if job.queue_paused:
