@@ -1,13 +1,13 @@
 """The recorder: who did what, with which token, and what the store answered.
 
-    world = RecordingWorld(folder)
-    world.record(app)                      # what clients and handlers do, and when handlers run
-    Worker(app, world=world).run()         # what the worker does
+    environment = RecordingEnvironment(folder)
+    environment.record(app)                        # the application: its clients and handlers
+    Worker(app, environment=environment).run()     # the worker
 
 Each process writes a file of its own into the folder, one line of JSON per moment, each with one
 write: a kill loses nothing that was written before. An operation leaves a line when it is sent and
 another when it is answered, so one that was sent and never answered can be seen as such. Operations
-that only read leave none. A worker in another world pays nothing for any of this.
+that only read leave none. A worker in another environment pays nothing for any of this.
 """
 
 import itertools
@@ -39,7 +39,7 @@ from tenure.store.schedules.fire import fire
 from tenure.store.session import P, R
 from tenure.store.workflows import act as flowing
 from tenure.store.workflows import add as workflows
-from tenure.worker.environment import World
+from tenure.worker.environment import Environment
 
 
 class Moment(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
@@ -144,9 +144,9 @@ _encode = msgspec.json.Encoder().encode
 class Log:
     """The file of one process. A fork writes into another one."""
 
-    def __init__(self, folder: Path, world: World) -> None:
+    def __init__(self, folder: Path, environment: Environment) -> None:
         self._folder = folder
-        self._world = world
+        self._environment = environment
         self._numbers = itertools.count(1)
         self._open()
 
@@ -160,8 +160,8 @@ class Log:
         """Write one line, with the time, at once."""
         if os.getpid() != self._pid:
             self._open()
-        line.mono = self._world.monotonic()
-        line.wall = self._world.now().timestamp()
+        line.mono = self._environment.monotonic()
+        line.wall = self._environment.now().timestamp()
         os.write(self._file, _encode(line) + b"\n")
 
     def sent(
@@ -255,8 +255,8 @@ class RecordingAsyncStore(WatchedAsyncStore):
         return answer
 
 
-class RecordingWorld(World):
-    """The real world, with a record of what is done in it, in files in this folder."""
+class RecordingEnvironment(Environment):
+    """The real environment, with a record of what is done in it, in files in this folder."""
 
     def __init__(self, folder: str | Path) -> None:
         self._log = Log(Path(folder), self)
