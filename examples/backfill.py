@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from tenure import Fixed, Running, Tenure, Worker
-from tenure.testing.recorder import RecordingWorld
+from tenure.testing.recorder import RecordingEnvironment
 
 app = Tenure()  # on the database that TENURE_URL names
 
@@ -53,13 +53,13 @@ def publish(shelf: int) -> str:
 
 def work(records: Path | None) -> None:
     """Be a worker, until interrupted."""
-    world = None
+    environment = None
     if records is not None:
-        world = RecordingWorld(records)
-        world.record(app)
+        environment = RecordingEnvironment(records)
+        environment.record(app)
         threading.Thread(target=end_with_stdin, daemon=True).start()
     Worker(
-        app, {"pages": 10, "books": 2, "shelves": 2}, world=world,
+        app, {"pages": 10, "books": 2, "shelves": 2}, environment=environment,
         lease_seconds=3.0, heartbeat_seconds=0.5, drain_seconds=5.0,
     ).run()  # fmt: skip
 

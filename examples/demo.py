@@ -30,7 +30,7 @@ from examples.verdict import DATABASE, RECORDS, Script, Verdict, counted, judge
 from tenure import Handle, Job, State
 from tenure.rules.codec import decode
 from tenure.rules.job import Progress
-from tenure.testing.recorder import RecordingWorld
+from tenure.testing.recorder import RecordingEnvironment
 
 BOOKS, SHELVES, WORKERS = 3, 6, 2
 PAGES, CHAPTERS, FEWEST_CHAPTERS = 3000, 40, 12
@@ -148,7 +148,7 @@ class Demo:
 
     def run(self) -> Verdict:
         """All acts, and the verdict."""
-        RecordingWorld(self._records).record(app)
+        RecordingEnvironment(self._records).record(app)
         with app:
             self._jobs = self._enqueue()
             try:

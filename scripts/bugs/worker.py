@@ -15,7 +15,7 @@ WORKER = (
         "heartbeat-stops-before-publishing", "a lease whose handlers have ended is not renewed",
         f"{LEASES}::test_heartbeats_go_on_until_the_settlement_has_landed",
         (python("worker/settling/heartbeat", "            if not lease.given_up:",
-                "            if any(not h.done for h in lease.holdings.values()):"),),
+                "            if any(not job.end_taken for job in lease.jobs.values()):"),),
         NONE,
     ),
     Bug(
@@ -36,7 +36,7 @@ WORKER = (
     Bug(
         "works-without-a-lease", "a worker that cannot renew goes on with its handlers",
         f"{LEASES}::test_a_worker_that_cannot_renew_stops_its_handlers_before_the_lease_ends",
-        (python("worker/settling/heartbeat", "lease.safe_until <= now and", "lease.safe_until <= 0 and"),),
+        (python("worker/leases", "lease.safe_until <= now and", "lease.safe_until <= 0 and"),),
         NONE,
     ),
     Bug(
@@ -44,7 +44,7 @@ WORKER = (
         f"{LEASES}::test_a_handler_whose_lease_is_lost_is_told_so_and_changes_nothing",
         (python("worker/leases", "        if why is Stop.LOST:\n            self.lost.set()\n",
                 "        if why is Stop.LOST:\n            return\n"),
-         python("worker/settling/heartbeat", "holding.lost.set()  # at once", "pass  # at once")),
+         python("worker/leases", "                leased.lost.set()\n        return [", "                pass\n        return [")),
         NONE,
         unseen=BEHIND + "nothing that it writes is accepted",
     ),
@@ -52,7 +52,7 @@ WORKER = (
         "late-answer", "a claim that is answered after its lease is run all the same",
         "tests/worker/test_heartbeats.py"
         "::test_jobs_whose_claim_is_answered_late_are_not_started",
-        (python("worker/process", "if now >= safe_until:", "if now >= safe_until + 1e9:"),),
+        (python("worker/claiming/intake", "if now >= safe_until:", "if now >= safe_until + 1e9:"),),
         NONE,
     ),
     Bug(
@@ -61,7 +61,7 @@ WORKER = (
         "::test_jobs_whose_claim_is_answered_late_are_not_started",
         (
             python("worker/claiming/claimer", "safe_until = before + lease_seconds",
-                   "safe_until = self._world.monotonic() + lease_seconds"),
+                   "safe_until = self._environment.monotonic() + lease_seconds"),
         ),
         NONE,
     ),
@@ -74,21 +74,21 @@ WORKER = (
     Bug(
         "settler-forgets", "a batch that the store did not take is not sent again",
         f"{RUNNING}::test_an_error_of_the_store_ends_no_loop_of_the_worker",
-        (python("worker/settling/settler", "self._line.extendleft(reversed(batch))\n", "pass\n"),),
+        (python("worker/settling/settler", "self._backlog.put_back(batch)\n", "pass\n"),),
         NONE,
     ),
     Bug(
         "settler-believes", "a batch that the store did not take counts as settled",
         f"{RUNNING}::test_an_error_of_the_store_ends_no_loop_of_the_worker",
-        (python("worker/settling/settler", "self._line.extendleft(reversed(batch))\n",
-                "self._held.settled([h for h, _ in batch])\n"),),
+        (python("worker/settling/settler", "self._backlog.put_back(batch)\n",
+                "self._leased_jobs.settled([job for job, _ in batch])\n"),),
         NONE,
     ),
     Bug(
         "busy-is-settled", "a settlement that met a lock is dropped",
         "tests/worker/test_settling.py::test_a_row_that_somebody_has_locked_holds_up_no_other",
-        (python("worker/settling/settler", "            self._locked.extend(batch)\n            return",
-                "            self._held.settled([h for h, _ in batch])\n            return"),),
+        (python("worker/settling/settler", "            self._backlog.locked.extend(batch)\n            return",
+                "            self._leased_jobs.settled([job for job, _ in batch])\n            return"),),
         NONE,
     ),
     Bug(
@@ -96,10 +96,10 @@ WORKER = (
         "tests/simulation/test_blocked_loop.py"
         "::test_an_attempt_that_timed_out_in_a_blocked_loop_is_settled_once",
         (
-            python("worker/settling/blocked_loop", "        if not holding.take_end():\n            return\n"
-                   "        holding.stop, holding.asked_at = Stop.TIMEOUT, now\n"
-                   "        holding.lost.set()\n",
-                   "        if holding.done:\n            return\n"),
+            python("worker/settling/blocked_loop", "        if not leased.take_end():\n            return\n"
+                   "        leased.stop, leased.asked_at = Stop.TIMEOUT, now\n"
+                   "        leased.lost.set()\n",
+                   "        if leased.end_taken:\n            return\n"),
         ),
         NONE,
     ),
@@ -107,30 +107,27 @@ WORKER = (
         "completed-unseen", "a job that completed itself is believed",
         "tests/worker/test_settling.py"
         "::test_a_completion_that_is_left_uncommitted_fails_when_its_lock_is_gone",
-        (python("worker/process", "        while self.held.has(holding):\n            try:",
-                "        while False:\n            try:"),
-         python("worker/process", "        return False\n\n    # --- being told",
-                "        return True\n\n    # --- being told"),),
+        (python("worker/running/run", "committed = seen.state.final and", "committed = True or"),),
         NONE,
     ),
     Bug(
         "sweeper-gives-up", "the first error ends the loop of sweeps",
         f"{RUNNING}::test_an_error_of_the_store_ends_no_loop_of_the_worker",
-        (python("worker/upkeep/services", "                failing = True\n            await",
+        (python("worker/upkeep/upkeep", "                failing = True\n            await",
                 "                failing = True\n                return\n            await"),),
         NONE,
     ),
     Bug(
         "bell-is-the-truth", "a worker looks for work only when the bell rings",
         "tests/worker/test_idle.py::test_what_the_bell_did_not_tell_is_found_all_the_same",
-        (python("worker/claiming/claimer", "await self._rest(self._look_at() - now())",
-                "await self._rest(3600.0)"),),
+        (python("worker/claiming/claimer", "await polling.rest(polling.look_at() - now())",
+                "await polling.rest(3600.0)"),),
         NONE,
     ),
     Bug(
         "hoards", "a worker claims without looking at its slots",
         f"{RUNNING}::test_a_queue_whose_slots_are_taken_neither_hoards_jobs_nor_delays_another",
-        (python("worker/claiming/claimer", "limit = min(limit, slots + ahead - self._slots.in_hand(queue))",
+        (python("worker/claiming/claimer", "limit = min(limit, slots + ahead - self._slots.in_use(queue))",
                 "limit = min(limit, slots + ahead)"),
          python("worker/claiming/claimer", "room[kind] = free + prefetch if worth else 0",
                 "room[kind] = executor.slots + prefetch"),),
@@ -141,22 +138,22 @@ WORKER = (
         "slots-leak", "a job that was put back keeps its slot",
         "tests/worker/test_claims.py"
         "::test_jobs_that_wait_for_a_slot_of_their_queue_go_back_as_well",
-        (python("worker/process", "        self._slots.take_back(holdings)\n", ""),),
+        (python("worker/claiming/intake", "        self.slots.take_back(jobs)\n", ""),),
         NONE,
     ),
     Bug(
         "shutdown-forgets", "what has not started is not given back at shutdown",
         "tests/worker/test_stopping.py::test_what_was_claimed_ahead_goes_back_at_once",
         (
-            python("worker/process", "    def _return_unstarted(self) -> None:\n",
-                   "    def _return_unstarted(self) -> None:\n        return\n"),
+            python("worker/claiming/intake", "    def put_back_unstarted(self) -> None:\n",
+                   "    def put_back_unstarted(self) -> None:\n        return\n"),
         ),
         NONE,
     ),
     Bug(
         "starts-while-draining", "what a claim brings after the stop is started",
         f"{RUNNING}::test_what_a_claim_brings_after_the_worker_was_stopped_does_not_start",
-        (python("worker/process", "        if self._stopping.is_set():  # the claim was under way",
+        (python("worker/claiming/intake", "        if self._stopping:  # the claim was under way",
                 "        if False:  # the claim was under way"),),
         NONE,
         unseen=BEHIND + "the drain waits for it, or gives it back",
@@ -164,7 +161,7 @@ WORKER = (
     Bug(
         "drains-for-ever", "a shutdown waits for its handlers without a limit",
         f"{HANDLERS}::test_draining_has_a_limit_and_what_is_left_goes_back_uncharged",
-        (python("worker/process", "await self._until_finished(self.settings.drain_seconds)",
+        (python("worker/settling/drain", "await self._until_finished(self._settings.drain_seconds)",
                 "await self._until_finished(3600.0)"),),
         NONE,
         unseen=UNUSED + "run for longer than anybody waits",
@@ -172,16 +169,16 @@ WORKER = (
     Bug(
         "timeout-ignored", "the time limit of a job is not looked at",
         f"{HANDLERS}::test_a_job_that_runs_longer_than_it_may_is_ended",
-        (python("worker/process", "            and holding.stop in (None, Stop.CANCELLED)\n",
-                "            and holding.stop is Stop.TIMEOUT\n"),),
+        (python("worker/settling/timekeeper", "            and leased.stop in (None, Stop.CANCELLED)\n",
+                "            and leased.stop is Stop.TIMEOUT\n"),),
         NONE,
         unseen=BEHIND + "no invariant says how long a handler may run",
     ),
     Bug(
         "exit-kills-worker", "a handler that raises SystemExit ends its worker",
         f"{HANDLERS}::test_whatever_a_handler_raises_costs_one_attempt_and_never_the_worker",
-        (python("worker/running/executors", "        except BaseException as error:  # noqa: BLE001 -"
-                " whatever a handler raises is its failure",
+        (python("worker/running/run", "        except BaseException as error:  # noqa: BLE001 -"
+                " any exception of a handler is its failure",
                 "        except Exception as error:"),),
         NONE,
         unseen=UNUSED + "raise such things",

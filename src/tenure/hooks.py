@@ -1,8 +1,8 @@
-"""What users hang around their jobs. None of it can break a job: failures are logged, no more.
+"""The hooks of an application. A hook cannot break a job: its failures are only logged.
 
 around      a context manager per attempt, entered where the handler runs
-listeners   told of each step of a job that this worker makes
-start, stop run once per worker process, before its first job and after its last
+listeners   called with each event of a job in this worker
+start, stop called once per worker process, before its first job and after its last
 """
 
 import inspect
@@ -53,29 +53,31 @@ class Hooks:
         self.stops: list[Setup] = []
 
     async def set_up(self) -> None:
-        """Before the first job. Raises what a hook raises: a worker without its set-up is none."""
+        """Call the `on_start` hooks. Raises their errors: the worker must not start then."""
         for hook in self.starts:
             await _finished(hook())
 
     async def tear_down(self) -> None:
-        """After the last job. Each gets its chance, whatever the others do."""
+        """Call the `on_stop` hooks. If one fails, the others are still called."""
         for hook in self.stops:
             try:
                 await _finished(hook())
             except Exception:
-                log.exception("what an application does when a worker stops has failed")
+                log.exception("on_stop hook failed")
 
     def tell(self, event: JobEvent) -> None:
-        """Tell every listener."""
+        """Call every listener."""
         for listener in self.listeners:
             try:
                 listener(event)
-            except BaseException:  # even SystemExit: a listener is not who ends a worker
-                log.exception("a listener failed; job %d of %s goes on", event.id, event.task)
+            except BaseException:  # even SystemExit: a listener must not end a worker
+                log.exception(
+                    "a listener failed for job %d of %s; the job continues", event.id, event.task
+                )
 
     @contextmanager
     def around(self, job: Running) -> Iterator[None]:
-        """Everything that surrounds an attempt, the first registered outermost."""
+        """All `around` hooks of an attempt, the first registered outermost."""
         with ExitStack() as stack:
             for around in self.arounds:
                 stack.enter_context(_harmless(around, job))
@@ -89,12 +91,14 @@ async def _finished(answer: Awaitable[None] | None) -> None:
 
 @contextmanager
 def _harmless(around: Around, job: Running) -> Generator[None, None, None]:
-    """The context manager of a user, kept from breaking the job or hiding its error."""
+    """One `around` hook, kept from breaking the job or hiding its error."""
     try:
         manager = around(job)
         manager.__enter__()
-    except BaseException:  # even SystemExit: nothing that the job itself did
-        log.exception("what surrounds job %d of %s failed; it runs without", job.id, job.task)
+    except BaseException:  # even SystemExit: it is not an error of the job
+        log.exception(
+            "around hook failed for job %d of %s; running the job without it", job.id, job.task
+        )
         yield
         return
     try:
@@ -115,4 +119,4 @@ def _leave(
             manager.__exit__(type(error), error, error.__traceback__)
     except BaseException as failure:
         if failure is not error:
-            log.exception("what surrounds job %d of %s failed at its end", job.id, job.task)
+            log.exception("around hook failed at the end of job %d of %s", job.id, job.task)

@@ -65,7 +65,7 @@ FLOW = NewWorkflow(
 )
 """What producers may or may not draw is there once, from the beginning."""
 
-NET = "put right what was wrong at gates"
+NET = "inconsistent gate rows"
 """What a worker logs when a safety net has caught something."""
 
 Tell = Callable[[str], None]

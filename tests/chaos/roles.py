@@ -19,7 +19,7 @@ from tenure.rules.graph import NewNode, NewWorkflow, OnFailure
 from tenure.rules.job import NewJob, Unique, When
 from tenure.store import Store, open_store
 from tenure.tasks import Call
-from tenure.testing.recorder import RecordingWorld
+from tenure.testing.recorder import RecordingEnvironment
 from tests.chaos.tasks import by_threes, by_twos, grow, last, one_by_one, paced
 from tests.crash import handlers
 from tests.crash.handlers import book, end_as, nap, nap_async, nap_in_child, quick, quick_async
@@ -41,7 +41,7 @@ RULES = (*[When.ALL_SUCCEEDED] * 4, When.ALL_FINISHED, When.ANY_SUCCEEDED, When.
 
 def _recorded(url: str, folder: Path) -> Store:
     os.environ[handlers.STAGE] = str(folder)
-    return RecordingWorld(folder).wrap(open_store(url))
+    return RecordingEnvironment(folder).wrap(open_store(url))
 
 
 def produce(voice: Voice, url: str, folder: Path, seed: int, *, books: bool) -> None:

@@ -13,7 +13,7 @@ from tenure.errors import InvalidWorkflow
 from tenure.rules.gates import Gate
 from tenure.running import Running
 from tenure.tasks import TaskSet
-from tenure.testing.recorder import RecordingWorld
+from tenure.testing.recorder import RecordingEnvironment
 from tests.crash import handlers
 from tests.crash.handlers import nap
 
@@ -71,4 +71,4 @@ app = Tenure()
 app.include(handlers.tasks)
 app.include(tasks)
 if handlers.RECORD in os.environ:
-    RecordingWorld(handlers.stage()).record(app)
+    RecordingEnvironment(handlers.stage()).record(app)

@@ -31,7 +31,7 @@ from tenure.store.jobs import sweep
 from tenure.store.session import Tx
 from tenure.store.sqlite.session import SQLite
 from tenure.tasks import Call
-from tenure.testing.recorder import RecordingStore, RecordingWorld
+from tenure.testing.recorder import RecordingEnvironment, RecordingStore
 from tenure.worker.worker import Worker
 from tests.crash import handlers
 from tests.processes.crew import Crew, Member, Voice
@@ -105,7 +105,7 @@ class BeatingStore(RecordingStore):
             return super().run(call, *args, **kwargs)
 
 
-class StageWorld(RecordingWorld):
+class StageEnvironment(RecordingEnvironment):
     """Records everything, and sends the process a signal at one moment of its life.
 
     Heartbeats come all the time: that moment counts from when the test has opened the gate `armed`.
@@ -152,23 +152,23 @@ def work(
     logging.basicConfig(filename=log, level=logging.INFO, force=True)
     if settings.get("processes", 1) > 1:
         os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), 2)
-    world = StageWorld(folder, moment, number)
+    environment = StageEnvironment(folder, moment, number)
     if moment == MID_SWEEP:
-        _meet_in_the_middle_of_a_sweep(world)
+        _meet_in_the_middle_of_a_sweep(environment)
     if settings.get("processes", 1) == 1:
-        world.record(app)
+        environment.record(app)
     voice.say("begun", os.getpid())
     for _ in range(lives):
-        Worker(app, queues, world=world, **settings).run()
+        Worker(app, queues, environment=environment, **settings).run()
         voice.say("left")
 
 
-def _meet_in_the_middle_of_a_sweep(world: StageWorld) -> None:
+def _meet_in_the_middle_of_a_sweep(environment: StageEnvironment) -> None:
     """The store has no crash points of its own: this one sits in the open transaction."""
     shrink = sweep._shrink
 
     async def meet(tx: Tx, lease_id: int, pairs: list[tuple[int, int]]) -> None:
-        world.crash_point(MID_SWEEP)
+        environment.crash_point(MID_SWEEP)
         await shrink(tx, lease_id, pairs)
 
     sweep._shrink = meet
@@ -181,8 +181,8 @@ class Stage:
         self.url = url
         self.folder = folder
         self.crew = crew
-        self._world = RecordingWorld(folder)
-        self.store = self._world.wrap(open_store(url))
+        self._environment = RecordingEnvironment(folder)
+        self.store = self._environment.wrap(open_store(url))
 
     def close(self) -> None:
         """Close what the test itself has open."""

@@ -10,7 +10,7 @@ import pytest
 
 from tenure.rules import lifecycle
 from tenure.store import open_store
-from tenure.testing.recorder import RecordingWorld
+from tenure.testing.recorder import RecordingEnvironment
 from tests.crash import ledger
 from tests.crash.forger import LEASE_SECONDS, Forger
 from tests.support.books import Blow, Books, Stall
@@ -37,7 +37,7 @@ def url(tmp_path: Path) -> str:
     """Of a database in which one job has written its row and succeeded, on record in the folder."""
     found = f"sqlite:///{tmp_path}/jobs.db"
     now = datetime.fromtimestamp(time.time(), UTC)
-    store = RecordingWorld(tmp_path).wrap(open_store(found))
+    store = RecordingEnvironment(tmp_path).wrap(open_store(found))
     id = add(store, now, task="app.books")
     settle(store, now, lifecycle.succeed(take_one(store, now)))
     store.close()

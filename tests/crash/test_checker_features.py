@@ -14,7 +14,7 @@ import pytest
 
 from tenure.rules.ticks import ScheduleTiming
 from tenure.store import open_store
-from tenure.testing.recorder import RecordingWorld
+from tenure.testing.recorder import RecordingEnvironment
 from tests.crash import test_checker, test_checker_flows
 from tests.crash.forger import LEASE_SECONDS, PIDS, Forger
 from tests.support import causes, features, invariants, recovery
@@ -292,7 +292,7 @@ def test_every_violation_has_its_forgery_and_every_invariant_a_violation() -> No
 
 def test_rows_that_disagree_are_a_violation_with_a_story(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
-    with RecordingWorld(tmp_path).wrap(open_store(url)) as store:
+    with RecordingEnvironment(tmp_path).wrap(open_store(url)) as store:
         [answer] = store.enqueue([job()])
     with Plain(url) as plain:
         plain.rows("delete from tenure.ready")

@@ -18,11 +18,11 @@ from tenure.testing.recorder import (
     Answered,
     Key,
     RecordingAsyncStore,
+    RecordingEnvironment,
     RecordingStore,
-    RecordingWorld,
     Refused,
 )
-from tenure.worker.environment import World
+from tenure.worker.environment import Environment
 from tenure.worker.worker import Worker
 from tests.crash.cast import FAST, MID_SWEEP, Stage, gone
 from tests.crash.handlers import wait_deaf
@@ -32,15 +32,15 @@ from tests.support.history import NEVER, read_records
 
 @pytest.mark.parametrize("style", ["sqlite-apsw", "postgres-sync"])
 def test_a_job_from_its_enqueue_to_its_end_is_on_record(store_url: str, tmp_path: Path) -> None:
-    app, world = Tenure(store_url), RecordingWorld(tmp_path)
-    world.record(app)
+    app, environment = Tenure(store_url), RecordingEnvironment(tmp_path)
+    environment.record(app)
 
     @app.task()
     def add(a: int, b: int) -> int:
         return a + b
 
     async def work() -> int:
-        async with Worker(app, world=world, **FAST):
+        async with Worker(app, environment=environment, **FAST):
             [handle] = await app.enqueue_many_async([add.call(1, 2)])
             await handle.wait_async(timeout_seconds=10)
         return handle.id
@@ -69,7 +69,7 @@ def test_a_job_from_its_enqueue_to_its_end_is_on_record(store_url: str, tmp_path
 
 
 def test_what_an_enqueue_asks_for_and_what_it_is_told(tmp_path: Path) -> None:
-    store = RecordingWorld(tmp_path).wrap(open_store(f"sqlite:///{tmp_path / 'jobs.db'}"))
+    store = RecordingEnvironment(tmp_path).wrap(open_store(f"sqlite:///{tmp_path / 'jobs.db'}"))
     jobs = [NewJob(task="app.a", unique=Unique(key="k")), NewJob(task="app.b")]
     first, second = store.enqueue(jobs), store.for_tenant("acme").enqueue(jobs[1:])
     store.close()
@@ -83,7 +83,7 @@ def test_what_an_enqueue_asks_for_and_what_it_is_told(tmp_path: Path) -> None:
 
 
 def test_the_key_of_a_tenant_is_recorded_as_its_own(tmp_path: Path) -> None:
-    store = RecordingWorld(tmp_path).wrap(open_store(f"sqlite:///{tmp_path / 'jobs.db'}"))
+    store = RecordingEnvironment(tmp_path).wrap(open_store(f"sqlite:///{tmp_path / 'jobs.db'}"))
     store.for_tenant("acme").enqueue([NewJob(task="app.a", unique=Unique(key="k"))])
     store.enqueue([NewJob(task="app.a", tenant="umbrella")])
     store.close()
@@ -93,7 +93,7 @@ def test_the_key_of_a_tenant_is_recorded_as_its_own(tmp_path: Path) -> None:
 
 
 def test_a_triggered_schedule_is_an_enqueue(tmp_path: Path) -> None:
-    store = RecordingWorld(tmp_path).wrap(open_store(f"sqlite:///{tmp_path / 'jobs.db'}"))
+    store = RecordingEnvironment(tmp_path).wrap(open_store(f"sqlite:///{tmp_path / 'jobs.db'}"))
     timing = ScheduleTiming(cron="@yearly")
     store.add_schedule(NewSchedule(name="s", timing=timing, job=NewJob(task="app.a")))
     id = store.trigger_schedule("s")
@@ -106,8 +106,8 @@ def test_a_triggered_schedule_is_an_enqueue(tmp_path: Path) -> None:
 
 def test_a_worker_of_an_application_on_record_is_on_record(tmp_path: Path) -> None:
     """So are the processes of a crew, which load the application and nothing else."""
-    app, world = Tenure(f"sqlite:///{tmp_path / 'jobs.db'}"), RecordingWorld(tmp_path)
-    world.record(app)
+    app, environment = Tenure(f"sqlite:///{tmp_path / 'jobs.db'}"), RecordingEnvironment(tmp_path)
+    environment.record(app)
 
     @app.task()
     def work() -> None: ...
@@ -122,7 +122,7 @@ def test_a_worker_of_an_application_on_record_is_on_record(tmp_path: Path) -> No
 
 
 def test_an_operation_that_raises_says_whether_it_may_have_been_done(tmp_path: Path) -> None:
-    store = RecordingWorld(tmp_path).wrap(open_store(f"sqlite:///{tmp_path / 'jobs.db'}"))
+    store = RecordingEnvironment(tmp_path).wrap(open_store(f"sqlite:///{tmp_path / 'jobs.db'}"))
     store.close()
     with pytest.raises(InvalidInput):
         store.enqueue([NewJob(task="app.a")])
@@ -142,10 +142,10 @@ def test_only_a_typed_refusal_is_certain(
     class Failing(Store):
         def __init__(self) -> None: ...
 
-        def run(self, call: object, *args: object, **kwargs: object) -> object:  # type: ignore[override]  # noqa: ARG002
+        def run(self, call: object, /, *args: object, **kwargs: object) -> object:  # type: ignore[override]  # noqa: ARG002
             raise error
 
-    store = RecordingWorld(tmp_path).wrap(Failing())
+    store = RecordingEnvironment(tmp_path).wrap(Failing())
     with pytest.raises(type(error)):
         store.sweep()
     [call] = read_records(tmp_path).calls
@@ -154,7 +154,7 @@ def test_only_a_typed_refusal_is_certain(
 
 
 def test_reading_leaves_no_line(tmp_path: Path) -> None:
-    store = RecordingWorld(tmp_path).wrap(open_store(f"sqlite:///{tmp_path / 'jobs.db'}"))
+    store = RecordingEnvironment(tmp_path).wrap(open_store(f"sqlite:///{tmp_path / 'jobs.db'}"))
     store.list_jobs()
     store.count_live()
     store.close()
@@ -177,8 +177,8 @@ def test_an_operation_that_was_sent_and_never_answered_can_be_seen(stage: Stage)
 
 
 def test_a_line_that_was_cut_short_does_not_count(tmp_path: Path) -> None:
-    world = RecordingWorld(tmp_path)
-    world.wrap(open_store(f"sqlite:///{tmp_path / 'jobs.db'}")).sweep()
+    environment = RecordingEnvironment(tmp_path)
+    environment.wrap(open_store(f"sqlite:///{tmp_path / 'jobs.db'}")).sweep()
     [file] = tmp_path.glob("*.jsonl")
     whole = file.read_bytes()
     file.write_bytes(whole[:-5])
@@ -191,7 +191,7 @@ def test_a_line_that_was_cut_short_does_not_count(tmp_path: Path) -> None:
 
 def write_before_and_after_a_fork(voice: Voice, folder: Path) -> None:
     """A role: parent and child write at the same time."""
-    store = RecordingWorld(folder).wrap(open_store(f"sqlite:///{folder / 'jobs.db'}"))
+    store = RecordingEnvironment(folder).wrap(open_store(f"sqlite:///{folder / 'jobs.db'}"))
     store.sweep()
     child = os.fork()
     store.sweep()
@@ -214,18 +214,18 @@ def test_a_worker_in_the_usual_world_pays_nothing(tmp_path: Path) -> None:
     store, async_store = app.whole_store, app.whole_async_store
     assert type(store) is Store
     assert type(async_store) is AsyncStore
-    assert World().wrap(store) is store
-    assert World().wrap_async(async_store) is async_store
+    assert Environment().wrap(store) is store
+    assert Environment().wrap_async(async_store) is async_store
     assert app.hooks.arounds == []
     app.close()
 
 
 def test_nothing_is_recorded_twice(tmp_path: Path) -> None:
-    world = RecordingWorld(tmp_path)
+    environment = RecordingEnvironment(tmp_path)
     app = Tenure(f"sqlite:///{tmp_path / 'jobs.db'}")
-    world.record(app)
+    environment.record(app)
     assert type(app.whole_store) is RecordingStore
     assert type(app.whole_async_store) is RecordingAsyncStore
-    assert world.wrap(app.whole_store) is app.whole_store
-    assert world.wrap_async(app.whole_async_store) is app.whole_async_store
+    assert environment.wrap(app.whole_store) is app.whole_store
+    assert environment.wrap_async(app.whole_async_store) is app.whole_async_store
     app.close()

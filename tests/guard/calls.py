@@ -27,7 +27,7 @@ BY_THE_CLOCK = ("tenure-bell", "tenure-heartbeat")
 """Threads that work every so many milliseconds, however many jobs there are."""
 INLINED = ("<listcomp>", "<dictcomp>", "<setcomp>")
 """Functions on Python 3.11, and no calls on later ones."""
-SOMETIMES = ("Claimer.slot_came_free", "Event.set", "InThreads._hear")
+SOMETIMES = ("Polling.slot_came_free", "Event.set", "InThreads._hear")
 """The end of a job wakes the loop, and the claimer, if they rest just then: from no job to all."""
 NEARLY = 0.05
 

@@ -13,7 +13,7 @@ from tenure.rules.job import Lease, NewJob
 from tenure.rules.lifecycle import succeed
 from tenure.store import Store
 from tenure.tasks import Task
-from tenure.worker.environment import World
+from tenure.worker.environment import Environment
 from tests.support.plain import Plain
 from tests.worker.support import eventually, working
 
@@ -44,11 +44,11 @@ IDLE: dict[str, Any] = {
     "schedule_seconds": 1.0,
     "idle_poll_seconds": 0.1,
 }
-"""The defaults, in a world where everything happens at ten times the speed."""
+"""The defaults, in an environment where everything happens at ten times the speed."""
 ARGS = {"user_id": 1234567, "template": "welcome", "locale": "en_GB", "to": "some.one@example.com"}
 
 
-class StillWorld(World):
+class StillEnvironment(Environment):
     """Time does not pass, so a slow machine takes the same decisions as a fast one.
 
     (`conjugate` of a number is that number: like the real clock, a C function without arguments.)
@@ -109,7 +109,7 @@ def drain(app: Tenure, done: list[int], jobs: int) -> None:
     Its name, which each finished job carries, does not depend on the name of the machine.
     """
     named = patch("tenure.worker.process.new_name", return_value=WORKER)
-    with named, working(app, world=StillWorld(), **QUIET):
+    with named, working(app, environment=StillEnvironment(), **QUIET):
         eventually(lambda: len(done) >= jobs, seconds=PATIENCE_SECONDS)
     assert len(done) == jobs
 

@@ -19,7 +19,7 @@ import pytest
 
 from examples.verdict import RECORDS, judge
 from tenure import Tenure
-from tenure.testing.recorder import RecordingWorld
+from tenure.testing.recorder import RecordingEnvironment
 from tests.newcomer.conftest import OTHERS, PAGES, ROOT, Kept, figures
 from tests.support.plain import Plain
 
@@ -131,7 +131,7 @@ def a_job_is_removed(folder: Path) -> None:
 
 def a_job_is_left(folder: Path) -> None:
     with Tenure(f"sqlite:///{folder / 'jobs.db'}") as app:
-        RecordingWorld(folder / RECORDS).record(app)
+        RecordingEnvironment(folder / RECORDS).record(app)
         app.replay(app.list_jobs(limit=1).jobs[0].id)
 
 

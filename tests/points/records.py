@@ -6,11 +6,11 @@ import os
 from datetime import datetime
 from pathlib import Path
 
-from tenure.testing.recorder import Line, RecordingWorld
+from tenure.testing.recorder import Line, RecordingEnvironment
 from tests.support.stores import Clock
 
 
-class Records(RecordingWorld):
+class Records(RecordingEnvironment):
     """The file of one process."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:

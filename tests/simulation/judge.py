@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from tenure.testing.recorder import Answered
-from tenure.worker.settling.heartbeat import MARGIN
+from tenure.worker.leases import MARGIN
 from tests.simulation.handlers import transactional
 from tests.simulation.hub import Process
 from tests.simulation.stage import IDLE_POLL_SECONDS, Stage
@@ -44,8 +44,8 @@ def judge(stage: Stage) -> str:
 def records_of(stage: Stage) -> Records:
     """What all processes did."""
     records = Records()
-    for world in stage.worlds:
-        add_process(records, world.log.lines)
+    for environment in stage.environments:
+        add_process(records, environment.log.lines)
     records.calls.sort(key=lambda call: call.began)
     records.runs.sort(key=lambda run: run.began)
     return records
@@ -53,7 +53,7 @@ def records_of(stage: Stage) -> Records:
 
 def blows_of(stage: Stage) -> list[Blow]:
     """The deaths of processes."""
-    processes = [world.process for world in stage.worlds]
+    processes = [environment.process for environment in stage.environments]
     return [
         Blow(process.pid, at, "kill")
         for process in processes
@@ -75,7 +75,7 @@ def expected_of(stage: Stage, books: Books) -> Expected:
 def losses(stage: Stage, books: Books) -> Violations:
     """6: a lease is lost only by who was in trouble while it lasted."""
     lease_seconds = stage.plan.lease_seconds
-    processes = {world.process.pid: world.process for world in stage.worlds}
+    processes = {environment.process.pid: environment.process for environment in stage.environments}
     workers = {c.sent.worker: processes[c.pid] for c in books.records.calls if c.sent.worker}
     leases = {(g.id, g.token): g for grants in books.grants.values() for g in grants}
     for event in books.final.events:
@@ -127,7 +127,7 @@ def _trusted_since(books: Books, grant: Grant, lease_seconds: float) -> float:
 
 def late_runs(stage: Stage, books: Books) -> Violations:
     """3: no handler starts on a lease that has ended, unless its process stood still."""
-    processes = {world.process.pid: world.process for world in stage.worlds}
+    processes = {environment.process.pid: environment.process for environment in stage.environments}
     leases = {(g.id, g.token): g for grants in books.grants.values() for g in grants}
     for run in books.records.runs:
         grant = leases.get((run.id, run.token))

@@ -61,7 +61,7 @@ def run_seed(seed: int, *, trace: bool = False) -> Result:
         counts["steps"] = stage.steps
         counts["transactions"] = stage.session.transactions
         counts["runs"] = 1
-        counts["processes"] = len(stage.worlds)
+        counts["processes"] = len(stage.environments)
         story = [f"{at:12.6f}  {what}" for at, what in stage.story]
         lines = _trace(stage) if trace else []
         return Result(seed, wrong, counts, stage.recoveries, story, lines)
@@ -78,8 +78,8 @@ def run_seed(seed: int, *, trace: bool = False) -> Result:
 def _trace(stage: Stage) -> list[str]:
     """Every moment of every process. (Names of workers hold the id of the machine's process.)"""
     lines = [
-        (line.mono, f"{line.mono:.6f} {world.process}: {line}")
-        for world in stage.worlds
-        for line in world.log.lines
+        (line.mono, f"{line.mono:.6f} {environment.process}: {line}")
+        for environment in stage.environments
+        for line in environment.log.lines
     ]
     return [text.replace(f"-{os.getpid()}-", "-") for _, text in sorted(lines)]

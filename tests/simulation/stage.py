@@ -21,6 +21,7 @@ from tenure.tasks import Call
 from tenure.testing.recorder import Started
 from tenure.worker.worker import Worker
 from tests.simulation import handlers
+from tests.simulation.environment import VirtualEnvironment
 from tests.simulation.faults import CALM, Faults
 from tests.simulation.hub import Hub, Process
 from tests.simulation.loop import VirtualLoop
@@ -28,7 +29,6 @@ from tests.simulation.plan import Plan
 from tests.simulation.steps import Steps
 from tests.simulation.store import Session, VirtualStore
 from tests.simulation.users import Users
-from tests.simulation.world import VirtualWorld
 from tests.support import audit
 from tests.support.books import Blow
 from tests.support.plain import Plain
@@ -60,7 +60,7 @@ class Stage:
         self.session = Session(
             self.hub, self.faults, repeats=plan.repeats, threads=plan.threads
         )  # fmt: skip
-        self.worlds: list[VirtualWorld] = []
+        self.environments: list[VirtualEnvironment] = []
         self.apps: dict[int, Client] = {}
         self.working: dict[int, Worker] = {}
         self.producers: list[Process] = []
@@ -80,7 +80,7 @@ class Stage:
     @property
     def steps(self) -> int:
         """Operations of the store that were answered, and go to the checker."""
-        return sum(world.log.steps for world in self.worlds)
+        return sum(environment.log.steps for environment in self.environments)
 
     def app_here(self) -> Client:
         """The application in the process whose turn it is."""
@@ -91,23 +91,23 @@ class Stage:
         self.story.append((self.hub.now, what))
 
     def process(
-        self, name: str, main: Callable[[Client, VirtualWorld], Coroutine[Any, Any, None]]
+        self, name: str, main: Callable[[Client, VirtualEnvironment], Coroutine[Any, Any, None]]
     ) -> Process:
         """Start a process with an event loop."""
-        pid = 1 + len(self.worlds)
+        pid = 1 + len(self.environments)
         process = Process(self.hub, pid, f"{name} {pid}")
-        world = VirtualWorld(self.session, process, self._crash_point)
-        self.worlds.append(world)
+        environment = VirtualEnvironment(self.session, process, self._crash_point)
+        self.environments.append(environment)
         app = Tenure("sqlite:///simulation.db")
         app.include(handlers.tasks)
-        app._store = world.wrap(VirtualStore(self.session))
-        app.hooks.arounds.append(world.log.around)
+        app._store = environment.wrap(VirtualStore(self.session))
+        app.hooks.arounds.append(environment.log.around)
         self.apps[pid] = app
         loop = VirtualLoop(self.hub, process)
 
         def run() -> None:
             asyncio._set_running_loop(None)  # it sets itself
-            loop.run_until_complete(main(app, world))
+            loop.run_until_complete(main(app, environment))
             process.ended = True
 
         self.hub.spawn(process, run, loop)
@@ -117,15 +117,15 @@ class Stage:
         """A new worker process."""
         plan = self.plan
 
-        async def work(app: Client, world: VirtualWorld) -> None:
+        async def work(app: Client, environment: VirtualEnvironment) -> None:
             worker = Worker(
-                app, QUEUES, world=world, async_slots=plan.slots, thread_slots=2,
+                app, QUEUES, environment=environment, async_slots=plan.slots, thread_slots=2,
                 process_slots=1, lease_seconds=plan.lease_seconds,
                 heartbeat_seconds=plan.lease_seconds / 3.5, sweep_seconds=0.3,
                 promote_seconds=0.1, idle_poll_seconds=IDLE_POLL_SECONDS, busy_poll_seconds=0.05,
                 schedule_seconds=1.0, drain_seconds=plan.lease_seconds, kill_seconds=0.5,
             )  # fmt: skip
-            self.working[world.process.pid] = worker
+            self.working[environment.process.pid] = worker
             await worker.serve()
 
         process = self.process("worker", work)
@@ -135,7 +135,7 @@ class Stage:
 
     def workers(self) -> list[Process]:
         """Those that are neither dead nor at their end."""
-        processes = [world.process for world in self.worlds]
+        processes = [environment.process for environment in self.environments]
         return [p for p in processes if p.is_worker and not (p.dead or p.ended)]
 
     def start_missing_workers(self, wanted: int) -> None:
@@ -161,8 +161,8 @@ class Stage:
 
     def close(self) -> None:
         """Take everything down."""
-        for world in self.worlds:
-            self.hub.clear(world.process)
+        for environment in self.environments:
+            self.hub.clear(environment.process)
         self.session.memory.close()
         # Whatever still knows this stage would be there for ever: frozen before the next run.
         handlers.now.leave(self)
@@ -190,8 +190,8 @@ class Stage:
         self.faults.weather = CALM
         self.quiet_at = hub.now
         self.tell("faults stop")
-        for world in self.worlds:
-            process = world.process
+        for environment in self.environments:
+            process = environment.process
             process.cut_until = 0.0
             if not process.dead:
                 stalls = [until for _, until in process.stalls]
@@ -216,8 +216,10 @@ class Stage:
         """
         used: dict[str, dict[str, int]] = {}
         for process in self.workers():
-            shift = self.working[process.pid]._shift if process.pid in self.working else None
-            taken = {queue: n for queue, n in shift._slots._used.items() if n} if shift else {}
+            worker = self.working.get(process.pid)
+            at_work = worker._process if worker else None
+            slots = at_work.intake.slots._used if at_work else {}
+            taken = {queue: n for queue, n in slots.items() if n}
             if taken:
                 used[str(process)] = taken
         return used
@@ -226,15 +228,15 @@ class Stage:
         """A worker dies with jobs in its hands, and another one has free slots for all of them."""
         plan, hub = self.plan, self.hub
         known = len(self.users.ids)
-        before = [len(world.log.lines) for world in self.worlds]
+        before = [len(environment.log.lines) for environment in self.environments]
         calls = [handlers.long.call(2 * plan.lease_seconds) for _ in range(min(3, plan.slots))]
         self.process("client", lambda app, _: self.users.enqueue(app, calls))
 
         def holders() -> list[Process]:
             ids = self.users.ids[known:]
             return [
-                world.process for world, seen in zip(self.worlds, before, strict=False)
-                if any(isinstance(x, Started) and x.id in ids for x in world.log.lines[seen:])
+                each.process for each, seen in zip(self.environments, before, strict=False)
+                if any(isinstance(x, Started) and x.id in ids for x in each.log.lines[seen:])
             ]  # fmt: skip
 
         if not hub.run_until(lambda: bool(holders()), PATIENCE_SECONDS):
@@ -248,7 +250,7 @@ class Stage:
 
     def _shut_down(self) -> None:
         for pid, worker in self.working.items():
-            if not self.worlds[pid - 1].process.dead:
+            if not self.environments[pid - 1].process.dead:
                 worker.stop()
         self.tell("workers are told to stop")
         if not self._until(lambda: not self.workers()):

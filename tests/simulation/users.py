@@ -18,8 +18,8 @@ from tenure.workflow import WorkflowRun
 from tests.simulation import graphs, handlers
 
 if TYPE_CHECKING:
+    from tests.simulation.environment import VirtualEnvironment
     from tests.simulation.stage import Stage
-    from tests.simulation.world import VirtualWorld
 
 KEYS = 8
 RECENT = 20
@@ -46,7 +46,7 @@ class Users:
         """A client that enqueues and ends."""
         self.ids += [handle.id for handle in await app.enqueue_many_async(calls)]
 
-    async def produce(self, app: Client, _: VirtualWorld) -> None:
+    async def produce(self, app: Client, _: VirtualEnvironment) -> None:
         """The life of a producer."""
         in_threads = self._random.random() < 0.3
         for _number in range(self._plan.calls):
@@ -110,7 +110,7 @@ class Users:
         key = f"key {int(KEYS * self._random.random())}"
         return Unique(key=key, until=until, period_seconds=period)
 
-    async def operate(self, app: Client, _: VirtualWorld) -> None:
+    async def operate(self, app: Client, _: VirtualEnvironment) -> None:
         """The life of an operator."""
         await self._add_schedules(app)
         while not self._stage.is_calm:
@@ -157,7 +157,7 @@ class Users:
         await asyncio.sleep(0.2)
         await run.resume_async()
 
-    async def keep_house(self, app: Client, _: VirtualWorld) -> None:
+    async def keep_house(self, app: Client, _: VirtualEnvironment) -> None:
         """After the faults: no more ticks, and nothing is held back."""
         for name in self._plan.schedules:
             try:

@@ -1,4 +1,4 @@
-"""A world for the worker in which chosen operations fail, and in which named moments can be used.
+"""An environment for the worker in which chosen operations fail, with named moments.
 
 The worker's own stores go through it; those of clients and of handlers do not.
 """
@@ -13,10 +13,10 @@ from typing import Any
 from tenure.errors import StoreUnavailable
 from tenure.store import AsyncStore, Bell, Store
 from tenure.store.session import Scope
-from tenure.worker.environment import World
+from tenure.worker.environment import Environment
 
 
-class FaultyWorld(World):
+class FaultyEnvironment(Environment):
     """`broken` names the operations that fail now; `moments` what to do at a named moment."""
 
     def __init__(self, *broken: str) -> None:
@@ -44,15 +44,15 @@ class FaultyWorld(World):
 
 
 class _FaultyStore(Store):
-    def __init__(self, store: Store, world: FaultyWorld) -> None:
-        self._store, self._world = store, world
+    def __init__(self, store: Store, environment: FaultyEnvironment) -> None:
+        self._store, self._environment = store, environment
 
     @property
     def _scope(self) -> Scope:  # type: ignore[override]
         return self._store._scope
 
     def run(self, call: Any, /, *args: Any, **kwargs: Any) -> Any:
-        self._world.meet(call.__name__)
+        self._environment.meet(call.__name__)
         return self._store.run(call, *args, **kwargs)
 
     def bell(self, ring: Callable[[], None]) -> Bell:
@@ -60,11 +60,11 @@ class _FaultyStore(Store):
 
 
 class _FaultyAsyncStore(AsyncStore):
-    def __init__(self, store: AsyncStore, world: FaultyWorld) -> None:
-        self._store, self._world = store, world
+    def __init__(self, store: AsyncStore, environment: FaultyEnvironment) -> None:
+        self._store, self._environment = store, environment
 
     async def run(self, call: Any, /, *args: Any, **kwargs: Any) -> Any:
-        self._world.meet(call.__name__)
+        self._environment.meet(call.__name__)
         return await self._store.run(call, *args, **kwargs)
 
     async def close(self) -> None:

@@ -92,7 +92,7 @@ def test_a_task_that_no_worker_knows_waits_longer_and_longer(app: Tenure, lines:
     assert all(longer > 1.5 * wait for wait, longer in pairwise(waits))
     assert waits[-1] <= 300
     assert waits[0] == pytest.approx(5, abs=2)
-    assert lines.with_text("no handler here for this task")
+    assert lines.with_text("this worker has no such task")
 
 
 def hasten(app: Tenure, id: int) -> None:

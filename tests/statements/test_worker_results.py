@@ -16,7 +16,7 @@ from tenure.rules.lifecycle import succeed
 from tenure.store.colours import Operation
 from tenure.store.look import jobs as look
 from tenure.store.proxy import StoreProxy
-from tenure.worker.environment import World
+from tenure.worker.environment import Environment
 from tests.statements.support import at_once, statement
 from tests.worker.support import PATIENCE_SECONDS, working
 
@@ -44,7 +44,7 @@ def test_a_result_that_lands_while_somebody_begins_to_wait_is_not_missed(app: Te
                     self._store.settle("w1", [succeed(lease.jobs[0], encode("landed"))])
             return found
 
-    app._store = Racing(app.whole_store, World())
+    app._store = Racing(app.whole_store, Environment())
     job = app.wait(handle.id, timeout_seconds=PATIENCE_SECONDS)
     assert job.result == '"landed"'
     assert looks == [State.QUEUED, State.SUCCEEDED]

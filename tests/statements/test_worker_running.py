@@ -11,14 +11,14 @@ import pytest
 from tenure import Running, State, Tenure, Worker
 from tenure.errors import ConfigError
 from tenure.rules.job import NewJob
-from tests.statements.faulty import FaultyWorld
+from tests.statements.faulty import FaultyEnvironment
 from tests.statements.support import defect, statement
 from tests.worker.support import (
     FAST,
     PATIENCE_SECONDS,
     Lines,
     eventually,
-    shift_of,
+    process_of,
     working,
 )
 
@@ -90,7 +90,7 @@ def test_nothing_starts_after_draining_has_begun(app: Tenure) -> None:
         started.append(number)
         if number == 100:
             worker.stop()
-            eventually(shift_of(worker)._stopping.is_set)
+            eventually(process_of(worker)._stopping.is_set)
 
     handles = app.enqueue_many([short.call(number) for number in range(300)])
     with working(app, thread_slots=1) as worker:
@@ -110,7 +110,7 @@ def test_what_a_claim_brings_after_the_worker_was_stopped_does_not_start(
     app: Tenure, kind: str
 ) -> None:
     """The claim was under way when the stop came."""
-    world = FaultyWorld()
+    environment = FaultyEnvironment()
     started: list[str] = []
 
     @app.task(name="thread")
@@ -123,8 +123,8 @@ def test_what_a_claim_brings_after_the_worker_was_stopped_does_not_start(
 
     task = in_a_thread if kind == "thread" else on_the_loop
     handles = app.enqueue_many([task.call() for _ in range(5)])
-    worker = Worker(app, world=world, **FAST)
-    world.moments["after claim"] = lambda: shift_of(worker).stop()
+    worker = Worker(app, environment=environment, **FAST)
+    environment.moments["after claim"] = lambda: process_of(worker).stop()
     worker.run()
     assert started == []
     for handle in handles:
@@ -136,7 +136,7 @@ def test_what_a_claim_brings_after_the_worker_was_stopped_does_not_start(
 @statement(62)
 def test_an_error_of_the_store_ends_no_loop_of_the_worker(app: Tenure, lines: Lines) -> None:
     """Every loop fails for a while: each says so once, goes on, and does its work when it can."""
-    world = FaultyWorld(*LOOPS)
+    environment = FaultyEnvironment(*LOOPS)
 
     @app.task()
     async def work(job: Running) -> int:
@@ -146,11 +146,13 @@ def test_an_error_of_the_store_ends_no_loop_of_the_worker(app: Tenure, lines: Li
     delayed = work.options(delay_seconds=0.01).enqueue()
     orphan = work.options(queue="orphans").enqueue()
     app.store.claim("a-dead-worker", {"orphans": 1}, lease_seconds=0.01)
-    with working(app, {"default": 0, "orphans": 0}, world=world):
-        eventually(lambda: all(world.failures[loop] for loop in set(LOOPS) - {"settle", "extend"}))
-        world.broken = {"settle", "extend"}
-        eventually(lambda: world.failures["settle"] and world.failures["extend"])
-        world.broken.clear()
+    with working(app, {"default": 0, "orphans": 0}, environment=environment):
+        eventually(
+            lambda: all(environment.failures[loop] for loop in set(LOOPS) - {"settle", "extend"})
+        )
+        environment.broken = {"settle", "extend"}
+        eventually(lambda: environment.failures["settle"] and environment.failures["extend"])
+        environment.broken.clear()
         assert plain.wait(timeout_seconds=PATIENCE_SECONDS) == 1
         assert delayed.wait(timeout_seconds=PATIENCE_SECONDS) == 1
         assert orphan.wait(timeout_seconds=PATIENCE_SECONDS) == 2
@@ -190,7 +192,7 @@ def test_a_queue_that_nobody_has_heard_of_is_reported(app: Tenure, lines: Lines)
     with working(app, {"mial": 0}):
         eventually(app.workers)
         assert "no worker serves" in app.why(handle.id)
-    [said] = lines.with_text("to which no task of its application goes")
+    [said] = lines.with_text("but no task of its application uses that queue")
     assert "mial" in said
     assert "its tasks go to mail" in said
     [lost] = app.store.enqueue([NewJob(task=send.name, queue="mial")])

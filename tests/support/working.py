@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Unpack
 
 from tenure import Tenure, Worker
-from tenure.worker.environment import World
+from tenure.worker.environment import Environment
 from tenure.worker.settings import Settings
 
 PATIENCE_SECONDS = 30.0
@@ -29,12 +29,12 @@ def working(
     app: Tenure,
     queues: Mapping[str, int] | None = None,
     *,
-    world: World | None = None,
+    environment: Environment | None = None,
     **settings: Unpack[Settings],
 ) -> Iterator[Worker]:
     """`app.run_worker()` in a thread of its own. At the end it is stopped, and drains."""
     chosen: Settings = {**QUICK, **settings}
-    worker = Worker(app, queues, world=world, **chosen)
+    worker = Worker(app, queues, environment=environment, **chosen)
     failures: list[BaseException] = []
 
     def run() -> None:

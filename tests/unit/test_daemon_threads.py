@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from tenure.worker.running.threads import DaemonThreads
+from tenure.worker.running.daemon_threads import DaemonThreads
 
 PATIENCE_SECONDS = 10.0
 

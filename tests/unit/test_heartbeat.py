@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from tenure.rules.job import Beat
-from tenure.worker.environment import World
-from tenure.worker.leases import Held, HeldLease
+from tenure.worker.environment import Environment
+from tenure.worker.leases import LeasedJobs, WorkerLease
 from tenure.worker.settings import WorkerSettings
 from tenure.worker.settling.heartbeat import Heartbeat
 
 
-class At(World):
-    """A world whose time is set by hand."""
+class At(Environment):
+    """An environment whose time is set by hand."""
 
     seconds = 0.0
 
@@ -32,22 +32,38 @@ class Renewals:
         self.leases += leases
         return Beat((), ())
 
+    def announce(self, info: object) -> None:
+        """Not of interest here."""
+
+
+class Timekeeper:
+    """Notes the leases whose jobs were to be stopped."""
+
+    def __init__(self) -> None:
+        self.lost: list[int] = []
+
+    def stop_soon(self, lost: Sequence[int], cancelled: object = ()) -> None:  # noqa: ARG002
+        self.lost += lost
+
+    def time_out_if_blocked(self, store: object) -> None:
+        """The loop is not blocked."""
+
 
 def test_a_lease_that_was_given_up_is_not_renewed_while_the_event_loop_is_blocked() -> None:
-    held, store, world = Held(), Renewals(), At()
-    lost: list[Sequence[int]] = []
-    held.leases = {1: HeldLease(1, 30.0, 5.0, {}), 2: HeldLease(2, 30.0, 50.0, {})}
+    leased_jobs, store, environment = LeasedJobs(), Renewals(), At()
+    leased_jobs.leases = {1: WorkerLease(1, 30.0, 5.0, {}), 2: WorkerLease(2, 30.0, 50.0, {})}
+    timekeeper = Timekeeper()
     heartbeat = Heartbeat(
-        cast(Any, store), "me", held, WorkerSettings(queues={"default": 0}), world,
-        tell=lambda leases, _: lost.append(leases), announce=lambda: None, beside=lambda: None,
+        cast(Any, store), "me", WorkerSettings(queues={"default": 0}), environment,
+        leased_jobs=leased_jobs, timekeeper=cast(Any, timekeeper), info=cast(Any, None),
     )  # fmt: skip
-    world.seconds = 10.0
+    environment.seconds = 10.0
     heartbeat.give_up_expired()
     heartbeat.give_up_expired()
-    assert lost == [[1]], "told once; the loop has not come to drop it yet"
+    assert timekeeper.lost == [1], "told once; the loop has not come to drop it yet"
     heartbeat.beat()
     assert store.leases == [2]
-    assert held.leases[1].safe_until == 5.0
+    assert leased_jobs.leases[1].safe_until == 5.0
 
 
 class Rests:
@@ -65,20 +81,20 @@ class Rests:
 
 def test_a_beat_that_took_long_is_followed_at_once() -> None:
     """Leases that were claimed meanwhile have waited for it, and their time runs from the claim."""
-    world, rests, took = At(), Rests(4), iter([0.0, 4.0, 25.0])
-    world.event = lambda: cast(Any, rests)  # type: ignore[method-assign]
+    environment, rests, took = At(), Rests(4), iter([0.0, 4.0, 25.0])
+    environment.event = lambda: cast(Any, rests)  # type: ignore[method-assign]
 
     class Slow(Renewals):
         def extend(self, worker: str, leases: Mapping[int, Sequence[int]], **more: Any) -> Beat:
-            world.seconds += next(took)
+            environment.seconds += next(took)
             return super().extend(worker, leases, **more)
 
-    held = Held()
-    held.leases = {1: HeldLease(1, 30.0, 1000.0, {})}
+    leased_jobs = LeasedJobs()
+    leased_jobs.leases = {1: WorkerLease(1, 30.0, 1000.0, {})}
     settings = WorkerSettings(queues={"default": 0})
     heartbeat = Heartbeat(
-        cast(Any, Slow()), "me", held, settings, world,
-        tell=lambda *_: None, announce=lambda: None, beside=lambda: None,
+        cast(Any, Slow()), "me", settings, environment, leased_jobs=leased_jobs,
+        timekeeper=cast(Any, Timekeeper()), info=cast(Any, lambda: None),
     )  # fmt: skip
     heartbeat._run()
     assert settings.heartbeat_seconds == 10.0

@@ -31,8 +31,8 @@ from tenure.rules.lifecycle import Settlement
 from tenure.store import AsyncStore
 from tenure.store.jobs.claim import claim
 from tenure.store.jobs.settle import settle
-from tenure.worker.environment import World
-from tenure.worker.process import Shift
+from tenure.worker.environment import Environment
+from tenure.worker.process import WorkerProcess
 from tests.support.plain import Plain
 
 ROOT = Path(__file__).parents[2]
@@ -61,10 +61,10 @@ def eventually(condition: Callable[[], object], *, seconds: float = PATIENCE_SEC
 
 @contextmanager
 def working(
-    app: Tenure, queues: dict[str, int] | None = None, *, world: Any = None, **settings: Any
+    app: Tenure, queues: dict[str, int] | None = None, *, environment: Any = None, **settings: Any
 ) -> Iterator[Worker]:
     """A worker at work in a thread of this process. It has drained when the block is left."""
-    worker = Worker(app, queues, world=world, **(FAST | settings))
+    worker = Worker(app, queues, environment=environment, **(FAST | settings))
     errors: list[BaseException] = []
 
     def run() -> None:
@@ -88,23 +88,23 @@ def working(
         raise errors[0]
 
 
-def shift_of(worker: Worker) -> Shift:
+def process_of(worker: Worker) -> WorkerProcess:
     """The inside of a worker that is at work."""
-    assert worker._shift is not None
-    return worker._shift
+    assert worker._process is not None
+    return worker._process
 
 
 def is_ready(worker: Worker) -> bool:
-    return worker._shift is not None and worker._shift.ready.is_set()
+    return worker._process is not None and worker._process.ready.is_set()
 
 
 def believe_in_short_jobs(worker: Worker) -> None:
     """Have the worker think that jobs take a millisecond, so that it claims ahead of its slots."""
-    shift = shift_of(worker)
+    intake = process_of(worker).intake
     for kind in ("async", "thread", "process"):
-        shift._pace.learn(kind, 0.001)
+        intake.pace.learn(kind, 0.001)
     for queue in worker.settings.queues:
-        shift._queue_pace.learn(queue, 0.001)
+        intake.queue_pace.learn(queue, 0.001)
 
 
 @dataclass
@@ -246,7 +246,7 @@ class Script:
         self.process.wait()
 
 
-class Watch(World):
+class Watch(Environment):
     """Sees every claim and every settlement of a worker, and so what it has in hand.
 
     `done` tells how many handlers have ended.

@@ -12,12 +12,12 @@ from typing import Any, cast
 from tenure import State, Tenure
 from tenure.errors import StoreUnavailable
 from tenure.store import Store
-from tenure.worker.environment import World
-from tests.worker.support import PATIENCE_SECONDS, Lines, eventually, shift_of, working
+from tenure.worker.environment import Environment
+from tests.worker.support import PATIENCE_SECONDS, Lines, eventually, process_of, working
 from tests.worker.test_timeouts import timed_out
 
 
-class Outage(World):
+class Outage(Environment):
     """The heartbeat's store refuses these calls. The loop's store is well."""
 
     def __init__(self) -> None:
@@ -54,18 +54,25 @@ def test_a_handler_that_lost_its_job_while_it_blocked_the_loop_is_stopped_and_fo
             raise
 
     with working(
-        app, {"gpu": 1}, world=outage, lease_seconds=0.5, heartbeat_seconds=0.05, kill_seconds=0.05
+        app,
+        {"gpu": 1},
+        environment=outage,
+        lease_seconds=0.5,
+        heartbeat_seconds=0.05,
+        kill_seconds=0.05,
     ) as worker:
         handle = blocks.enqueue()
         assert outage.tried.wait(PATIENCE_SECONDS)
         outage.refused.add("extend")
-        shift = shift_of(worker)
-        eventually(lambda: all(lease.given_up for lease in list(shift.held.leases.values())))
+        process = process_of(worker)
+        eventually(
+            lambda: all(lease.given_up for lease in list(process.leased_jobs.leases.values()))
+        )
         go_on.set()
         eventually(lambda: lines.with_text("ended after it was given up; not recorded"))
         assert ends == ["cancelled"]
-        assert not shift._stuck
-        assert not shift._is_stuck()
+        assert not process.watchlist.stuck
+        assert not process.intake.is_stuck()
         outage.refused.clear()
         eventually(lambda: app.get(handle.id).state.final)
 
@@ -95,7 +102,7 @@ def test_what_the_heartbeat_could_not_write_is_written_before_the_worker_ends(ap
     async def blocks() -> None:
         go_on.wait(PATIENCE_SECONDS)
 
-    with working(app, world=outage, heartbeat_seconds=0.05, kill_seconds=0.05) as worker:
+    with working(app, environment=outage, heartbeat_seconds=0.05, kill_seconds=0.05) as worker:
         handle = blocks.enqueue()
         assert outage.tried.wait(PATIENCE_SECONDS)
         assert app.get(handle.id).state is State.RUNNING

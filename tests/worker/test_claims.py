@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tenure import State, Tenure
-from tenure.worker import process as shift_module
+from tenure.worker.claiming import intake
 from tests.worker.support import (
     PATIENCE_SECONDS,
     Watch,
@@ -19,7 +19,7 @@ from tests.worker.support import (
     ended,
     eventually,
     kinds,
-    shift_of,
+    process_of,
     working,
 )
 
@@ -80,7 +80,7 @@ def test_long_jobs_are_never_claimed_ahead(app: Tenure, kind: str) -> None:
     watch = Watch(lambda: tally.done["default"])
     sleepy_tasks(app, tally)
     ids = enqueue(app, f"default.{kind}", 12, 0.15)
-    with working(app, world=watch, async_slots=4, thread_slots=4):
+    with working(app, environment=watch, async_slots=4, thread_slots=4):
         for id in ids:
             assert ended(app, id).state is State.SUCCEEDED
     assert watch.most_unfinished == tally.most["default"] == 4
@@ -96,7 +96,7 @@ def test_short_jobs_are_claimed_ahead_within_bounds(app: Tenure) -> None:
         done.append(None)
 
     app.enqueue_many([nothing.call() for _ in range(3000)])
-    with working(app, world=watch, async_slots=10):
+    with working(app, environment=watch, async_slots=10):
         eventually(lambda: not app.count_live())
     assert 10 < watch.most_unfinished <= 10 + 1000
 
@@ -130,7 +130,7 @@ def test_the_slots_of_a_queue_are_a_hard_limit(app: Tenure, kind: str) -> None:
     tally, watch = Tally(), Watch()
     sleepy_tasks(app, tally, "gpu")
     sleepy_tasks(app, tally, "default")
-    with working(app, {"gpu": 2, "default": 0}, world=watch) as worker:
+    with working(app, {"gpu": 2, "default": 0}, environment=watch) as worker:
         believe_in_short_jobs(worker)
         ids = enqueue(app, f"gpu.{kind}", 40, 0.01) + enqueue(app, "default.loop", 20, 0.01)
         for id in ids:
@@ -163,7 +163,7 @@ def test_a_saturated_queue_does_not_stall_another(app: Tenure, kind: str, slots:
 
     slow = [blocked.enqueue().id for _ in range(10)]
     threads = 4 if slots else 2
-    with working(app, {"slow": slots, "fast": 0}, world=watch, thread_slots=threads):
+    with working(app, {"slow": slots, "fast": 0}, environment=watch, thread_slots=threads):
         eventually(lambda: watch.in_hand["slow"] == 2)
         for id in enqueue(app, "fast", 30, 0.001):
             assert ended(app, id).state is State.SUCCEEDED
@@ -179,7 +179,7 @@ def test_queues_are_served_by_weight_and_none_starves(app: Tenure) -> None:
     for queue in weights:
         sleepy_tasks(app, tally, queue)
         enqueue(app, f"{queue}.loop", 160, 0.02)
-    with working(app, weights, world=watch, async_slots=16):
+    with working(app, weights, environment=watch, async_slots=16):
         eventually(lambda: not app.count_live())
     ends = [n for n, queue in enumerate(tally.order) if queue == "big"]
     half = Counter(tally.order[: ends[119] + 1])
@@ -192,7 +192,7 @@ def test_queues_are_served_by_weight_and_none_starves(app: Tenure) -> None:
 def test_jobs_claimed_ahead_that_wait_too_long_go_back_uncharged(
     app: Tenure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shift_module, "PREFETCH_PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(intake, "PREFETCH_PATIENCE_SECONDS", 0.3)
     go_on = threading.Event()
 
     @app.task()
@@ -200,7 +200,7 @@ def test_jobs_claimed_ahead_that_wait_too_long_go_back_uncharged(
         go_on.wait(60)
 
     watch = Watch()
-    with working(app, world=watch, thread_slots=2) as worker:
+    with working(app, environment=watch, thread_slots=2) as worker:
         believe_in_short_jobs(worker)
         handles = app.enqueue_many([blocked.call() for _ in range(10)])
         eventually(lambda: watch.peak["all"] == 10)
@@ -219,7 +219,7 @@ def test_jobs_that_wait_for_a_slot_of_their_queue_go_back_as_well(
     app: Tenure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker has slots enough; the queue has not."""
-    monkeypatch.setattr(shift_module, "PREFETCH_PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(intake, "PREFETCH_PATIENCE_SECONDS", 0.3)
     go_on = asyncio.Event()
 
     @app.task(queue="gpu")
@@ -227,7 +227,7 @@ def test_jobs_that_wait_for_a_slot_of_their_queue_go_back_as_well(
         await go_on.wait()
 
     watch = Watch()
-    with working(app, {"gpu": 1}, world=watch) as worker:
+    with working(app, {"gpu": 1}, environment=watch) as worker:
         believe_in_short_jobs(worker)
         handles = app.enqueue_many([blocked.call() for _ in range(5)])
         eventually(lambda: watch.peak["all"] == 5)
@@ -253,9 +253,9 @@ def test_jobs_that_wait_for_a_slot_of_their_queue_count_as_claimed(app: Tenure) 
         await go_on.wait()
 
     watch = Watch()
-    with working(app, {"a": 2, "b": 2}, world=watch, async_slots=4) as worker:
+    with working(app, {"a": 2, "b": 2}, environment=watch, async_slots=4) as worker:
         believe_in_short_jobs(worker)
-        ahead = shift_of(worker)._pace.prefetch("async", 4)
+        ahead = process_of(worker).intake.pace.prefetch("async", 4)
         app.enqueue_many([in_a.call() for _ in range(500)] + [in_b.call() for _ in range(500)])
         eventually(lambda: len(watch.claims) >= 1)
         eventually(lambda: watch.in_hand["all"] >= 4)
@@ -278,10 +278,10 @@ def test_thousands_of_coroutines_in_flight(app: Tenure) -> None:
 
     count = 3000
     handles = app.enqueue_many([waits.call(n) for n in range(count)])
-    with working(app, world=watch, async_slots=5000) as worker:
-        running = shift_of(worker)
-        eventually(lambda: running._executors["async"].in_hand == count)
-        eventually(lambda: all(one.started_at is not None for one in running.held.all()))
+    with working(app, environment=watch, async_slots=5000) as worker:
+        running = process_of(worker)
+        eventually(lambda: running.executors["async"].job_count == count)
+        eventually(lambda: all(one.started_at is not None for one in running.leased_jobs.all()))
         seen = eventually(
             lambda: [w for w in app.workers() if w.counts.get("in hand") == count]
         )  # heartbeats go on

@@ -154,7 +154,7 @@ def test_b1_exits_in_tasks_of_a_handler_do_not_end_the_worker(app: Tenure, run_s
     job = ended(app, station_job(app, "subtask_exits"))
     assert (job.state, error_of(job)["type"]) == (State.FAILED, "SystemExit")
     assert ended(app, station_job(app, "quick")).state is State.SUCCEEDED
-    assert "the worker goes on" in script.output
+    assert "the worker continues" in script.output
 
 
 def station_job(app: Tenure, task: str, *, max_attempts: int | None = None, **args: object) -> int:
@@ -367,7 +367,7 @@ def test_b9_a_store_closed_under_the_worker_ends_it_loudly(app: Tenure, lines: L
 
     with pytest.raises(InvalidInput, match="closed"), working(app):  # noqa: PT012
         closes.enqueue()
-        eventually(lambda: lines.with_text("cannot go on"))
+        eventually(lambda: lines.with_text("cannot continue"))
 
 
 def test_b9_signal_handlers_that_were_replaced_come_back(app: Tenure, run_script: Run) -> None:
@@ -376,7 +376,7 @@ def test_b9_signal_handlers_that_were_replaced_come_back(app: Tenure, run_script
     script = run_script("station")
     script.wait_for("serves")
     station_job(app, "replaces_signals")
-    script.wait_for("somebody replaced the handler of SIGTERM; restored")
+    script.wait_for("the signal handler of SIGTERM was replaced; restored")
     script.signal(signal.SIGTERM)
     assert script.ends() == 0
     assert "returned" in script.output
@@ -419,7 +419,7 @@ def test_b11_an_unknown_task_goes_back_uncharged_later_and_later(
     job = app.get(unknown.id)
     assert (job.state.final, job.attempts, job.crashes, job.reason) == (False, 0, 0, "no handler")
     assert delays_of(app, unknown.id)[:8] == [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5]
-    assert lines.with_text("no handler here for this task; put back")
+    assert lines.with_text("this worker has no such task; put back")
 
 
 def why_scheduled(app: Tenure, id: int) -> str | None:

@@ -11,7 +11,7 @@ import pytest
 
 from tenure import Tenure
 from tenure.worker.claiming import claimer
-from tests.worker.support import Lines, ended, eventually, shift_of, working
+from tests.worker.support import Lines, ended, eventually, process_of, working
 
 
 def test_the_file_is_touched_again_and_again(app: Tenure, tmp_path: Path) -> None:
@@ -41,10 +41,10 @@ def test_a_worker_whose_slots_are_all_stuck_is_not_well(
         os.utime(file, (0, 0))
         eventually(lambda: file.stat().st_mtime > 0)  # there is a slot left
         ended(app, hangs.enqueue().id)
-        eventually(shift_of(worker)._is_stuck)
+        eventually(process_of(worker).intake.is_stuck)
         os.utime(file, (0, 0))
-        looks = shift_of(worker)._claimer._looked_at
-        eventually(lambda: shift_of(worker)._claimer._looked_at > looks + 0.1)
+        looks = process_of(worker).claimer._polling.looked_at
+        eventually(lambda: process_of(worker).claimer._polling.looked_at > looks + 0.1)
         assert file.stat().st_mtime == 0
         go_on.set()
         eventually(lambda: file.stat().st_mtime > 0)

@@ -26,7 +26,7 @@ from tests.worker.support import (
     kinds,
     listen,
     meddle,
-    shift_of,
+    process_of,
     working,
 )
 
@@ -158,7 +158,7 @@ def test_a_lost_lease_is_told_to_the_handler_and_nothing_is_recorded(
         eventually(lambda: {"thread", "loop"} <= set(seen))
         meddle(url, "delete from tenure.lease")
         eventually(lambda: len(lines.with_text("ended after its lease was lost")) == 2)
-        assert not shift_of(worker).held.all()
+        assert not process_of(worker).leased_jobs.all()
     assert "cancelled, lost True" in seen
     for handle in handles:
         assert heard.kinds(handle.id) == ["started", "lost"]
@@ -176,13 +176,14 @@ def test_finished_leases_are_let_go(app: Tenure, url: str) -> None:
         for _ in range(5):
             for handle in app.enqueue_many([quick.call() for _ in range(20)]):
                 ended(app, handle.id)
-        shift = shift_of(worker)
-        eventually(lambda: not shift.held.leases)
-        eventually(lambda: not shift._timed and not shift._asked and not shift._stuck)
+        process = process_of(worker)
+        watchlist = process.watchlist
+        eventually(lambda: not process.leased_jobs.leases)
+        eventually(lambda: not watchlist.timed and not watchlist.stopping and not watchlist.stuck)
         with Plain(url) as plain:
             eventually(lambda: plain.one("select count(*) from tenure.lease") == 0)
-        assert [executor.in_hand for executor in shift._executors.values()] == [0, 0, 0]
-        assert shift._slots.in_hand("default") == 0
+        assert [executor.job_count for executor in process.executors.values()] == [0, 0, 0]
+        assert process.intake.slots.in_use("default") == 0
 
 
 class Delayed(Watch):
@@ -216,8 +217,8 @@ def test_jobs_whose_claim_is_answered_late_are_not_started(app: Tenure, lines: L
         ran.append(job.token)
 
     handle = work.enqueue()
-    with working(app, world=Delayed(), sweep_seconds=60.0):
+    with working(app, environment=Delayed(), sweep_seconds=60.0):
         job = ended(app, handle.id)
     assert (job.attempts, job.crashes) == (1, 0)
     assert ran == [2]
-    assert lines.with_text("too slow for a lease")
+    assert lines.with_text("got a lease too late")

@@ -17,14 +17,14 @@ from tenure.store.colours import Operation
 from tenure.store.postgres import bell as bell_postgres
 from tenure.store.proxy import AsyncStoreProxy
 from tenure.store.session import P, R
-from tenure.worker.environment import World
+from tenure.worker.environment import Environment
 from tests.worker.support import ended, eventually, working
 
 NEVER = 60.0
 DEAD = "dead-1-1-00000000"
 
 
-class Counting(World):
+class Counting(Environment):
     """Counts the operations of a worker's event loop, by name."""
 
     def __init__(self) -> None:
@@ -35,11 +35,11 @@ class Counting(World):
 
 
 class CountingStore(AsyncStoreProxy):
-    """Tells a `Counting` world what passes."""
+    """Tells a `Counting` environment what passes."""
 
-    def __init__(self, store: AsyncStore, world: Counting) -> None:
-        super().__init__(store, world)
-        self._seen = world.seen
+    def __init__(self, store: AsyncStore, environment: Counting) -> None:
+        super().__init__(store, environment)
+        self._seen = environment.seen
 
     async def run(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         self._seen[operation.__name__] += 1
@@ -64,16 +64,16 @@ def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_idle_worker_only_looks(app: Tenure, task: Callable[[], list[float]]) -> None:
-    world = Counting()
-    with working(app, world=world):
+    environment = Counting()
+    with working(app, environment=environment):
         app.store.enqueue([NewJob(task="moment")])
         eventually(task)
         eventually(lambda: not app.count_live())
 
         def only_looks() -> bool:
-            before = Counter(world.seen)
-            eventually(lambda: world.seen["peek"] >= before["peek"] + 5)
-            return set(world.seen - before) == {"peek"}
+            before = Counter(environment.seen)
+            eventually(lambda: environment.seen["peek"] >= before["peek"] + 5)
+            return set(environment.seen - before) == {"peek"}
 
         eventually(only_looks)
 
@@ -142,15 +142,15 @@ def test_jobs_of_the_dead_are_swept_by_an_idle_worker(
     app: Tenure,
 ) -> None:
     """When there is something to sweep, and not before."""
-    world = Counting()
-    with working(app, world=world):
-        eventually(lambda: world.seen["sweep"] and world.seen["peek"] > 3)
-        swept = world.seen["sweep"]
+    environment = Counting()
+    with working(app, environment=environment):
+        eventually(lambda: environment.seen["sweep"] and environment.seen["peek"] > 3)
+        swept = environment.seen["sweep"]
         [job] = app.store.enqueue([NewJob(task="moment", queue="other")])
         app.store.claim(DEAD, {"other": 1}, lease_seconds=5.0)
-        looks = world.seen["peek"]
-        eventually(lambda: world.seen["peek"] > looks + 3)
-        assert world.seen["sweep"] == swept
+        looks = environment.seen["peek"]
+        eventually(lambda: environment.seen["peek"] > looks + 3)
+        assert environment.seen["sweep"] == swept
         eventually(lambda: app.get(job.id).state is State.QUEUED, seconds=20)
         assert app.get(job.id).crashes == 1
 
@@ -158,11 +158,11 @@ def test_jobs_of_the_dead_are_swept_by_an_idle_worker(
 def test_a_paused_queue_is_not_claimed_from_in_vain(
     app: Tenure, task: Callable[[], list[float]]
 ) -> None:
-    world = Counting()
+    environment = Counting()
     app.pause("default")
     app.store.enqueue([NewJob(task="moment")])
-    with working(app, world=world):
-        eventually(lambda: world.seen["peek"] > 10)
+    with working(app, environment=environment):
+        eventually(lambda: environment.seen["peek"] > 10)
         assert not task()
         app.resume("default")
         eventually(task)

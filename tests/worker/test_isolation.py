@@ -19,7 +19,7 @@ from tenure import Call, Job, State, Tenure
 from tenure.worker.children.messages import Ended
 from tenure.worker.children.minder import Children
 from tenure.worker.children.process import ChildProcess
-from tenure.worker.leases import Holding
+from tenure.worker.leases import LeasedJob
 from tests.support.plain import Plain
 from tests.worker import isolated
 from tests.worker.support import (
@@ -120,7 +120,7 @@ def test_an_error_of_the_minder_ends_the_attempt_and_neither_thread_nor_slot(
         assert isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
     assert (job.state, job.attempts) == (State.FAILED, 2)
     assert error_of(job)["message"] == "no words for this"
-    assert lines.with_text(f"the worker failed at job {job.id} of {job.task}; it goes on")
+    assert lines.with_text(f"the worker failed at job {job.id} of {job.task}; it continues")
 
 
 @on_file
@@ -237,12 +237,12 @@ def test_progress_travels(children_app: Tenure, tmp_path: Path) -> None:
 def test_what_a_thread_of_an_earlier_job_says_is_not_said_of_the_next(
     children_app: Tenure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    minded: list[Holding] = []
+    minded: list[LeasedJob] = []
     mind = Children._mind
 
-    def noted(minder: Children, child: ChildProcess, holding: Holding) -> Ended | None:
-        minded.append(holding)
-        return mind(minder, child, holding)
+    def noted(minder: Children, child: ChildProcess, leased: LeasedJob) -> Ended | None:
+        minded.append(leased)
+        return mind(minder, child, leased)
 
     monkeypatch.setattr(Children, "_mind", noted)
     with working(children_app, process_slots=1, lease_seconds=90, heartbeat_seconds=40):

@@ -16,7 +16,7 @@ import pytest
 from tenure import State, Tenure
 from tenure.store import Store
 from tenure.store.jobs.sweep import extend
-from tenure.worker.environment import World
+from tenure.worker.environment import Environment
 from tests.conftest import migrate
 from tests.support.postgres import Server
 from tests.worker.support import Lines, ended, eventually, listen, working
@@ -24,7 +24,7 @@ from tests.worker.support import Lines, ended, eventually, listen, working
 JOBS = 200
 
 
-class Beats(World):
+class Beats(Environment):
     """Knows when the heartbeats were sent that renewed a lease."""
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ def test_an_outage_is_told_once_and_handlers_stop_before_the_lease_ends(
                 raise
             return "done"
 
-        with working(app, world=beats, lease_seconds=lease_seconds):
+        with working(app, environment=beats, lease_seconds=lease_seconds):
             handle = slow.enqueue()
             eventually(lambda: seen and beats.answered)
             own_server.stop("immediate")
@@ -135,7 +135,7 @@ def test_an_outage_is_told_once_and_handlers_stop_before_the_lease_ends(
         assert app.get(handle.id).crashes == 1
     outage = lines.with_text("failed, trying again")
     assert len(outage) == len(set(outage))
-    assert lines.with_text("goes on") or lines.with_text("go on")
+    assert lines.with_text("works again") or lines.with_text("work again")
 
 
 @pytest.mark.slow

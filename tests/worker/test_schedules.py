@@ -13,7 +13,7 @@ from tenure.rules.ticks import ScheduleTiming
 from tenure.store import AsyncStore, open_store
 from tenure.store.proxy import AsyncStoreProxy
 from tenure.store.schedules.fire import fire
-from tenure.worker.environment import World
+from tenure.worker.environment import Environment
 from tests.support.plain import Plain
 from tests.support.working import until, working
 from tests.worker.support import Lines
@@ -78,8 +78,8 @@ def test_the_log_says_what_became_of_declarations(app: Tenure, lines: Lines) -> 
     with working(app):
         until(lambda: any("any more" in line for line in messages(lines)))
     said = messages(lines)
-    assert "schedule new is as this code declares it now" in said
-    assert any(line.startswith("schedule edited is not as this code") for line in said)
+    assert "schedule new was set as this code declares it" in said
+    assert any(line.startswith("schedule edited differs from its declaration") for line in said)
     assert any(line.startswith("schedule gone is not declared") for line in said)
     assert app.schedules.get("edited").timing == ScheduleTiming(cron="@weekly")
 
@@ -94,7 +94,7 @@ def test_a_schedule_that_cannot_tick_here_is_told_once(app: Tenure, lines: Lines
     app.schedules.add("good", work, every_seconds=1)
     with working(app, schedule_seconds=SOON):
         until(lambda: len(app.schedules.runs("good")) >= 2)
-    told = [line for line in messages(lines) if "cannot tick here" in line]
+    told = [line for line in messages(lines) if "cannot be fired by this worker" in line]
     assert len(told) == 1
     assert "Mars/Base" in told[0]
 
@@ -112,8 +112,8 @@ class Away(AsyncStoreProxy):
         return await self._store.run(call, *args, **kwargs)
 
 
-class AwayWorld(World):
-    """The world of such stores."""
+class AwayEnvironment(Environment):
+    """The environment of such stores."""
 
     def wrap_async(self, store: AsyncStore) -> AsyncStore:
         return Away(store, self)
@@ -128,7 +128,7 @@ def test_an_outage_is_outlasted_told_once_and_caught_up_with(  # F10
     @app.task()
     async def work() -> None: ...
 
-    with working(app, world=AwayWorld(), schedule_seconds=SOON):
+    with working(app, environment=AwayEnvironment(), schedule_seconds=SOON):
         until(lambda: Away.tries >= 30)
         Away.failing = False
         until(lambda: len(app.schedules.runs("s")) >= 3)

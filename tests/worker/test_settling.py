@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from tenure import Fixed, Running, State, Tenure
-from tenure.worker.leases import Holding
+from tenure.worker.leases import LeasedJob
 from tests.support.plain import Plain
 from tests.worker.support import (
     PATIENCE_SECONDS,
@@ -24,7 +24,7 @@ from tests.worker.support import (
     kinds,
     listen,
     meddle,
-    shift_of,
+    process_of,
     working,
 )
 
@@ -50,7 +50,7 @@ def test_a_flush_starts_when_the_previous_one_has_returned(app: Tenure) -> None:
         return number
 
     handles = app.enqueue_many([quick.call(n) for n in range(300)])
-    with working(app, world=watch, async_slots=20):
+    with working(app, environment=watch, async_slots=20):
         for n, handle in enumerate(handles):
             assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == n
     assert watch.most_at_once == 1
@@ -173,21 +173,21 @@ def test_a_completion_of_which_nothing_can_be_seen_is_let_go(
 ) -> None:
     """By an error that nobody foresaw. Its lease brings the job back, if it has not landed."""
 
-    async def breaks(holding: Holding) -> bool:
-        raise KeyError(holding.job.id)
+    async def breaks(leased: LeasedJob, settlement: object) -> None:  # noqa: ARG001
+        raise KeyError(leased.job.id)
 
     @app.task()
     def completes(job: Running) -> int:
         if job.attempt == 1:
-            [holding] = shift_of(worker).held.all()
-            holding.completed = True
+            [leased] = process_of(worker).leased_jobs.all()
+            leased.completed = True
         return job.attempt
 
     with working(app, lease_seconds=1.0) as worker:
-        monkeypatch.setattr(shift_of(worker), "_has_landed", breaks)
+        monkeypatch.setattr(process_of(worker).ends, "_confirmed", breaks)
         handle = completes.enqueue()
         assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == 2
-    assert lines.with_text("cannot see whether it landed; let go")
+    assert lines.with_text("cannot see whether its completion was committed; given up")
 
 
 def test_a_stale_settlement_is_reported_and_changes_nothing(

@@ -24,7 +24,7 @@ from tests.worker.support import (
     eventually,
     file_numbers,
     is_gone,
-    shift_of,
+    process_of,
     working,
 )
 from tests.worker.test_handlers import station_job
@@ -40,7 +40,7 @@ def test_what_has_finished_is_written_first(app: Tenure) -> None:
         return number
 
     handles = app.enqueue_many([quick.call(n) for n in range(50)])
-    with working(app, world=Slow(), async_slots=50):
+    with working(app, environment=Slow(), async_slots=50):
         eventually(lambda: len(finished) == 50)
     for n, handle in enumerate(handles):
         job = app.get(handle.id)
@@ -138,7 +138,7 @@ def test_a_handler_that_fails_to_clean_up_at_a_shutdown_is_not_charged(
         eventually(lambda: started)
     job = app.get(handle.id)
     assert (job.state, job.attempts, job.reason) == (State.QUEUED, 0, "shutdown")
-    assert lines.with_text("raised ValueError when it was told to stop at a shutdown; put back")
+    assert lines.with_text("raised ValueError when a shutdown stopped it; put back")
 
 
 def test_a_child_that_fails_to_clean_up_at_a_shutdown_is_not_charged(
@@ -164,9 +164,9 @@ def test_what_a_thread_raises_at_a_shutdown_is_its_own_failure(app: Tenure) -> N
     with working(app, drain_seconds=0.05, kill_seconds=10) as worker:
         handle = fails.enqueue()
         assert started.wait(PATIENCE_SECONDS)
-        shift = shift_of(worker)
+        process = process_of(worker)
         worker.stop()
-        eventually(lambda: [h for h in shift.held.all() if h.stop is Stop.SHUTDOWN])
+        eventually(lambda: [h for h in process.leased_jobs.all() if h.stop is Stop.SHUTDOWN])
         go_on.set()
     job = app.get(handle.id)
     assert (job.state, job.attempts, job.reason) == (State.FAILED, 1, "error")
@@ -184,7 +184,7 @@ def test_what_was_claimed_ahead_goes_back_at_once(app: Tenure) -> None:
         go_on.wait(60)
 
     watch = Watch()
-    with working(app, {"one": 1, "default": 0}, world=watch, thread_slots=2) as worker:
+    with working(app, {"one": 1, "default": 0}, environment=watch, thread_slots=2) as worker:
         believe_in_short_jobs(worker)
         calls = [blocked.call() for _ in range(4)] + [blocked_too.call() for _ in range(4)]
         handles = app.enqueue_many(calls)

@@ -26,7 +26,7 @@ from tests.worker.support import (
     kinds,
     listen,
     meddle,
-    shift_of,
+    process_of,
     working,
 )
 from tests.worker.test_settling import locking
@@ -245,7 +245,7 @@ def test_a_lock_delays_the_end_of_what_blocks_the_loop_and_does_not_drop_it(
         handle = blocks.enqueue()
         assert started.wait(PATIENCE_SECONDS)
         with locking(url, handle.id):
-            eventually(lambda: shift_of(worker)._beside.owed)
+            eventually(lambda: process_of(worker).timekeeper.blocked_loop.owed)
             go_on.set()
             assert quick.enqueue().wait(timeout_seconds=PATIENCE_SECONDS) == "quick"
             assert app.get(handle.id).state is State.RUNNING
@@ -431,7 +431,7 @@ def test_a_job_cancelled_before_it_starts_never_starts(app: Tenure) -> None:
         waiting = second.enqueue()
         eventually(lambda: app.get(waiting.id).state is State.RUNNING)  # claimed ahead
         app.cancel(waiting.id)
-        eventually(lambda: any(held.cancelled for held in shift_of(worker).held.all()))
+        eventually(lambda: any(leased.cancelled for leased in process_of(worker).leased_jobs.all()))
         go_on.set()
         assert ended(app, waiting.id).state is State.CANCELLED
         assert ended(app, blocked.id).state is State.SUCCEEDED

@@ -1,13 +1,13 @@
 """The recorder: who did what, with which token, and what the store answered.
 
-    world = RecordingWorld(folder)
-    world.record(app)                      # what clients and handlers do, and when handlers run
-    Worker(app, world=world).run()         # what the worker does
+    environment = RecordingEnvironment(folder)
+    environment.record(app)                        # the application: its clients and handlers
+    Worker(app, environment=environment).run()     # the worker
 
 Each process writes a file of its own into the folder, one line of JSON per moment, each with one
 write: a kill loses nothing that was written before. An operation leaves a line when it is sent and
 another when it is answered, so one that was sent and never answered can be seen as such. Operations
-that only read leave none. A worker in another world pays nothing for any of this.
+that only read leave none. A worker in another environment pays nothing for any of this.
 """
 
 import itertools
@@ -43,7 +43,7 @@ from tenure.store.workflows import act
 from tenure.store.workflows.add import enqueue_workflow
 from tenure.store.workflows.grow import grow_workflow
 from tenure.store.workflows.stop import heal_workflows
-from tenure.worker.environment import World
+from tenure.worker.environment import Environment
 
 
 class Moment(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
@@ -148,9 +148,9 @@ _encode = msgspec.json.Encoder().encode
 class Log:
     """The file of one process. A fork writes into another one."""
 
-    def __init__(self, folder: Path, world: World) -> None:
+    def __init__(self, folder: Path, environment: Environment) -> None:
         self._folder = folder
-        self._world = world
+        self._environment = environment
         self._numbers = itertools.count(1)
         self._open()
 
@@ -164,8 +164,8 @@ class Log:
         """Write one line, with the time, at once."""
         if os.getpid() != self._pid:
             self._open()
-        line.mono = self._world.monotonic()
-        line.wall = self._world.now().timestamp()
+        line.mono = self._environment.monotonic()
+        line.wall = self._environment.now().timestamp()
         os.write(self._file, _encode(line) + b"\n")
 
     def sent(
@@ -209,9 +209,9 @@ class RecordingStore(StoreProxy):
     """A store that writes down what passes through it."""
 
     def __init__(
-        self, store: Store, wrapper: StoreWrapper, log: Log, tenant: str | None = None
+        self, store: Store, watcher: StoreWrapper, log: Log, tenant: str | None = None
     ) -> None:
-        super().__init__(store, wrapper)
+        super().__init__(store, watcher)
         self._log = log
         self._tenant = tenant
 
@@ -237,9 +237,9 @@ class RecordingAsyncStore(AsyncStoreProxy):
     """The same for the other colour."""
 
     def __init__(
-        self, store: AsyncStore, wrapper: StoreWrapper, log: Log, tenant: str | None = None
+        self, store: AsyncStore, watcher: StoreWrapper, log: Log, tenant: str | None = None
     ) -> None:
-        super().__init__(store, wrapper)
+        super().__init__(store, watcher)
         self._log = log
         self._tenant = tenant
 
@@ -261,8 +261,8 @@ class RecordingAsyncStore(AsyncStoreProxy):
         return answer
 
 
-class RecordingWorld(World):
-    """The real world, with a record of what is done in it, in files in this folder."""
+class RecordingEnvironment(Environment):
+    """The real environment, with a record of what is done in it, in files in this folder."""
 
     def __init__(self, folder: str | Path) -> None:
         self._log = Log(Path(folder), self)

@@ -1,6 +1,6 @@
-"""Jobs run here and now, one after the other. To run them is to be a worker for a moment.
+"""Runs jobs at once, one after the other, in the test's own process.
 
-    claim -> the handler, where the caller is -> settle -> look at what became of it
+    claim -> the handler, in the caller's thread or loop -> settle -> read the job
 
 `drain` runs functions in the caller's thread and coroutines on an event loop of its own. On a loop,
 `drain_async` runs coroutines right there and functions in a thread, where they may block. There
@@ -9,38 +9,33 @@ are no child processes, heartbeats or timeouts.
 
 import asyncio
 import inspect
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from tenure.client import Client
 from tenure.control import Control
-from tenure.errors import InvalidInput, JobFailed, ValueRefused
+from tenure.errors import InvalidInput, JobFailed, PayloadInvalid
 from tenure.rules import lifecycle
-from tenure.rules.codec import encode_error
 from tenure.rules.job import MIN_PRIORITY, Claimed, Job, State
-from tenure.rules.lifecycle import Outcome, Settlement
+from tenure.rules.lifecycle import Settlement
 from tenure.rules.why import last_error
-from tenure.running import Flag, running_as
+from tenure.running import Flag
 from tenure.store import Store
 from tenure.store.session import drive
+from tenure.tasks import Task
 from tenure.testing.clock import Trial
-from tenure.worker.environment import World
-from tenure.worker.events import Teller
-from tenure.worker.leases import Holding
-from tenure.worker.running.attempt import Attempt, undecodable, unknown_task
-from tenure.worker.running.context import RunningHere
-from tenure.worker.running.executors import Undecodable, prepare
-from tenure.worker.settling.settler import REFUSED
+from tenure.worker.environment import Environment
+from tenure.worker.events import EventReporter
+from tenure.worker.leases import LeasedJob
+from tenure.worker.running.attempt import refused, unknown_task
+from tenure.worker.running.run import AttemptRunner, confirm_completion
 
 R = TypeVar("R")
-Ended = tuple[object, BaseException | None]
-"""What a handler returned, or what it raised."""
 
 WORKER = "testing"
 MAX_JOBS = 10_000
@@ -54,12 +49,12 @@ def drain(
     with_scheduled: bool = False,
     most: int = MAX_JOBS,
 ) -> list[Job]:
-    """Run everything that is ready, also what that enqueues, until nothing is.
+    """Run all ready jobs, and the jobs that they enqueue, until no job is ready.
 
-    Without names, in all queues. Answers each job as it was after its run, in order. What a handler
-    raises is recorded with its job, and then raised here, unless `raise_errors` is off; `Retry` and
-    its like are not errors. A job that is due later is not run: advance the clock, or have
-    `with_scheduled` do so, as far as it takes until nothing is scheduled any more.
+    Without names, in all queues. Returns each job as it was after its run, in order. If a handler
+    raises, its error is recorded with its job and then raised here, unless `raise_errors` is off;
+    `Retry`, `Snooze`, `Skip` and `Cancel` are not errors. A job that is due later does not run:
+    advance the clock, or let `with_scheduled` advance it until no job is scheduled.
     """
     __tracebackhide__ = True
     with _Here(app) as side:
@@ -87,7 +82,7 @@ async def drain_async(
 
 
 def run_job(app: Client, id: int, *, raise_errors: bool = True) -> Job:
-    """Run one job that is ready, before all others. Answers what became of it."""
+    """Run one ready job, before all others. Returns the job as it is after its run."""
     __tracebackhide__ = True
     with _Here(app) as side:
         return drive(_run_job(app, side, id, raise_errors))
@@ -100,21 +95,17 @@ async def run_job_async(app: Client, id: int, *, raise_errors: bool = True) -> J
 
 
 class _Side(ABC):
-    """Where handlers run. Each gets a context of its own, as in a worker."""
+    """Where attempts run. Each gets a context of its own, as in a worker."""
 
     @abstractmethod
-    async def call(self, handler: Callable[[], object]) -> Ended:
-        """Run a function."""
-
-    @abstractmethod
-    async def wait(self, handler: Callable[[], Coroutine[Any, Any, object]]) -> Ended:
-        """Run a coroutine."""
+    async def run(self, body: Coroutine[Any, Any, R], *, on_loop: bool) -> R:
+        """Run a coroutine; without `on_loop` it never suspends, and may block."""
 
 
 class _Here(_Side):
-    """In the caller's thread, which runs no event loop: so may functions, and async code gets one.
+    """In the caller's thread, which runs no event loop. Coroutine functions get a loop.
 
-    Nothing here suspends, so `drive` runs a whole body.
+    This side never suspends its caller, so `drive` can run a whole drain.
     """
 
     def __init__(self, app: Client) -> None:
@@ -141,48 +132,64 @@ class _Here(_Side):
             with self._runner:
                 self._runner.run(self._app.close_loop())
 
-    async def call(self, handler: Callable[[], object]) -> Ended:
-        return copy_context().run(_ended, handler)
-
-    async def wait(self, handler: Callable[[], Coroutine[Any, Any, object]]) -> Ended:
+    async def run(self, body: Coroutine[Any, Any, R], *, on_loop: bool) -> R:
+        if not on_loop:
+            return copy_context().run(drive, body)
         self._has_loop = True
-        return self._runner.run(_ended_async(handler), context=copy_context())
+        return _result(*self._runner.run(_caught(body), context=copy_context()))
 
 
 class _OnLoop(_Side):
     """On the running event loop; functions, which may block, in a thread."""
 
-    async def call(self, handler: Callable[[], object]) -> Ended:
-        return await asyncio.to_thread(_ended, handler)
-
-    async def wait(self, handler: Callable[[], Coroutine[Any, Any, object]]) -> Ended:
+    async def run(self, body: Coroutine[Any, Any, R], *, on_loop: bool) -> R:
+        if not on_loop:
+            return await asyncio.to_thread(drive, body)
         # A task of its own: a handler that cancels itself does not cancel the test.
-        task = asyncio.create_task(_ended_async(handler))
+        task = asyncio.create_task(_caught(body))
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError:  # the test is cancelled, and with it the handler
             task.cancel()
             await asyncio.wait([task])
             raise
-        return task.result()
+        return _result(*task.result())
 
 
-def _ended(handler: Callable[[], object]) -> Ended:
+async def _caught(body: Coroutine[Any, Any, R]) -> tuple[R | None, BaseException | None]:
+    """Keep SystemExit and the like from ending the event loop."""
     try:
-        return handler(), None
+        return await body, None
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
+    except BaseException as error:  # noqa: BLE001 - raised by `_result`
         return None, error
 
 
-async def _ended_async(handler: Callable[[], Coroutine[Any, Any, object]]) -> Ended:
-    try:
-        return await handler(), None
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
-        return None, error
+def _result(result: R | None, error: BaseException | None) -> R:
+    if error is not None:
+        raise error
+    return cast(R, result)
+
+
+class _InTest(AttemptRunner):
+    """Runs one attempt in a test, and keeps its error for the test."""
+
+    def __init__(self, app: Client, task: Task[..., Any], environment: Environment) -> None:
+        super().__init__(app, WORKER, environment)
+        self.awaits = inspect.iscoroutinefunction(task.fn)
+        self.error: BaseException | None = None
+
+    def raised(self, leased: LeasedJob, error: BaseException, seconds: float) -> Settlement | None:
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        if not isinstance(error, Control):
+            self.error = error
+        return super().raised(leased, error, seconds)
+
+    def undecodable(self, leased: LeasedJob, error: PayloadInvalid) -> Settlement:
+        self.error = error
+        return super().undecodable(leased, error)
 
 
 async def _drain(
@@ -219,15 +226,15 @@ async def _run_job(app: Client, side: _Side, id: int, raise_errors: bool) -> Job
 
 
 class _Bench:
-    """A worker for a moment: what it claims it runs, and settles."""
+    """Claims jobs, runs them, and settles them, like a worker."""
 
     def __init__(self, app: Client, side: _Side, raise_errors: bool) -> None:
         self._app = app
         self._side = side
         self._raise_errors = raise_errors
         self._store = app.whole_store
-        self._world = _TestWorld(self._store)
-        self._tell = Teller(app.hooks, WORKER, self._world)
+        self._environment = _TestEnvironment(self._store)
+        self._reporter = EventReporter(app.hooks, WORKER, self._environment)
         self._set_up = False
 
     async def __aenter__(self) -> Self:
@@ -240,10 +247,10 @@ class _Bench:
         trace: TracebackType | None,
     ) -> None:
         if self._set_up and self._app.hooks.stops:
-            await self._side.wait(self._app.hooks.tear_down)
+            await self._side.run(self._app.hooks.tear_down(), on_loop=True)
 
     def claim(self, queues: tuple[str, ...], with_scheduled: bool) -> Claimed | None:
-        """The next job, if need be the next one in time."""
+        """The next ready job; with `with_scheduled`, advance the clock to the next due one."""
         while (job := self._next(queues)) is None:
             if self.promote():
                 continue
@@ -254,21 +261,21 @@ class _Bench:
         return job
 
     def promote(self) -> int:
-        """Put what has come due at the end of its line. Answers how many."""
+        """Make due jobs ready. Returns how many."""
         promoted = 0
         while some := self._store.promote():
             promoted += some
         return promoted
 
     def _next(self, queues: tuple[str, ...]) -> Claimed | None:
-        ready = sorted(self._store.oldest_ready(), key=lambda line: (line.since, line.queue))
-        for queue in [line.queue for line in ready] + self._at_gates():
+        ready = sorted(self._store.oldest_ready(), key=lambda oldest: (oldest.since, oldest.queue))
+        for queue in [oldest.queue for oldest in ready] + self._at_gates():
             if (not queues or queue in queues) and (job := self._claim(queue)) is not None:
                 return job
         return None
 
     def _claim(self, queue: str) -> Claimed | None:
-        """One job, even if many jobs that wait at gates come before it."""
+        """One job. Claims again while jobs at gates that may not pass hide others."""
         more = True
         while more:
             claim = self._store.claim(WORKER, {queue: 1}, lease_seconds=3600)
@@ -278,7 +285,7 @@ class _Bench:
         return None
 
     def _at_gates(self) -> list[str]:
-        """Queues in which jobs may wait at gates: they are not ready before they pass."""
+        """Queues in which jobs may wait at gates; those are not ready until they pass."""
         if not self._app.declared_gates:
             return []
         counts = self._store.count_live()
@@ -299,46 +306,46 @@ class _Bench:
                 return min(times, default=None)
 
     def claim_one(self, job: Job) -> Claimed:
-        """This job, whatever stands before it."""
+        """This job, even if others are before it in its queue."""
         self.promote()
         id, job = job.id, self._store.get(job.id)
         if job.state is not State.QUEUED or job.held or job.queue_paused:
-            why = self._app.why(id, now=self._world.now())
+            why = self._app.why(id, now=self._environment.now())
             raise InvalidInput(f"job {id} cannot run now: {why}")
-        line = self._store.list_jobs(states=[State.QUEUED], queue=job.queue, limit=2)
-        if line.next is not None or len(line.jobs) > 1:
+        queued = self._store.list_jobs(states=[State.QUEUED], queue=job.queue, limit=2)
+        if queued.next is not None or len(queued.jobs) > 1:
             self._store.move(id, priority=MIN_PRIORITY)
         others = []
         try:
             while True:
                 claimed = self._next((job.queue,))
                 if claimed is None:
-                    why = self._app.why(id, now=self._world.now())
+                    why = self._app.why(id, now=self._environment.now())
                     raise InvalidInput(f"job {id} cannot run now: {why}")
                 if claimed.id == id:
                     return claimed
-                others.append(claimed)  # was first before, too
+                others.append(claimed)  # has the same priority and came first
         finally:
             for other in others:
                 self.give_back(other)
 
     def restore_priority(self, before: Job) -> None:
-        """A job that was moved to the head of its line, and is to run again, has its own place."""
+        """Undo the move to the head of the queue, for a job that will run again."""
         now = self._store.get(before.id)
         if not now.state.final and now.priority != before.priority:
             self._store.move(before.id, priority=before.priority)
 
     def give_back(self, job: Claimed) -> None:
-        """Put a job that will not run in line again, uncharged."""
+        """Put back a job that will not run, uncharged."""
         self._store.settle(WORKER, [lifecycle.release(job, "not run")], done_leases=[job.lease_id])
 
     async def run(self, job: Claimed) -> Job:
-        """Run one job, and record how it ended. Raises what its handler raised, if asked to."""
+        """Run one job and settle it. With `raise_errors`, raises the error of its handler."""
         __tracebackhide__ = True
         try:
             await self._begin()
             error = await self._run(job)
-        except BaseException:  # Ctrl-C, or a test that was cancelled: nothing ended
+        except BaseException:  # Ctrl-C, or the test was cancelled: the attempt did not end
             self.give_back(job)
             raise
         seen = self._store.get(job.id)
@@ -352,84 +359,49 @@ class _Bench:
 
     async def _begin(self) -> None:
         if not self._set_up and self._app.hooks.starts:
-            _, error = await self._side.wait(self._app.hooks.set_up)
-            if error is not None:
-                raise error
+            await self._side.run(self._app.hooks.set_up(), on_loop=True)
         self._set_up = True
 
     async def _run(self, job: Claimed) -> BaseException | None:
-        """Answers what the handler raised, unless that is one of its answers."""
+        """Returns the error of the handler, except `Retry`, `Snooze`, `Skip` and `Cancel`."""
         task = self._app.find(job.task)
         if task is None:
             self._store.settle(WORKER, [unknown_task(job)], done_leases=[job.lease_id])
             known = ", ".join(sorted(task.name for task in self._app)) or "none"
             return InvalidInput(f"the application has no task {job.task}; its tasks are {known}")
-        holding = Holding(job, task, 0.0)
-        holding.cancelled = _Asked(partial(_is_asked_to_stop, self._store, job))
-        self._tell.event("started", job)
-        started = time.monotonic()
-        attempt = Attempt(job, task.options_of_task, self._world.random)
-        try:
-            fn, args, kwargs, running = prepare(task, job, holding, self._app, WORKER)
-        except Undecodable as bad:
-            self._settle(holding, undecodable(job, bad.error))
-            return bad.error
-        handler = partial(fn, *args, **kwargs)
-        result, error = await self._call(handler, running, inspect.iscoroutinefunction(fn))
-        seconds = time.monotonic() - started
-        if error is None:
-            settlement = attempt.returned(result, seconds)
-        else:
-            settlement = attempt.raised(error, seconds)
-        if holding.completed:
-            settlement = self._confirmed(job, settlement, attempt, seconds)
-        self._settle(holding, settlement)
-        return None if isinstance(error, Control) else error
+        leased = LeasedJob(job, task, 0.0)
+        leased.cancelled = _CancelRequested(partial(_is_cancel_requested, self._store, job))
+        self._reporter.event("started", job)
+        attempts = _InTest(self._app, task, self._environment)
+        settlement = await self._side.run(attempts.run(leased), on_loop=attempts.awaits)
+        if leased.completed:
+            settlement = await confirm_completion(
+                leased, settlement, look=self._look, worker=WORKER, reporter=self._reporter,
+                environment=self._environment,
+            )  # fmt: skip
+        self._settle(leased, settlement)
+        return attempts.error
 
-    async def _call(
-        self, handler: Callable[..., Any], running: RunningHere, is_async: bool
-    ) -> Ended:
-        hooks = self._app.hooks
+    async def _look(self, id: int) -> Job:
+        return self._store.get(id)
 
-        def call() -> object:
-            with running_as(running), hooks.around(running):
-                return handler()
-
-        async def wait() -> object:
-            with running_as(running), hooks.around(running):
-                return await handler()
-
-        return await (self._side.wait(wait) if is_async else self._side.call(call))
-
-    def _confirmed(
-        self, job: Claimed, settlement: Settlement | None, attempt: Attempt, seconds: float
-    ) -> Settlement | None:
-        """The handler completed its job in a transaction of its own. Did that commit?"""
-        seen = self._store.get(job.id)
-        if seen.state.final and seen.token == job.token and seen.worker == WORKER:
-            self._tell.event("succeeded", job)
-            return None
-        if settlement is not None and settlement.outcome is Outcome.SUCCEED:
-            return attempt.not_committed(seconds)
-        return settlement
-
-    def _settle(self, holding: Holding, settlement: Settlement | None) -> None:
-        job, store = holding.job, self._store
-        bool(holding.cancelled)  # while it can still be seen
-        if holding.progress is not None:
-            store.report_progress(WORKER, [(job, *holding.progress)])
+    def _settle(self, leased: LeasedJob, settlement: Settlement | None) -> None:
+        job, store = leased.job, self._store
+        bool(leased.cancelled)  # look now: later the job has another token
+        if leased.progress is not None:
+            store.report_progress(WORKER, [(job, *leased.progress)])
         if settlement is None:
             store.settle(WORKER, [], done_leases=[job.lease_id])
             return
         [answer] = store.settle(WORKER, [settlement], done_leases=[job.lease_id])
-        self._tell.settled(holding, settlement, answer)
-        if answer.error is not None and settlement.reason != REFUSED:
-            error = encode_error(ValueRefused(answer.error))
-            self._settle(holding, lifecycle.fail(job, error, REFUSED))
+        self._reporter.settled(leased, settlement, answer)
+        failure = refused(job, settlement, answer)
+        if failure is not None:
+            self._settle(leased, failure)
 
 
-class _TestWorld(World):
-    """No chance, and the store's time."""
+class _TestEnvironment(Environment):
+    """No randomness, and the time of the store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -441,8 +413,8 @@ class _TestWorld(World):
         return self._store.about().now
 
 
-class _Asked(Flag):
-    """Looks whenever it is looked at: there are no heartbeats that would tell it."""
+class _CancelRequested(Flag):
+    """Reads the job each time: there are no heartbeats that would set it."""
 
     def __init__(self, look: Callable[[], bool]) -> None:
         self._look = look
@@ -453,10 +425,10 @@ class _Asked(Flag):
         return self._set
 
     def wait(self, timeout_seconds: float | None = None) -> bool:  # noqa: ARG002
-        return bool(self)  # nobody else does anything meanwhile
+        return bool(self)  # no other code runs meanwhile
 
 
-def _is_asked_to_stop(store: Store, job: Claimed) -> bool:
+def _is_cancel_requested(store: Store, job: Claimed) -> bool:
     seen = store.get(job.id)
     return seen.cancel_requested and seen.token == job.token
 

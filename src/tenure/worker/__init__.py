@@ -8,6 +8,6 @@ children.py child_process.py child.py messages.py elsewhere.py    processes
 attempt.py    how an attempt ended  settler.py    batches of settlements
 heartbeat.py  leases renewed        services.py   promote, sweep, prune
 telling.py    log lines and events
-context.py    the running job       holding.py    what is in hand
-world.py      the seam to time, chance and processes              recorder.py    what happened
+context.py    the running job       leased.py    what is in hand
+environment.py      the seam to time, chance and processes              recorder.py    what happened
 """

@@ -1,8 +1,8 @@
-"""The seam to everything outside: time, chance, threads, processes, and moments for a crash.
+"""The seam to time, randomness, threads and processes, and to named moments for crash tests.
 
-The worker asks its world, never `time`, `random`, `threading` or `os` directly, so that a simulator
-can put another world in its place and drive the real code. (Its event loop is asyncio's: a
-simulator brings one of its own.)
+The worker asks its environment, never `time`, `random`, `threading` or `os` directly. A simulation
+puts another environment in its place and runs the real worker code. (The event loop is asyncio's: a
+simulation brings its own.)
 """
 
 import os
@@ -21,43 +21,43 @@ from tenure.store import AsyncStore, Store
 
 
 class Thread(Protocol):
-    """What the worker needs of a thread."""
+    """The part of a thread that the worker uses."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until it has ended, at most so long."""
+        """Wait until the thread has ended, at most `timeout` seconds."""
 
 
 class Event(Protocol):
-    """A fact that threads wait for."""
+    """An event that threads wait for."""
 
     def set(self) -> None:
-        """From now on it is so."""
+        """Set the event; it stays set."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is so, at most so long. Answers whether it is."""
+        """Wait for the event, at most `timeout` seconds. Returns whether it is set."""
 
 
 class Permits(Protocol):
-    """Handed out one by one."""
+    """A queue of permits, taken one at a time."""
 
     def put(self, item: None) -> None:
-        """One more."""
+        """Add one permit."""
 
     def get(self) -> None:
-        """Wait for one and take it."""
+        """Wait for a permit and take it."""
 
 
-class World:
-    """The real one."""
+class Environment:
+    """The real environment."""
 
     monotonic: Callable[[], float] = staticmethod(time.monotonic)
-    """Seconds that only grow. (Asked for twice per job: no method of ours in between.)"""
+    """Seconds that never go back. (Called twice per job: not wrapped in a method.)"""
 
     def now(self) -> datetime:
-        """The wall clock, for what people read; nothing is decided by it."""
+        """The wall clock, for people to read; no decision depends on it."""
         return datetime.now(UTC)
 
     def random(self) -> float:
@@ -65,37 +65,37 @@ class World:
         return random.random()
 
     def secret(self) -> str:
-        """A short text that nobody else has."""
+        """A short unique text."""
         return secrets.token_hex(4)
 
     def thread(self, body: Callable[[], None], name: str) -> Thread:
-        """A thread that keeps no process from ending."""
+        """A daemon thread: it does not keep the process alive."""
         return threading.Thread(target=body, name=name, daemon=True)
 
     def event(self) -> Event:
-        """For threads that wait for each other."""
+        """An event for threads."""
         return threading.Event()
 
     def permits(self) -> Permits:
-        """For threads that share work."""
+        """Permits for threads that share work."""
         return queue.SimpleQueue()
 
     def crash_point(self, name: str) -> None:
-        """A moment with a name. Nothing happens here, except in tests."""
+        """A named moment. Only tests do something here."""
 
     def wrap(self, store: Store) -> Store:
-        """A store that the worker will use; a recorder puts itself in between."""
+        """Called with each store that the worker opens; a recorder returns a proxy."""
         return store
 
     def wrap_async(self, store: AsyncStore) -> AsyncStore:
-        """The same for the other colour."""
+        """The same for async stores."""
         return store
 
     def kill_group(self, leader: int, how: signal.Signals) -> None:
-        """Send a signal to a process and to all that it has started."""
+        """Send a signal to a process and to all processes that it has started."""
         with suppress(ProcessLookupError):
             os.killpg(leader, how)
 
     def exit_now(self, code: int) -> None:
-        """End this process without another word."""
+        """End this process at once, without clean-up."""
         os._exit(code)

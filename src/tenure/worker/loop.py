@@ -1,8 +1,8 @@
 """The event loop of a worker process. Unlike `asyncio.run`, no handler can end or outlast it.
 
-A task that a handler has started and that raises SystemExit or KeyboardInterrupt throws it out of
-the loop: the loop goes on. A task that does not end when it is cancelled is left behind, and so is
-a call in a thread of the loop's executor.
+When a task that a handler has left behind raises SystemExit or KeyboardInterrupt, asyncio throws it
+out of the loop: the loop continues. At the end, tasks that ignore their cancellation are abandoned,
+and so are calls in threads of the loop's executor.
 """
 
 import asyncio
@@ -10,16 +10,16 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from tenure.worker.running.threads import DaemonThreads
+from tenure.worker.running.daemon_threads import DaemonThreads
 
 END_SECONDS = 2.0
-"""So long what is left may take to end."""
+"""How long cancelled tasks may take to end."""
 
 log = logging.getLogger("tenure.worker")
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run it to its end, and end all that is left on its loop."""
+    """Run `main` to its end, then end the other tasks of its loop."""
     loop = asyncio.new_event_loop()
     threads = DaemonThreads()
     loop.set_default_executor(threads)
@@ -44,7 +44,7 @@ def _finish(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, None]) ->
         except (SystemExit, KeyboardInterrupt) as error:
             if task.done():
                 raise
-            log.error("a task of a handler raised %s; the worker goes on", type(error).__name__)
+            log.error("a task of a handler raised %s; the worker continues", type(error).__name__)
 
 
 def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
@@ -58,4 +58,4 @@ def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
 async def _wait_for(tasks: set[asyncio.Task[Any]]) -> None:
     _, left = await asyncio.wait(tasks, timeout=END_SECONDS)
     if left:
-        log.error("%d tasks do not end although they were cancelled; left behind", len(left))
+        log.error("%d cancelled tasks did not end; the worker exits without them", len(left))

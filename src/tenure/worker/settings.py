@@ -1,4 +1,4 @@
-"""What a worker can be told, and what it refuses."""
+"""The settings of a worker, and their validation."""
 
 import os
 from collections.abc import Mapping
@@ -18,34 +18,34 @@ def _cpus() -> int:
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of one worker process. Every one has the default of the documentation."""
+    """The settings of one worker process."""
 
     queues: Mapping[str, int] = msgspec.field(default_factory=lambda: {"default": 0})
-    """Queue -> slots for that queue, also its weight; 0 means: as many as the worker has."""
+    """The slots of each queue, which are also its weight; 0 means as many as the worker has."""
     async_slots: int = 100
     thread_slots: int = 8
     process_slots: int = msgspec.field(default_factory=_cpus)
     lease_seconds: float = 30.0
     queue_lease_seconds: Mapping[str, float] = msgspec.field(default_factory=dict)
-    """Another lease length for some queues."""
+    """Lease lengths for single queues."""
     heartbeat_seconds: float = 10.0
     promote_seconds: float = 0.25
     sweep_seconds: float = 1.0
     schedule_seconds: float = 10.0
-    """How soon a schedule that was added or changed meanwhile is noticed, or another clock."""
+    """How soon a new or changed schedule is noticed, or a changed clock."""
     prune_seconds: float = 3600.0
     busy_poll_seconds: float = 0.005
     idle_poll_seconds: float = 1.0
     drain_seconds: float = 25.0
     kill_seconds: float = 5.0
-    """How long a handler that was told to stop may take before it is killed, or counts as stuck."""
+    """How long a handler that was told to stop may take before it is killed or counts as stuck."""
 
     health_file: str | PathLike[str] | None = None
-    """A file to touch while claims make progress, for probes."""
+    """A file that the worker touches while claims work, for probes."""
 
     def __post_init__(self) -> None:
         if not self.queues:
-            raise ConfigError("a worker serves at least one queue: queues={'default': 0}")
+            raise ConfigError("queues must not be empty; use queues={'default': 0}")
         for name, slots in self.queues.items():
             check_name("queue", name)
             check_int(f"slots of queue {name}", slots, 0, MAX_SLOTS)
@@ -61,7 +61,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     def _check_leases(self) -> None:
         if not isinstance(self.queue_lease_seconds, Mapping):
             raise ConfigError(
-                "queue_lease_seconds maps queues to lease lengths, such as {'gpu': 600.0}, not "
+                "queue_lease_seconds must be a mapping such as {'gpu': 600.0}, not "
                 f"{self.queue_lease_seconds!r:.60}"
             )
         for queue, seconds in self.queue_lease_seconds.items():
@@ -69,7 +69,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             if queue not in self.queues:
                 raise ConfigError(f"queue_lease_seconds names {queue}, which is not in queues")
         if self.health_file is not None and not isinstance(self.health_file, str | PathLike):
-            raise ConfigError(f"health_file is the path of a file, not {self.health_file!r:.60}")
+            raise ConfigError(f"health_file must be a path, not {self.health_file!r:.60}")
         shortest = min([self.lease_seconds, *self.queue_lease_seconds.values()])
         if not 2 * self.heartbeat_seconds < shortest:
             raise ConfigError(
@@ -83,7 +83,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Settings(TypedDict, total=False):
-    """The same for type checkers, without `queues`."""
+    """The settings as keyword arguments, without `queues`, for type checkers."""
 
     async_slots: int
     thread_slots: int
@@ -103,13 +103,13 @@ class Settings(TypedDict, total=False):
 
 
 def settings_of(queues: Mapping[str, int] | None, given: Settings) -> WorkerSettings:
-    """Check what was given. An unknown setting is an error that lists the known ones."""
+    """Check the settings. Raises ConfigError; for an unknown setting it lists the known ones."""
     if queues is not None and not isinstance(queues, Mapping):
-        raise ConfigError(
-            f"queues maps each queue to its slots, such as {{'default': 0}}, not {queues!r:.60}"
-        )
+        raise ConfigError(f"queues must be a mapping such as {{'default': 0}}, not {queues!r:.60}")
     values = dict(given) if queues is None else {**given, "queues": dict(queues)}
     known = WorkerSettings.__struct_fields__
     if unknown := sorted(set(values) - set(known)):
-        raise ConfigError(f"a worker has no setting {unknown[0]!r}; known are {', '.join(known)}")
+        raise ConfigError(
+            f"unknown worker setting {unknown[0]!r}; known settings: {', '.join(known)}"
+        )
     return WorkerSettings(**values)  # type: ignore[arg-type]

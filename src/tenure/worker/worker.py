@@ -1,4 +1,4 @@
-"""The worker as users hold it: run it in this process, in several, or inside an application.
+"""The worker, as users call it: in this process, in several, or inside an application.
 
 Worker(app, queues={"gpu": 1, "default": 32}).run()      # until SIGTERM, SIGINT or SIGHUP
 async with Worker(app):                                  # beside an ASGI application
@@ -23,15 +23,15 @@ from tenure.errors import ConfigError, InvalidInput
 from tenure.rules.job import check_int
 from tenure.worker import loop
 from tenure.worker.children.app_ref import locate, refuse_while_imported
-from tenure.worker.environment import World
-from tenure.worker.process import Shift
+from tenure.worker.environment import Environment
+from tenure.worker.process import WorkerProcess
 from tenure.worker.settings import Settings, WorkerSettings, settings_of
-from tenure.worker.supervisor.supervisor import Crew
+from tenure.worker.supervisor.supervisor import Supervisor
 
 MAX_PROCESSES = 1000
 ECHO_SECONDS = 0.1
-"""What comes so soon is the first signal once more: `timeout`, say, sends it to the process and to
-its group."""
+"""A second signal within this time is a copy of the first one: `timeout`, for example, sends it to
+the process and to its group."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if os.name == "posix" else ()
 GUARD_SECONDS = 1.0
 
@@ -42,7 +42,7 @@ class Worker:
     """Runs the jobs of one application.
 
     `queues` maps each queue to its slots, which are also its weight; 0 means as many as there are.
-    With `processes` above one, `run` starts so many worker processes and replaces those that die.
+    With `processes` above one, `run` starts that many worker processes and replaces those that die.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Worker:
         queues: Mapping[str, int] | None = None,
         *,
         processes: int = 1,
-        world: World | None = None,
+        environment: Environment | None = None,
         **settings: Unpack[Settings],
     ) -> None:
         if not isinstance(app, Client):
@@ -60,17 +60,19 @@ class Worker:
         self.app = app
         self.settings: WorkerSettings = settings_of(queues, settings)
         self.processes = processes
-        self._world = world or (app.wrapper if isinstance(app.wrapper, World) else World())
-        self._shift: Shift | None = None
-        self._crew: Crew | None = None
+        self._environment = environment or (
+            app.wrapper if isinstance(app.wrapper, Environment) else Environment()
+        )
+        self._process: WorkerProcess | None = None
+        self._supervisor: Supervisor | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._serving: asyncio.Task[None] | None = None
         self._stop_asked = False
 
     @property
     def name(self) -> str | None:
-        """The name under which this process holds leases, while it works."""
-        return None if self._shift is None else self._shift.name
+        """The name of the worker in the database, while it works."""
+        return None if self._process is None else self._process.name
 
     def run(self) -> None:
         """Work until a signal comes or `stop` is called. A second signal ends the process at once.
@@ -82,19 +84,21 @@ class Worker:
             with _signals(self.stop, self._exit) as guard:
                 loop.run(self._serve_guarded(guard))
             return
-        self._crew = Crew(locate(self.app), self.settings, self.processes, self._world)
+        self._supervisor = Supervisor(
+            locate(self.app), self.settings, self.processes, self._environment
+        )
         if self._stop_asked:
-            self._crew.stop()
+            self._supervisor.stop()
         try:
             with _signals(self.stop, self._exit):
-                self._crew.run()
+                self._supervisor.run()
         finally:  # so that it can be used again
-            self._crew, self._stop_asked = None, False
+            self._supervisor, self._stop_asked = None, False
 
     def _exit(self, code: int) -> None:
-        if self._crew is not None:
-            self._crew.kill()
-        self._world.exit_now(code)
+        if self._supervisor is not None:
+            self._supervisor.kill()
+        self._environment.exit_now(code)
 
     async def serve(self) -> None:
         """Work in this process, on this event loop, until `stop` is called. Catches no signals."""
@@ -102,26 +106,26 @@ class Worker:
         if self.processes != 1:
             raise ConfigError("serve() works in one process; use run() for processes > 1")
         self._loop = asyncio.get_running_loop()
-        self._shift = Shift(self.app, self.settings, self._world)
+        self._process = WorkerProcess(self.app, self.settings, self._environment)
         if self._stop_asked:
-            self._shift.stop()
+            self._process.stop()
         try:
             with self.app.in_use_by_worker():
-                await self._shift.run()
+                await self._process.run()
         finally:  # so that it can be used again
-            self._shift, self._stop_asked = None, False
+            self._process, self._stop_asked = None, False
 
     def stop(self) -> None:
         """Begin to shut down; may be called from any thread and from a signal handler."""
         self._stop_asked = True
-        if self._crew is not None:
-            self._crew.stop()
-        if self._loop is not None and self._shift is not None:
+        if self._supervisor is not None:
+            self._supervisor.stop()
+        if self._loop is not None and self._process is not None:
             with suppress(RuntimeError):  # it has ended already
-                self._loop.call_soon_threadsafe(self._shift.stop)
+                self._loop.call_soon_threadsafe(self._process.stop)
 
     async def __aenter__(self) -> Self:
-        """Begin to work beside what else runs on this loop."""
+        """Begin to work, on the event loop that runs."""
         if self._serving is not None:
             raise InvalidInput("this worker is working already")
         self._serving = asyncio.create_task(self.serve(), name="tenure-worker")
@@ -133,20 +137,20 @@ class Worker:
         return self
 
     async def _until_ready(self, serving: asyncio.Task[None]) -> None:
-        """Raises what keeps it from working. One that was stopped before it began is ready, too."""
-        while self._shift is None or not self._shift.ready.is_set():
+        """Wait until it works or was stopped. Raises the error that prevents it from working."""
+        while self._process is None or not self._process.ready.is_set():
             if serving.done():
                 serving.result()
                 return
             await asyncio.sleep(0.001)
 
     async def _give_up(self, serving: asyncio.Task[None]) -> None:
-        """Nobody waits for this worker any more, and nobody else would ever stop it."""
+        """The caller of `__aenter__` was cancelled: stop the worker."""
         self.stop()
-        if self._shift is None or not self._shift.ready.is_set():
-            serving.cancel()  # nothing has begun that would have to be drained
+        if self._process is None or not self._process.ready.is_set():
+            serving.cancel()  # there is nothing to drain yet
         while not serving.done():
-            with suppress(asyncio.CancelledError):  # once more: so is `serving`, and ends at once
+            with suppress(asyncio.CancelledError):  # a second cancellation: `serving` ends at once
                 await asyncio.gather(serving, return_exceptions=True)
         self._serving, self._stop_asked = None, False
 
@@ -172,11 +176,11 @@ class Worker:
                 "a worker serves all tenants; give it an application without tenant=..."
             )
         for task in self.app:
-            _ = task.signature  # refuses annotations that cannot be used
-        self.app.declared_schedules()  # refuses tasks that cannot be called without arguments
+            _ = task.signature  # raises for annotations that cannot be used
+        self.app.declared_schedules()  # raises for tasks that need arguments
         isolated = [task for task in self.app if task.kind == "process"]
         if isolated:
-            locate(self.app)  # refuse now, not when the first job comes
+            locate(self.app)  # raise now, not when the first job comes
 
     async def _serve_guarded(self, guard: Callable[[], None]) -> None:
         async def keep() -> None:
@@ -196,7 +200,7 @@ class Worker:
 def _signals(
     stop: Callable[[], None], leave: Callable[[int], None]
 ) -> Iterator[Callable[[], None]]:
-    """Catch the signals that end a worker. Yields a check that handlers have not replaced them."""
+    """Catch the signals that end a worker. Yields a check that restores replaced ones."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
@@ -215,7 +219,7 @@ def _signals(
     def guard() -> None:
         for number in numbers:
             if signal.getsignal(number) is not caught:
-                log.error("somebody replaced the handler of %s; restored", number.name)
+                log.error("the signal handler of %s was replaced; restored", number.name)
                 signal.signal(number, caught)
 
     before = {number: signal.signal(number, caught) for number in numbers}

@@ -1,8 +1,8 @@
 """How another process finds the same application: by the module and the name it is bound to.
 
-Nothing is pickled. The other process imports the module, or, for a script that is run directly,
-its file under another name than `__main__`, so that what is guarded by `if __name__ == "__main__"`
-does not run again.
+Nothing is pickled. The other process imports the module. If the module is a script that was run
+directly, its file is imported under another name than `__main__`, so that code under
+`if __name__ == "__main__"` does not run again.
 """
 
 import importlib
@@ -19,7 +19,7 @@ from tenure.client import Client
 from tenure.errors import ConfigError
 
 SCRIPT = "__mp_main__"
-"""What multiprocessing calls a script in its children, and `tenure.tasks` knows."""
+"""The name that multiprocessing gives to a script in its children; `tenure.tasks` knows it."""
 _SCRIPTS = ("__main__", SCRIPT)
 _importing = False
 
@@ -46,8 +46,8 @@ class AppRef(msgspec.Struct, frozen=True):
     package: str | None = None
 
     def load(self) -> Client:
-        """Import it here. Raises what the import raises, or `ConfigError`."""
-        sys.argv[:] = self.argv  # a script may choose its database by them
+        """Import it in this process. Raises the errors of the import, or `ConfigError`."""
+        sys.argv[:] = self.argv  # a script may choose its database by its arguments
         sys.path[:] = self.search_path  # in the same order: the same names find the same modules
         with _while_importing():
             module = _load_script(self) if self.script else importlib.import_module(self.module)
@@ -59,7 +59,7 @@ class AppRef(msgspec.Struct, frozen=True):
 
 
 def locate(app: Client) -> AppRef:
-    """Find the module-level name of an application; in the script that runs only if need be."""
+    """Find the module-level name of an application. Other modules are preferred to the script."""
     homes = [
         (module, name)
         for module in list(sys.modules.values())
@@ -75,11 +75,11 @@ def locate(app: Client) -> AppRef:
 
 
 def refuse_while_imported() -> None:
-    """A script that starts its worker whenever it is imported would do so in each child, too."""
+    """Refuse to start a worker in a process that only imports the application."""
     if _importing:
         raise ConfigError(
-            "another process of a worker imports this module: put what starts the worker under "
-            'if __name__ == "__main__":'
+            "a worker imports this module in another process: put the code that starts the worker "
+            'under if __name__ == "__main__":'
         )
 
 

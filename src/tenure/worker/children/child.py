@@ -2,10 +2,10 @@
 
     python -m tenure.worker.children.child FD
 
-It leads a process group of its own. A thread listens to the worker; when the worker is gone, the
-child and all that it has started are killed. A job that must stop is interrupted: `Stopped` is
-raised in a function, a coroutine is cancelled. It may clean up; SIGKILL follows. SIGTERM or SIGINT
-from elsewhere lets the job in hand finish, as the worker itself would.
+It leads a process group of its own. A thread receives the worker's messages. If the worker is gone,
+the child kills itself and all processes that it has started. A job that must stop is interrupted:
+`Stopped` is raised in a function, a coroutine is cancelled. It may clean up; SIGKILL follows. After
+a SIGTERM or SIGINT from another process, the child finishes its job and ends, as the worker would.
 """
 
 import asyncio
@@ -16,7 +16,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
@@ -26,125 +25,198 @@ from typing import Any, NoReturn
 from tenure.client import Client
 from tenure.rules.job import Claimed
 from tenure.rules.lifecycle import Settlement
-from tenure.running import Flag, running_as
+from tenure.store.session import drive
 from tenure.worker.children.messages import (
+    Channel,
     Completed,
     Ended,
     Hello,
-    Line,
     Message,
     Notice,
     Progressed,
     Run,
     Started,
 )
-from tenure.worker.environment import World
-from tenure.worker.leases import Stop
-from tenure.worker.running.attempt import Attempt, undecodable, unknown_task
-from tenure.worker.running.executors import Undecodable, prepare
+from tenure.worker.environment import Environment
+from tenure.worker.leases import NO_TASK, LeasedJob, Stop
+from tenure.worker.running.attempt import unknown_task
+from tenure.worker.running.run import AttemptRunner, Prepared
 
 
 class Stopped(BaseException):
     """Raised in a handler that was told to stop: timeout, cancellation, lost lease, shutdown."""
 
 
-class ChildSignals:
-    """What the worker told a job, and what the job says; it travels at once.
+class JobInChild(LeasedJob):
+    """A leased job in a child. What its handler reports is sent to the worker at once.
 
-    A thread may outlive the job that has started it: what it says is said of that job.
+    A thread may outlive the job that has started it: its reports are sent as those of that job.
     """
 
-    def __init__(self, line: Line, job: Claimed) -> None:
-        self.cancelled = Flag()
-        self.lost = Flag()
-        self._line = line
-        self._job = job
+    __slots__ = ("_channel",)
+
+    def __init__(self, job: Claimed, channel: Channel) -> None:
+        self._channel = channel
+        super().__init__(job, NO_TASK, 0.0)
+
+    @property
+    def started_at(self) -> float | None:
+        """Not kept here: the worker measures the time."""
+        return None
+
+    @started_at.setter
+    def started_at(self, at: float | None) -> None:
+        if at is not None:
+            self._channel.send(Started())
 
     @property
     def progress(self) -> tuple[float | None, str | None] | None:
-        """What was last reported has been sent; nothing is kept here."""
+        """Not kept here: each report is sent."""
         return None
 
     @progress.setter
     def progress(self, report: tuple[float | None, str | None] | None) -> None:
         if report is not None:
-            self._line.send(Progressed(self._job.id, self._job.token, *report))
+            self._channel.send(Progressed(self.job.id, self.job.token, *report))
 
     @property
     def completed(self) -> bool:
-        """The worker keeps this in mind: it must know even when this process dies."""
+        """Not kept here: the worker must know it even if this process dies."""
         return False
 
     @completed.setter
     def completed(self, yes: bool) -> None:
         if yes:
-            self._line.send(Completed(self._job.id, self._job.token))
+            self._channel.send(Completed(self.job.id, self.job.token))
+
+
+class Interrupt:
+    """The order to stop the job, and how to interrupt its handler."""
+
+    def __init__(self) -> None:
+        self.ordered = False
+        self.shutdown = False
+        """Whether the worker shuts down."""
+        self.call: Callable[[], object] | None = None
+        """Interrupts the handler; None while no handler runs."""
+
+    def deliver(self) -> None:
+        """Interrupt the handler, once. Called in the main thread, by the signal handler."""
+        if self.call is not None:
+            call, self.call = self.call, None
+            call()
+
+
+class InterruptibleRunner(AttemptRunner):
+    """Runs attempts in the main thread of a child, where a signal can interrupt them."""
+
+    def __init__(self, app: Client, worker: str, interrupt: Interrupt) -> None:
+        super().__init__(app, worker, Environment())
+        self._interrupt = interrupt
+        self.stopped = False
+        """Whether the last job ended because it was told to stop."""
+
+    def prepare(self, leased: LeasedJob) -> Prepared:
+        fn, args, kwargs, running = super().prepare(leased)
+        return partial(self._call, fn), args, kwargs, running
+
+    def raised(self, leased: LeasedJob, error: BaseException, seconds: float) -> Settlement | None:
+        if self._interrupt.ordered and isinstance(error, Stopped | asyncio.CancelledError):
+            self.stopped = True
+            return None  # the worker knows the reason
+        stop = Stop.SHUTDOWN if self._interrupt.shutdown else None
+        return self.attempt(leased).raised(error, seconds, stop)
+
+    def _call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> object:
+        interrupt = self._interrupt
+        try:
+            interrupt.call = _raise_stopped
+            if interrupt.ordered:
+                _raise_stopped()
+            result = fn(*args, **kwargs)
+            if inspect.iscoroutine(result):
+                interrupt.call = None
+                return asyncio.run(self._await(result))
+            return result
+        finally:
+            interrupt.call = None
+
+    async def _await(self, coroutine: Coroutine[Any, Any, object]) -> object:
+        """Run the coroutine as a task of its own, so that a signal cancels only that task."""
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(coroutine)
+        self._interrupt.call = partial(loop.call_soon_threadsafe, task.cancel)
+        if self._interrupt.ordered:
+            task.cancel()
+        try:
+            return await task
+        finally:
+            await self._app.close_loop()
 
 
 class Child:
-    """The life of a child process."""
+    """One child process."""
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
         self._pid = os.getpid()
-        self._jobs: queue.SimpleQueue[Claimed] = queue.SimpleQueue()
-        self._signals: ChildSignals
-        """Of the job that came last."""
-        self._told_to_stop = False
-        self._shutdown = False
-        """It was told to stop because the worker shuts down."""
-        self._stopped = False
+        self._jobs: queue.SimpleQueue[JobInChild] = queue.SimpleQueue()
+        self._newest: JobInChild
+        """The job that was received last."""
+        self._interrupt = Interrupt()
         self._leaving = False
         self._idle = False
-        self._interrupt: Callable[[], object] | None = None
 
     def run(self) -> NoReturn:
-        """Serve until killed, or until the worker has gone."""
-        hello = self._line.receive()
+        """Run jobs until this process is killed or the worker is gone."""
+        hello = self._channel.receive()
         if not isinstance(hello, Hello):
             self._die()
         threading.Thread(target=self._listen, name="tenure-listen", daemon=True).start()
         app = hello.app.load()
+        attempts = InterruptibleRunner(app, hello.worker, self._interrupt)
         while True:
             for number in (signal.SIGTERM, signal.SIGINT):  # a handler may have replaced them
                 signal.signal(number, self._on_term)
-            job = self._next()
-            settlement = self._attempt(app, hello.worker, job)
-            self._leave_if_forked()
+            leased = self._next()
+            settlement = _attempt(app, attempts, leased)
+            self._exit_if_forked()
             _flush()
-            ended = Ended(job.id, job.token, settlement, self._stopped, self._leaving)
-            self._line.send(ended)
+            job = leased.job
+            self._channel.send(
+                Ended(job.id, job.token, settlement, attempts.stopped, self._leaving)
+            )
 
-    def _next(self) -> Claimed:
+    def _next(self) -> JobInChild:
         self._idle = True
         if self._leaving:
             self._leave()
-        job = self._jobs.get()
+        leased = self._jobs.get()
         self._idle = False
-        return job
+        return leased
 
     def _listen(self) -> None:
         main = threading.main_thread().ident
         assert main is not None
         while True:
-            message: Message | None = self._line.receive()
+            message: Message | None = self._channel.receive()
             match message:
                 case Run(job=job):
-                    self._signals = ChildSignals(self._line, job)
-                    self._jobs.put(job)
+                    self._newest = JobInChild(job, self._channel)
+                    self._jobs.put(self._newest)
                 case Notice(cancelled=cancelled, lost=lost, shutdown=shutdown):
                     if cancelled:
-                        self._signals.cancelled.set()
+                        self._newest.cancelled.set()
                     if lost:
-                        self._signals.lost.set()
-                    self._shutdown = shutdown
-                    self._told_to_stop = True
+                        self._newest.lost.set()
+                    self._interrupt.shutdown = shutdown
+                    self._interrupt.ordered = True
                     signal.pthread_kill(main, signal.SIGTERM)
                 case _:
                     self._die()
 
     def _die(self) -> NoReturn:
-        """The worker is gone: nobody waits for us."""
+        """The worker is gone: kill this process and all processes that it has started."""
         with suppress(ProcessLookupError):
             os.killpg(0, signal.SIGKILL)
         os._exit(1)
@@ -153,66 +225,26 @@ class Child:
         _flush()
         os._exit(0)
 
-    def _leave_if_forked(self) -> None:
-        """A handler that forks must not come back here twice: the worker hears one answer."""
+    def _exit_if_forked(self) -> None:
+        """End a fork that returned from a handler: the worker expects one message only."""
         if os.getpid() != self._pid:
             os._exit(70)
 
     def _on_term(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        if not self._told_to_stop:
+        if not self._interrupt.ordered:
             self._leaving = True
             if self._idle:
                 self._leave()
-        elif self._interrupt is not None:
-            interrupt, self._interrupt = self._interrupt, None
-            interrupt()
+        else:
+            self._interrupt.deliver()
 
-    def _attempt(self, app: Client, worker: str, job: Claimed) -> Settlement | None:
-        task = app.find(job.task)
-        if task is None:
-            return unknown_task(job)
-        attempt = Attempt(job, task.options_of_task, World().random)
-        started = time.monotonic()
-        try:
-            fn, args, kwargs, running = prepare(task, job, self._signals, app, worker)
-            self._line.send(Started())
-            with running_as(running), app.hooks.around(running):
-                result = self._call(app, lambda: fn(*args, **kwargs))
-            return attempt.returned(result, time.monotonic() - started)
-        except Undecodable as bad:
-            return undecodable(job, bad.error)
-        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
-            if self._told_to_stop and isinstance(error, Stopped | asyncio.CancelledError):
-                self._stopped = True
-                return None  # the worker knows why
-            stop = Stop.SHUTDOWN if self._shutdown else None
-            return attempt.raised(error, time.monotonic() - started, stop)
 
-    def _call(self, app: Client, call: Callable[[], Any]) -> object:
-        """Run the handler in such a way that it can be interrupted."""
-        try:
-            self._interrupt = _raise_stopped
-            if self._told_to_stop:
-                _raise_stopped()
-            result = call()
-            if inspect.iscoroutine(result):
-                self._interrupt = None
-                return asyncio.run(self._await(app, result))
-            return result
-        finally:
-            self._interrupt = None
-
-    async def _await(self, app: Client, coroutine: Coroutine[Any, Any, object]) -> object:
-        """Run the coroutine as a task of its own, which a signal cancels, and no other."""
-        loop = asyncio.get_running_loop()
-        task = loop.create_task(coroutine)
-        self._interrupt = partial(loop.call_soon_threadsafe, task.cancel)
-        if self._told_to_stop:
-            task.cancel()
-        try:
-            return await task
-        finally:
-            await app.close_loop()
+def _attempt(app: Client, attempts: AttemptRunner, leased: JobInChild) -> Settlement | None:
+    task = app.find(leased.job.task)
+    if task is None:
+        return unknown_task(leased.job)
+    leased.task = task
+    return drive(attempts.run(leased))
 
 
 def _raise_stopped() -> NoReturn:
@@ -226,10 +258,10 @@ def _flush() -> None:
 
 
 def main() -> NoReturn:
-    """Serve the worker at the other end of the file descriptor that was named."""
-    line = socket.socket(fileno=int(sys.argv[1]))
-    line.set_inheritable(False)
-    Child(Line(line)).run()
+    """Serve the worker at the other end of the socket with this file descriptor."""
+    end = socket.socket(fileno=int(sys.argv[1]))
+    end.set_inheritable(False)
+    Child(Channel(end)).run()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a worker and its child processes say to each other, and how it travels."""
+"""The messages between a worker and its child processes, and the channel that carries them."""
 
 import socket
 import struct
@@ -16,7 +16,7 @@ _LENGTH = struct.Struct("!I")
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """To a new child: whom it works for."""
+    """To a new child: the application and the name of the worker."""
 
     app: AppRef
     worker: str
@@ -29,10 +29,7 @@ class Run(msgspec.Struct, frozen=True, tag="run"):
 
 
 class Notice(msgspec.Struct, frozen=True, tag="notice"):
-    """To the child: stop the job. Perhaps somebody asked for it, or it is not ours any more,
-
-    or the worker shuts down.
-    """
+    """To the child: stop the job, and why. If no flag is set, its timeout is over."""
 
     cancelled: bool
     lost: bool
@@ -44,7 +41,7 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
 
 
 class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
-    """From the child: how far this job has come."""
+    """From the child: the progress of this job."""
 
     id: int
     token: int
@@ -53,7 +50,7 @@ class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
 
 
 class Completed(msgspec.Struct, frozen=True, tag="completed"):
-    """From the child: the handler has completed this job, in a transaction of its own."""
+    """From the child: the handler of this job called `complete(on=...)`."""
 
     id: int
     token: int
@@ -62,7 +59,7 @@ class Completed(msgspec.Struct, frozen=True, tag="completed"):
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
     """From the child: the handler of this job has ended.
 
-    `stopped`: because it was told to. `leaving`: the child serves no other job.
+    `stopped`: because it was told to stop. `leaving`: the child process ends.
     """
 
     id: int
@@ -79,21 +76,21 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
-class Line:
-    """One end of a socket pair. `send` may be used by several threads, `receive` by one."""
+class Channel:
+    """One end of a socket pair. Several threads may call `send`, one may call `receive`."""
 
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
         self._sending = threading.Lock()
 
     def send(self, message: Message) -> None:
-        """Send it as a whole. Raises OSError when the other end is gone."""
+        """Send a whole message. Raises OSError if the other process is gone."""
         data = _encoder.encode(message)
         with self._sending:
             self.socket.sendall(_LENGTH.pack(len(data)) + data)
 
     def receive(self) -> Message | None:
-        """The next message; None when the other end is gone, or cannot be understood."""
+        """Returns the next message; None if the other process is gone or sent a broken one."""
         head = self._read(_LENGTH.size)
         if head is None:
             return None
@@ -103,7 +100,7 @@ class Line:
         data = self._read(length)
         try:
             return None if data is None else _decoder.decode(data)
-        except msgspec.MsgspecError:  # its sender was interrupted in the middle
+        except msgspec.MsgspecError:  # a signal interrupted its sender in the middle
             return None
 
     def _read(self, count: int) -> bytes | None:

@@ -1,9 +1,9 @@
 """Handlers in child processes that can be killed: one warm child per slot, one job at a time.
 
-A thread per slot minds its child, and nobody else touches it: it sends the job, passes on what the
-child says, and, when the job must stop, terminates and then kills the child's whole process group.
-A child that dies costs its job one attempt, with the reason on record; the next job gets a new
-child. One that dies before it has started the handler costs nothing: the job is tried again later.
+A thread per slot minds its child; no other thread uses it. It sends the job, receives the child's
+messages, and, when the job must stop, terminates and then kills the child's whole process group. A
+child that dies costs its job one attempt, and the reason is recorded. The next job gets a new
+child. If the child dies before the handler starts, the job is put back uncharged.
 """
 
 import logging
@@ -27,29 +27,33 @@ from tenure.worker.children.messages import (
     Started,
 )
 from tenure.worker.children.process import ChildProcess
-from tenure.worker.environment import World
-from tenure.worker.leases import Holding, Stop
+from tenure.worker.environment import Environment
+from tenure.worker.leases import LeasedJob, Stop
 from tenure.worker.running.attempt import Attempt
-from tenure.worker.running.executors import Ended as EndedCall
-from tenure.worker.running.executors import InThreads
+from tenure.worker.running.threads import InThreads
 
 LOOK_SECONDS = 0.02
-"""How often a minder looks whether its job must stop."""
+"""How often a minder checks whether its job must stop."""
 START_SECONDS = 60.0
-"""So long may a new child take to import the application."""
+"""How long a new child may take to import the application."""
 CLOSE_SECONDS = 5.0
 
 log = logging.getLogger("tenure.worker")
 
 
 class Children(InThreads):
-    """`isolation="process"` handlers."""
+    """Runs handlers with `isolation="process"`."""
 
     def __init__(
-        self, slots: int, app: Client, worker: str, world: World, ended: EndedCall,
-        *, kill_seconds: float,
-    ) -> None:  # fmt: skip
-        super().__init__(slots, app, worker, world, ended)
+        self,
+        slots: int,
+        app: Client,
+        worker: str,
+        environment: Environment,
+        *,
+        kill_seconds: float,
+    ) -> None:
+        super().__init__(slots, app, worker, environment)
         self._kill_seconds = kill_seconds
         self._children: dict[int, ChildProcess] = {}
         self._app_ref: AppRef | None = None
@@ -60,49 +64,49 @@ class Children(InThreads):
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _leave(self, number: int) -> None:
+    def _thread_ends(self, number: int) -> None:
         self._drop(number)
 
-    def _attempt(self, holding: Holding, number: int) -> Settlement | None:
-        attempt = Attempt(holding.job, holding.task.options_of_task, self._world.random)
-        if holding.stop is not None:
-            return attempt.stopped(holding.stop, 0.0)
+    def _attempt(self, leased: LeasedJob, number: int) -> Settlement | None:
+        attempt = Attempt.of(leased, self._environment.random)
+        if leased.stop is not None:
+            return attempt.stopped(leased.stop, 0.0)
         try:
-            return self._attempt_in_child(attempt, holding, number)
+            return self._attempt_in_child(attempt, leased, number)
         except Exception as error:
             self._drop(number)
-            if holding.started_at is not None:
+            if leased.started_at is not None:
                 raise
             log.exception(
-                "job %d of %s could not be given to a child", holding.job.id, holding.job.task
+                "job %d of %s could not be sent to a child process", leased.job.id, leased.job.task
             )
             return attempt.not_given(error)
 
     def _attempt_in_child(
-        self, attempt: Attempt, holding: Holding, number: int
+        self, attempt: Attempt, leased: LeasedJob, number: int
     ) -> Settlement | None:
-        child, ended = self._give(holding, number)
-        seconds = self._seconds_of(holding)
-        stop, output = holding.asked_to(), child.output()
+        child, ended = self._send_job(leased, number)
+        seconds = leased.seconds_run(self._environment.monotonic())
+        stop, output = leased.stop_reason(), child.output()
         if ended is None or ended.leaving or stop is not None:
             self._drop(number)
         if ended is not None and not ended.stopped:
             return _with_output(ended.settlement, output)
         if stop is not None:
             return _with_output(attempt.stopped(stop, seconds), output)
-        if holding.started_at is None:
+        if leased.started_at is None:
             return _with_output(attempt.not_started(child.reason(), output), output)
         return _with_output(attempt.child_died(child.reason(), seconds), output)
 
-    def _give(self, holding: Holding, number: int) -> tuple[ChildProcess, Ended | None]:
-        """Have a child run the job. A warm one may have died since its last job: then another."""
+    def _send_job(self, leased: LeasedJob, number: int) -> tuple[ChildProcess, Ended | None]:
+        """Have a child run the job. If a warm child has died since its last job, use a new one."""
         warm = number in self._children
         child = self._child(number)
-        ended = self._mind(child, holding)
-        if warm and ended is None and holding.started_at is None and holding.stop is None:
+        ended = self._mind(child, leased)
+        if warm and ended is None and leased.started_at is None and leased.stop is None:
             self._drop(number)
             child = self._child(number)
-            ended = self._mind(child, holding)
+            ended = self._mind(child, leased)
         return child, ended
 
     def _child(self, number: int) -> ChildProcess:
@@ -113,8 +117,8 @@ class Children(InThreads):
         if child is None:
             if self._app_ref is None:
                 self._app_ref = locate(self._app)
-            child = self._children[number] = ChildProcess(self._world)
-            child.tell(Hello(self._app_ref, self._worker))
+            child = self._children[number] = ChildProcess(self._environment)
+            child.send(Hello(self._app_ref, self._worker))
         child.forget_output()
         return child
 
@@ -124,51 +128,51 @@ class Children(InThreads):
             child.kill(signal.SIGKILL)
             child.close()
 
-    def _mind(self, child: ChildProcess, holding: Holding) -> Ended | None:
-        """Until the handler has ended; None when the child has died, by our hand or another."""
-        child.tell(Run(holding.job))
-        begun = self._world.monotonic()
+    def _mind(self, child: ChildProcess, leased: LeasedJob) -> Ended | None:
+        """Wait until the handler has ended. Returns None if the child has died or was killed."""
+        child.send(Run(leased.job))
+        sent_at = self._environment.monotonic()
         kill_at: float | None = None
         while True:
-            message = child.hear(LOOK_SECONDS)
+            message = child.receive(LOOK_SECONDS)
             match message:
                 case Ended():
-                    return message if _is_of(message, holding) else None
-                case Progressed() | Completed() if not _is_of(message, holding):
-                    pass  # a thread of an earlier job is still there
+                    return message if _is_of(message, leased) else None
+                case Progressed() | Completed() if not _is_of(message, leased):
+                    pass  # from a thread that an earlier job has left behind
                 case Started():
-                    holding.started_at = self._world.monotonic()
+                    leased.started_at = self._environment.monotonic()
                 case Progressed(fraction=fraction, message=text):
-                    holding.progress = (fraction, text)
+                    leased.progress = (fraction, text)
                 case Completed():
-                    holding.completed = True
+                    leased.completed = True
                 case None if child.dead():
                     return None
                 case None:
                     pass
                 case _:  # pragma: no cover
                     assert_never(message)
-            kill_at = self._look_after(child, holding, begun, kill_at)
+            kill_at = self._stop_if_needed(child, leased, sent_at, kill_at)
 
-    def _look_after(
-        self, child: ChildProcess, holding: Holding, begun: float, kill_at: float | None
+    def _stop_if_needed(
+        self, child: ChildProcess, leased: LeasedJob, sent_at: float, kill_at: float | None
     ) -> float | None:
-        """Stop the job if it must. Answers when it is to be killed."""
-        now = self._world.monotonic()
+        """Stop the job if it must stop. Returns when to kill it."""
+        now = self._environment.monotonic()
         if self._closed or (kill_at is not None and now >= kill_at):
             child.kill(signal.SIGKILL)
-        elif holding.stop is not None and kill_at is None:
-            shutdown = holding.stop is Stop.SHUTDOWN
-            child.tell(Notice(bool(holding.cancelled), bool(holding.lost), shutdown))
+        elif leased.stop is not None and kill_at is None:
+            shutdown = leased.stop is Stop.SHUTDOWN
+            child.send(Notice(bool(leased.cancelled), bool(leased.lost), shutdown))
             child.kill(signal.SIGTERM)
             return now + self._kill_seconds
-        elif holding.started_at is None and now - begun >= START_SECONDS:
+        elif leased.started_at is None and now - sent_at >= START_SECONDS:
             child.give_up(f"it took longer than {START_SECONDS:g} s to start")
         return kill_at
 
 
-def _is_of(message: Progressed | Completed | Ended, holding: Holding) -> bool:
-    return (message.id, message.token) == (holding.job.id, holding.job.token)
+def _is_of(message: Progressed | Completed | Ended, leased: LeasedJob) -> bool:
+    return (message.id, message.token) == (leased.job.id, leased.job.token)
 
 
 def _with_output(settlement: Settlement | None, output: str) -> Settlement | None:

@@ -1,4 +1,4 @@
-"""One child process as its minder sees it: a line to talk, its output, and its end."""
+"""One child process as its minder sees it: its channel, its output, and its end."""
 
 import os
 import select
@@ -9,31 +9,31 @@ import sys
 from collections import deque
 
 from tenure.worker.children.messages import (
+    Channel,
     Completed,
     Ended,
-    Line,
     Message,
     Progressed,
     Report,
     Started,
 )
-from tenure.worker.environment import World
+from tenure.worker.environment import Environment
 
 OUTPUT_BYTES = 8192
-"""So much of the end of a child's output is kept with a failed attempt."""
+"""How much of the end of a child's output is kept with a failed attempt."""
 READS = 16
-"""After so many pieces of output the minder looks at something else: it may never end."""
-LINE_SECONDS = 10.0
-"""A child that does not take or finish a message for so long is as good as dead."""
+"""How many pieces of output are read at once: a child may write without end."""
+CHANNEL_SECONDS = 10.0
+"""A child that does not receive or finish a message for this long counts as dead."""
 LAST_SECONDS = 2.0
-"""A process that ends closes its line a moment before its exit code can be had."""
+"""A process closes its channel a moment before its exit code is available."""
 
 
 class ChildProcess:
-    """A process that leads a session of its own. One thread uses it."""
+    """A process that leads a session of its own. Used by one thread."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
         ours, theirs = socket.socketpair()
         self._output_fd, their_output = os.pipe()
         try:
@@ -50,75 +50,75 @@ class ChildProcess:
             theirs.close()
             os.close(their_output)
         os.set_blocking(self._output_fd, False)
-        ours.settimeout(LINE_SECONDS)
-        self._line = Line(ours)
-        self._line_open = self._output_open = True
+        ours.settimeout(CHANNEL_SECONDS)
+        self._channel = Channel(ours)
+        self._channel_open = self._output_open = True
         self._output: deque[bytes] = deque()
         self._output_bytes = 0
         self._given_up: str | None = None
 
-    def tell(self, message: Message) -> None:
-        """Tell the child something, if it still listens."""
+    def send(self, message: Message) -> None:
+        """Send a message, unless the child is gone."""
         try:
-            self._line.send(message)
+            self._channel.send(message)
         except OSError:
-            self._line_open = False
+            self._channel_open = False
 
-    def hear(self, seconds: float) -> Report | None:
-        """What the child says next, if it says anything within so long. Passes its output on."""
+    def receive(self, seconds: float) -> Report | None:
+        """Returns the next message of the child, if one comes in time. Forwards its output."""
         poll = select.poll()
         if self._output_open:
             poll.register(self._output_fd, select.POLLIN)
-        if self._line_open:
-            poll.register(self._line.socket, select.POLLIN)
+        if self._channel_open:
+            poll.register(self._channel.socket, select.POLLIN)
         ready = [fd for fd, _ in poll.poll(seconds * 1000)]
         if self._output_fd in ready:
             self._read_output()
-        if self._line.socket.fileno() in ready:
-            return self._receive()
+        if self._channel.socket.fileno() in ready:
+            return self._receive_report()
         return None
 
-    def _receive(self) -> Report | None:
-        message = self._line.receive()
+    def _receive_report(self) -> Report | None:
+        message = self._channel.receive()
         if isinstance(message, Started | Progressed | Completed | Ended):
             return message
-        self._line_open = False
+        self._channel_open = False
         return None
 
     def dead(self) -> bool:
-        """Has the process ended, and everything that it said been heard?"""
-        if self._line_open and (self._process.poll() is None or self._says_something()):
+        """Has the process ended, and have all its messages been received?"""
+        if self._channel_open and (self._process.poll() is None or self._has_message()):
             return False
-        self._line_open = False  # or a fork of its has the other end
+        self._channel_open = False  # or a fork of the child has the other end open
         try:
             self._process.wait(LAST_SECONDS)
         except subprocess.TimeoutExpired:
-            self.give_up("it closed its line to the worker")
+            self.give_up("it closed its channel to the worker")
             self._process.wait()
         return True
 
-    def _says_something(self) -> bool:
-        poll = select.poll()  # select() knows no descriptor above 1023
-        poll.register(self._line.socket, select.POLLIN)
+    def _has_message(self) -> bool:
+        poll = select.poll()  # select() cannot handle descriptors above 1023
+        poll.register(self._channel.socket, select.POLLIN)
         return bool(poll.poll(0))
 
     def give_up(self, reason: str) -> None:
-        """Kill it, and say why."""
+        """Kill the child for this reason."""
         self._given_up = self._given_up or reason
         self.kill(signal.SIGKILL)
 
     def kill(self, how: signal.Signals) -> None:
-        """Send a signal to the child and to all that it has started."""
-        self._world.kill_group(self._process.pid, how)
+        """Send a signal to the child and to all processes that it has started."""
+        self._environment.kill_group(self._process.pid, how)
 
     def close(self) -> None:
-        """Let go of a child that was killed."""
+        """Wait for a killed child, and close its channel and its output."""
         self._process.wait()
-        self._line.close()
+        self._channel.close()
         os.close(self._output_fd)
 
     def reason(self) -> str:
-        """Why the process has ended, in words."""
+        """Why the process has ended, for people to read."""
         code = self._process.wait()
         if self._given_up is not None:
             return self._given_up
@@ -129,7 +129,7 @@ class ChildProcess:
         return f"exit {128 - code} ({name}{hint})"
 
     def output(self) -> str:
-        """The end of what the child has written since `forget_output`."""
+        """The end of the output since `forget_output`."""
         self._read_output()
         return b"".join(self._output)[-OUTPUT_BYTES:].decode("utf-8", "replace")
 
@@ -140,7 +140,7 @@ class ChildProcess:
         self._output_bytes = 0
 
     def _read_output(self) -> None:
-        """Pass on what the child has written, and keep its end."""
+        """Forward the output, and keep its end."""
         for _ in range(READS):
             try:
                 part = os.read(self._output_fd, 65536)
@@ -149,7 +149,7 @@ class ChildProcess:
             if not part:
                 self._output_open = False
                 return
-            _pass_on(part)
+            _forward(part)
             self._output.append(part[-OUTPUT_BYTES:])
             self._output_bytes += len(self._output[-1])
             while self._output_bytes - len(self._output[0]) >= OUTPUT_BYTES:
@@ -164,10 +164,10 @@ def _name_of(number: int) -> str:
         return f"signal {number}"
 
 
-def _pass_on(part: bytes) -> None:
-    """To our own stderr, which an embedding application may have replaced by anything."""
+def _forward(part: bytes) -> None:
+    """Write to our own stderr. An embedding application may have replaced it."""
     try:
         sys.stderr.buffer.write(part)
         sys.stderr.flush()
-    except Exception:  # noqa: BLE001 - what cannot be shown is not worth a job
+    except Exception:  # noqa: BLE001 - output that cannot be shown must not fail a job
         return

@@ -1,8 +1,8 @@
-"""Jobs that have passed a gate which limits how many run: no more start here than this worker has
-places for. Others, which came along with them, wait for one to end.
+"""Permits at gates that limit how many jobs run: the worker never runs more jobs than permits.
 
-A place belongs to the worker until a claim says otherwise: as soon as a handler has ended the next
-one starts, and nobody has to be asked.
+A claim may bring more jobs of a gate than permits ("riders"). They wait here until a running job of
+the same gate and key ends. A permit stays with the worker until a claim takes it away: so the next
+job starts at once, without a question to the database.
 """
 
 import math
@@ -11,96 +11,100 @@ from collections.abc import Callable, Sequence
 
 from tenure.rules.permits import Permits
 from tenure.tasks import Kind
-from tenure.worker.leases import Holding
+from tenure.worker.leases import LeasedJob
 
 
-class Line:
-    """The jobs of one gate, or of one of its keys, in this worker's hands."""
+class GateLine:
+    """This worker's jobs at one gate and key."""
 
     __slots__ = ("kinds", "most", "name", "running", "slots", "waiting")
 
     def __init__(self, name: tuple[str, str]) -> None:
         self.name = name
         self.most = 0
-        """How many may run at once."""
+        """How many permits this worker has."""
         self.running = 0
-        """How many have been let go: they run, or wait for a slot."""
+        """How many jobs use a permit: they run, or wait for a slot."""
         self.kinds: set[Kind] = set()
         self.slots = 0
-        """How many of these kinds can run at once. With places for all, slots are limit enough."""
-        self.waiting: deque[Holding] = deque()
+        """How many jobs of these kinds can run at once. With as many permits, none waits."""
+        self.waiting: deque[LeasedJob] = deque()
 
 
-class AtGates:
-    """All lines of this worker. `slots` tells how many handlers of a kind can run at once."""
+class GatePermits:
+    """The permits of this worker. `slots` returns how many handlers of a kind can run at once."""
 
     def __init__(self, slots: Callable[[Kind], int], waiting_kinds: Counter[Kind]) -> None:
         self._slots = slots
         self._waiting_kinds = waiting_kinds
-        self._lines: dict[tuple[str, str], Line] = {}
+        self._lines: dict[tuple[str, str], GateLine] = {}
+        self.users: dict[LeasedJob, GateLine] = {}
+        """The jobs that use a permit."""
 
-    def admit(self, holdings: Sequence[Holding], places: Sequence[Permits]) -> list[Holding]:
-        """Those of these jobs, and of those that wait, that may run now; the others wait here."""
-        line_of: dict[int, Line] = {}
-        admitted: list[Holding] = []
-        for each in places:
+    def admit(self, jobs: Sequence[LeasedJob], permits: Sequence[Permits]) -> list[LeasedJob]:
+        """Returns the jobs that may run now, new ones and waiting ones; the others wait here."""
+        line_of: dict[int, GateLine] = {}
+        admitted: list[LeasedJob] = []
+        for each in permits:
             name = each.gate, each.key
-            line = self._lines.setdefault(name, Line(name))
+            line = self._lines.setdefault(name, GateLine(name))
             line.most = each.most
-            admitted += self._let_go(line)
+            admitted += self._admit_waiting(line)
             line_of.update(dict.fromkeys(each.jobs, line))
-        for holding in holdings:
-            found = line_of.get(holding.job.id)
+        for leased in jobs:
+            found = line_of.get(leased.job.id)
             if found is None:
-                admitted.append(holding)
+                admitted.append(leased)
                 continue
-            kind = holding.task.kind
+            kind = leased.task.kind
             if kind not in found.kinds:
                 found.kinds.add(kind)
                 found.slots += self._slots(kind)
             if found.running < found.most or found.slots <= found.most:
-                holding.line = found
+                self.users[leased] = found
                 found.running += 1
-                admitted.append(holding)
+                admitted.append(leased)
             else:
-                found.waiting.append(holding)
+                found.waiting.append(leased)
                 self._waiting_kinds[kind] += 1
         return admitted
 
-    def lower(self, places: Sequence[Permits]) -> None:
-        """The answer to a claim came too late: what it gives is gone, but what it took away counts.
+    def lower(self, permits: Sequence[Permits]) -> None:
+        """A claim returned too late: the permits that it gave are void, but those it took are gone.
 
-        Others may have those places by now.
+        Other workers may have them by now.
         """
-        for each in places:
+        for each in permits:
             line = self._lines.get((each.gate, each.key))
             if line is not None:
                 line.most = min(line.most, each.most)
 
-    def freed(self, line: Line) -> list[Holding]:
-        """One has ended there. Answers those that may run now."""
-        following = self._let_go(line)
+    def free(self, leased: LeasedJob) -> list[LeasedJob]:
+        """A job that uses a permit has ended or was put back. Returns jobs that may run now."""
+        line = self.users.pop(leased)
+        line.running -= 1
+        following = self._admit_waiting(line)
         if not line.running and not line.waiting:
             self._lines.pop(line.name, None)
         return following
 
-    def take_back_waiting(self, *, since: float = math.inf) -> list[Holding]:
-        """Give up the jobs that wait here, those that do since this time or longer."""
-        left = []
+    def take_back_waiting(self, *, since: float = math.inf) -> list[LeasedJob]:
+        """Remove and return jobs that have waited since `since` or earlier."""
+        unstarted = []
         for line in list(self._lines.values()):
             while line.waiting and line.waiting[0].taken_at <= since:
-                left.append(line.waiting.popleft())
+                unstarted.append(line.waiting.popleft())
             if not line.waiting and not line.running:
                 del self._lines[line.name]
-        self._waiting_kinds.subtract([holding.task.kind for holding in left])
-        return left
+        self._waiting_kinds.subtract([leased.task.kind for leased in unstarted])
+        return unstarted
 
-    def _let_go(self, line: Line) -> list[Holding]:
-        let_go = []
+    def _admit_waiting(self, line: GateLine) -> list[LeasedJob]:
+        admitted = []
         while line.waiting and line.running < line.most:
-            holding = line.waiting.popleft()
-            self._waiting_kinds[holding.task.kind] -= 1
-            holding.line = line
+            leased = line.waiting.popleft()
+            self._waiting_kinds[leased.task.kind] -= 1
+            self.users[leased] = line
             line.running += 1
-            let_go.append(holding)
-        return let_go
+            admitted.append(leased)
+        return admitted

@@ -1,19 +1,20 @@
-"""How many jobs to claim from which queue, how many of a queue may run, and which of them alone.
+"""How many jobs to claim from which queue, how many of a queue may run, and which must run alone.
 
-A queue with slots of its own never has more jobs running than that; jobs claimed ahead wait here.
-Free capacity is shared between queues by weight (their slots), and what one queue does not use goes
-to the others. No queue starves: what was lost to rounding is kept as credit for the next claim.
+A queue with slots of its own never runs more jobs than that; jobs claimed ahead wait here. Free
+capacity is divided between queues by weight (their slots), and capacity that one queue does not use
+goes to the others. No queue starves: a share lost to rounding is kept as credit for the next claim.
 """
 
 import math
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping
 
+from tenure.client import Client
 from tenure.tasks import Kind
-from tenure.worker.leases import Holding
+from tenure.worker.leases import LeasedJob
 
 PREFETCH_SECONDS = 0.05
-"""Work for about so long is claimed ahead of free slots; longer jobs are never prefetched."""
+"""The worker claims about this much work ahead of free slots, and never jobs that take longer."""
 MAX_PREFETCH = 1000
 MAX_CLAIM = 1000
 LEARNING = 0.05
@@ -26,93 +27,110 @@ class Slots:
     def __init__(self, queues: Mapping[str, int]) -> None:
         self.limits = {queue: slots for queue, slots in queues.items() if slots}
         self._used = dict.fromkeys(queues, 0)
-        self._waiting: dict[str, deque[Holding]] = {queue: deque() for queue in self.limits}
+        self._waiting: dict[str, deque[LeasedJob]] = {queue: deque() for queue in self.limits}
         self.waiting_kinds: Counter[Kind] = Counter()
-        """How many wait, by kind: here, and at gates for a place."""
+        """How many jobs wait, by kind: for a slot of their queue, or for a permit at a gate."""
 
-    def admit(self, holdings: Iterable[Holding]) -> list[Holding]:
-        """Those of these jobs that may run now; the others wait here."""
+    def admit(self, jobs: Iterable[LeasedJob]) -> list[LeasedJob]:
+        """Returns the jobs that may run now; the others wait here."""
         admitted = []
-        for holding in holdings:
-            queue = holding.job.queue
+        for leased in jobs:
+            queue = leased.job.queue
             if queue in self.limits and self._used[queue] >= self.limits[queue]:
-                self._waiting[queue].append(holding)
-                self.waiting_kinds[holding.task.kind] += 1
+                self._waiting[queue].append(leased)
+                self.waiting_kinds[leased.task.kind] += 1
                 continue
             self._used[queue] = self._used.get(queue, 0) + 1
-            admitted.append(holding)
+            admitted.append(leased)
         return admitted
 
-    def ended(self, holding: Holding) -> Holding | None:
-        """A job of this queue has ended. Answers the next one that may run."""
-        queue = holding.job.queue
+    def ended(self, leased: LeasedJob) -> LeasedJob | None:
+        """A job of this queue has ended. Returns the next one that may run."""
+        queue = leased.job.queue
         if self._waiting.get(queue):
             return self._next(queue)
         self._used[queue] -= 1
         return None
 
-    def take_back(self, holdings: Collection[Holding]) -> None:
-        """These were admitted and never ran."""
-        for holding in holdings:
-            self._used[holding.job.queue] -= 1
+    def take_back(self, jobs: Collection[LeasedJob]) -> None:
+        """These jobs were admitted and never ran."""
+        for leased in jobs:
+            self._used[leased.job.queue] -= 1
 
-    def take_back_waiting(self, *, since: float = math.inf) -> list[Holding]:
-        """Give up the jobs that wait here, those that do since this time or longer."""
-        left = []
+    def take_back_waiting(self, *, since: float = math.inf) -> list[LeasedJob]:
+        """Remove and return jobs that have waited since `since` or earlier."""
+        unstarted = []
         for waiting in self._waiting.values():
             while waiting and waiting[0].taken_at <= since:
-                left.append(self._next(waiting[0].job.queue))
-        return left
+                unstarted.append(self._next(waiting[0].job.queue))
+        return unstarted
 
-    def _next(self, queue: str) -> Holding:
-        holding = self._waiting[queue].popleft()
-        self.waiting_kinds[holding.task.kind] -= 1
-        return holding
+    def _next(self, queue: str) -> LeasedJob:
+        leased = self._waiting[queue].popleft()
+        self.waiting_kinds[leased.task.kind] -= 1
+        return leased
 
     def waiting(self, kind: Kind) -> int:
-        """How many jobs of this kind wait here, or at gates for a place."""
+        """How many jobs of this kind wait for a slot of their queue, or for a permit at a gate."""
         return self.waiting_kinds[kind]
 
-    def in_hand(self, queue: str) -> int:
+    def in_use(self, queue: str) -> int:
         """How many jobs of this queue run or wait."""
         return self._used.get(queue, 0) + len(self._waiting.get(queue, ()))
 
 
-class Suspects:
-    """Jobs that were in hand when workers died: the one that kills must be alone when it does so.
+class QueueKinds:
+    """The kinds of handlers that each queue needs: those of its own tasks, or of all tasks."""
 
-    After the first death they run beside each other again, because most workers die by no job's
-    fault. From the second on, this process has one of them at a time: so, if it dies again, that
-    one is charged and no other. Handlers in child processes are above suspicion.
+    def __init__(self, app: Client, queues: Iterable[str]) -> None:
+        all_kinds: frozenset[Kind] = frozenset({task.kind for task in app} or {"async"})
+        self.of: dict[str, frozenset[Kind]] = {}
+        for queue in queues:
+            own = {task.kind for task in app if task.options_of_task.queue == queue}
+            self.of[queue] = frozenset(own) or all_kinds
+
+    def learn(self, queues: Collection[str], kind: Kind) -> None:
+        """Jobs of this kind came from these queues: its slots count for them from now on."""
+        for queue in queues:
+            if kind not in self.of[queue]:
+                self.of[queue] |= {kind}
+
+
+class Suspects:
+    """Runs jobs that crashed twice or more one at a time, so that the job that kills is found.
+
+    After its first crash a job runs beside others again, because most workers die for another
+    reason. From the second crash on, this process runs one such job at a time: if the process dies
+    again, only that job is charged. Handlers in child processes cannot kill the worker.
     """
 
     def __init__(self) -> None:
-        self.tried: Holding | None = None
-        """The one that is in hand now."""
+        self.tried: LeasedJob | None = None
+        """The suspect that runs now."""
 
-    def may_run(self, holding: Holding) -> bool:
-        """May this job, which came alone on its lease as suspects do, run here and now?"""
-        if holding.job.crashes < SUSPECT_CRASHES or holding.task.kind == "process":
+    def may_run(self, leased: LeasedJob) -> bool:
+        """May this job run here now? (Suspects come alone on their lease.)"""
+        if leased.job.crashes < SUSPECT_CRASHES or leased.task.kind == "process":
             return True
         if self.tried is not None:
             return False
-        self.tried = holding
+        self.tried = leased
         return True
 
-    def ended(self, holding: Holding) -> None:
-        """This attempt is over, or was given up."""
-        if holding is self.tried:
+    def ended(self, leased: LeasedJob) -> None:
+        """This attempt has ended, or the job was put back."""
+        if leased is self.tried:
             self.tried = None
 
 
 class Pace:
-    """How long jobs take, by kind or by queue, and so how many to claim ahead."""
+    """How long jobs take, by kind or by queue; from that, how many to claim ahead."""
 
     def __init__(self) -> None:
         self._mean_seconds: dict[str, float] = {}
 
     def learn(self, of: str, seconds: float) -> None:
-        """One more job of this kind or queue has ended."""
+        """A job of this kind or queue took this long."""
         mean = self._mean_seconds.get(of, seconds)
         self._mean_seconds[of] = mean + LEARNING * (seconds - mean)
 

@@ -1,12 +1,13 @@
-"""How an attempt ended, as a settlement. Pure: what happened in, what to write out.
+"""How an attempt ended, as a settlement. Pure functions: no I/O, no clock.
 
-None stands for: there is nothing to write, because the job is not ours any more.
+A settlement of None means that nothing is written, because the job is no longer ours.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 from tenure.control import Cancel, Control, Retry, Skip, Snooze
 from tenure.errors import (
@@ -15,26 +16,29 @@ from tenure.errors import (
     InvalidInput,
     NotCommitted,
     PayloadInvalid,
+    ValueRefused,
 )
 from tenure.rules import lifecycle
 from tenure.rules.codec import encode, encode_error
 from tenure.rules.job import Claimed, Json
 from tenure.rules.lifecycle import Settlement
 from tenure.rules.retry import DEFAULT_POLICY, delay_seconds, load_policy
+from tenure.store import Answer
 from tenure.tasks import TaskOptions
-from tenure.worker.leases import Stop
+from tenure.worker.leases import LeasedJob, Stop
 
 UNKNOWN_TASK_FIRST_SECONDS, UNKNOWN_TASK_LAST_SECONDS = 5.0, 300.0
 SUSPECT_FIRST_SECONDS, SUSPECT_LAST_SECONDS = 0.25, 10.0
 DEPLOY_TRIES = 6
-"""Put back so often, about five minutes in all, while a deploy may be rolling; then it counts."""
+"""How often a job is put back while a deploy may be under way, about five minutes in all."""
+REFUSED = "the store refused how it ended"
 
-_HERE = str(Path(__file__).parent)
+_WORKER_FOLDER = str(Path(__file__).parents[1])
 log = logging.getLogger("tenure.worker")
 
 
 class Attempt:
-    """One attempt of a job whose task is known here."""
+    """One attempt of a job whose task this code has."""
 
     __slots__ = ("job", "options", "random")
 
@@ -42,6 +46,11 @@ class Attempt:
         self.job = job
         self.options = options
         self.random = random
+
+    @classmethod
+    def of(cls, leased: LeasedJob, random: Callable[[], float]) -> Self:
+        """The attempt of a leased job."""
+        return cls(leased.job, leased.task.options_of_task, random)
 
     def returned(self, result: object, seconds: float) -> Settlement | None:
         """The handler returned."""
@@ -63,7 +72,7 @@ class Attempt:
         _trim(error)
         try:
             return self._raised(error, seconds, stop)
-        except Exception as broken:  # noqa: BLE001 - a user's subclass of ours, without a reason, say
+        except Exception as broken:  # noqa: BLE001 - a broken subclass of Retry, say
             return self._retry(encode_error(broken), "error", seconds)
 
     def _raised(self, error: BaseException, seconds: float, stop: Stop | None) -> Settlement | None:
@@ -72,7 +81,9 @@ class Attempt:
             case asyncio.CancelledError() if stop is not None:
                 return self.stopped(stop, seconds)
             case asyncio.CancelledError() if not isinstance(error, self.options.fail_on):
-                return self._retry(encode_error(error), "error", seconds)  # by somebody else
+                return self._retry(
+                    encode_error(error), "error", seconds
+                )  # the handler or a library cancelled it
             case Snooze():
                 return lifecycle.snooze(job, error.seconds, error.reason)
             case Skip():
@@ -83,9 +94,9 @@ class Attempt:
                 delay = error.after_seconds
                 delay = self._delay() if delay is None else delay
                 return lifecycle.retry(job, encode_error(error), delay, error.reason, seconds)
-        if stop is Stop.SHUTDOWN:  # its answer to being told to stop, not a failure of its own
+        if stop is Stop.SHUTDOWN:  # its clean-up failed: the attempt is not charged
             log.warning(
-                "job %d of %s raised %s when it was told to stop at a shutdown; put back",
+                "job %d of %s raised %s when a shutdown stopped it; put back",
                 job.id, job.task, type(error).__name__,
             )  # fmt: skip
             return self.stopped(stop, seconds)
@@ -112,9 +123,9 @@ class Attempt:
         return self._retry(error, reason, seconds)
 
     def not_started(self, reason: str, output: str) -> Settlement:
-        """The child process ended before the handler began: back in line uncharged, ever later.
+        """The child process ended before the handler began: put back, uncharged, ever later.
 
-        Charged in the end: it may be the job itself, whose arguments no process survives.
+        After several times the attempt is charged: the job's arguments may kill each process.
         """
         if not _may_be_a_deploy(self.job):
             return self.child_died(reason, 0.0)
@@ -123,11 +134,11 @@ class Attempt:
         return lifecycle.release(self.job, why, _in_a_deploy(self.job))
 
     def not_given(self, error: Exception) -> Settlement:
-        """No child process could be had for it: back in line uncharged, later and later."""
+        """No child process could be started: put back, uncharged, ever later."""
         return lifecycle.release(self.job, f"no child process: {error}", _in_a_deploy(self.job))
 
     def not_committed(self, seconds: float) -> Settlement:
-        """`complete(on=...)` was called, but its transaction is not there."""
+        """`complete(on=...)` was called, but its transaction did not commit."""
         error = NotCommitted(
             "complete(on=...) was called, but its transaction was not committed when the handler "
             "ended"
@@ -142,15 +153,17 @@ class Attempt:
         try:
             policy = own if callable(own) else load_policy(self.job.retry)
             return delay_seconds(policy, attempts, self.random)
-        except BaseException as error:  # noqa: BLE001 - a user's policy; the failure is kept anyway
-            log.error("the retry policy of %s failed, the default serves: %s", self.job.task, error)
+        except BaseException as error:  # noqa: BLE001 - a user's function; the failure is kept
+            log.error(
+                "the retry policy of %s failed; using the default policy: %s", self.job.task, error
+            )
             return delay_seconds(DEFAULT_POLICY, attempts, self.random)
 
 
 def _trim(error: BaseException) -> None:
-    """Let the traceback begin in the user's code, not in ours."""
+    """Remove the worker's own frames from the start of the traceback."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_HERE):
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_WORKER_FOLDER):
         trace = trace.tb_next
     if trace is not None:
         error.__traceback__ = trace
@@ -159,10 +172,10 @@ def _trim(error: BaseException) -> None:
 def unstarted(
     job: Claimed, stop: Stop | None, reason: str, *, spread: float = 0.0
 ) -> Settlement | None:
-    """The job was claimed and never started: back in line, uncharged.
+    """The job was claimed and never started: put back, uncharged.
 
-    With a `spread` drawn by lot, from 0 to 1, it comes later, and ever later. Many that wait for
-    the same one do not come all at once so: only the first of them would be taken, each time.
+    With a random `spread`, from 0 to 1, it comes back later, and later each time. So jobs that
+    wait for the same suspect do not all come back at the same time.
     """
     match stop:
         case Stop.LOST:
@@ -175,15 +188,22 @@ def unstarted(
 
 
 def unknown_task(job: Claimed) -> Settlement:
-    """No handler here: back in line uncharged, later and later. Another worker may know it."""
+    """This code has no such task: put back, uncharged, ever later. Another worker may have it."""
     return lifecycle.release(job, "no handler", _in_a_deploy(job))
 
 
 def undecodable(job: Claimed, error: PayloadInvalid) -> Settlement:
-    """The arguments do not fit this code: wait for a rolling deploy to end, then fail."""
+    """The arguments do not fit this code: put back while a deploy may be under way, then fail."""
     if _may_be_a_deploy(job):
         return lifecycle.release(job, "arguments do not fit this code", _in_a_deploy(job))
     return lifecycle.fail(job, encode_error(error), "arguments do not fit")
+
+
+def refused(job: Claimed, settlement: Settlement, answer: Answer) -> Settlement | None:
+    """The failure to write instead of a settlement that the store refused; None if it did not."""
+    if answer.error is None or settlement.reason == REFUSED:
+        return None
+    return lifecycle.fail(job, encode_error(ValueRefused(answer.error)), REFUSED)
 
 
 def _may_be_a_deploy(job: Claimed) -> bool:
@@ -191,7 +211,7 @@ def _may_be_a_deploy(job: Claimed) -> bool:
 
 
 def _growing(job: Claimed, first_seconds: float, last_seconds: float) -> float:
-    """Longer each time that the job was put in line without being charged."""
+    """A delay that doubles each time the job is put back uncharged."""
     doublings = min(job.token - job.attempts - 1, 20)
     return min(last_seconds, first_seconds * 2.0**doublings)
 

@@ -1,9 +1,9 @@
-"""The running job, as given to handlers."""
+"""The running job that handlers get."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from inspect import isawaitable
-from typing import Any, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 from tenure.client import Client
 from tenure.control import Cancel
@@ -11,11 +11,12 @@ from tenure.errors import InvalidInput, LeaseLost
 from tenure.rules import lifecycle
 from tenure.rules.codec import decode, encode
 from tenure.rules.graph import GrowingNode, ParentEnd
-from tenure.rules.job import Claimed, Feature, Json, State, check_progress
+from tenure.rules.job import Feature, Json, State, check_progress
 from tenure.running import Flag, Running
 from tenure.store.workflows.grow import grow_workflow
 from tenure.store.workflows.look import parent_ends
 from tenure.tasks import Task
+from tenure.worker.leases import LeasedJob
 from tenure.worker.running.steps import Steps
 from tenure.workflow import Growth
 
@@ -26,24 +27,15 @@ T = TypeVar("T")
 _STEPS = Feature.STEPS
 
 
-class Signals(Protocol):
-    """What the worker tells a handler, and the handler the worker."""
-
-    cancelled: Flag
-    lost: Flag
-    completed: bool
-    progress: tuple[float | None, str | None] | None
-
-
 class RunningHere(Running):
     """A job whose handler runs in this process."""
 
-    __slots__ = ("_app", "_job", "_signals", "_steps", "worker")
+    __slots__ = ("_app", "_job", "_leased", "_steps", "worker")
     _growth: Growth | None = None
 
-    def __init__(self, job: Claimed, signals: Signals, app: Client, worker: str) -> None:
-        self._job = job
-        self._signals = signals
+    def __init__(self, leased: LeasedJob, app: Client, worker: str) -> None:
+        self._leased = leased
+        self._job = leased.job
         self._app = app
         self._steps: Steps | None = None
         self.worker = worker
@@ -66,9 +58,9 @@ class RunningHere(Running):
     @property
     def created_at(self) -> datetime: return self._job.created_at
     @property
-    def cancelled(self) -> Flag: return self._signals.cancelled
+    def cancelled(self) -> Flag: return self._leased.cancelled
     @property
-    def lost(self) -> Flag: return self._signals.lost
+    def lost(self) -> Flag: return self._leased.lost
     # fmt: on
 
     @property
@@ -77,7 +69,7 @@ class RunningHere(Running):
 
     def progress(self, fraction: float | None = None, message: str | None = None) -> None:
         check_progress(fraction, message)
-        self._signals.progress = (fraction, message)
+        self._leased.progress = (fraction, message)
 
     def save(self, state: object) -> None:
         data = self._checkpoint(state)
@@ -163,7 +155,7 @@ class RunningHere(Running):
         return step.value
 
     def _my_steps(self) -> Steps:
-        """Those of earlier attempts are read once, and only if the job's row says there are any."""
+        """The steps of earlier attempts are read once, if the job's row says there are any."""
         self._refuse_if_lost()
         if self._steps is None:
             self._steps = Steps(known=not self._job.features & _STEPS)
@@ -172,12 +164,12 @@ class RunningHere(Running):
     def complete(self, result: object = None, *, on: object) -> None:
         success = self._success(result, on)
         self._app.whole_store.settle(self.worker, [success], on=on)
-        self._signals.completed = True
+        self._leased.completed = True
 
     async def complete_async(self, result: object = None, *, on: object) -> None:
         success = self._success(result, on)
         await self._app.whole_async_store.settle(self.worker, [success], on=on)
-        self._signals.completed = True
+        self._leased.completed = True
 
     def _success(self, result: object, on: object) -> lifecycle.Settlement:
         if on is None:

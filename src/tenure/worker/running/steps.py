@@ -1,7 +1,7 @@
-"""The steps of a running job: what has been recorded is not run again.
+"""The steps of a running job: a step whose result is recorded does not run again.
 
-A step is found again by its name, and what the handler gets is always what was recorded: encoded
-and decoded against the annotation of the function's result, on the first attempt as on any other.
+A step is found by its name. The handler always gets the recorded result: encoded, then decoded
+against the return annotation of the function, on the first attempt as on any other.
 """
 
 import inspect
@@ -18,22 +18,22 @@ from tenure.signature import result_type_of
 
 
 class Steps:
-    """The steps of one job, as one attempt takes them."""
+    """The steps of one job in one attempt."""
 
     def __init__(self, *, known: bool) -> None:
         self.known = known
-        """What earlier attempts have recorded has been read, or there is nothing."""
+        """Whether the steps of earlier attempts have been read, or there are none."""
         self._recorded: dict[str, Step] = {}
         self._taken: set[str] = set()
 
     def know(self, recorded: Iterable[Step]) -> None:
-        """What earlier attempts have recorded."""
+        """Keep the steps that earlier attempts have recorded."""
         self._recorded = {step.name: step for step in recorded}
         self.known = True
 
     @contextmanager
     def taking(self, name: str, fn: Callable[..., object]) -> Iterator["Taken"]:
-        """One step. After an error its name is free again."""
+        """Take one step. After an error its name may be used again."""
         taken = self._find(name, fn)
         self._taken.add(name)
         try:
@@ -61,7 +61,7 @@ class Steps:
 
 
 class Taken:
-    """One step that is being taken. Once it is recorded, `value` is its result."""
+    """One step of this attempt. Once it is recorded, `value` is its result."""
 
     def __init__(self, name: str, fn: Callable[..., object]) -> None:
         self._name = name
@@ -71,7 +71,7 @@ class Taken:
         self.value: Any = None
 
     def found(self, step: Step) -> None:
-        """An earlier attempt has run it."""
+        """An earlier attempt has recorded this step."""
         if step.function != self._function:
             raise StepConflict(
                 f"step {self._name!r} was recorded by {step.function}, and this is "
@@ -81,7 +81,7 @@ class Taken:
         self.value = decode(step.result, self._type)
 
     def ran(self, result: object) -> NewStep:
-        """It has run here: what is to be recorded, if it can be."""
+        """The step has run in this attempt. Returns the record to write."""
         if isinstance(result, Control):
             raise result
         if inspect.iscoroutine(result):
@@ -95,7 +95,7 @@ class Taken:
 
 
 def _name_of(fn: Callable[..., object]) -> str:
-    """Without its module: a script's is another in its child processes."""
+    """The function's name without its module: a script's module has another name in a child."""
     while isinstance(fn, partial):
         fn = fn.func
     name: str = getattr(fn, "__qualname__", type(fn).__qualname__)

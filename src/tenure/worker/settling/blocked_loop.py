@@ -1,8 +1,8 @@
-"""Ends of attempts that are written beside the event loop, because a handler blocks it.
+"""Times out async jobs from the heartbeat thread while a handler blocks the event loop.
 
-The heartbeat's thread takes the end of such an attempt and writes it, so that others may try the
-job. What it cannot write, the loop's settler writes as soon as the loop goes on. Each end is in one
-hand at a time: it is taken once, and whoever writes it has it out of the line first.
+The heartbeat thread takes the end of such an attempt and writes it, so that another worker may run
+the job. If it cannot write the end, the settler does so as soon as the loop runs again. Each end is
+written by one of them only: it is taken once, and removed from `owed` before it is written.
 """
 
 import logging
@@ -12,81 +12,81 @@ from contextlib import suppress
 
 from tenure.rules.lifecycle import Settlement
 from tenure.store import Answer, Store
-from tenure.worker.events import Teller
-from tenure.worker.leases import Holding, Stop
+from tenure.worker.events import EventReporter
+from tenure.worker.leases import LeasedJob, Stop
+from tenure.worker.settling.ends import Ends
+from tenure.worker.watchlist import Watchlist
 
-Write = Callable[[Holding, Settlement | None], None]
 
-
-class Beside:
-    """What the heartbeat's thread owes the database, and what the loop hears of it."""
+class BlockedLoop:
+    """The attempts that the heartbeat thread has ended. `post` calls a function on the loop."""
 
     def __init__(
         self,
         worker: str,
-        tell: Teller,
-        on_loop: Callable[..., None],
         *,
-        write: Write,
-        stuck: Callable[[Holding], None],
+        ends: Ends,
+        watchlist: Watchlist,
+        reporter: EventReporter,
+        post: Callable[..., None],
     ) -> None:
         self._worker = worker
-        self._tell = tell
-        self._on_loop = on_loop
-        self._write = write
-        self._stuck = stuck
-        self.owed: deque[tuple[Holding, Settlement]] = deque()
-        """Taken, and not written yet."""
+        self._ends = ends
+        self._watchlist = watchlist
+        self._reporter = reporter
+        self._post = post
+        self.owed: deque[tuple[LeasedJob, Settlement]] = deque()
+        """Ends that are taken and not written yet."""
 
-    def take(self, holding: Holding, settlement: Settlement, now: float) -> None:
-        """End an attempt whose time is over, unless somebody has ended it. Called by the thread."""
-        if not holding.take_end():
+    def time_out(self, leased: LeasedJob, settlement: Settlement, now: float) -> None:
+        """End an attempt that is past its timeout, unless it has ended. Called by the thread."""
+        if not leased.take_end():
             return
-        holding.stop, holding.asked_at = Stop.TIMEOUT, now
-        holding.lost.set()
-        self._tell.say(logging.ERROR, holding.job, "timed out while the event loop was blocked")
-        self._on_loop(self._goes_on, holding)
-        self._owe(holding, settlement)
+        leased.stop, leased.asked_at = Stop.TIMEOUT, now
+        leased.lost.set()
+        self._reporter.say(logging.ERROR, leased.job, "timed out while the event loop was blocked")
+        self._post(self._stop_handler, leased)
+        self._owe(leased, settlement)
 
     def write(self, store: Store) -> None:
-        """Write all that is owed. Called by the thread. Raises what the store raises."""
+        """Write all ends that are owed. Called by the thread. Raises the store's errors."""
         for _ in range(len(self.owed)):
-            with suppress(IndexError):  # the loop goes on, and took it
+            with suppress(IndexError):  # the loop runs again, and took it
                 self._settle(store, *self.owed.popleft())
 
-    def _settle(self, store: Store, holding: Holding, settlement: Settlement) -> None:
-        """Wait for no lock: leases have to be renewed."""
+    def _settle(self, store: Store, leased: LeasedJob, settlement: Settlement) -> None:
+        """Does not wait for locked rows: the thread has leases to renew."""
         try:
             [answer] = store.settle(self._worker, [settlement], patient=False)
         except BaseException:
-            self._owe(holding, settlement)
+            self._owe(leased, settlement)
             raise
         if answer.busy:
-            self._owe(holding, settlement)
+            self._owe(leased, settlement)
         else:
-            self._on_loop(self._settled, holding, settlement, answer)
+            self._post(self._settled, leased, settlement, answer)
 
-    def _owe(self, holding: Holding, settlement: Settlement) -> None:
-        """To be written by whoever comes first: the next heartbeat, or the loop when it goes on."""
-        self.owed.append((holding, settlement))
-        self._on_loop(self._take_over)
+    def _owe(self, leased: LeasedJob, settlement: Settlement) -> None:
+        """The next heartbeat writes it, or the settler, if the loop runs again before that."""
+        self.owed.append((leased, settlement))
+        self._post(self._take_over)
 
-    # --- on the loop, when it goes on -------------------------------------------------------------
+    # --- on the event loop, when it runs again ---------------------------------------------------
 
-    def _goes_on(self, holding: Holding) -> None:
-        """Perhaps the handler does so, too: it is stopped."""
-        if not holding.over and holding.stop_now is not None:
-            self._stuck(holding)
-            holding.stop_now()
+    def _stop_handler(self, leased: LeasedJob) -> None:
+        """If the handler still runs, stop it."""
+        if not leased.slot_freed and leased.stop_now is not None:
+            self._watchlist.note_stuck(leased)
+            leased.stop_now()
 
     def _take_over(self) -> None:
         with suppress(IndexError):
             while True:
-                self._write(*self.owed.popleft())
+                self._ends.write(*self.owed.popleft())
 
-    def _settled(self, holding: Holding, settlement: Settlement, answer: Answer) -> None:
-        if holding.completed or answer.error is not None:  # the settler knows what to do with that
-            self._write(holding, settlement)
+    def _settled(self, leased: LeasedJob, settlement: Settlement, answer: Answer) -> None:
+        if leased.completed or answer.error is not None:  # the settler handles these cases
+            self._ends.write(leased, settlement)
         else:
-            self._tell.settled(holding, settlement, answer)
-            self._write(holding, None)
+            self._reporter.settled(leased, settlement, answer)
+            self._ends.write(leased, None)

@@ -1,77 +1,73 @@
-"""Heartbeats: off the event loop, from the claim until the settlement has landed.
+"""Heartbeats: a thread renews all leases, from the claim until the settlement is written.
 
-A thread of its own renews the leases, so a handler that blocks the loop keeps its job. When the
-database cannot be reached, the worker decides by its monotonic clock, counted from before the last
-successful claim or heartbeat was sent, that a lease may be gone, and stops the jobs on it.
+A handler that blocks the event loop keeps its job, because the thread does not need the loop. While
+the database cannot be reached, the worker decides by its monotonic clock that a lease may have
+expired, and stops the jobs on it. It counts from before the last successful claim or heartbeat.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tenure.errors import StoreError
-from tenure.rules.job import Beat
+from tenure.rules.job import Beat, WorkerInfo
 from tenure.store import Store
-from tenure.worker.environment import World
-from tenure.worker.leases import Held, HeldLease, Holding
+from tenure.worker.environment import Environment
+from tenure.worker.leases import MARGIN, LeasedJob, LeasedJobs, WorkerLease
 from tenure.worker.settings import WorkerSettings
+from tenure.worker.settling.timekeeper import Timekeeper
 
-MARGIN = 0.15
-"""This part of the lease is kept as a margin: handlers are stopped before the lease ends."""
 RETRY_SECONDS = 0.5
 
-Tell = Callable[[Sequence[int], Sequence[tuple[int, int]]], None]
 log = logging.getLogger("tenure.worker")
 
 
 class Heartbeat:
-    """Renews the leases of one worker, announces the worker, and carries progress along."""
+    """Renews the leases of one worker, announces the worker, and sends the progress of jobs."""
 
     def __init__(
         self,
         store: Store,
         worker: str,
-        held: Held,
         settings: WorkerSettings,
-        world: World,
+        environment: Environment,
         *,
-        tell: Tell,
-        announce: Callable[[], None],
-        beside: Callable[[], None],
+        leased_jobs: LeasedJobs,
+        timekeeper: Timekeeper,
+        info: Callable[[], WorkerInfo],
     ) -> None:
         self._store = store
         self._worker = worker
-        self._held = held
         self._settings = settings
-        self._world = world
-        self._tell = tell
-        self._announce = announce
-        self._beside = beside
-        self._stop = world.event()
-        self._thread = world.thread(self._run, "tenure-heartbeat")
+        self._environment = environment
+        self._leased_jobs = leased_jobs
+        self._timekeeper = timekeeper
+        self._info = info
+        self._stop = environment.event()
+        self._thread = environment.thread(self._run, "tenure-heartbeat")
         self._failing = False
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End; returns when the last beat is over."""
+        """End the thread. Returns after the last heartbeat."""
         self._stop.set()
         self._thread.join()
 
     def _run(self) -> None:
         pause = 0.0
         while not self._stop.wait(pause):
-            began = self._world.monotonic()
+            began = self._environment.monotonic()
             try:
                 self.beat()
-                self._beside()
-                self._announce()
+                self._timekeeper.time_out_if_blocked(self._store)
+                self._store.announce(self._info())
                 if self._failing:
-                    log.info("heartbeats of %s go on", self._worker)
+                    log.info("heartbeats of %s work again", self._worker)
                 self._failing = False
             except StoreError as error:
-                if not self._failing:  # said once: an outage must not fill the disk
+                if not self._failing:  # logged once: an outage must not fill the disk
                     log.warning("a heartbeat of %s failed, trying again: %s", self._worker, error)
                 self._failing = True
                 pause = min(self._rest(began), RETRY_SECONDS)
@@ -83,53 +79,47 @@ class Heartbeat:
             self.give_up_expired()
 
     def _rest(self, began: float) -> float:
-        """Until the next beat, at a steady pace: after one that took long it follows at once, for
-        leases that were claimed meanwhile have waited for it."""
-        return max(0.0, self._settings.heartbeat_seconds - (self._world.monotonic() - began))
+        """The time until the next heartbeat, at a steady pace.
+
+        After a heartbeat that took long the next one follows at once: leases that were claimed
+        meanwhile have waited for it.
+        """
+        return max(0.0, self._settings.heartbeat_seconds - (self._environment.monotonic() - began))
 
     def beat(self) -> None:
-        """Renew every lease once, but those that were given up, and carry progress along."""
-        by_length: dict[float, list[HeldLease]] = {}
-        for lease in list(self._held.leases.values()):
-            if not lease.given_up:  # while the event loop is blocked, it is still in hand
+        """Renew each lease once, except those that were given up, and send progress."""
+        by_length: dict[float, list[WorkerLease]] = {}
+        for lease in list(self._leased_jobs.leases.values()):
+            if not lease.given_up:  # the blocked event loop has not dropped it yet
                 by_length.setdefault(lease.lease_seconds, []).append(lease)
         for lease_seconds, leases in by_length.items():
             self._extend(leases, lease_seconds)
         self._report_progress()
 
-    def _extend(self, leases: list[HeldLease], lease_seconds: float) -> None:
+    def _extend(self, leases: list[WorkerLease], lease_seconds: float) -> None:
         started = {lease.id: _started(lease) for lease in leases}
-        self._world.crash_point("before heartbeat")
-        before = self._world.monotonic()
+        self._environment.crash_point("before heartbeat")
+        before = self._environment.monotonic()
         beat: Beat = self._store.extend(self._worker, started, lease_seconds=lease_seconds)
         unmoved = {*beat.lost, *beat.busy}
         for lease in leases:
             if lease.id not in unmoved:
                 lease.safe_until = before + lease_seconds * (1 - MARGIN)
-        if beat.lost or beat.cancelled:
-            self._tell(beat.lost, beat.cancelled)
+        self._timekeeper.stop_soon(beat.lost, beat.cancelled)
 
     def _report_progress(self) -> None:
-        reports = [(h, h.progress) for h in self._held.all() if h.progress is not None]
+        reports = [(j, j.progress) for j in self._leased_jobs.all() if j.progress is not None]
         if reports:
-            self._store.report_progress(self._worker, [(h.job, *told) for h, told in reports])
-        for holding, told in reports:
-            if holding.progress is told:  # nothing newer: it has arrived
-                holding.progress = None
+            self._store.report_progress(self._worker, [(j.job, *told) for j, told in reports])
+        for leased, told in reports:
+            if leased.progress is told:  # the handler has not reported again meanwhile
+                leased.progress = None
 
     def give_up_expired(self) -> None:
-        """Stop the jobs of leases that may have ended. Called by the event loop as well."""
-        now = self._world.monotonic()
-        leases = list(self._held.leases.values())
-        gone = [lease for lease in leases if lease.safe_until <= now and not lease.given_up]
-        if gone:
-            for lease in gone:
-                lease.given_up = True
-                for holding in list(lease.holdings.values()):
-                    holding.lost.set()  # at once: the event loop may be blocked
-            self._tell([lease.id for lease in gone], [])
+        """Stop the jobs of leases that may have expired."""
+        self._timekeeper.stop_soon(self._leased_jobs.give_up_expired(self._environment.monotonic()))
 
 
-def _started(lease: HeldLease) -> list[int]:
-    holdings: list[Holding] = list(lease.holdings.values())
-    return [holding.job.id for holding in holdings if holding.started_at is not None]
+def _started(lease: WorkerLease) -> list[int]:
+    jobs: list[LeasedJob] = list(lease.jobs.values())
+    return [leased.job.id for leased in jobs if leased.started_at is not None]

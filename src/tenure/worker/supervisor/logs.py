@@ -1,7 +1,7 @@
-"""How the processes of `tenure worker` log: all of them in the same way, and without passwords.
+"""How the processes of `tenure worker` log: all in the same format, and without passwords.
 
-The library itself configures no logging. A process that a supervisor has started asks it how it was
-told to log; where that is the application's business, the application does it when it is imported.
+The library itself configures no logging. A supervisor tells its worker processes the format that it
+was told. If it was told none, the application configures logging when it is imported.
 """
 
 import json
@@ -23,7 +23,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object per line; facts about a job are fields of their own."""
+    """One JSON object per line; each fact about a job is a field."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -47,5 +47,5 @@ def configure_logging(level: str | int, format: Format) -> None:
 
 
 def told_format() -> Format | None:
-    """How this process was told to log; None when nobody has."""
+    """The format that this process was told to use; None if it was told none."""
     return _told

@@ -1,8 +1,8 @@
-"""One worker process of a crew.
+"""One worker process of a supervisor.
 
     python -m tenure.worker.supervisor.supervised FD
 
-It receives its orders through the line to its supervisor, and ends when the supervisor is gone.
+It receives its orders through a socket from its supervisor, and ends when the supervisor is gone.
 """
 
 import logging
@@ -21,43 +21,43 @@ log = logging.getLogger("tenure.worker")
 
 
 def main() -> None:
-    """Work as ordered, until told to stop or left alone."""
-    line = socket.socket(fileno=int(sys.argv[1]))
-    orders = _orders(line)
+    """Work as ordered, until told to stop or the supervisor is gone."""
+    supervisor = socket.socket(fileno=int(sys.argv[1]))
+    orders = _orders(supervisor)
     if orders is None:
         return
     remember(orders.app.url)
     if orders.log_format is not None:
         configure_logging(orders.log_level, orders.log_format)
     try:
-        _work(line, orders)
+        _work(supervisor, orders)
     except Exception as error:
-        log.critical("this worker process cannot work: %s", type(error).__name__, exc_info=True)
+        log.critical("this worker process cannot start: %s", type(error).__name__, exc_info=True)
         sys.exit(1)
 
 
-def _work(line: socket.socket, orders: Orders) -> None:
+def _work(supervisor: socket.socket, orders: Orders) -> None:
     app = orders.app.load()
-    # Nothing happens here if the application has set up its logging.
+    # Does nothing if the application has set up its logging.
     logging.basicConfig(level=orders.log_level, format="%(asctime)s %(levelname)s %(message)s")
     settings = dict(orders.settings)
     worker = Worker(app, settings.pop("queues"), **settings)
-    threading.Thread(target=_stop_when_alone, args=(line, worker), daemon=True).start()
+    threading.Thread(target=_stop_when_alone, args=(supervisor, worker), daemon=True).start()
     worker.run()
 
 
-def _orders(line: socket.socket) -> Orders | None:
+def _orders(supervisor: socket.socket) -> Orders | None:
     data = b""
     while not data.endswith(b"\n"):
-        part = line.recv(65536)
+        part = supervisor.recv(65536)
         if not part:
             return None
         data += part
     return msgspec.json.decode(data, type=Orders)
 
 
-def _stop_when_alone(line: socket.socket, worker: Worker) -> None:
-    while line.recv(1):
+def _stop_when_alone(supervisor: socket.socket, worker: Worker) -> None:
+    while supervisor.recv(1):
         pass
     log.error("the supervisor is gone; this worker drains and ends")
     worker.stop()

@@ -1,8 +1,8 @@
 """Several worker processes under one supervisor: started, watched, replaced, stopped together.
 
-The supervisor runs no jobs and touches no database. Each process has a line to it; when the
-supervisor is gone, they drain and end (member.py). A process that dies is replaced, and its jobs
-come back by their leases.
+The supervisor runs no jobs and uses no database. Each worker process has a socket to it; if the
+supervisor is gone, they drain and end (supervised.py). A process that dies is replaced, and its
+jobs run again when their leases have expired.
 """
 
 import logging
@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from tenure.worker.children.app_ref import AppRef
-from tenure.worker.environment import World
+from tenure.worker.environment import Environment
 from tenure.worker.settings import WorkerSettings
 from tenure.worker.supervisor.logs import Format, told_format
 
@@ -31,7 +31,7 @@ log = logging.getLogger("tenure.worker")
 
 
 class Orders(msgspec.Struct, frozen=True):
-    """What the supervisor tells a process."""
+    """What the supervisor tells a worker process."""
 
     app: AppRef
     settings: Mapping[str, Any]
@@ -40,22 +40,24 @@ class Orders(msgspec.Struct, frozen=True):
 
 
 def _plain(setting: Any) -> object:
-    """A path, or a mapping that is no `dict`."""
+    """Encode a path, or a mapping that is not a `dict`."""
     return dict(setting) if isinstance(setting, Mapping) else os.fspath(setting)
 
 
-class Crew:
+class Supervisor:
     """The supervisor of some worker processes."""
 
-    def __init__(self, app: AppRef, settings: WorkerSettings, processes: int, world: World) -> None:
+    def __init__(
+        self, app: AppRef, settings: WorkerSettings, count: int, environment: Environment
+    ) -> None:
         level = logging.getLogger().getEffectiveLevel()
         orders = Orders(app, msgspec.structs.asdict(settings), level, told_format())
         self._orders = msgspec.json.encode(orders, enc_hook=_plain)
-        self._processes = processes
-        self._world = world
-        self._members: list[_Member] = []
-        # Not a `threading.Event`: its `set`, in a signal handler that interrupts its `wait`, waits
-        # for ever for a lock that the same thread has.
+        self._count = count
+        self._environment = environment
+        self._processes: list[_Supervised] = []
+        # Not a `threading.Event`: if a signal handler interrupts its `wait` and calls `set`, both
+        # need the same lock, and the thread waits for itself for ever.
         self._stops: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def stop(self) -> None:
@@ -63,24 +65,24 @@ class Crew:
         self._stops.put(None)
 
     def kill(self) -> None:
-        """End every process at once; leases bring their jobs back."""
-        for member in self._members:
-            member.kill()
+        """Kill every process at once; their jobs run again when their leases have expired."""
+        for process in self._processes:
+            process.kill()
 
     def run(self) -> None:
-        """Until `stop` is called and every process has ended."""
-        self._members = [_Member(self._orders, self._world) for _ in range(self._processes)]
+        """Run until `stop` is called and every process has ended."""
+        self._processes = [_Supervised(self._orders, self._environment) for _ in range(self._count)]
         try:
             while not self._is_stopped(LOOK_SECONDS):
-                for member in self._members:
-                    member.replace_if_dead()
-            for member in self._members:
-                member.terminate()
-            for member in self._members:
-                member.wait()
+                for process in self._processes:
+                    process.replace_if_dead()
+            for process in self._processes:
+                process.terminate()
+            for process in self._processes:
+                process.wait()
         finally:
-            for member in self._members:
-                member.close()
+            for process in self._processes:
+                process.close()
 
     def _is_stopped(self, timeout_seconds: float) -> bool:
         try:
@@ -90,46 +92,46 @@ class Crew:
         return True
 
 
-class _Member:
+class _Supervised:
     """One worker process, and its successors."""
 
-    def __init__(self, orders: bytes, world: World) -> None:
+    def __init__(self, orders: bytes, environment: Environment) -> None:
         self._orders = orders
-        self._world = world
+        self._environment = environment
         self._pause = FIRST_PAUSE_SECONDS
         self._next_start = 0.0
         self._started_at = 0.0
-        self._line: socket.socket | None = None
+        self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._try_to_start()
 
     def _try_to_start(self) -> None:
-        """A machine that is short of processes or descriptors may have some a little later."""
-        self._started_at = self._world.monotonic()
+        """Start the process. If the machine is short of processes or descriptors, try later."""
+        self._started_at = self._environment.monotonic()
         try:
             self._start()
         except OSError as error:
             self._rest(f"a worker process could not be started ({error})")
 
     def _start(self) -> None:
-        self._line, theirs = socket.socketpair()
+        self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tenure.worker.supervisor.supervised", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
-        with suppress(BrokenPipeError):  # it has died already, which will be seen
-            self._line.sendall(self._orders + b"\n")
+        with suppress(BrokenPipeError):  # it has died already, and will be replaced
+            self._socket.sendall(self._orders + b"\n")
 
     def replace_if_dead(self) -> None:
-        """Start a successor, later and later while they die young."""
+        """Start a successor, later and later while processes die soon after their start."""
         if self._process is not None and (code := self._process.poll()) is not None:
             self._rest(f"worker process {self._process.pid} ended with {code}")
-        if self._process is None and self._world.monotonic() >= self._next_start:
+        if self._process is None and self._environment.monotonic() >= self._next_start:
             self._try_to_start()
 
     def _rest(self, why: str) -> None:
-        now = self._world.monotonic()
+        now = self._environment.monotonic()
         healthy = now - self._started_at > HEALTHY_SECONDS
         self._pause = FIRST_PAUSE_SECONDS if healthy else min(LAST_PAUSE_SECONDS, 2 * self._pause)
         log.error("%s; a new one starts in %.1f s", why, self._pause)
@@ -150,5 +152,5 @@ class _Member:
             self._process.wait()
 
     def close(self) -> None:
-        if self._line is not None:
-            self._line.close()
+        if self._socket is not None:
+            self._socket.close()

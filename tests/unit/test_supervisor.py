@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from tenure.worker.children.app_ref import AppRef
-from tenure.worker.environment import World
+from tenure.worker.environment import Environment
 from tenure.worker.settings import WorkerSettings, settings_of
-from tenure.worker.supervisor import supervisor as crew
-from tenure.worker.supervisor.supervisor import Crew, Orders
+from tenure.worker.supervisor import supervisor as module
+from tenure.worker.supervisor.supervisor import Orders, Supervisor
 
 PATIENCE_SECONDS = 10.0
 APP = AppRef("jobs", "app", "sqlite:///jobs.db", (), ())
@@ -23,12 +23,12 @@ APP = AppRef("jobs", "app", "sqlite:///jobs.db", (), ())
 
 def test_a_signal_handler_may_stop_it_at_any_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between any two calls or returns of the thread that waits, as a signal's handler would."""
-    monkeypatch.setattr(crew, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.001)
     for moment in range(40):
-        supervisor = Crew(APP, WorkerSettings(), 0, World())
+        supervisor = Supervisor(APP, WorkerSettings(), 0, Environment())
         left = moment
 
-        def run(supervisor: Crew = supervisor) -> None:
+        def run(supervisor: Supervisor = supervisor) -> None:
             def interrupt(frame: FrameType, event: str, what: object) -> None:  # noqa: ARG001
                 nonlocal left
                 left -= 1
@@ -51,6 +51,8 @@ def test_its_processes_are_told_all_settings() -> None:
     settings = settings_of(
         {"gpu": 1}, {"health_file": Path("alive"), "queue_lease_seconds": ChainMap({"gpu": 60.0})}
     )
-    told = msgspec.json.decode(Crew(APP, settings, 0, World())._orders, type=Orders).settings
+    told = msgspec.json.decode(
+        Supervisor(APP, settings, 0, Environment())._orders, type=Orders
+    ).settings
     assert told["health_file"] == "alive"
     assert told["queue_lease_seconds"] == {"gpu": 60.0}

@@ -8,14 +8,14 @@ from typing import Any, cast
 import pytest
 
 from tenure.errors import StoreBusy
-from tenure.worker.environment import World
+from tenure.worker.environment import Environment
 from tenure.worker.settings import WorkerSettings
-from tenure.worker.upkeep import services
-from tenure.worker.upkeep.services import Services
+from tenure.worker.upkeep import upkeep
+from tenure.worker.upkeep.upkeep import Upkeep
 
 
 def test_a_worker_prunes_soon_after_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(services, "PRUNE_SOON_SECONDS", 0.01)
+    monkeypatch.setattr(upkeep, "PRUNE_SOON_SECONDS", 0.01)
 
     async def main() -> int:
         pruned, times = asyncio.Event(), 0
@@ -26,7 +26,7 @@ def test_a_worker_prunes_soon_after_its_start(monkeypatch: pytest.MonkeyPatch) -
                 times += 1
                 pruned.set()
 
-        loops = Services(cast(Any, Store()), WorkerSettings(), World(), lambda: None)
+        loops = Upkeep(cast(Any, Store()), WorkerSettings(), Environment(), lambda: None)
         pruning = asyncio.create_task(loops.prune())
         async with asyncio.timeout(10):
             await pruned.wait()
@@ -55,7 +55,7 @@ def test_a_prune_that_fails_is_not_repeated_with_every_sweep(
                     failed.set()
                 raise StoreBusy("locked")
 
-        loops = Services(cast(Any, Store()), WorkerSettings(), World(), lambda: None)
+        loops = Upkeep(cast(Any, Store()), WorkerSettings(), Environment(), lambda: None)
         monkeypatch.setattr(asyncio, "sleep", pause)
         pruning = asyncio.create_task(loops.prune())
         async with asyncio.timeout(10):
@@ -63,4 +63,4 @@ def test_a_prune_that_fails_is_not_repeated_with_every_sweep(
         pruning.cancel()
 
     asyncio.run(main())
-    assert min(pauses) >= services.PRUNE_SOON_SECONDS / 2
+    assert min(pauses) >= upkeep.PRUNE_SOON_SECONDS / 2

@@ -1,4 +1,4 @@
-"""The world of a simulated process: time, chance and threads of the hub, and a record of it all."""
+"""The environment of a simulated process: the hub's time, chance and threads, and a record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tenure.testing.recorder import (
     RecordingAsyncStore,
     RecordingStore,
 )
-from tenure.worker.environment import World
+from tenure.worker.environment import Environment
 from tests.simulation.hub import OP, Event, Gone, Hub, Permits, Process, Thread
 from tests.simulation.store import Session
 
@@ -67,8 +67,8 @@ class MemoryLog(Log):
         return Granted(granted.id, at, at + seconds, granted.jobs)
 
 
-class VirtualWorld(World):
-    """The world of one simulated process."""
+class VirtualEnvironment(Environment):
+    """The environment of one simulated process."""
 
     def __init__(
         self, session: Session, process: Process, at_crash_point: Callable[[Process, str], None]

@@ -1,0 +1,202 @@
+"""Takes claimed jobs on: starts them as slots come free, and puts back those that cannot start.
+
+A job waits for a permit at its gate, then for a slot of its queue, then for a slot of its executor.
+"""
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from tenure.client import Client
+from tenure.rules.job import Lease
+from tenure.rules.lifecycle import Settlement
+from tenure.rules.permits import Permits
+from tenure.tasks import Kind
+from tenure.worker.backlog import Backlog
+from tenure.worker.claiming.gates import GatePermits
+from tenure.worker.claiming.polling import Polling
+from tenure.worker.claiming.slots import Pace, QueueKinds, Slots, Suspects
+from tenure.worker.environment import Environment
+from tenure.worker.events import EventReporter
+from tenure.worker.leases import NO_TASK, LeasedJob, LeasedJobs
+from tenure.worker.running.attempt import unknown_task, unstarted
+from tenure.worker.running.executor import Executor
+from tenure.worker.settings import WorkerSettings
+from tenure.worker.watchlist import Watchlist
+
+PREFETCH_PATIENCE_SECONDS = 2.0
+"""Jobs claimed ahead that have waited this long for a slot are put back, for other workers."""
+
+log = logging.getLogger("tenure.worker")
+
+
+class Intake:
+    """The unstarted jobs of one worker process, and its slots. Lives on the event loop."""
+
+    def __init__(
+        self,
+        app: Client,
+        worker: str,
+        settings: WorkerSettings,
+        environment: Environment,
+        *,
+        executors: Mapping[Kind, Executor],
+        polling: Polling,
+        backlog: Backlog,
+        leased_jobs: LeasedJobs,
+        watchlist: Watchlist,
+        reporter: EventReporter,
+    ) -> None:
+        self._app = app
+        self._worker = worker
+        self._environment = environment
+        self._polling = polling
+        self._backlog = backlog
+        self._leased_jobs = leased_jobs
+        self._watchlist = watchlist
+        self._reporter = reporter
+        self.executors = executors
+        self.slots = Slots(settings.queues)
+        self.kinds = QueueKinds(app, settings.queues)
+        self.pace, self.queue_pace = Pace(), Pace()
+        self._permits = GatePermits(lambda kind: executors[kind].slots, self.slots.waiting_kinds)
+        self._suspects = Suspects()
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Start nothing from now on: jobs that a claim still brings are put back."""
+        self._stopping = True
+
+    def take_on(
+        self, lease: Lease, permits: Sequence[Permits], lease_seconds: float, safe_until: float
+    ) -> None:
+        """Take on the jobs of a claimed lease. `permits`: what the claim says of gates."""
+        now = self._environment.monotonic()
+        self._watchlist.wake(now)
+        if now >= safe_until:  # the claim returned late: other workers may have these jobs by now
+            log.warning("worker %s got a lease too late; its jobs are put back", self._worker)
+            self._permits.lower(permits)
+            late = [LeasedJob(job, NO_TASK, now) for job in lease.jobs]
+            self._put_back(late, "claimed too late")
+            return
+        find, timed = self._app.find, self._watchlist.timed
+        known: list[LeasedJob] = []
+        unknown: list[LeasedJob] = []
+        for job in lease.jobs:
+            task = find(job.task)
+            if task is None:
+                unknown.append(LeasedJob(job, NO_TASK, now))
+                continue
+            leased = LeasedJob(job, task, now)
+            known.append(leased)
+            if job.timeout_seconds is not None:
+                timed[leased] = None
+        self._leased_jobs.add(lease, known + unknown, lease_seconds, safe_until)
+        for leased in unknown:
+            self._reporter.say(
+                logging.WARNING, leased.job, "this worker has no such task; put back"
+            )
+            self._backlog.add(leased, unknown_task(leased.job))
+        if self._stopping:  # the claim was under way when the worker was told to stop
+            self._put_back(known, "shutdown")
+        elif len(known) == 1 and not self._suspects.may_run(known[0]):
+            spread = self._environment.random()
+            self._put_back(known, "another suspect runs here alone", spread)
+        else:
+            if permits:
+                known = self._permits.admit(known, permits)
+            self._start(self.slots.admit(known))
+
+    def _start(self, jobs: Sequence[LeasedJob]) -> None:
+        by_kind: dict[Kind, list[LeasedJob]] = {}
+        for leased in jobs:
+            by_kind.setdefault(leased.task.kind, []).append(leased)
+        for kind, some in by_kind.items():
+            self.kinds.learn({leased.job.queue for leased in some}, kind)
+            self.executors[kind].submit(some)
+        if self._app.hooks.listeners:
+            for leased in jobs:
+                self._reporter.event("started", leased.job)
+
+    def free_slot(self, leased: LeasedJob, settlement: Settlement | None) -> None:
+        """A handler has ended: start the next job."""
+        if leased.stop is not None or leased.job.timeout_seconds is not None:
+            self._watchlist.forget(leased)
+        if leased is self._suspects.tried:
+            self._suspects.ended(leased)
+        following = self.slots.ended(leased)
+        if following is not None:
+            self._start([following])
+        if leased in self._permits.users:
+            self._free_permit(leased)
+        if self._polling.resting:
+            self._polling.slot_came_free()
+        if leased.started_at is not None:
+            self._learn(leased, settlement)
+
+    def _free_permit(self, leased: LeasedJob) -> None:
+        """The job has ended or was put back: its permit goes to the next job at the gate."""
+        following = self._permits.free(leased)
+        if following:
+            self._start(self.slots.admit(following))
+
+    def _learn(self, leased: LeasedJob, settlement: Settlement | None) -> None:
+        """Learn how long jobs take, without the time until a thread's report reached the loop."""
+        seconds = None if settlement is None else settlement.duration_seconds
+        if seconds is None:
+            seconds = leased.seconds_run(self._environment.monotonic())
+        self.pace.learn(leased.task.kind, seconds)
+        if leased.job.queue in self.slots.limits:
+            self.queue_pace.learn(leased.job.queue, seconds)
+
+    def is_stuck(self) -> bool:
+        """Are all slots of a kind, or of a queue, taken by handlers that were given up?"""
+        given_up = [leased for leased in self._watchlist.stuck if leased.lost]
+        kinds = Counter(leased.task.kind for leased in given_up)
+        queues = Counter(leased.job.queue for leased in given_up)
+        return any(n >= self.executors[kind].slots for kind, n in kinds.items()) or any(
+            n >= self.slots.limits.get(queue, math.inf) for queue, n in queues.items()
+        )
+
+    # --- putting back ----------------------------------------------------------------------------
+
+    def put_back_late(self, now: float) -> None:
+        """Put back jobs that were claimed ahead and have waited too long."""
+        for kind, executor in self.executors.items():
+            waits_since = executor.waits_since()
+            if waits_since is None or now - waits_since < PREFETCH_PATIENCE_SECONDS:
+                continue
+            late = executor.take_back()
+            self.pace.slow_down(kind)
+            self._release(late, "waited too long for a slot")
+        since = now - PREFETCH_PATIENCE_SECONDS
+        at_gates = self._permits.take_back_waiting(since=since)
+        for leased in at_gates:
+            self.pace.slow_down(leased.task.kind)
+        self._put_back(at_gates, "waited too long for a permit at its gate")
+        in_queues = self.slots.take_back_waiting(since=since)
+        for leased in in_queues:
+            self.queue_pace.slow_down(leased.job.queue)
+        self._put_back(in_queues, "waited too long for a slot")
+
+    def put_back_unstarted(self) -> None:
+        """Put back all jobs that have not started: the worker shuts down."""
+        self._put_back(self._permits.take_back_waiting(), "shutdown")
+        self._put_back(self.slots.take_back_waiting(), "shutdown")
+        for executor in self.executors.values():
+            self._release(executor.take_back(), "shutdown")
+
+    def _release(self, jobs: Sequence[LeasedJob], reason: str) -> None:
+        """Put back jobs that have a slot of their queue."""
+        self.slots.take_back(jobs)
+        self._put_back(jobs, reason)
+
+    def _put_back(self, jobs: Sequence[LeasedJob], reason: str, spread: float = 0.0) -> None:
+        for leased in jobs:
+            leased.slot_freed = True
+            self._watchlist.timed.pop(leased, None)
+            self._suspects.ended(leased)
+            if leased in self._permits.users:
+                self._free_permit(leased)
+            self._backlog.add(leased, unstarted(leased.job, leased.stop, reason, spread=spread))
