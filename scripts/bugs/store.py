@@ -321,21 +321,21 @@ STORE = (
     ),
     Bug(
         "nul", "a NUL in an argument is accepted",
-        "tests/unit/test_codec_refusals.py::test_e1_nul_is_refused",
+        "tests/unit/test_codec_refusals.py::test_nul_is_refused",
         (python("rules/codec", '    if "\\0" in text:', '    if "\\0\\0" in text:'),),
         NONE,
         unseen=UNUSED + "give such arguments",
     ),
     Bug(
         "nan", "a number that JSON does not have is accepted",
-        "tests/unit/test_codec_refusals.py::test_e3_numbers_that_json_has_not_are_refused",
+        "tests/unit/test_codec_refusals.py::test_numbers_that_json_has_not_are_refused",
         (python("rules/codec", "        if not isfinite(value):", "        if value is None:"),),
         NONE,
         unseen=UNUSED + "give such arguments",
     ),
     Bug(
         "naive-time", "a time without a zone is accepted",
-        "tests/unit/test_codec_refusals.py::test_e13_naive_datetimes_are_refused",
+        "tests/unit/test_codec_refusals.py::test_naive_datetimes_are_refused",
         (python("rules/codec", "    if offset is None:\n        raise _Refused(",
                 "    if offset is None:\n        return value\n        raise _Refused("),),
         NONE,
@@ -343,7 +343,7 @@ STORE = (
     ),
     Bug(
         "back-off-overflow", "the wait before a late attempt overflows",
-        "tests/unit/test_policy.py::test_b15_every_delay_is_finite_and_within_the_policys_limit",
+        "tests/unit/test_policy.py::test_every_delay_is_finite_and_within_the_policys_limit",
         (python("rules/retry", "    except OverflowError:\n        return float(policy.cap_seconds)",
                 "    except ZeroDivisionError:\n        return float(policy.cap_seconds)"),),
         NONE,

@@ -5,11 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from typing import Any
 
 import pytest
 
-from tenure import Cancel, Skip, State, Tenure, Worker
+from tenure import Cancel, Job, Skip, State, Tenure, Worker
+from tenure.client import _wait
 from tenure.errors import JobFailed, JobNotFound, OutOfRange, PayloadInvalid, WaitTimeout
+from tenure.rules.codec import encode
+from tenure.rules.lifecycle import succeed
+from tenure.sides import BlockingSide, Side
+from tenure.store.look import jobs as inspect
+from tenure.store.session import drive
 from tests.support.working import QUICK, working
 
 
@@ -190,3 +197,36 @@ def test_waits_in_threads_do_not_hold_each_other_up(app: Tenure) -> None:
         for thread in threads:
             thread.join(30)
     assert len(outcomes) == 8
+
+
+def test_a_result_that_lands_while_a_wait_begins_is_not_missed(app: Tenure) -> None:
+    """The job is finished right after the waiter has looked and before it rests."""
+
+    @app.task()
+    async def work() -> str:
+        return "never run"
+
+    handle = work.enqueue()
+    looks: list[State] = []
+
+    class Racing(Side):
+        """Finishes the job between the first look and the rest that follows."""
+
+        def __init__(self) -> None:
+            self._side = BlockingSide(app.store)
+
+        async def do(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
+            answer = await self._side.do(operation, *args, **kwargs)
+            if operation is inspect.get:
+                looks.append(answer.state)
+                if len(looks) == 1:
+                    [lease] = app.store.claim("w1", {"default": 1})
+                    app.store.settle("w1", [succeed(lease.jobs[0], encode("landed"))])
+            return answer
+
+        async def rest(self, seconds: float) -> None:
+            await self._side.rest(seconds)
+
+    job: Job = drive(_wait(Racing(), handle.id, timeout_seconds=30))
+    assert job.result == '"landed"'
+    assert looks == [State.QUEUED, State.SUCCEEDED]
