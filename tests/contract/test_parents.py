@@ -23,11 +23,7 @@ def state(store: Store, clock: Clock, id: int) -> State:
     return store.get(id, now=clock.now).state
 
 
-@rule("child-after-parents", "freed-token")
 def test_a_child_waits_until_its_last_parent_has_succeeded(store: Store, clock: Clock) -> None:
-    """Seen failing with the look at unfinished parents taken out: the child ran after the first
-    parent; and with its token kept when it is freed: its ticket did not name the attempt, and
-    nothing ran."""
     parents = (add(store, clock.now), add(store, clock.now))
     child = add(store, clock.now, parents=parents)
     assert (state(store, clock, child), store.get(child).unfinished_parents) == (State.WAITING, 2)

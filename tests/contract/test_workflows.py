@@ -59,6 +59,24 @@ def test_children_run_after_their_parents_and_the_workflow_ends(store: Store, cl
     assert (seen.finished, seen.total, seen.counts) == (4, 4, {SUCCEEDED: 4})
 
 
+@rule("child-after-parents", "freed-token")
+def test_a_node_waits_for_all_of_its_parents_and_is_freed_with_a_new_token(
+    store: Store, clock: Clock
+) -> None:
+    """No ticket from before a replay may start it, hence the new token.
+
+    Seen failing with the look at unfinished parents taken out: the node ran after the first parent;
+    and with its token kept when it is freed: its ticket did not name the attempt, and nothing ran.
+    """
+    run = added(store, clock.now, {"a": (), "b": (), "c": ("a", "b")})
+    before = store.get(run.nodes[2]).token
+    held = take_named(store, clock.now)
+    finish(store, clock.now, held["a"])
+    assert take(store, clock.now) == []
+    finish(store, clock.now, held["b"])
+    assert [(job.id, job.token) for job in take(store, clock.now)] == [(run.nodes[2], before + 1)]
+
+
 @rule("end-after-all")
 def test_it_is_open_until_its_last_node_has_ended(store: Store, clock: Clock) -> None:
     """Seen failing with the look at unfinished nodes taken out: the workflow ended with the first

@@ -597,7 +597,7 @@ def test_a_handler_that_raises_after_it_is_over_disturbs_nobody(with_checks: Ten
 def test_a_worker_that_is_alone_with_a_killed_handlers_job_gives_it_back(
     app: Tenure, run_script: Run
 ) -> None:
-    """The neighbour: the process dies while another job runs; that one comes back, too."""
+    """The process dies while another job runs; that job comes back, too."""
     script = run_script("station")
     script.wait_for("serves")
     slow = station_job(app, "slow", seconds=60)
