@@ -93,7 +93,7 @@ class Worse(BaseException):
     [SystemExit, KeyboardInterrupt, GeneratorExit, Worse, MemoryError, RecursionError],
 )
 def test_base_exceptions_fail_the_attempt_and_not_the_worker(
-    with_checks: Tenure, kind: type[BaseException]
+    with_checks: Tenure, lines: Lines, kind: type[BaseException]
 ) -> None:
     app = with_checks
 
@@ -106,6 +106,8 @@ def test_base_exceptions_fail_the_attempt_and_not_the_worker(
             job = ended(app, id)
             assert (job.state, job.reason, job.attempts) == (State.FAILED, "error", 1)
             assert error_of(job)["type"].endswith(kind.__name__)
+            assert "raise kind" in error_of(job)["traceback"]
+        assert not lines.with_text("the worker failed")
         goes_on(app)
 
 
