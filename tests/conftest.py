@@ -23,7 +23,7 @@ from tests.support.postgres import Server
 from tests.support.recycled import Recycled
 from tests.support.stores import STYLES, Clock, open_face, url_of
 
-RECYCLING = {"borrowing", "client", "contract", "statements", "testing"}
+RECYCLING = {"borrowing", "client", "contract", "testing"}
 """Folders whose tests start no process that could outlive them, and leave the schema alone."""
 ASYNC = {"postgres-async", "psycopg-async"}
 COUNTED = "counted: "

@@ -1,7 +1,7 @@
 """Known bugs, each a small patch that is put into a copy of the code to see what finds it.
 
 bug      what a bug is, and how its patch is applied
-rules    the marked rules, each taken out: see tests/statements/rules.py; flow_rules: of workflows
+rules    the marked rules, each taken out: see tests/support/rules.py; flow_rules: of workflows
 store    bugs of stores: claims, leases, keys, parents, gates, schedules, tenants, transactions
 worker   bugs of the worker: heartbeats, settlements, slots, shutdown, handlers
 finding  the layers that look for a bug, the cheapest first

@@ -2,13 +2,10 @@
 
 from scripts.bugs.bug import BOTH, POSTGRES, SQLITE, Bug, python, sql
 
-WORKFLOWS = "tests/statements/test_workflow_rules.py"
-GATES = "tests/statements/test_gate_rules.py"
-
 FLOWS = (
     Bug(
         "child-after-parents", "nobody looks for unfinished parents",
-        f"{WORKFLOWS}::test_a_child_waits_for_all_of_its_parents",
+        "tests/contract/test_workflows.py::test_a_node_waits_for_all_of_its_parents_and_is_freed_with_a_new_token",
         (
             python("rules/lifecycle", "lambda ends: not (ends.unfinished or ends.any_unsuccessful)",
                    "lambda ends: not ends.any_unsuccessful"),
@@ -19,7 +16,7 @@ FLOWS = (
     ),
     Bug(
         "skip-goes-down", "children of skipped jobs are not looked at",
-        f"{WORKFLOWS}::test_what_depends_on_a_skipped_node_is_skipped",
+        "tests/contract/test_workflows.py::test_what_depends_on_a_lost_node_is_skipped_all_the_way_down",
         (
             python("store/moves", "        _, ids = await finish(tx, await _free_or_end(tx, ids))",
                    "        await finish(tx, await _free_or_end(tx, ids))\n        return"),
@@ -27,7 +24,7 @@ FLOWS = (
     ),
     Bug(
         "freed-once", "every child of a parent that ends is looked at, wherever it stands",
-        f"{WORKFLOWS}::test_a_child_that_runs_is_not_freed_by_another_parent",
+        "tests/contract/test_workflows.py::test_a_child_that_runs_is_not_freed_by_another_parent",
         (
             sql(POSTGRES, "settle", "freed_children", "        and parked = 'parents'", ""),
             sql(POSTGRES, "settle", "free_nodes", "\n      and j.parked = 'parents'", ""),
@@ -37,7 +34,7 @@ FLOWS = (
     ),
     Bug(
         "freed-held", "a child that is freed gets its ticket, held or not",
-        f"{WORKFLOWS}::test_a_held_child_that_is_freed_does_not_run",
+        "tests/contract/test_parents.py::test_a_held_child_is_freed_but_stays_held",
         (
             sql(POSTGRES, "settle", "put_in_line", "b.due is null and not j.held then",
                 "b.due is null then"),
@@ -48,7 +45,7 @@ FLOWS = (
     ),
     Bug(
         "freed-token", "a child keeps its token when it is freed",
-        f"{WORKFLOWS}::test_a_child_that_is_freed_has_a_new_token",
+        "tests/contract/test_workflows.py::test_a_node_waits_for_all_of_its_parents_and_is_freed_with_a_new_token",
         (
             sql(POSTGRES, "settle", "free_nodes", "token = j.token + 1,", "token = j.token,"),
             sql(SQLITE, "settle", "free", "token = token + 1,", "token = token,"),
@@ -56,7 +53,7 @@ FLOWS = (
     ),
     Bug(
         "end-after-all", "the first of the last nodes ends the workflow",
-        f"{WORKFLOWS}::test_a_workflow_is_open_while_one_of_its_last_nodes_is",
+        "tests/contract/test_workflows.py::test_it_is_open_until_its_last_node_has_ended",
         tuple(
             sql(dialect, "workflow", "end_workflows", "and not exists", "or false and exists")
             for dialect in BOTH
@@ -64,18 +61,18 @@ FLOWS = (
     ),
     Bug(
         "end-after-locks", "the row of the workflow is not locked before the decision",
-        f"{WORKFLOWS}::test_a_workflow_whose_last_two_nodes_end_together_ends",
+        "tests/contract/test_races.py::test_a_workflow_whose_last_two_nodes_finish_together_ends",
         (sql(POSTGRES, "workflow", "lock_workflows", "\nfor update", ""),),
         (POSTGRES,),
     ),
     Bug(
         "finaliser-last", "one success is enough for the finaliser",
-        f"{WORKFLOWS}::test_the_finaliser_runs_once_and_after_all_others",
+        "tests/contract/test_workflows.py::test_the_finaliser_does_not_run_beside_another_node",
         (python("store/workflows/add", '"when": When.ALL_FINISHED}', '"when": When.ANY_SUCCEEDED}'),),
     ),
     Bug(
         "grow-fence", "whoever says that the job is theirs adds to its workflow",
-        f"{WORKFLOWS}::test_a_zombie_adds_nothing_to_its_workflow",
+        "tests/contract/test_workflows.py::test_a_zombie_adds_nothing",
         (
             python("store/workflows/grow", "held = await lock_leased(tx, worker, job)\n",
                    "held = await lock_leased(tx, worker, job) or (0,) * 7\n"),
@@ -83,34 +80,34 @@ FLOWS = (
     ),
     Bug(
         "grow-asked-to-stop", "a job that is asked to stop adds to its workflow",
-        f"{WORKFLOWS}::test_one_that_is_asked_to_stop_adds_nothing",
+        "tests/contract/test_workflows.py::test_neither_a_finaliser_nor_one_that_is_asked_to_stop_adds_nodes",
         (python("store/workflows/grow", "    if held[4]:\n", "    if False:\n"),),
     ),
     Bug(
         "grow-keeps-open", "the end does not wait for what was added",
-        f"{WORKFLOWS}::test_a_workflow_is_open_while_what_was_added_is",
+        "tests/contract/test_workflows.py::test_an_added_node_without_a_join_keeps_the_workflow_open",
         (python("store/workflows/grow", "    if last:\n", "    if False:\n"),),
     ),
     Bug(
         "cancelled-outlasts-nobody", "a waiting node is cancelled like any other job",
-        f"{WORKFLOWS}::test_a_cancelled_node_leaves_the_end_to_its_parents",
+        "tests/contract/test_workflow_acts.py::test_a_node_that_is_cancelled_while_it_waits_does_not_end_the_workflow_early",
         (python("store/workflows/act", "    if live:\n        child", "    if False:\n        child"),),
     ),
     Bug(
         "replay-goes-down", "the node alone is replayed",
-        f"{WORKFLOWS}::test_a_replay_brings_back_what_was_skipped_below",
+        "tests/contract/test_workflow_acts.py::test_a_failed_node_is_replayed_and_the_rest_continues",
         (python("store/workflows/replay", "    ids = {row[0] for row in found}\n",
                 "    ids = {row[0] for row in found} & seeds\n"),),
     ),
     Bug(
         "step-fence", "whoever says that the job is theirs records its steps",
-        f"{WORKFLOWS}::test_a_zombie_records_no_step_that_counts",
+        "tests/contract/test_steps.py::test_only_the_holder_may_record",
         (python("store/jobs/steps", "    if not rows:\n        return STALE\n",
                 "    rows = rows or [(0,) * 7]\n"),),
     ),
     Bug(
         "step-once", "the last one who records a step is believed",
-        f"{WORKFLOWS}::test_what_a_step_has_answered_stays",
+        "tests/contract/test_steps.py::test_a_name_stands_for_one_step",
         tuple(
             sql(dialect, "step", "record_step", "on conflict (job_id, name) do nothing",
                 "on conflict (job_id, name) do update set result = excluded.result")
@@ -119,7 +116,7 @@ FLOWS = (
     ),
     Bug(
         "gate-counts-others", "a worker counts its own places",
-        f"{GATES}::test_places_of_other_workers_count",
+        "tests/contract/test_gates.py::test_no_more_run_than_the_limit_allows",
         (
             sql(POSTGRES, "gate", "look_at_gates",
                 "select g.gate,\n           coalesce(sum(least(w.live, s.places)) filter "
@@ -130,7 +127,7 @@ FLOWS = (
     ),
     Bug(
         "gate-counts-live", "what has passed is counted, whether it runs or has ended",
-        f"{GATES}::test_a_place_is_free_when_its_job_has_ended",
+        "tests/contract/test_gates.py::test_no_more_run_than_the_limit_allows",
         (
             sql(POSTGRES, "gate", "look_at_gates",
                 "else (select sum(l.live) from tenure.gate_live l\n"
@@ -141,13 +138,13 @@ FLOWS = (
     ),
     Bug(
         "gate-one-claim", "claims look at a gate side by side",
-        f"{GATES}::test_two_claims_at_once_keep_the_limit",
+        "tests/contract/test_races.py::test_two_claims_at_once_keep_the_limit_of_a_gate",
         (sql(POSTGRES, "gate", "open_gates", " for update skip locked) as g", ") as g"),),
         (POSTGRES,),
     ),
     Bug(
         "gate-turn-at-end", "the end of a job gives no turn",
-        f"{GATES}::test_the_end_of_a_job_gives_the_next_one_its_turn",
+        "tests/contract/test_gates.py::test_every_end_of_an_attempt_frees_its_place",
         (
             python("store/moves",
                    "        await leave_gates(tx, moved.lines)\n"
@@ -157,7 +154,7 @@ FLOWS = (
     ),
     Bug(
         "gate-order", "the last one in a line goes first",
-        f"{GATES}::test_one_at_a_time_means_in_order",
+        "tests/contract/test_gates.py::test_a_key_with_one_at_a_time_keeps_its_order",
         (
             sql(POSTGRES, "gate", "take_gated", "order by gated.priority, gated.position limit",
                 "order by gated.priority, gated.position desc limit"),
@@ -167,23 +164,23 @@ FLOWS = (
     ),
     Bug(
         "gate-tokens-used", "nobody writes down what was used of tokens",
-        f"{GATES}::test_what_has_started_has_used_a_token",
+        "tests/contract/test_gates.py::test_a_rate_lets_so_many_start_and_no_more",
         (python("store/gates/passing", "    if used:\n", "    if False:\n"),),
     ),
     Bug(
         "gate-clock-back", "time that went back counts like time that has passed",
-        f"{GATES}::test_a_clock_that_goes_back_brings_no_tokens",
+        "tests/contract/test_gates.py::test_a_clock_that_went_back_adds_no_tokens",
         (python("rules/gates", "max(0.0, age_seconds)", "abs(age_seconds)"),),
     ),
     Bug(
         "gate-turns", "a line that was served stays at the head of the turns",
-        f"{GATES}::test_lines_take_turns",
+        "tests/contract/test_gates.py::test_a_long_line_does_not_delay_a_short_one",
         (python("rules/turns", "(heads, (line.tickets[last].priority, last, n))",
                 "(heads, (line.tickets[last].priority, -last, n))"),),
     ),
     Bug(
         "gate-tenant", "a line is named by its key alone",
-        f"{GATES}::test_keys_of_two_tenants_are_two_keys",
+        "tests/contract/test_gates.py::test_every_key_contains_the_tenant",
         (python("rules/gates", 'f"{tenant}{SEPARATOR}{key}"', 'f"{SEPARATOR}{key}"'),),
     ),
 )  # fmt: skip

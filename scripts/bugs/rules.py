@@ -1,7 +1,7 @@
 """The marked rules, each taken out of the code: what stands between the design and lost work.
 
 A rule may be taken out in several ways. Each has its own test, which must notice on each database
-that the patch is for, whatever else finds it. See tests/statements/rules.py.
+that the patch is for, whatever else finds it. See tests/support/rules.py.
 """
 
 from scripts.bugs.bug import (
@@ -19,8 +19,6 @@ from scripts.bugs.bug import (
 )
 from scripts.bugs.flow_rules import FLOWS
 
-MARKED = "tests/statements/test_marked_rules.py"
-RACES = "tests/statements/test_races.py"
 DEEP = " " * 16  # the indentation inside a case
 
 AS_IT_CAME = python("store/jobs/settle", "in sorted(settlements, key=_by_id):", "in settlements:")
@@ -28,19 +26,19 @@ AS_IT_CAME = python("store/jobs/settle", "in sorted(settlements, key=_by_id):", 
 JOBS = (
     Bug(
         "void-tickets", "claim gives up after its first round",
-        f"{MARKED}::test_a_claim_that_took_only_void_tickets_goes_on_at_once",
+        "tests/contract/test_claim.py::test_a_claim_that_met_only_void_tickets_goes_on_at_once",
         (python("store/jobs/claim", "if taken.claim or not taken.tickets:", "if True:"),),
         unseen=BEHIND + "the next look finds what the claim has left",
     ),
     Bug(
         "flagged-not-handed-out", "claim hands out every live ticket",
-        f"{MARKED}::test_a_job_asked_to_cancel_is_finished_by_the_claim_and_not_handed_out",
+        "tests/contract/test_claim.py::test_a_job_flagged_for_cancellation_is_finished_and_not_handed_out",
         (python("store/jobs/claim", "and not row[_FLAG]]", "]"),),
         unseen=IN_ORDER + "; what goes back in line is cancelled before",
     ),
     Bug(
         "lease-must-exist", "a success needs no lease",
-        f"{MARKED}::test_a_settlement_without_its_lease_row_is_stale",
+        "tests/contract/test_zombies.py::test_a_zombie_settles_nothing",
         (
             sql(POSTGRES, "settle", "succeed",
                 "lateral (select claimed_at from tenure.lease",
@@ -52,7 +50,7 @@ JOBS = (
     ),
     Bug(
         "lease-must-exist", "a retry needs no lease",
-        f"{MARKED}::test_a_settlement_without_its_lease_row_is_stale",
+        "tests/contract/test_zombies.py::test_a_zombie_settles_nothing",
         (
             sql(POSTGRES, "settle", "lock_held",
                 "lateral (select claimed_at from tenure.lease",
@@ -66,7 +64,7 @@ JOBS = (
     ),
     Bug(
         "token-guard", "a success looks at the id alone",
-        f"{MARKED}::test_a_settlement_with_an_old_token_is_stale_even_on_a_live_lease",
+        "tests/contract/test_zombies.py::test_a_zombie_settles_nothing",
         (
             sql(POSTGRES, "settle", "succeed", " and j.token = b.token", ""),
             sql(SQLITE, "settle", "succeed", " and j.token = b.token", ""),
@@ -75,7 +73,7 @@ JOBS = (
     ),
     Bug(
         "token-guard", "a retry looks at the id alone",
-        f"{MARKED}::test_a_settlement_with_an_old_token_is_stale_even_on_a_live_lease",
+        "tests/contract/test_zombies.py::test_a_zombie_settles_nothing",
         (
             sql(POSTGRES, "settle", "lock_held", " and token = b.token", ""),
             sql(POSTGRES, "settle", "lock_held", "select j.id, j.token,", "select j.id, b.token,"),
@@ -87,12 +85,12 @@ JOBS = (
     ),
     Bug(
         "read-back", "nobody looks whether it had landed",
-        f"{MARKED}::test_a_settlement_repeated_after_an_unanswered_commit_has_landed",
+        "tests/contract/test_settle.py::test_a_repeat_after_an_unanswered_commit_has_landed_already",
         (python("store/jobs/settle", "if len(landed) < len(batch) and read_back:", "if False:"),),
     ),
     Bug(
         "read-back-own", "anybody's settlement counts as one's own",
-        f"{MARKED}::test_a_settlement_that_somebody_else_made_is_not_taken_for_ones_own",
+        "tests/contract/test_settle.py::test_a_repeat_after_an_unanswered_commit_has_landed_already",
         (
             sql(POSTGRES, "settle", "landed", " and h.worker = :worker", ""),
             sql(SQLITE, "settle", "landed", " and h.worker = :worker", ""),
@@ -101,7 +99,7 @@ JOBS = (
     ),
     Bug(
         "read-back-own", "what a sweep ended counts as settled by the lost worker",
-        f"{MARKED}::test_a_settlement_that_somebody_else_made_is_not_taken_for_ones_own",
+        "tests/contract/test_settle.py::test_what_a_sweep_ended_was_not_settled_by_its_worker",
         (
             sql(POSTGRES, "settle", "landed", "e.kind = 'crashed'", "e.kind = 'nothing'"),
             sql(SQLITE, "settle", "landed", "e.kind = 'crashed'", "e.kind = 'nothing'"),
@@ -109,13 +107,13 @@ JOBS = (
     ),
     Bug(
         "read-back-not-in-callers", "a repeat in the caller's transaction has landed",
-        f"{MARKED}::test_a_users_transaction_that_is_run_again_is_undone",
+        "tests/borrowing/test_transactions.py::test_a_transaction_that_is_run_again_after_its_commit_is_undone",
         (python("store/jobs/settle", ", read_back=False)", ", read_back=True)"),),
         unseen=UNUSED + "run a transaction of its own again",
     ),
     Bug(
         "lease-kept-while-live", "the worker is believed that its lease is used up",
-        f"{MARKED}::test_a_lease_is_kept_while_one_of_its_jobs_is_live",
+        "tests/contract/test_settle.py::test_a_lease_goes_only_when_nothing_on_it_is_live",
         (
             sql(POSTGRES, "settle", "drop_leases", "and not exists (", "or false and exists ("),
             sql(SQLITE, "settle", "drop_leases", "and not exists (", "or false and exists ("),
@@ -124,37 +122,37 @@ JOBS = (
     ),
     Bug(
         "sweep-keeps-lease", "the sweep deletes the lease whatever is left on it",
-        f"{RACES}::test_a_sweep_leaves_a_job_that_is_being_settled_on_its_lease",
+        "tests/contract/test_races.py::test_a_sweep_leaves_a_job_that_is_being_settled_on_its_lease",
         (python("store/jobs/sweep", "    if left:\n", "    if False:\n"),),
         (POSTGRES,),
         unseen=IN_ORDER,
     ),
     Bug(
         "charge-started", "every job of a lost block is charged",
-        f"{MARKED}::test_an_innocent_job_of_a_block_never_fails_without_having_run",
+        "tests/contract/test_leases.py::test_of_a_block_only_the_started_jobs_are_charged",
         (python("store/jobs/sweep", "charged = id in reported or", "charged = True or"),),
     ),
     Bug(
         "charge-started", "reports of started jobs are ignored",
-        f"{MARKED}::test_an_innocent_job_of_a_block_never_fails_without_having_run",
+        "tests/contract/test_leases.py::test_of_a_block_only_the_started_jobs_are_charged",
         (python("store/jobs/sweep", "charged = id in reported or", "charged = False or"),),
     ),
     Bug(
         "charge-started", "a job alone on its lease is not charged",
-        f"{MARKED}::test_a_job_alone_on_its_lease_is_charged_without_a_report",
+        "tests/contract/test_leases.py::test_a_job_alone_on_its_lease_is_charged",
         (python("store/jobs/sweep", "(len(pairs) == 1 and started is None)", "False"),),
         unseen=BEHIND + "a heartbeat reports whoever has run for a while",
     ),
     Bug(
         "charge-block", "the last one left on a lease counts as alone",
-        f"{RACES}::test_a_job_left_on_a_swept_lease_is_not_charged_for_being_the_last",
+        "tests/contract/test_races.py::test_a_job_left_on_a_swept_lease_is_not_charged_for_being_the_last",
         (python("store/jobs/sweep", "len(pairs) == 1 and started is None", "len(pairs) == 1"),),
         (POSTGRES,),
         unseen=IN_ORDER,
     ),
     Bug(
         "suspects-alone", "suspects share a lease with the others",
-        f"{MARKED}::test_a_job_with_a_crash_on_record_is_tried_alone",
+        "tests/contract/test_claim.py::test_a_suspect_is_tried_alone_and_one_at_a_time",
         (
             sql(POSTGRES, "claim", "take_tickets", "when j.crashes > 0 then j.id", ""),
             python("store/sqlite/tx", "trusted = [row for row in rows if not row[10] and",
@@ -165,13 +163,13 @@ JOBS = (
     ),
     Bug(
         "cancel-later-statement", "cancel does not lock the job before it looks for the ticket",
-        f"{RACES}::test_cancel_waits_for_a_promotion_in_flight_and_finds_the_new_ticket",
+        "tests/contract/test_races.py::test_cancel_waits_for_a_promotion_in_flight_and_finds_the_new_ticket",
         (sql(POSTGRES, "operate", "lock_job", "for update", ""),),
         (POSTGRES,),
     ),
     Bug(
         "cancel-token", "cancel takes any ticket of the job",
-        f"{MARKED}::test_cancel_takes_no_void_ticket_for_the_jobs_own",
+        "tests/contract/test_operate.py::test_cancel_takes_no_void_ticket_for_the_jobs_own",
         tuple(
             sql(dialect, "operate", f"take_{table}_ticket", " and token = :token", "")
             for dialect in BOTH for table in ("due", "ready")
@@ -180,7 +178,7 @@ JOBS = (
     ),
     Bug(
         "flagged-retry", "a retry ignores the request to cancel",
-        f"{MARKED}::test_a_job_asked_to_cancel_is_not_retried",
+        "tests/contract/test_settle.py::test_a_job_asked_to_stop_does_not_come_back",
         (
             python("rules/lifecycle",
                    f"if job.cancel_requested:\n{DEEP}return Move(State.CANCELLED, charged=True",
@@ -189,7 +187,7 @@ JOBS = (
     ),
     Bug(
         "flagged-release", "a snooze or release ignores the request to cancel",
-        f"{MARKED}::test_a_job_asked_to_cancel_is_not_put_back",
+        "tests/contract/test_settle.py::test_a_job_asked_to_stop_does_not_come_back",
         (
             python("rules/lifecycle",
                    f"if job.cancel_requested:\n{DEEP}return Move(State.CANCELLED, reason",
@@ -198,7 +196,7 @@ JOBS = (
     ),
     Bug(
         "flagged-sweep", "a sweep ignores the request to cancel",
-        f"{MARKED}::test_a_job_asked_to_cancel_is_not_requeued_by_a_sweep",
+        "tests/contract/test_leases.py::test_a_job_asked_to_stop_is_cancelled_by_a_sweep",
         (
             python("rules/lifecycle",
                    "if job.cancel_requested:\n        return Move(State.CANCELLED, charged=charged",
@@ -207,13 +205,13 @@ JOBS = (
     ),
     Bug(
         "flagged-free", "the end of a parent ignores the request to cancel its child",
-        f"{MARKED}::test_a_child_asked_to_cancel_is_not_freed",
+        "tests/contract/test_parents.py::test_a_child_whose_cancellation_is_requested_is_not_freed",
         (python("rules/lifecycle", "if cancel_requested:\n", "if False:\n"),),
         unseen=IN_ORDER + "; a waiting job is cancelled at once",
     ),
     Bug(
         "replay-token", "replay keeps the token",
-        f"{MARKED}::test_replay_is_a_new_attempt_with_a_new_token",
+        "tests/contract/test_operate.py::test_a_replayed_job_has_all_its_attempts_again",
         (
             sql(POSTGRES, "operate", "replay", "select id, token + 1,", "select id, token,"),
             sql(POSTGRES, "operate", "replay", "position, id, token + 1", "position, id, token"),
@@ -222,7 +220,7 @@ JOBS = (
     ),
     Bug(
         "replay-attempts", "replay keeps the attempts",
-        f"{MARKED}::test_replay_is_a_new_attempt_with_a_new_token",
+        "tests/contract/test_operate.py::test_a_replayed_job_has_all_its_attempts_again",
         (
             sql(POSTGRES, "operate", "replay", "priority, 0,\n", "priority, attempts,\n"),
             sql(SQLITE, "operate", "replay", " 0, h.max_attempts", " h.attempts, h.max_attempts"),
@@ -230,18 +228,18 @@ JOBS = (
     ),
     Bug(
         "replay-key", "replay does not take the key",
-        f"{MARKED}::test_replay_takes_the_unique_key_again_or_is_refused",
+        "tests/contract/test_unique.py::test_a_replay_is_refused_while_another_job_holds_the_key",
         (python("store/jobs/replay", "    await retake_key(tx, row)\n", ""),),
     ),
     Bug(
         "enqueue-repeat", "the repeat does not look into history",
-        f"{MARKED}::test_an_enqueue_repeated_after_an_unanswered_commit_adds_no_second_job",
+        "tests/faults/test_unanswered.py::test_an_enqueue_whose_job_has_finished_before_the_repeat_makes_no_second_one",
         (python("store/jobs/enqueue", "if tx.repeat and not tx.collided and", "if False and"),),
         (POSTGRES,),
     ),
     Bug(
         "enqueue-compare", "whatever has the id is taken for our own",
-        f"{MARKED}::test_a_repeated_enqueue_takes_no_strangers_row_for_its_own",
+        "tests/faults/test_unanswered.py::test_a_repeated_enqueue_does_not_take_another_job_for_its_own",
         (
             python("store/jobs/enqueue",
                    "if not same or fingerprint(task, args.encode()) !=",
@@ -252,7 +250,7 @@ JOBS = (
     ),
     Bug(
         "keys-not-null", "a unique index over nullable columns",
-        f"{MARKED}::test_no_part_of_a_unique_key_can_be_null",
+        "tests/contract/test_unique.py::test_no_part_of_a_unique_key_can_be_null",
         (
             Edit(f"{SQL}/postgres/sql/migrations/0001.sql",
                  '    tenant text collate "C" not null,\n    scope text collate "C" not null,\n'
@@ -271,7 +269,7 @@ JOBS = (
     ),
     Bug(
         "key-mine", "a key is given back whoever holds it",
-        f"{MARKED}::test_a_job_gives_back_no_key_that_another_holds",
+        "tests/contract/test_unique.py::test_a_late_end_does_not_free_the_key_of_the_next_holder",
         (
             sql(POSTGRES, "settle", "release_keys", "  and k.job_id = f.id\n", ""),
             sql(SQLITE, "settle", "release_keys", "(tenant, scope, key, job_id)",
@@ -282,38 +280,38 @@ JOBS = (
     ),
     Bug(
         "lock-by-id", "successes lock in the order of the batch",
-        f"{RACES}::test_settlements_lock_jobs_in_the_order_of_their_ids[succeed]",
+        "tests/contract/test_races.py::test_settlements_lock_jobs_in_the_order_of_their_ids[succeed]",
         (sql(POSTGRES, "settle", "succeed", "    order by b.id\n", ""), AS_IT_CAME),
         (POSTGRES,),
     ),
     Bug(
         "lock-by-id", "retries lock in the order of the batch",
-        f"{RACES}::test_settlements_lock_jobs_in_the_order_of_their_ids[retry]",
+        "tests/contract/test_races.py::test_settlements_lock_jobs_in_the_order_of_their_ids[retry]",
         (sql(POSTGRES, "settle", "lock_held", "\n      order by r.id) as b", ") as b"), AS_IT_CAME),
         (POSTGRES,),
     ),
     Bug(
         "decide-after-locks", "children are not locked before the decision",
-        f"{RACES}::test_the_last_two_parents_that_finish_together_free_their_child_once",
+        "tests/contract/test_races.py::test_the_last_two_parents_that_finish_together_free_their_child_once",
         (sql(POSTGRES, "settle", "lock_freed", "\nfor update", ""),),
         (POSTGRES,),
     ),
     Bug(
         "retry-deadlocks", "a deadlock is an error like others",
-        f"{RACES}::test_a_write_that_met_a_deadlock_lands[progress]",
+        "tests/contract/test_races.py::test_a_write_that_met_a_deadlock_lands[progress]",
         (python("store/postgres/errors", "    psycopg.errors.DeadlockDetected,\n", ""),),
         (POSTGRES,),
     ),
     Bug(
         "pause-sees-claims", "pause does not wait for claims in flight",
-        f"{RACES}::test_pause_returns_only_when_no_claim_from_before_is_open",
+        "tests/contract/test_races.py::test_pause_returns_only_when_no_claim_from_before_is_open",
         (python("store/jobs/operate", "while older:", "while False:"),),
         (POSTGRES,),
         unseen=UNUSED + "pause a queue",
     ),
     Bug(
         "one-ticket", "any ticket with the job's token is valid",
-        "tests/statements/test_defects.py::test_a_second_ticket_is_not_a_second_attempt",
+        "tests/contract/test_claim.py::test_a_second_ticket_is_not_a_second_attempt",
         (
             sql(POSTGRES, "claim", "take_tickets", " and job.position = t.position", ""),
             sql(SQLITE, "claim", "take_tickets", " and j.position = t.position", ""),
@@ -322,7 +320,7 @@ JOBS = (
     ),
     Bug(
         "late-heartbeat", "a heartbeat revives an expired lease",
-        f"{MARKED}::test_a_heartbeat_after_the_deadline_revives_nothing",
+        "tests/contract/test_leases.py::test_an_expired_lease_is_lost_even_before_anybody_swept_it",
         (
             sql(POSTGRES, "sweep", "extend",
                 "and expires_at > coalesce(:now::timestamptz, clock_timestamp())", ""),
@@ -332,13 +330,13 @@ JOBS = (
     ),
     Bug(
         "skip-locked", "claim waits for locked tickets",
-        f"{MARKED}::test_a_claim_waits_for_nobody",
+        "tests/contract/test_races.py::test_a_claim_passes_over_a_locked_ticket_and_takes_the_best_other",
         (sql(POSTGRES, "claim", "take_tickets", "update skip locked) as r", "update) as r"),),
         (POSTGRES,),
     ),
     Bug(
         "one-comparison", "the crash path allows one attempt more",
-        "tests/statements/test_retry_limits.py::test_the_last_attempt_is_the_same_one_on_both_paths",
+        "tests/contract/test_attempts.py::test_the_last_attempt_is_the_same_one_for_errors_and_for_crashes",
         (
             python("rules/lifecycle", "if charged and is_last_attempt(job.attempts, job.max_attempts):",
                    "if charged and job.attempts >= job.max_attempts - 0:"),
@@ -346,7 +344,7 @@ JOBS = (
     ),
     Bug(
         "token-grows", "a job keeps its token when it is put in line",
-        f"{MARKED}::test_every_time_a_job_is_put_in_line_its_token_grows",
+        "tests/contract/test_every_transition.py::test_a_job_gets_a_new_token_each_time_it_goes_back_to_its_queue",
         (
             sql(POSTGRES, "settle", "put_in_line", "token = j.token + 1,", "token = j.token,"),
             sql(SQLITE, "settle", "put_in_line", "set token = token + 1,", "set token = token,"),
@@ -354,8 +352,7 @@ JOBS = (
     ),
     Bug(
         "begin-immediate", "a writing transaction begins without the lock",
-        "tests/statements/test_transactions.py"
-        "::test_a_transaction_that_reads_before_it_writes_waits_for_the_lock_first",
+        "tests/contract/test_transactions.py::test_a_transaction_that_reads_before_it_writes_waits_for_the_lock_first",
         (python("store/sqlite/session", '"begin immediate"', '"begin"'),),
         (SQLITE,),
         unseen=IN_ORDER,

@@ -16,14 +16,12 @@ from scripts.bugs.bug import (
     sql,
 )
 
-CONTRACT = "tests/contract"
-STATEMENTS = "tests/statements"
 NONE: tuple[str, ...] = ()
 
 STORE = (
     Bug(
         "settle-by-id", "a success needs neither its token nor its lease",
-        f"{STATEMENTS}/test_zombies.py::test_a_zombie_settles_nothing",
+        "tests/contract/test_zombies.py::test_a_zombie_settles_nothing",
         (
             sql(SQLITE, "settle", "held_lease", "select claimed_at from tenure.lease",
                 "select max(claimed_at) from tenure.lease"),
@@ -33,7 +31,7 @@ STORE = (
     ),
     Bug(
         "retry-by-id", "a retry needs neither its token nor its lease",
-        f"{STATEMENTS}/test_zombies.py::test_a_zombie_settles_nothing",
+        "tests/contract/test_zombies.py::test_a_zombie_settles_nothing",
         (
             sql(SQLITE, "settle", "lock_held", " and j.token = b.value ->> 'token'", ""),
             sql(SQLITE, "settle", "lock_held", "select j.id, j.token,",
@@ -52,8 +50,7 @@ STORE = (
     ),
     Bug(
         "attempt-as-fence", "the token grows only when an attempt is charged",
-        f"{STATEMENTS}/test_marked_rules.py"
-        "::test_every_time_a_job_is_put_in_line_its_token_grows",
+        "tests/contract/test_every_transition.py::test_a_job_gets_a_new_token_each_time_it_goes_back_to_its_queue",
         (
             sql(SQLITE, "settle", "put_in_line", "set token = token + 1,",
                 "set token = token + coalesce(b.value ->> 'charged', 0),"),
@@ -69,7 +66,7 @@ STORE = (
     ),
     Bug(
         "partial-flush", "a lease goes with the first batch of its settlements",
-        f"{STATEMENTS}/test_marked_rules.py::test_a_lease_is_kept_while_one_of_its_jobs_is_live",
+        "tests/contract/test_settle.py::test_a_lease_goes_only_when_nothing_on_it_is_live",
         (
             python("worker/settling/settler", "if id in leases and len(leases[id].jobs) <= count",
                    "if id in leases and jobs"),
@@ -79,7 +76,7 @@ STORE = (
     ),
     Bug(
         "sweep-by-id", "a sweep requeues the job whatever its token is",
-        f"{CONTRACT}/test_leases.py::test_an_expired_lease_without_live_jobs_is_cleared_away",
+        "tests/contract/test_leases.py::test_an_expired_lease_without_live_jobs_is_cleared_away",
         (
             sql(SQLITE, "sweep", "lock_expired", " and j.token = b.value ->> 'token'", ""),
         ),
@@ -87,7 +84,7 @@ STORE = (
     ),
     Bug(
         "sweep-by-wall-clock", "leases end by the wall clock",
-        f"{CONTRACT}/test_time.py::test_a_jump_of_the_wall_clock_touches_no_lease",
+        "tests/contract/test_time.py::test_a_jump_of_the_wall_clock_touches_no_lease",
         (
             sql(SQLITE, "sweep", "expired_leases", "where boot = :boot and expires_tick <= :tick\n",
                 "where boot = :boot and expires_at <= :now\n"),
@@ -98,7 +95,7 @@ STORE = (
     ),
     Bug(
         "sweep-unpaged", "a sweep takes back all that there is in one call",
-        f"{CONTRACT}/test_leases.py::test_a_sweep_goes_page_by_page_oldest_deadline_first",
+        "tests/contract/test_leases.py::test_a_sweep_goes_page_by_page_oldest_deadline_first",
         (
             python("store/jobs/sweep", "partial(_expired, most=most,",
                    "partial(_expired, most=MAX_PAGE,"),
@@ -108,20 +105,19 @@ STORE = (
     ),
     Bug(
         "sweep-forgets-crash", "a crash that ended a job is not counted",
-        f"{CONTRACT}/test_timeline.py::test_a_lost_job_that_fails_crashed_first",
+        "tests/contract/test_timeline.py::test_a_lost_job_that_fails_crashed_first",
         (python("store/jobs/sweep", "charged=int(move.charged), crashed=1,\n        error",
                 "charged=int(move.charged), crashed=0,\n        error"),),
     ),
     Bug(
         "cancel-untold", "a heartbeat does not say who is asked to stop",
-        f"{CONTRACT}/test_leases.py"
-        "::test_a_heartbeat_tells_which_leases_are_lost_and_which_jobs_must_stop",
+        "tests/contract/test_leases.py::test_a_heartbeat_tells_which_leases_are_lost_and_which_jobs_must_stop",
         (python("store/jobs/sweep", "return tuple(sorted(flagged & held))", "return ()"),),
         unseen=BEHIND + "a job that is asked to cancel may still succeed",
     ),
     Bug(
         "claim-too-much", "a claim takes more than was asked for",
-        f"{STATEMENTS}/test_defects.py::test_a_claim_takes_no_more_than_was_asked_for",
+        "tests/contract/test_claim.py::test_a_claim_takes_no_more_than_it_asks_for",
         (
             sql(SQLITE, "claim", "take_tickets", "limit :most", "limit :most + 3"),
             python("store/sqlite/tx", "key=_line_order)[:most]", "key=_line_order)"),
@@ -131,7 +127,7 @@ STORE = (
     ),
     Bug(
         "claim-paused", "a claim does not look whether the queue is paused",
-        f"{STATEMENTS}/test_defects.py::test_a_paused_queue_and_a_cancelled_job_start_nothing",
+        "tests/contract/test_claim.py::test_nothing_is_claimed_from_a_paused_queue",
         (
             sql(SQLITE, "claim", "take_tickets", "p.paused_at is not null", "false"),
             sql(SQLITE, "claim", "take_suspect", "p.paused_at is not null", "false"),
@@ -141,36 +137,34 @@ STORE = (
     ),
     Bug(
         "floor-without-second-reading", "the floor of a line is where it began before others wrote",
-        "tests/plans/test_late_commits.py"
-        "::test_no_schedule_of_commits_and_claims_loses_a_job_in_any_lane",
+        "tests/plans/test_late_commits.py::test_no_schedule_of_commits_and_claims_loses_a_job_in_any_lane",
         (python("store/postgres/floors", "floor = min(position, again.get(lane, position))", "floor = position"),),
         (POSTGRES,),
         unseen="only PostgreSQL has floors",
     ),
     Bug(
         "floor-without-wait", "the floor of a line does not wait for those who were writing",
-        "tests/plans/test_late_commits.py"
-        "::test_a_job_with_a_low_place_that_commits_late_is_claimed_at_once",
+        "tests/plans/test_late_commits.py::test_a_job_with_a_low_place_that_commits_late_is_claimed_at_once",
         (python("store/postgres/floors", "if candidate.drawers:", "if False:"),),
         (POSTGRES,),
         unseen="only PostgreSQL has floors",
     ),
     Bug(
         "promote-twice", "promotion leaves the due ticket behind",
-        f"{CONTRACT}/test_due.py::test_a_snoozed_job_comes_back_when_it_is_due",
+        "tests/contract/test_due.py::test_a_snoozed_job_comes_back_when_it_is_due",
         (sql(SQLITE, "sweep", "promote", "delete from tenure.due\nwhere",
              "delete from tenure.due\nwhere false and"),),
         (SQLITE,),
     ),
     Bug(
         "release-charged", "what is given back or snoozed costs an attempt",
-        f"{CONTRACT}/test_settle.py::test_snooze_and_release_are_not_charged",
+        "tests/contract/test_settle.py::test_snooze_and_release_are_not_charged",
         (python("rules/lifecycle", "return _in_line(delay, reason, charged=False)",
                 "return _in_line(delay, reason, charged=True)"),),
     ),
     Bug(
         "bad-row-blocks-batch", "one row that the database refuses takes its batch along",
-        f"{CONTRACT}/test_settle.py::test_one_bad_row_never_blocks_the_others",
+        "tests/contract/test_settle.py::test_one_bad_row_never_blocks_the_others",
         (python("store/jobs/settle", "    except ValueRefused as error:\n"
                 "        if len(settlements) <= 1:", "    except ValueRefused as error:\n"
                 "        if len(settlements) >= 1:"),),
@@ -178,22 +172,21 @@ STORE = (
     ),
     Bug(
         "late-settlement-refused", "a settlement after the deadline and before a sweep is stale",
-        f"{CONTRACT}/test_leases.py"
-        "::test_settling_after_the_deadline_but_before_a_sweep_lands",
+        "tests/contract/test_leases.py::test_settling_after_the_deadline_but_before_a_sweep_lands",
         (sql(SQLITE, "settle", "held_lease", "and worker = :worker",
              "and worker = :worker and expires_tick > :tick"),),
         (SQLITE,),
     ),
     Bug(
         "key-kept-by-the-dead", "a job that did not succeed keeps its unique key",
-        f"{CONTRACT}/test_unique.py::test_a_job_that_a_sweep_fails_gives_its_key_back",
+        "tests/contract/test_unique.py::test_a_job_that_a_sweep_fails_gives_its_key_back",
         (python("store/moves", "keyed = [id for id, features, _ in finished if features & Feature.KEY]",
                 "keyed = [id for id, features, state in finished\n"
                 "             if features & Feature.KEY and state is State.SUCCEEDED]"),),
     ),
     Bug(
         "key-given-back-early", "a job that is put in line again gives its key back",
-        f"{CONTRACT}/test_unique.py::test_a_job_that_comes_back_keeps_its_key",
+        "tests/contract/test_unique.py::test_a_job_that_comes_back_keeps_its_key",
         (python("store/jobs/settle", "        await add_events(tx, events)\n        landed |=",
                 "        await add_events(tx, events)\n"
                 "        await tx.fetch('drop_key_of', ids=to_json([t.id for t in tickets]))\n"
@@ -208,7 +201,7 @@ STORE = (
     ),
     Bug(
         "where-not-exists", "a key is looked for before it is taken, and no index decides",
-        f"{STATEMENTS}/test_races.py::test_two_enqueues_with_one_key_give_one_job",
+        "tests/contract/test_races.py::test_two_enqueues_with_one_key_give_one_job",
         (
             Edit(f"{SQL}/postgres/sql/migrations/0001.sql", "primary key (tenant, scope, key)",
                  "check (true)"),
@@ -220,20 +213,20 @@ STORE = (
     ),
     Bug(
         "key-without-tenant", "a unique key is one for all tenants",
-        f"{CONTRACT}/test_unique.py::test_tenants_do_not_share_keys",
+        "tests/contract/test_unique.py::test_tenants_do_not_share_keys",
         (python("store/keys", "return job.tenant, job.unique.scope or job.task, job.unique.key",
                 'return "", job.unique.scope or job.task, job.unique.key'),),
     ),
     Bug(
         "tenant-sees-all", "a tenant can read any job by its id",
-        f"{CONTRACT}/test_tenants.py::test_a_scoped_store_sees_its_own_jobs_and_global_ones",
+        "tests/contract/test_tenants.py::test_a_scoped_store_sees_its_own_jobs_and_global_ones",
         (python("store/look/jobs", 'tx.fetch("get_job", id=id, tenant=tx.tenant)',
                 'tx.fetch("get_job", id=id, tenant=None)'),),
         unseen=UNUSED + "read what is not its own",
     ),
     Bug(
         "tenant-of-parent", "a parent may be of any tenant",
-        f"{CONTRACT}/test_tenants.py::test_a_parent_must_be_of_the_same_tenant",
+        "tests/contract/test_tenants.py::test_a_parent_must_be_of_the_same_tenant",
         (
             sql(SQLITE, "enqueue", "mark_parents", " and job.tenant = b.value ->> 'tenant'", ""),
             sql(SQLITE, "enqueue", "lock_finished_parents",
@@ -245,19 +238,19 @@ STORE = (
     ),
     Bug(
         "children-forgotten", "the end of a parent frees nobody",
-        f"{CONTRACT}/test_parents.py::test_a_fan_frees_all_of_its_children",
+        "tests/contract/test_parents.py::test_a_fan_frees_all_of_its_children",
         (python("store/moves", "    return sorted(id for id in children if id > 0)",
                 "    return []"),),
     ),
     Bug(
         "child-of-the-failed", "a child runs although a parent has not succeeded",
-        f"{CONTRACT}/test_parents.py::test_a_child_whose_parent_did_not_succeed_is_skipped",
+        "tests/contract/test_parents.py::test_a_child_whose_parent_did_not_succeed_is_skipped",
         (python("rules/lifecycle", "not (ends.unfinished or ends.any_unsuccessful)",
                 "not ends.unfinished"),),
     ),
     Bug(
         "tick-twice", "a tick that was written before is fired again",
-        f"{CONTRACT}/test_schedules.py::test_a_clock_that_is_set_back_fires_no_tick_again",
+        "tests/contract/test_schedules.py::test_a_clock_that_is_set_back_fires_no_tick_again",
         (python("store/schedules/fire", "if tick.job_id is not None and tick in new}",
                 "if tick.job_id is not None}"),),
     ),
@@ -269,25 +262,23 @@ STORE = (
     ),
     Bug(
         "overlap", "a schedule does not look whether its last job has finished",
-        f"{CONTRACT}/test_schedules.py"
-        "::test_a_tick_is_skipped_while_the_last_job_is_not_finished",
+        "tests/contract/test_schedules.py::test_a_tick_is_skipped_while_the_last_job_is_not_finished",
         (python("store/schedules/fire", "    if not keys:\n        return set()\n    rows",
                 "    if keys:\n        return set()\n    rows"),),
     ),
     Bug(
         "gate-without-limit", "a gate lets everybody pass",
-        f"{CONTRACT}/test_gates.py::test_no_more_run_than_the_limit_allows",
+        "tests/contract/test_gates.py::test_no_more_run_than_the_limit_allows",
         (python("store/gate_records", "max_running=self.max_running, rate", "max_running=None, rate"),),
     ),
     Bug(
         "gate-stuck", "the end of an attempt at a gate gives nobody a turn",
-        f"{CONTRACT}/test_gates.py::test_every_end_of_an_attempt_frees_its_place",
+        "tests/contract/test_gates.py::test_every_end_of_an_attempt_frees_its_place",
         (python("store/moves", "    await tx.leave_gates(lines)\n", "    _ = tx, lines\n"),),
     ),
     Bug(
         "commits-for-the-caller", "an enqueue commits the caller's transaction",
-        f"{CONTRACT}/test_callers_transaction.py"
-        "::test_an_enqueue_vanishes_when_the_caller_rolls_back",
+        "tests/borrowing/test_transactions.py::test_no_job_is_there_when_the_caller_has_rolled_back",
         (python("store/jobs/enqueue", "        return await scope.lend(on, _Addition(jobs, None, now),"
                 " lone=lone)\n", "        done = await scope.lend(on, _Addition(jobs,"
                 " None, now))\n        on.commit()\n        return done\n"),),
@@ -295,8 +286,7 @@ STORE = (
     ),
     Bug(
         "no-savepoint", "who fails in a group commit takes the others along",
-        "tests/unit/test_sqlite_session.py"
-        "::test_an_error_of_an_operation_itself_goes_to_its_own_caller",
+        "tests/unit/test_sqlite_session.py::test_an_error_of_an_operation_itself_goes_to_its_own_caller",
         (python("store/sqlite/session", '            connection.execute("rollback to call")\n',
                 "            raise\n"),),
         NONE,
@@ -304,15 +294,13 @@ STORE = (
     ),
     Bug(
         "min-code", "code that is too old for the schema works on",
-        f"{STATEMENTS}/test_migrations.py"
-        "::test_code_that_is_too_old_for_the_schema_says_what_to_do",
+        "tests/faults/test_schemas.py::test_code_that_is_too_old_for_the_schema_refuses_and_changes_nothing",
         (python("store/migrate", "if min_code > VERSION:", "if min_code > 1000 * VERSION:"),),
         unseen=UNUSED + "migrate",
     ),
     Bug(
         "network-file", "SQLite is used on a network file system",
-        "tests/faults/test_sqlite_files.py"
-        "::test_a_network_file_system_is_refused_unless_accepted",
+        "tests/faults/test_sqlite_files.py::test_a_network_file_system_is_refused_unless_accepted",
         (python("store/sqlite/driver", "    if kind in NETWORK_FILE_SYSTEMS and not allow_network:",
                 "    if kind is None and not allow_network:"),),
         NONE,
@@ -320,21 +308,21 @@ STORE = (
     ),
     Bug(
         "nul", "a NUL in an argument is accepted",
-        "tests/unit/test_codec_refusals.py::test_e1_nul_is_refused",
+        "tests/unit/test_codec_refusals.py::test_nul_is_refused",
         (python("rules/codec", '    if "\\0" in text:', '    if "\\0\\0" in text:'),),
         NONE,
         unseen=UNUSED + "give such arguments",
     ),
     Bug(
         "nan", "a number that JSON does not have is accepted",
-        "tests/unit/test_codec_refusals.py::test_e3_numbers_that_json_has_not_are_refused",
+        "tests/unit/test_codec_refusals.py::test_numbers_that_json_has_not_are_refused",
         (python("rules/codec", "        if not isfinite(value):", "        if value is None:"),),
         NONE,
         unseen=UNUSED + "give such arguments",
     ),
     Bug(
         "naive-time", "a time without a zone is accepted",
-        "tests/unit/test_codec_refusals.py::test_e13_naive_datetimes_are_refused",
+        "tests/unit/test_codec_refusals.py::test_naive_datetimes_are_refused",
         (python("rules/codec", "    if offset is None:\n        raise _Refused(",
                 "    if offset is None:\n        return value\n        raise _Refused("),),
         NONE,
@@ -342,7 +330,7 @@ STORE = (
     ),
     Bug(
         "back-off-overflow", "the wait before a late attempt overflows",
-        "tests/unit/test_policy.py::test_b15_every_delay_is_finite_and_within_the_policys_limit",
+        "tests/unit/test_policy.py::test_every_delay_is_finite_and_within_the_policys_limit",
         (python("rules/retry", "    except OverflowError:\n        return float(policy.cap_seconds)",
                 "    except ZeroDivisionError:\n        return float(policy.cap_seconds)"),),
         NONE,

@@ -5,29 +5,26 @@ Other queues have had them, or a first draft of this one.
 
 from scripts.bugs.bug import BEHIND, UNUSED, Bug, python
 
-LEASES = "tests/statements/test_worker_leases.py"
-RUNNING = "tests/statements/test_worker_running.py"
-HANDLERS = "tests/statements/test_worker_handlers.py"
 NONE: tuple[str, ...] = ()
 
 WORKER = (
     Bug(
         "heartbeat-stops-before-publishing", "a lease whose handlers have ended is not renewed",
-        f"{LEASES}::test_heartbeats_go_on_until_the_settlement_has_landed",
+        "tests/worker/test_heartbeats.py::test_heartbeats_go_on_until_the_settlement_has_landed",
         (python("worker/settling/heartbeat", "            if not lease.given_up:",
                 "            if any(not job.end_taken for job in lease.jobs.values()):"),),
         NONE,
     ),
     Bug(
         "heartbeat-gives-up", "the first error ends the thread of heartbeats",
-        f"{RUNNING}::test_an_error_of_the_store_ends_no_loop_of_the_worker",
+        "tests/worker/test_outages.py::test_an_error_of_the_store_ends_no_loop_of_the_worker",
         (python("worker/settling/heartbeat", "self._failing = True\n",
                 "self._failing = True\n                return\n"),),
         NONE,
     ),
     Bug(
         "heartbeat-as-long-as-the-lease", "a heartbeat may be as long as the lease",
-        f"{LEASES}::test_a_heartbeat_that_is_not_well_below_the_lease_is_refused",
+        "tests/worker/test_settings.py::test_two_heartbeats_must_fit_into_a_lease",
         (python("worker/settings", "if not 2 * self.heartbeat_seconds < shortest:",
                 "if not self.heartbeat_seconds <= shortest:"),),
         NONE,
@@ -35,13 +32,13 @@ WORKER = (
     ),
     Bug(
         "works-without-a-lease", "a worker that cannot renew goes on with its handlers",
-        f"{LEASES}::test_a_worker_that_cannot_renew_stops_its_handlers_before_the_lease_ends",
+        "tests/worker/test_heartbeats.py::test_a_worker_that_cannot_renew_stops_its_handlers_before_the_lease_ends",
         (python("worker/leases", "lease.safe_until <= now and", "lease.safe_until <= 0 and"),),
         NONE,
     ),
     Bug(
         "lost-lease-untold", "a handler whose lease is lost is not told",
-        f"{LEASES}::test_a_handler_whose_lease_is_lost_is_told_so_and_changes_nothing",
+        "tests/worker/test_heartbeats.py::test_a_lost_lease_is_told_to_the_handler_and_nothing_is_recorded",
         (python("worker/leases", "        if why is Stop.LOST:\n            self.lost.set()\n",
                 "        if why is Stop.LOST:\n            return\n"),
          python("worker/leases", "                leased.lost.set()\n        return [", "                pass\n        return [")),
@@ -50,15 +47,13 @@ WORKER = (
     ),
     Bug(
         "late-answer", "a claim that is answered after its lease is run all the same",
-        "tests/worker/test_heartbeats.py"
-        "::test_jobs_whose_claim_is_answered_late_are_not_started",
+        "tests/worker/test_heartbeats.py::test_jobs_whose_claim_is_answered_late_are_not_started",
         (python("worker/claiming/intake", "if now >= safe_until:", "if now >= safe_until + 1e9:"),),
         NONE,
     ),
     Bug(
         "lease-counted-from-answer", "a lease is counted from the answer to the claim",
-        "tests/worker/test_heartbeats.py"
-        "::test_jobs_whose_claim_is_answered_late_are_not_started",
+        "tests/worker/test_heartbeats.py::test_jobs_whose_claim_is_answered_late_are_not_started",
         (
             python("worker/claiming/claimer", "safe_until = before + lease_seconds",
                    "safe_until = self._environment.monotonic() + lease_seconds"),
@@ -67,19 +62,19 @@ WORKER = (
     ),
     Bug(
         "same-name", "a worker has the name of its host",
-        f"{RUNNING}::test_a_worker_makes_up_a_name_of_its_own_at_each_start",
+        "tests/worker/test_stopping.py::test_one_worker_serves_several_blocks_one_after_the_other",
         (python("worker/process", "-{os.getpid()}-{secret}", "{secret[:0]}"),),
         NONE,
     ),
     Bug(
         "settler-forgets", "a batch that the store did not take is not sent again",
-        f"{RUNNING}::test_an_error_of_the_store_ends_no_loop_of_the_worker",
+        "tests/worker/test_outages.py::test_an_error_of_the_store_ends_no_loop_of_the_worker",
         (python("worker/settling/settler", "self._backlog.put_back(batch)\n", "pass\n"),),
         NONE,
     ),
     Bug(
         "settler-believes", "a batch that the store did not take counts as settled",
-        f"{RUNNING}::test_an_error_of_the_store_ends_no_loop_of_the_worker",
+        "tests/worker/test_outages.py::test_an_error_of_the_store_ends_no_loop_of_the_worker",
         (python("worker/settling/settler", "self._backlog.put_back(batch)\n",
                 "self._leased_jobs.settled([job for job, _ in batch])\n"),),
         NONE,
@@ -93,8 +88,7 @@ WORKER = (
     ),
     Bug(
         "settled-twice", "an attempt that timed out in a blocked event loop is settled twice",
-        "tests/simulation/test_blocked_loop.py"
-        "::test_an_attempt_that_timed_out_in_a_blocked_loop_is_settled_once",
+        "tests/simulation/test_blocked_loop.py::test_an_attempt_that_timed_out_in_a_blocked_loop_is_settled_once",
         (
             python("worker/settling/blocked_loop", "        if not leased.take_end():\n            return\n"
                    "        leased.stop, leased.asked_at = Stop.TIMEOUT, now\n"
@@ -105,14 +99,13 @@ WORKER = (
     ),
     Bug(
         "completed-unseen", "a job that completed itself is believed",
-        "tests/worker/test_settling.py"
-        "::test_a_completion_that_is_left_uncommitted_fails_when_its_lock_is_gone",
+        "tests/worker/test_settling.py::test_a_completion_that_is_left_uncommitted_fails_when_its_lock_is_gone",
         (python("worker/running/run", "committed = seen.state.final and", "committed = True or"),),
         NONE,
     ),
     Bug(
         "sweeper-gives-up", "the first error ends the loop of sweeps",
-        f"{RUNNING}::test_an_error_of_the_store_ends_no_loop_of_the_worker",
+        "tests/worker/test_outages.py::test_an_error_of_the_store_ends_no_loop_of_the_worker",
         (python("worker/upkeep/upkeep", "                failing = True\n            await",
                 "                failing = True\n                return\n            await"),),
         NONE,
@@ -126,7 +119,7 @@ WORKER = (
     ),
     Bug(
         "hoards", "a worker claims without looking at its slots",
-        f"{RUNNING}::test_a_queue_whose_slots_are_taken_neither_hoards_jobs_nor_delays_another",
+        "tests/worker/test_claims.py::test_a_saturated_queue_does_not_stall_another",
         (python("worker/claiming/claimer", "limit = min(limit, slots + ahead - self._slots.in_use(queue))",
                 "limit = min(limit, slots + ahead)"),
          python("worker/claiming/claimer", "room[kind] = free + prefetch if worth else 0",
@@ -136,8 +129,7 @@ WORKER = (
     ),
     Bug(
         "slots-leak", "a job that was put back keeps its slot",
-        "tests/worker/test_claims.py"
-        "::test_jobs_that_wait_for_a_slot_of_their_queue_go_back_as_well",
+        "tests/worker/test_claims.py::test_jobs_that_wait_for_a_slot_of_their_queue_go_back_as_well",
         (python("worker/claiming/intake", "        self.slots.take_back(jobs)\n", ""),),
         NONE,
     ),
@@ -152,7 +144,7 @@ WORKER = (
     ),
     Bug(
         "starts-while-draining", "what a claim brings after the stop is started",
-        f"{RUNNING}::test_what_a_claim_brings_after_the_worker_was_stopped_does_not_start",
+        "tests/worker/test_stopping.py::test_jobs_that_a_claim_brings_after_the_stop_do_not_start",
         (python("worker/claiming/intake", "        if self._stopping:  # the claim was under way",
                 "        if False:  # the claim was under way"),),
         NONE,
@@ -160,7 +152,7 @@ WORKER = (
     ),
     Bug(
         "drains-for-ever", "a shutdown waits for its handlers without a limit",
-        f"{HANDLERS}::test_draining_has_a_limit_and_what_is_left_goes_back_uncharged",
+        "tests/worker/test_stopping.py::test_what_does_not_finish_goes_back_uncharged",
         (python("worker/settling/drain", "await self._until_finished(self._settings.drain_seconds)",
                 "await self._until_finished(3600.0)"),),
         NONE,
@@ -168,7 +160,7 @@ WORKER = (
     ),
     Bug(
         "timeout-ignored", "the time limit of a job is not looked at",
-        f"{HANDLERS}::test_a_job_that_runs_longer_than_it_may_is_ended",
+        "tests/worker/test_timeouts.py::test_a_coroutine_is_cancelled_when_its_time_is_over",
         (python("worker/settling/timekeeper", "            and leased.stop in (None, Stop.CANCELLED)\n",
                 "            and leased.stop is Stop.TIMEOUT\n"),),
         NONE,
@@ -176,7 +168,7 @@ WORKER = (
     ),
     Bug(
         "exit-kills-worker", "a handler that raises SystemExit ends its worker",
-        f"{HANDLERS}::test_whatever_a_handler_raises_costs_one_attempt_and_never_the_worker",
+        "tests/worker/test_handlers.py::test_base_exceptions_fail_the_attempt_and_not_the_worker",
         (python("worker/running/run", "        except BaseException as error:  # noqa: BLE001 -"
                 " any exception of a handler is its failure",
                 "        except Exception as error:"),),
@@ -185,7 +177,7 @@ WORKER = (
     ),
     Bug(
         "result-not-storable", "a result that cannot be stored leaves the job as it is",
-        f"{HANDLERS}::test_a_result_that_cannot_be_stored_is_a_failure_with_its_reason",
+        "tests/worker/test_handlers.py::test_a_result_that_cannot_be_stored_fails_the_job",
         (python("worker/running/attempt", "        except InvalidInput as error:\n            why",
                 "        except ZeroDivisionError as error:\n            why"),),
         NONE,
@@ -193,7 +185,7 @@ WORKER = (
     ),
     Bug(
         "unknown-task-dropped", "a task that this worker does not know fails",
-        f"{HANDLERS}::test_a_task_that_no_worker_knows_waits_longer_and_longer",
+        "tests/worker/test_handlers.py::test_an_unknown_task_goes_back_uncharged_later_and_later",
         (python("worker/running/attempt",
                 '    return lifecycle.release(job, "no handler", _in_a_deploy(job))',
                 '    return lifecycle.fail(job, Json(b"{}"), "no handler")'),),
@@ -202,7 +194,7 @@ WORKER = (
     ),
     Bug(
         "unknown-task-spins", "a task that this worker does not know comes back at once",
-        f"{HANDLERS}::test_a_task_that_no_worker_knows_waits_longer_and_longer",
+        "tests/worker/test_handlers.py::test_an_unknown_task_goes_back_uncharged_later_and_later",
         (python("worker/running/attempt",
                 '    return lifecycle.release(job, "no handler", _in_a_deploy(job))',
                 '    return lifecycle.release(job, "no handler", 0.0)'),),
@@ -211,7 +203,7 @@ WORKER = (
     ),
     Bug(
         "undecodable-for-ever", "arguments that do not fit are tried for ever",
-        f"{HANDLERS}::test_arguments_that_do_not_fit_wait_for_a_deploy_and_then_fail",
+        "tests/worker/test_handlers.py::test_arguments_that_do_not_fit_wait_for_a_deploy_and_then_fail",
         (python("worker/running/attempt", "    return job.token - job.attempts <= DEPLOY_TRIES",
                 "    return bool(job.token)"),),
         NONE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,10 +26,15 @@ def app_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def url(library: Library, app_file: Path, request: pytest.FixtureRequest) -> str:
-    """The store's address, on the caller's database."""
+def url(
+    library: Library,
+    app_file: Path,
+    request: pytest.FixtureRequest,
+    reach: Callable[[str], str],
+) -> str:
+    """The store's address, on the caller's database; with --pooler, behind PgBouncer."""
     if library.is_postgres:
-        return str(request.getfixturevalue("pg_migrated_url"))
+        return reach(request.getfixturevalue("pg_migrated_url"))
     return f"sqlite:///{app_file}?driver=sqlite3&allow_affected_sqlite=1"
 
 

@@ -26,6 +26,7 @@ from sqlalchemy.ext import asyncio as sqlalchemy_async
 
 from tenure.store import Store
 from tests.borrowing.djangos import atomic, connection_of_django, one_django
+from tests.support.plain import drivers_url
 from tests.support.stores import Face
 
 
@@ -37,7 +38,8 @@ class Caller(ABC):
 
     def __init__(self, store: Store, address: str, driver: str) -> None:
         self.store = store
-        self.address = address
+        self.is_pooled = "pooler=" in address
+        self.address = drivers_url(address) if self.is_pooled else address
         """A URL of PostgreSQL, or the path of a SQLite file."""
         self.driver = driver
         self._savepoints: list[Any] = []
@@ -108,11 +110,12 @@ class Plainly(Caller):
         self.on = self.done(self._connect())
 
     def _connect(self) -> Any:
+        prepare: Any = {"prepare_threshold": None} if self.is_pooled else {}
         match self.driver:
             case "psycopg":
-                return psycopg.connect(self.address)
+                return psycopg.connect(self.address, **prepare)
             case "psycopg-async":
-                return psycopg.AsyncConnection.connect(self.address)
+                return psycopg.AsyncConnection.connect(self.address, **prepare)
             case "psycopg2":
                 return psycopg2.connect(self.address)
             case "sqlite3":
@@ -306,6 +309,9 @@ class Library:
     is_async: bool = False
     is_quick: bool = False
     """Its tests belong to the inner loop. All others are for `make test`."""
+
+    def __str__(self) -> str:
+        return self.name
 
     @property
     def is_postgres(self) -> bool:

@@ -22,6 +22,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext import asyncio as sqlalchemy_async
 
 from tenure.errors import InvalidInput
+from tenure.rules.job import State
 from tenure.store import Store, open_async_store, open_store
 from tests.borrowing.djangos import one_django
 from tests.borrowing.libraries import Caller, Django, SQLAlchemy, named, sqlalchemy_url, through
@@ -76,6 +77,15 @@ def test_without_a_transaction_each_statement_would_be_committed(caller: Caller)
         else r"open one with \w+\.transaction"
     )
     refuses(caller.store, caller.on, f"transaction; {fix}")
+
+
+def test_psycopgs_autocommit_with_a_transaction_is_taken(
+    remote: Store, pg_migrated_url: str
+) -> None:
+    with psycopg.connect(pg_migrated_url, autocommit=True) as connection:
+        with connection.transaction():
+            [answer] = remote.enqueue([job()], on=connection)
+        assert remote.get(answer.id).state is State.QUEUED
 
 
 def test_sqlite3_without_a_write_has_not_begun(local: Store, app_file: Path) -> None:
@@ -204,6 +214,14 @@ def test_an_async_connection_that_nobody_opened_is_refused(pg_migrated_url: str)
 # Something else.
 
 
+@pytest.mark.parametrize("thing", [object(), "postgresql://", 42])
+def test_something_that_is_no_connection_is_refused(
+    remote: Store, local: Store, thing: object
+) -> None:
+    for store in (remote, local):
+        refuses(store, thing, "on=")
+
+
 def test_engines_makers_pools_and_cursors_are_no_connections(
     remote: Store, pg_migrated_url: str
 ) -> None:
@@ -236,6 +254,10 @@ def test_another_kind_of_database_is_refused(
         refuses(local, session, r"sqlite3\.Connection to .*app\.db.*not connection")
     on_file.dispose()
     on_server.dispose()
+    with psycopg.connect(pg_migrated_url) as connection:
+        refuses(local, connection, r"sqlite3\.Connection to .*not Connection")
+    with closing(sqlite3.connect(app_file)) as connection:
+        refuses(remote, connection, "psycopg")
     with one_django("sqlite3", str(app_file)) as connection, transaction.atomic():
         refuses(remote, connection, r"not sqlite3\.Connection")
     with one_django("postgresql", pg_migrated_url) as connection, transaction.atomic():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 from datetime import datetime, timedelta, timezone
 
+import psycopg.rows
 import pytest
 
 from tenure.errors import InvalidInput, JobNotFound, LeaseLost
@@ -11,9 +13,12 @@ from tenure.rules.codec import encode
 from tenure.rules.job import Json, State, Unique, Until
 from tenure.rules.lifecycle import fail, release, retry, snooze, succeed
 from tenure.store import LANDED
-from tests.borrowing.libraries import Caller
+from tests.borrowing.libraries import Caller, named
+from tests.support.plain import Plain
+from tests.support.rules import rule
 from tests.support.stores import Clock
-from tests.support.work import ERROR, add, ids_of, job, settle, take, take_one
+from tests.support.work import ERROR, add, ids_of, job, running, settle, take, take_one
+from tests.support.zombies import FINISHED, RUNNING, SETTLEMENTS, Raise
 
 
 def payments(caller: Caller) -> int:
@@ -108,9 +113,9 @@ def test_a_savepoint_may_come_first(caller: Caller, clock: Clock) -> None:
 
 def test_many_jobs_fit_into_one_call(caller: Caller, clock: Clock) -> None:
     caller.begin()
-    answers = caller.store.enqueue([job() for _ in range(300)], on=caller.on, now=clock.now)
+    answers = caller.store.enqueue([job() for _ in range(1500)], on=caller.on, now=clock.now)
     caller.commit()
-    assert ids_of(take(caller.store, clock.now, 1000)) == [answer.id for answer in answers]
+    assert ids_of(take(caller.store, clock.now, 2000)) == [answer.id for answer in answers]
 
 
 def test_several_calls_share_one_transaction(caller: Caller, clock: Clock) -> None:
@@ -329,3 +334,66 @@ def test_data_that_the_database_refuses_is_an_error_of_ours(caller: Caller, cloc
         )
     caller.rollback()
     assert caller.store.get(claimed.id).state is State.RUNNING
+
+
+@rule("read-back-not-in-callers")
+def test_a_transaction_that_is_run_again_after_its_commit_is_undone(
+    caller: Caller, clock: Clock
+) -> None:
+    """After a COMMIT without an answer the caller may run the transaction again. The first one
+    counts; LANDED would let the caller's rows be committed a second time.
+
+    Seen failing with the look at what has landed allowed there: the payment was there twice.
+    """
+    claimed = running(caller.store, clock.now)
+    caller.begin()
+    caller.pay()
+    caller.store.settle("w1", [succeed(claimed)], on=caller.on, now=clock.now)
+    caller.commit()
+    caller.begin()
+    caller.pay()
+    with pytest.raises(LeaseLost):
+        caller.store.settle("w1", [succeed(claimed)], on=caller.on, now=clock.now)
+    caller.rollback()
+    assert payments(caller) == 1
+
+
+@named("psycopg", "psycopg-async", "sqlite3")
+@pytest.mark.parametrize("zombie", RUNNING + FINISHED, ids=lambda make: make.__name__)
+def test_a_zombie_settles_nothing(caller: Caller, url: str, clock: Clock, zombie: Raise) -> None:
+    """However its attempt ended, its settlement raises, so that the caller's own rows are undone,
+    too."""
+    with Plain(url) as plain:
+        worker, presented = zombie(caller.store, clock, plain, running)
+        before = plain.everything()
+        for outcome, settlement_of in SETTLEMENTS.items():
+            caller.begin()
+            caller.pay()
+            with pytest.raises(LeaseLost, match=f"job {presented.id}"):
+                caller.store.settle(worker, [settlement_of(presented)], on=caller.on, now=clock.now)
+            caller.rollback()
+            assert (outcome, plain.everything()) == (outcome, before)
+        assert payments(caller) == 0
+        plain.wipe()  # no audit of a job whose lease row was deleted
+
+
+@named("psycopg", "psycopg-async", "sqlite3")
+def test_a_tenants_store_stamps_in_the_callers_transaction_too(
+    caller: Caller, clock: Clock
+) -> None:
+    caller.begin()
+    [answer] = caller.store.for_tenant("t").enqueue([job()], on=caller.on, now=clock.now)
+    caller.commit()
+    assert caller.store.get(answer.id).tenant == "t"
+
+
+@named("psycopg", "psycopg-async", "sqlite3")
+def test_the_callers_row_factory_does_not_matter(caller: Caller, clock: Clock) -> None:
+    def as_dict(cursor: sqlite3.Cursor, row: tuple[object, ...]) -> dict[str, object]:
+        return {column[0]: value for column, value in zip(cursor.description, row, strict=True)}
+
+    caller.on.row_factory = as_dict if caller.driver == "sqlite3" else psycopg.rows.dict_row
+    caller.begin()
+    [answer] = caller.store.enqueue([job(unique=Unique(key="k"))], on=caller.on, now=clock.now)
+    caller.commit()
+    assert ids_of(take(caller.store, clock.now)) == [answer.id]

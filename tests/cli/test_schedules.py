@@ -35,7 +35,7 @@ def test_mistakes(world: World, words: tuple[str, ...], code: int, text: str) ->
     fails("schedule", *words, code=code, texts=(text,), folder=world.folder, url=world.url)
 
 
-def test_a_late_tick_is_ill_health(world: World) -> None:  # F10
+def test_a_late_tick_is_ill_health(world: World) -> None:
     words = ("health", "--max-age-seconds", "600", "--json")
     with open_store(world.url) as store:
         store.add_schedule(NIGHTLY)

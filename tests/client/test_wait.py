@@ -5,11 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from typing import Any
 
 import pytest
 
-from tenure import Cancel, Skip, State, Tenure, Worker
+from tenure import Cancel, Job, Skip, State, Tenure, Worker
+from tenure.client import _wait
 from tenure.errors import JobFailed, JobNotFound, OutOfRange, PayloadInvalid, WaitTimeout
+from tenure.rules.codec import encode
+from tenure.rules.lifecycle import succeed
+from tenure.store.look import jobs as inspect
+from tenure.store.proxy import StoreProxy
+from tenure.store.session import drive
+from tenure.worker.environment import Environment
 from tests.support.working import QUICK, working
 
 
@@ -190,3 +198,30 @@ def test_waits_in_threads_do_not_hold_each_other_up(app: Tenure) -> None:
         for thread in threads:
             thread.join(30)
     assert len(outcomes) == 8
+
+
+def test_a_result_that_lands_while_a_wait_begins_is_not_missed(app: Tenure) -> None:
+    """The job is finished right after the waiter has looked and before it rests."""
+
+    @app.task()
+    async def work() -> str:
+        return "never run"
+
+    handle = work.enqueue()
+    looks: list[State] = []
+
+    class Racing(StoreProxy):
+        """Finishes the job between the first look and the rest that follows."""
+
+        def run(self, operation: Any, /, *args: Any, **kwargs: Any) -> Any:
+            seen = self._store.run(operation, *args, **kwargs)
+            if operation is inspect.get:
+                looks.append(seen.state)
+                if len(looks) == 1:
+                    [lease] = app.store.claim("w1", {"default": 1})
+                    app.store.settle("w1", [succeed(lease.jobs[0], encode("landed"))])
+            return seen
+
+    job: Job = drive(_wait(Racing(app.store, Environment()), handle.id, 30))
+    assert job.result == '"landed"'
+    assert looks == [State.QUEUED, State.SUCCEEDED]

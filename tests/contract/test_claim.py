@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from tenure.errors import InvalidInput, StoreFull
+from tenure.errors import InvalidInput, StoreFull, TenureError
 from tenure.rules.job import MAX_PRIORITY, MIN_PRIORITY, State
-from tenure.rules.lifecycle import release, retry, succeed
-from tenure.store import Store
+from tenure.rules.lifecycle import fail, release, retry, succeed
+from tenure.store import LANDED, Store
 from tenure.store.jobs import claim
 from tests.support.plain import Plain
+from tests.support.rules import rule
 from tests.support.stores import Clock
-from tests.support.work import ERROR, add, add_many, ids_of, settle, take, take_one
+from tests.support.work import ERROR, add, add_many, expire, ids_of, running, settle, take, take_one
 
 
 def test_a_claim_takes_no_more_than_it_asks_for(store: Store, clock: Clock) -> None:
@@ -34,6 +36,7 @@ def test_a_block_is_one_lease_with_a_deadline(store: Store, plain: Plain, clock:
     shown = store.get(lease.jobs[0].id, now=clock.now)
     assert (shown.state, shown.worker) == (State.RUNNING, "w1")
     assert (shown.claimed_at, shown.expires_at) == (clock.now, lease.expires_at)
+    assert (shown.token, shown.attempts) == (lease.jobs[0].token, lease.jobs[0].attempts)
 
 
 def test_a_claim_does_not_write_the_jobs(store: Store, plain: Plain, clock: Clock) -> None:
@@ -92,9 +95,52 @@ def test_tickets_of_jobs_that_are_gone_or_have_moved_on_are_dropped(
     assert plain.one("select count(*) from tenure.ready") == 0
 
 
+@pytest.mark.parametrize("state", ["finished", "running", "held"])
+def test_a_stray_ticket_starts_nothing(
+    store: Store, plain: Plain, clock: Clock, state: str
+) -> None:
+    """A claim looks at the job behind the ticket. A job that has finished, that runs, or that an
+    operator holds is not started by a ticket that was left behind, whatever its token."""
+    job = running(store, clock.now)
+    if state == "finished":
+        settle(store, clock.now, succeed(job))
+    if state == "held":
+        store.hold(job.id, now=clock.now)
+        settle(store, clock.now, release(job))
+    before = store.get(job.id)
+    for place, token in enumerate((before.token - 1, before.token, before.token + 1), start=900):
+        plain.rows("insert into tenure.ready (queue, priority, place, job_id, token)"
+                   f" values ('default', 0, {place}, {job.id}, {token})")  # fmt: skip
+    assert take(store, clock.now, worker="w2") == []
+    assert store.get(job.id) == before
+    assert plain.count("ready") == 0
+
+
+@rule("one-ticket")
+def test_a_second_ticket_is_not_a_second_attempt(store: Store, plain: Plain, clock: Clock) -> None:
+    """The job names the position of its ticket. A second ticket with the right token is void: one
+    attempt is started, by one worker.
+
+    Seen failing with the position taken out of the claim: two workers had one token.
+    """
+    id = add(store, clock.now)
+    plain.rows("insert into tenure.ready (queue, priority, place, job_id, token)"
+               f" values ('default', 0, 900, {id}, 1)")  # fmt: skip
+    [claimed] = take(store, clock.now, 1)
+    assert take(store, clock.now, 1, worker="w2") == []
+    assert settle(store, clock.now, succeed(claimed)) == [LANDED]
+    assert plain.count("ready") == 0
+
+
+@rule("void-tickets")
 def test_a_claim_that_met_only_void_tickets_goes_on_at_once(
     store: Store, plain: Plain, clock: Clock
 ) -> None:
+    """A claim that returns nothing means that nothing is ready; a worker may go to sleep on it.
+
+    Seen failing with the loop of claim ended after its first round: nothing was claimed though a
+    job stood behind the void tickets.
+    """
     for place in range(1, 8):
         plain.rows("insert into tenure.ready (queue, priority, position, job_id, token)"
                    f" values ('default', -9, {place}, {800_000 + place}, 1)")  # fmt: skip
@@ -109,9 +155,11 @@ def test_only_void_tickets_are_an_empty_line(store: Store, plain: Plain, clock: 
     assert plain.one("select count(*) from tenure.ready") == 0
 
 
+@rule("flagged-not-handed-out")
 def test_a_job_flagged_for_cancellation_is_finished_and_not_handed_out(
     store: Store, plain: Plain, clock: Clock
 ) -> None:
+    """Seen failing with all live tickets handed out: the worker got the cancelled job, too."""
     flagged, good = add_many(store, clock.now, 2)
     child = add(store, clock.now, parents=(flagged,))
     plain.rows(f"update tenure.job set cancel_requested = true where id = {flagged}")
@@ -138,6 +186,48 @@ def test_when_a_cancellation_fails_the_claim_keeps_what_it_took_and_the_sweep_ca
     assert store.get(flagged).state is State.CANCELLED
 
 
+def test_a_claim_whose_lease_cannot_be_written_claims_nothing(
+    store: Store, plain: Plain, clock: Clock
+) -> None:
+    """The caller gets an error, not a job, and the next claim gets the same attempt."""
+    add(store, clock.now)
+    before = plain.everything()
+    plain.refuse_inserts("lease")
+    with pytest.raises(TenureError, match="refused by the test"):
+        take(store, clock.now)
+    assert plain.everything() == before
+    plain.allow_inserts("lease")
+    assert take_one(store, clock.now).token == 1
+
+
+def test_a_claim_hands_out_arguments_that_cannot_be_read(
+    store: Store, plain: Plain, clock: Clock
+) -> None:
+    """The engine does not look into arguments: damaged ones are the worker's problem, and the next
+    job of the queue comes out."""
+    damaged = '"not what the task expects"' if plain.is_postgres else "{damaged"
+    first, second = add_many(store, clock.now, 2)
+    plain.rows("update tenure.job set args = ? where id = ?", damaged, first)
+    jobs = take(store, clock.now)
+    assert [(job.id, job.args) for job in jobs] == [(first, damaged), (second, "{}")]
+    assert settle(store, clock.now, fail(jobs[0], ERROR), succeed(jobs[1])) == [LANDED, LANDED]
+
+
+def test_jobs_that_failed_do_not_delay_the_next_one(store: Store, clock: Clock) -> None:
+    """Failed for good, out of attempts, or waiting for a retry, and all of a lower priority."""
+    worst: dict[str, Any] = {"priority": -50, "max_attempts": 1}
+    failed, errored = add_many(store, clock.now, 2, **worst)
+    first, second = take(store, clock.now)
+    settle(store, clock.now, fail(first, ERROR), retry(second, ERROR, 0))
+    again = running(store, clock.now, priority=-50)
+    settle(store, clock.now, retry(again, ERROR, 600))
+    crashed = running(store, clock.now, **worst)
+    expire(store, clock)
+    assert {store.get(id).state for id in (failed, errored, crashed.id)} == {State.FAILED}
+    next_one = add(store, clock.now)
+    assert ids_of(take(store, clock.now, 1)) == [next_one]
+
+
 def test_nothing_is_claimed_from_a_paused_queue(store: Store, clock: Clock) -> None:
     id, other = add(store, clock.now), add(store, clock.now, queue="other")
     store.pause("default", reason="deploy", now=clock.now)
@@ -154,7 +244,12 @@ def test_a_held_job_is_passed_over(store: Store, clock: Clock) -> None:
     assert ids_of(take(store, clock.now)) == [free]
 
 
+@rule("suspects-alone")
 def test_a_suspect_is_tried_alone_and_one_at_a_time(store: Store, clock: Clock) -> None:
+    """So the job that kills its worker is found: the next death has one suspect.
+
+    Seen failing with all jobs on one lease: the blocks died together again and again.
+    """
     suspects = add_many(store, clock.now, 3)
     take(store, clock.now)
     store.sweep(now=clock.advance(31))

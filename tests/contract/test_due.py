@@ -9,7 +9,7 @@ import pytest
 from tenure.rules.job import State
 from tenure.rules.lifecycle import retry, snooze
 from tenure.store import Store
-from tests.support.plain import Plain
+from tests.support.plain import Plain, Row
 from tests.support.stores import Clock
 from tests.support.work import ERROR, add, add_many, ids_of, run, take
 
@@ -60,7 +60,7 @@ def test_a_promotion_goes_page_by_page(store: Store, clock: Clock) -> None:
 
 
 def test_tickets_written_meanwhile_keep_their_own_places(store: Store, clock: Clock) -> None:
-    """Places only grow, whatever a promotion needed of them."""
+    """Permits only grow, whatever a promotion needed of them."""
     delayed = add_many(store, clock.now, 3, delay_seconds=1)
     store.promote(most=2, now=clock.advance(1))
     fresh = add(store, clock.now)
@@ -122,6 +122,25 @@ def test_a_void_due_ticket_is_dropped(store: Store, plain: Plain, clock: Clock) 
     assert ids_of(take(store, clock.now)) == [id]
 
 
+def test_a_retry_changes_state_due_time_and_ticket_together(
+    store: Store, plain: Plain, clock: Clock
+) -> None:
+    """At any time the job has one ticket: in `due` while it waits, in `ready` once it is due."""
+
+    def tickets() -> list[list[Row]]:
+        return [plain.table(name, ("job_id", "token")) for name in ("ready", "due")]
+
+    id = add(store, clock.now)
+    waiting = run(store, clock.now, lambda job: retry(job, ERROR, 10))
+    assert (waiting.state, waiting.due_at) == (State.SCHEDULED, clock.now + timedelta(seconds=10))
+    assert tickets() == [[], [(id, 2)]]
+    assert take(store, clock.advance(10)) == []
+    assert store.promote(now=clock.now) == 1
+    assert tickets() == [[(id, 2)], []]
+    assert ids_of(take(store, clock.now)) == [id]
+    assert tickets() == [[], []]
+
+
 def test_a_snoozed_job_comes_back_when_it_is_due(store: Store, clock: Clock) -> None:
     id = add(store, clock.now)
     snoozed = run(store, clock.now, lambda job: snooze(job, 0.5))
@@ -133,7 +152,7 @@ def test_a_snoozed_job_comes_back_when_it_is_due(store: Store, clock: Clock) -> 
 @pytest.mark.parametrize(
     "due", [datetime(2038, 1, 19, 3, 14, 8, tzinfo=UTC), datetime(2017, 1, 1, tzinfo=UTC)]
 )
-def test_a_job_is_due_at_the_far_side_of_a_leap(store: Store, due: datetime) -> None:  # F13
+def test_a_job_is_due_at_the_far_side_of_a_leap(store: Store, due: datetime) -> None:
     """Of 32 bits, and of a second that no clock of a database has."""
     before = due - timedelta(seconds=2)
     id = add(store, before, due_at=due)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import psycopg
 import pytest
 
 from tenure.errors import InvalidInput
@@ -12,7 +11,8 @@ from tenure.rules.codec import encode
 from tenure.rules.job import Beat, State
 from tenure.rules.lifecycle import release, succeed
 from tenure.store import LANDED, STALE, Store, Swept
-from tests.support.plain import Plain, drivers_url
+from tests.support.plain import Plain
+from tests.support.rules import rule
 from tests.support.stores import Clock, open_face
 from tests.support.work import add, add_many, ids_of, settle, take, take_one
 
@@ -27,9 +27,11 @@ def test_a_heartbeat_pushes_the_deadline_out(store: Store, clock: Clock) -> None
     assert store.sweep(now=clock.advance(1)).requeued == 1
 
 
+@rule("late-heartbeat")
 def test_an_expired_lease_is_lost_even_before_anybody_swept_it(
     store: Store, plain: Plain, clock: Clock
 ) -> None:
+    """Seen failing with the deadline taken out of `extend`: the lease lived on."""
     add(store, clock.now)
     lease_id = take_one(store, clock.now).lease_id
     clock.advance(30)
@@ -105,7 +107,13 @@ def test_a_sweep_puts_the_job_back_as_it_was(store: Store, clock: Clock) -> None
         assert getattr(after, name) == getattr(before, name)
 
 
+@rule("charge-started")
 def test_a_job_alone_on_its_lease_is_charged(store: Store, clock: Clock) -> None:
+    """It may have killed its worker before the first heartbeat.
+
+    Seen failing with only reported jobs charged: a job that kills its worker at once came back for
+    ever.
+    """
     id = add(store, clock.now, max_attempts=2)
     for attempts in (1, 2):
         take_one(store, clock.now)
@@ -117,7 +125,10 @@ def test_a_job_alone_on_its_lease_is_charged(store: Store, clock: Clock) -> None
     assert "LeaseLost" in (failed.error or "")
 
 
+@rule("charge-started")
 def test_of_a_block_only_the_started_jobs_are_charged(store: Store, clock: Clock) -> None:
+    """Seen failing with each job of the block charged: a job failed that had never run; and with
+    the reports ignored: the job that had started was not charged."""
     started, innocent, settled = add_many(store, clock.now, 3, max_attempts=1)
     [lease] = store.claim("w1", {"default": 3}, now=clock.now)
     store.extend("w1", {lease.id: [started]}, now=clock.advance(1))
@@ -154,7 +165,9 @@ def test_a_held_job_stays_held_through_a_sweep(store: Store, clock: Clock) -> No
     assert ids_of(take(store, clock.now)) == [id]
 
 
+@rule("flagged-sweep")
 def test_a_job_asked_to_stop_is_cancelled_by_a_sweep(store: Store, clock: Clock) -> None:
+    """Seen failing with the request ignored: the cancelled job was queued for another worker."""
     id = add(store, clock.now)
     take_one(store, clock.now)
     store.cancel(id, now=clock.now)
@@ -196,22 +209,29 @@ def test_a_page_has_bounds(store: Store, most: int) -> None:
         store.promote(most=most)
 
 
-def test_what_somebody_locks_stays_on_its_lease_and_is_not_charged_for_being_left(
-    store: Store, store_url: str, plain: Plain, clock: Clock
+def test_claims_and_heartbeats_measure_a_lease_alike(store: Store, clock: Clock) -> None:
+    """The default is the same length, counted from the moment of the call."""
+    add(store, clock.now)
+    [lease] = store.claim("w1", {"default": 1}, now=clock.now)
+    length = lease.expires_at - clock.now
+    store.extend("w1", {lease.id: []}, now=clock.advance(17))
+    assert store.get(lease.jobs[0].id).expires_at == clock.now + length
+
+
+def test_a_store_that_was_just_opened_sweeps_no_live_lease(
+    store: Store, style: str, store_url: str, plain: Plain, clock: Clock
 ) -> None:
-    """A sweep takes what it can. The rest was never alone on its lease, and still is not."""
-    if not plain.is_postgres:
-        pytest.skip("SQLite has one writer; nothing is locked while it sweeps")
-    ids = add_many(store, clock.now, 3)
+    """A new process judges by the deadlines in the tables; nothing is reset at its start."""
+    add_many(store, clock.now, 3)
     take(store, clock.now)
-    with psycopg.connect(drivers_url(store_url)) as somebody:
-        somebody.execute(f"select from tenure.job where id = {ids[1]} for update")
-        assert store.sweep(now=clock.advance(30)) == Swept(requeued=2)
-        assert store.get(ids[1]).state is State.RUNNING
-        somebody.rollback()
-    assert store.sweep(now=clock.now) == Swept(requeued=1)
-    assert [store.get(id).attempts for id in ids] == [0, 0, 0]
-    assert [store.get(id).crashes for id in ids] == [1, 1, 1]
+    before = plain.everything()
+    newcomer = open_face(style, store_url)
+    try:
+        assert newcomer.sweep(now=clock.now) == Swept()
+        assert newcomer.promote(now=clock.now) == 0
+    finally:
+        newcomer.close()
+    assert plain.everything() == before
 
 
 def test_a_lease_of_another_boot_has_expired(

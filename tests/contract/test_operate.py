@@ -12,6 +12,7 @@ from tenure.rules.job import State
 from tenure.rules.lifecycle import fail, retry, skip, snooze, succeed
 from tenure.store import PausedQueue, Store
 from tests.support.plain import Plain
+from tests.support.rules import rule
 from tests.support.stores import Clock, open_face
 from tests.support.work import ERROR, add, add_many, ids_of, run, settle, take, take_one
 
@@ -41,6 +42,25 @@ def test_a_running_job_is_asked_to_stop(store: Store, clock: Clock) -> None:
     assert store.cancel(id, now=clock.now) is State.RUNNING
     asked = [event for event in store.timeline(id) if event.kind == "cancel requested"]
     assert len(asked) == 1
+
+
+@rule("cancel-token")
+@pytest.mark.parametrize("table", ["ready", "due"])
+def test_cancel_takes_no_void_ticket_for_the_jobs_own(
+    store: Store, plain: Plain, clock: Clock, table: str
+) -> None:
+    """A ticket with another token is void. A job that has no other is running, and its worker must
+    be asked to stop, not overlooked.
+
+    Seen failing with the token taken out of the match: a running job was answered `cancelled` and
+    vanished under its worker.
+    """
+    id = add(store, clock.now, delay_seconds=60 if table == "due" else None)
+    plain.rows(f"update tenure.job set token = 2 where id = {id}")
+    assert store.cancel(id, now=clock.now) is State.RUNNING
+    assert plain.count(table, "token = 1") == 1
+    assert plain.count("job", "cancel_requested") == 1
+    plain.wipe()  # no audit of a job that has no ticket
 
 
 def test_a_finished_job_stays_what_it_is(store: Store, plain: Plain, clock: Clock) -> None:
@@ -183,7 +203,8 @@ def test_a_move_that_says_nothing_is_refused(store: Store, clock: Clock) -> None
 
 @pytest.mark.parametrize("end", ["succeeded", "failed", "cancelled", "skipped"])
 def test_a_finished_job_runs_again(store: Store, plain: Plain, clock: Clock, end: str) -> None:
-    id = add(store, clock.now, queue="q", priority=-2, args=encode({"n": 1}), max_attempts=2)
+    options = {"queue": "q", "priority": -2, "args": encode({"n": 1}), "tenant": "t"}
+    id = add(store, clock.now, max_attempts=2, **options)
     claimed = take_one(store, clock.now, queue="q")
     ends = {"succeeded": succeed(claimed), "failed": fail(claimed, ERROR), "skipped": skip(claimed)}
     if end == "cancelled":
@@ -195,6 +216,7 @@ def test_a_finished_job_runs_again(store: Store, plain: Plain, clock: Clock, end
     assert (again.state, again.token, again.attempts) == (State.QUEUED, 2, 0)
     assert (again.crashes, again.reason, again.queued_at) == (0, "replayed", clock.now)
     assert (again.queue, again.priority, again.args) == ("q", -2, '{"n":1}')
+    assert again.tenant == "t"
     assert not again.cancel_requested
     assert plain.table("history") == []
     done = run(store, clock.now, succeed, queue="q")
@@ -208,7 +230,13 @@ def test_a_live_job_is_not_replayed(store: Store, plain: Plain, clock: Clock) ->
     assert plain.everything() == before
 
 
+@rule("replay-token", "replay-attempts")
 def test_a_replayed_job_has_all_its_attempts_again(store: Store, clock: Clock) -> None:
+    """It also has a new token: a zombie of the last attempt may still be about.
+
+    Seen failing with the token kept: the last attempt before the replay and the first one after it
+    had the same token; and with the attempts kept: the replayed job failed at its first error.
+    """
     id = add(store, clock.now, max_attempts=2)
     for _ in range(2):
         run(store, clock.now, lambda job: retry(job, ERROR, 0))

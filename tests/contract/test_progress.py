@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Callable
 
+import msgspec
+import pytest
+
+from tenure.errors import TenureError
 from tenure.rules.codec import encode
 from tenure.rules.job import Progress, State
 from tenure.rules.lifecycle import fail, release, retry, succeed
@@ -129,3 +133,28 @@ def test_a_replay_after_success_starts_afresh_and_may_report(store: Store, clock
     assert store.report_progress("w1", [(job, 0.1, "again")], now=clock.now) == [LANDED]
     settle(store, clock.now, release(job))
     assert store.progress(id).message == "again"
+
+
+def test_a_failed_job_keeps_its_last_progress(store: Store, clock: Clock) -> None:
+    id = add(store, clock.now)
+    job = take_one(store, clock.now)
+    store.report_progress("w1", [(job, 0.25, "loading")], now=clock.now)
+    settle(store, clock.advance(1), fail(job, ERROR))
+    assert (store.progress(id).fraction, store.progress(id).message) == (0.25, "loading")
+
+
+@pytest.mark.parametrize("what", ["progress", "checkpoint"])
+def test_a_job_succeeds_though_its_progress_or_checkpoint_cannot_be_stored(
+    store: Store, plain: Plain, clock: Clock, what: str
+) -> None:
+    add(store, clock.now)
+    job = take_one(store, clock.now)
+    plain.refuse_inserts("note")
+    write: dict[str, Callable[[], object]] = {
+        "progress": lambda: store.report_progress("w1", [(job, 0.5, None)], now=clock.now),
+        "checkpoint": lambda: store.save_checkpoint("w1", job, encode(1), now=clock.now),
+    }
+    with pytest.raises(TenureError, match="refused by the test"):
+        write[what]()
+    assert store.get(job.id).state is State.RUNNING
+    assert settle(store, clock.now, succeed(job)) == [LANDED]

@@ -74,10 +74,21 @@ def test_a_tick_enqueues_the_job(store: Store, clock: Clock) -> None:
     assert seen.next_at == tick + timedelta(minutes=1)
 
 
-def test_nothing_is_due_twice(store: Store, clock: Clock) -> None:  # F4
+def test_nothing_is_due_twice(store: Store, clock: Clock) -> None:
     store.add_schedule(new(), now=clock.now)
     clock.advance(61)
     assert [len(store.fire(now=clock.now).jobs) for _ in range(3)] == [1, 0, 0]
+    assert len(jobs(store)) == 1
+
+
+def test_a_tick_that_has_its_row_is_not_fired_again(
+    store: Store, plain: Plain, clock: Clock
+) -> None:
+    """Not even when the schedule itself says that the tick is still to be fired."""
+    store.add_schedule(new(), now=clock.now)
+    store.fire(now=clock.advance(60))
+    plain.rows("update tenure.schedule set done_until = created_at, next_at = created_at")
+    assert store.fire(now=clock.now).jobs == ()
     assert len(jobs(store)) == 1
 
 
@@ -115,19 +126,19 @@ def test_the_story_of_the_job_names_schedule_and_tick(store: Store, clock: Clock
 @pytest.mark.parametrize(
     ("cron", "zone", "since", "expected"),
     [
-        # F1: the hour from two to three is left out on the 29th of March; once, at its end
+        # the hour from two to three is left out on the 29th of March; once, at its end
         ("30 2 * * *", "Europe/Berlin", "2026-03-28T00:00",
          ["2026-03-28T01:30", "2026-03-29T01:00", "2026-03-30T00:30"]),
-        # F2: the hour from two to three comes twice on the 25th of October; daily once
+        # the hour from two to three comes twice on the 25th of October; daily once
         ("30 2 * * *", "Europe/Berlin", "2026-10-24T00:00",
          ["2026-10-24T00:30", "2026-10-25T00:30", "2026-10-26T01:30"]),
-        # F2: and hourly at both real hours
+        # and hourly at both real hours
         ("30 * * * *", "Europe/Berlin", "2026-10-24T23:00",
          ["2026-10-24T23:30", "2026-10-25T00:30", "2026-10-25T01:30", "2026-10-25T02:30"]),
-        # F3: half an hour is left out on the 4th of October
+        # half an hour is left out on the 4th of October
         ("15 2 * * *", "Australia/Lord_Howe", "2026-10-02T12:00",
          ["2026-10-02T15:45", "2026-10-03T15:30", "2026-10-04T15:15"]),
-        # F3: there was no 30th of December 2011
+        # there was no 30th of December 2011
         ("0 0 * * *", "Pacific/Apia", "2011-12-28T12:00",
          ["2011-12-29T10:00", "2011-12-30T10:00", "2011-12-31T10:00"]),
     ],
@@ -144,7 +155,7 @@ def test_each_tick_has_one_job_when_clocks_change(
     assert ticks(store) == [at(text) for text in expected]
 
 
-def test_a_schedule_ticks_after_the_end_of_32_bits(store: Store) -> None:  # F13
+def test_a_schedule_ticks_after_the_end_of_32_bits(store: Store) -> None:
     now = at("2038-01-19T03:13:30")
     store.add_schedule(new(), now=now)
     for _ in range(3):
@@ -160,7 +171,7 @@ def test_a_schedule_ticks_after_the_end_of_32_bits(store: Store) -> None:  # F13
     ("policy", "expected"),
     [("skip", []), ("latest", [12 * 60]), ("all", [12 * 60 - 120, 12 * 60 - 60, 12 * 60])],
 )
-def test_a_machine_that_was_off_for_a_week(  # F6
+def test_a_machine_that_was_off_for_a_week(
     store: Store, clock: Clock, policy: Any, expected: list[int]
 ) -> None:
     timing = ScheduleTiming(cron="0 * * * *", catch_up=policy, catch_up_limit=3)
@@ -214,7 +225,7 @@ def test_a_clock_that_was_a_year_ahead_stops_nothing_for_a_year(store: Store, cl
 def test_when_to_look_is_a_hint_and_when_it_ticks_is_worked_out_anew(
     store: Store, plain: Plain, clock: Clock
 ) -> None:
-    """New rules of a zone move a tick that was stored under the old ones."""  # F12
+    """New rules of a zone move a tick that was stored under the old ones."""
     store.add_schedule(new(timing=ScheduleTiming(cron="0 13 * * *")), now=clock.now)
     plain.rows("update tenure.schedule set next_at = done_until")
     assert store.fire(now=clock.advance(60)).jobs == ()
@@ -333,7 +344,7 @@ def test_more_than_a_page_is_fired_at_once(store: Store, clock: Clock) -> None:
 
 def test_one_that_cannot_tick_here_holds_up_no_other(
     store: Store, plain: Plain, clock: Clock
-) -> None:  # F12
+) -> None:
     for n in range(60):
         store.add_schedule(new(f"bad{n:02}", ScheduleTiming(cron="* * * * *")), now=clock.now)
     plain.rows("update tenure.schedule set timing = ?", '{"cron":"* * * * *","tz":"Mars/Base"}')
@@ -606,7 +617,7 @@ def test_the_job_of_a_tick_is_a_job_like_any_other(store: Store, clock: Clock) -
 
 def test_two_stores_on_one_database_fire_each_tick_once(
     store: Store, style: str, store_url: str, clock: Clock
-) -> None:  # F4
+) -> None:
     other = open_face(style, store_url)
     try:
         store.add_schedule(new(), now=clock.now)

@@ -19,6 +19,7 @@ from tenure.rules.job import MAX_STEP_BYTES, MAX_STEPS, Claimed, Feature, Json, 
 from tenure.rules.lifecycle import abort, fail, release, retry, skip, snooze, succeed
 from tenure.store import LANDED, STALE, Store
 from tests.support.plain import Plain
+from tests.support.rules import rule
 from tests.support.stores import Clock
 from tests.support.work import ERROR, add, run, settle, take_one
 
@@ -86,7 +87,10 @@ def test_a_crash_keeps_them(store: Store, clock: Clock) -> None:
     assert names(store, job.id) == ["fetch"]
 
 
+@rule("step-fence")
 def test_only_the_holder_may_record(store: Store, plain: Plain, clock: Clock) -> None:
+    """Seen failing with the look at token and lease taken out: the successor got a step that a
+    zombie had written."""
     job = taken(store, clock)
     store.sweep(now=clock.advance(31))
     new = take_one(store, clock.now, worker="w2")
@@ -120,10 +124,12 @@ def test_the_same_again_changes_nothing(store: Store, plain: Plain, clock: Clock
     assert plain.everything() == before
 
 
+@rule("step-once")
 @pytest.mark.parametrize("other", [step(result=2), step(function="other")], ids=["result", "fn"])
 def test_a_name_stands_for_one_step(
     store: Store, plain: Plain, clock: Clock, other: NewStep
 ) -> None:
+    """Seen failing with the row overwritten: two attempts went on with two results."""
     job = taken(store, clock)
     store.record_step("w1", job, step(), now=clock.now)
     before = plain.everything()

@@ -46,7 +46,7 @@ def test_a_job_of_another_tenant_is_refused_with_the_whole_batch(
     assert plain.table("job") == []
 
 
-@pytest.mark.parametrize("tenant", ["", "x" * 201, "new\nline", "nul\0"])
+@pytest.mark.parametrize("tenant", ["", "x" * 201, "new\nline", "nul\0", None])
 def test_a_scope_that_cannot_be_is_an_error_and_no_fall_back(store: Store, tenant: str) -> None:
     with pytest.raises(InvalidInput):
         store.for_tenant(tenant)

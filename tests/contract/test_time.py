@@ -12,7 +12,7 @@ import pytest
 from tenure.errors import OutOfRange
 from tenure.rules.job import State, Unique, Until
 from tenure.rules.lifecycle import snooze, succeed
-from tenure.store import Store, Swept
+from tenure.store import Store, Swept, open_store
 from tests.support.plain import Plain
 from tests.support.stores import Clock
 from tests.support.work import add, job, settle, take, take_one
@@ -126,3 +126,30 @@ def test_a_jump_of_the_wall_clock_touches_no_lease(
     assert take(store, datetime.now(UTC)) == []
     monkeypatch.setattr(time, "time_ns", real)
     assert store.sweep() == Swept()
+
+
+def test_on_postgres_times_come_from_the_clock_of_the_server(pg: Store, pg_plain: Plain) -> None:
+    """No client's clock is read, so a host whose clock is wrong shortens no lease."""
+    server_clock = "select clock_timestamp()"
+    before = pg_plain.one(server_clock)
+    now, later = pg.enqueue([job(), job(delay_seconds=3600)])
+    [lease] = pg.claim("w1", {"default": 1}, lease_seconds=60)
+    after = pg_plain.one(server_clock)
+    assert before <= pg.get(now.id).created_at <= lease.claimed_at <= after
+    assert lease.expires_at - lease.claimed_at == timedelta(seconds=60)
+    due = pg.get(later.id).due_at
+    assert due is not None
+    assert before <= due - timedelta(hours=1) <= after
+
+
+def test_a_session_in_another_time_zone_changes_nothing(pg_migrated_url: str, clock: Clock) -> None:
+    """Due times and deadlines are moments; the zone of the session is the user's business."""
+    zone = "&options=-c%20timezone%3DAsia/Kolkata"
+    with open_store(pg_migrated_url + zone) as store:
+        id = add(store, clock.now, delay_seconds=10)
+        assert store.promote(now=clock.advance(9.9)) == 0
+        assert store.promote(now=clock.advance(0.1)) == 1
+        take_one(store, clock.now)
+        assert store.get(id).claimed_at == clock.now
+        assert store.sweep(now=clock.advance(29.9)) == Swept()
+        assert store.sweep(now=clock.advance(0.1)) == Swept(requeued=1)

@@ -22,6 +22,7 @@ from tests.support.flows import (
     take_named,
 )
 from tests.support.plain import Plain
+from tests.support.rules import rule
 from tests.support.stores import Clock
 from tests.support.work import ERROR, job, settle, take
 
@@ -72,10 +73,16 @@ def test_a_single_node_can_be_cancelled(store: Store, clock: Clock) -> None:
     assert outcome(store, run.id) is Outcome.CANCELLED
 
 
+@rule("cancelled-outlasts-nobody")
 @pytest.mark.parametrize("finaliser", [None, "fin"])
 def test_a_node_that_is_cancelled_while_it_waits_does_not_end_the_workflow_early(
     store: Store, clock: Clock, finaliser: str | None
 ) -> None:
+    """It waited for its parents; now the end of the workflow does.
+
+    Seen failing without the edge from its parents to the end: the workflow had ended while one of
+    them ran.
+    """
     run = added(store, clock.now, CHAIN, finaliser=finaliser)
     [held] = take(store, clock.now)
     assert store.cancel(run.nodes[1], now=clock.now) is CANCELLED
@@ -174,7 +181,9 @@ def test_a_hold_during_a_pause_outlasts_it(store: Store, clock: Clock) -> None:
     assert run_all(store, clock.now) == ["a"]
 
 
+@rule("replay-goes-down")
 def test_a_failed_node_is_replayed_and_the_rest_continues(store: Store, clock: Clock) -> None:
+    """Seen failing with the node alone replayed: its children stayed skipped."""
     run = added(store, clock.now, {**CHAIN, "d": ("c",), "other": ()}, finaliser="fin")
     run_all(store, clock.now, {"b": failing})
     assert outcome(store, run.id) is Outcome.FAILED

@@ -19,7 +19,7 @@ from tenure.rules.codec import encode
 from tenure.rules.graph import NewNode, NewWorkflow, OnFailure, Outcome
 from tenure.rules.job import State, Unique, When
 from tenure.rules.lifecycle import abort, retry, skip, succeed
-from tenure.store import Store
+from tenure.store import LANDED, Store
 from tests.support.flows import (
     CHAIN,
     added,
@@ -34,6 +34,7 @@ from tests.support.flows import (
     take_named,
 )
 from tests.support.plain import Plain
+from tests.support.rules import rule
 from tests.support.stores import Clock
 from tests.support.work import ERROR, add, ids_of, job, settle, take
 
@@ -58,7 +59,28 @@ def test_children_run_after_their_parents_and_the_workflow_ends(store: Store, cl
     assert (seen.finished, seen.total, seen.counts) == (4, 4, {SUCCEEDED: 4})
 
 
+@rule("child-after-parents", "freed-token")
+def test_a_node_waits_for_all_of_its_parents_and_is_freed_with_a_new_token(
+    store: Store, clock: Clock
+) -> None:
+    """No ticket from before a replay may start it, hence the new token.
+
+    Seen failing with the look at unfinished parents taken out: the node ran after the first parent;
+    and with its token kept when it is freed: its ticket did not name the attempt, and nothing ran.
+    """
+    run = added(store, clock.now, {"a": (), "b": (), "c": ("a", "b")})
+    before = store.get(run.nodes[2]).token
+    held = take_named(store, clock.now)
+    finish(store, clock.now, held["a"])
+    assert take(store, clock.now) == []
+    finish(store, clock.now, held["b"])
+    assert [(job.id, job.token) for job in take(store, clock.now)] == [(run.nodes[2], before + 1)]
+
+
+@rule("end-after-all")
 def test_it_is_open_until_its_last_node_has_ended(store: Store, clock: Clock) -> None:
+    """Seen failing with the look at unfinished nodes taken out: the workflow ended with the first
+    of them."""
     run = added(store, clock.now, {"a": (), "b": ()})
     held = take_named(store, clock.now)
     finish(store, clock.now, held["a"])
@@ -76,10 +98,13 @@ def test_the_last_two_nodes_may_end_in_one_batch(store: Store, clock: Clock) -> 
     assert outcome(store, run.id) is Outcome.SUCCEEDED
 
 
+@rule("skip-goes-down")
 @pytest.mark.parametrize("end", [failing, skip, abort])
 def test_what_depends_on_a_lost_node_is_skipped_all_the_way_down(
     store: Store, clock: Clock, end: Any
 ) -> None:
+    """Seen failing with one generation only: the grandchild waited for ever, and so did the
+    end."""
     run = added(store, clock.now, {**CHAIN, "other": ()})
     assert run_all(store, clock.now, {"a": end}) == ["a", "other"]
     became = states(store, run.id)
@@ -127,6 +152,24 @@ def test_one_end_may_be_enough_and_the_workflow_still_waits_for_the_other(
     finish(store, clock.now, held["b"])
     assert outcome(store, run.id) is not None
     assert take(store, clock.now) == []
+
+
+@rule("freed-once")
+def test_a_child_that_runs_is_not_freed_by_another_parent(store: Store, clock: Clock) -> None:
+    """One parent was enough for it; the others must leave it alone.
+
+    Seen failing with jobs looked at that do not wait: the child was queued a second time, and the
+    success of the attempt that ran was stale.
+    """
+    parents = {"a": (), "b": (), "c": ("a", "b")}
+    run = added(store, clock.now, parents, {"c": When.ANY_SUCCEEDED})
+    held = take_named(store, clock.now)
+    finish(store, clock.now, held["a"])
+    [child] = take(store, clock.now)
+    finish(store, clock.now, held["b"])
+    assert take(store, clock.now) == []
+    assert settle(store, clock.now, succeed(child)) == [LANDED]
+    assert outcome(store, run.id) is Outcome.SUCCEEDED
 
 
 def test_a_late_parent_completes_once_and_its_winner_frees_the_child(
@@ -211,6 +254,18 @@ def test_the_finaliser_runs_once_after_all_others_however_they_ended(
     assert outcome(store, run.id) is (Outcome.SUCCEEDED if end is succeed else Outcome.FAILED)
 
 
+@rule("finaliser-last")
+def test_the_finaliser_does_not_run_beside_another_node(store: Store, clock: Clock) -> None:
+    """Seen failing with a finaliser for which one success was enough: it ran beside a node."""
+    run = added(store, clock.now, {"a": (), "b": ()}, finaliser="fin")
+    held = take_named(store, clock.now)
+    finish(store, clock.now, held["a"])
+    assert take(store, clock.now) == []
+    settle(store, clock.now, failing(held["b"]))
+    assert run_all(store, clock.now) == ["fin"]
+    assert outcome(store, run.id) is Outcome.FAILED
+
+
 def test_the_workflow_is_open_while_its_finaliser_runs(store: Store, clock: Clock) -> None:
     run = added(store, clock.now, {"a": ()}, finaliser="fin")
     finish(store, clock.now, *take(store, clock.now))
@@ -287,7 +342,10 @@ def test_a_running_node_adds_others_and_the_join_waits_for_them(store: Store, cl
     assert [node.added_by for node in store.list_nodes(run.id).nodes] == [None] * 2 + [split.id] * 2
 
 
+@rule("grow-keeps-open")
 def test_an_added_node_without_a_join_keeps_the_workflow_open(store: Store, clock: Clock) -> None:
+    """Seen failing without the edge from the new node to the end: the workflow ended with the node
+    that had added it."""
     run = added(store, clock.now, {"a": ()}, finaliser="fin")
     [held] = take(store, clock.now)
     store.grow_workflow("w1", held, [more("x"), more("y", after_names=("a",))], now=clock.now)
@@ -299,7 +357,10 @@ def test_an_added_node_without_a_join_keeps_the_workflow_open(store: Store, cloc
     assert run_all(store, clock.now) == ["fin"]
 
 
+@rule("grow-fence")
 def test_a_zombie_adds_nothing(store: Store, plain: Plain, clock: Clock) -> None:
+    """Seen failing with the look at token and lease taken out: the workflow had the nodes of an
+    attempt that had been swept, beside those of its successor."""
     added(store, clock.now, {"a": (), "b": ("a",)})
     [zombie] = take(store, clock.now)
     store.sweep(now=clock.advance(31))
@@ -365,9 +426,11 @@ def test_a_job_that_belongs_to_no_workflow_adds_nothing(store: Store, clock: Clo
     assert store.workflow_of(held.id) is None
 
 
+@rule("grow-asked-to-stop")
 def test_neither_a_finaliser_nor_one_that_is_asked_to_stop_adds_nodes(
     store: Store, clock: Clock
 ) -> None:
+    """Seen failing with the request ignored: a cancelled workflow got new nodes, and went on."""
     run = added(store, clock.now, {"a": ()}, finaliser="fin")
     [held] = take(store, clock.now)
     store.cancel(held.id, now=clock.now)

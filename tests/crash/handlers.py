@@ -158,14 +158,6 @@ async def hold_lonely(job: Running, gate: str) -> str:
 
 
 @tasks.task()
-async def block_the_loop(job: Running, seconds: float) -> str:
-    """A careless coroutine."""
-    say("ran", job)
-    time.sleep(seconds)  # noqa: ASYNC251 - that is the point
-    return f"token {job.token}"
-
-
-@tasks.task()
 def end_as(job: Running, how: str) -> str:
     """End in one of the ways in which a handler can end."""
     say("ran", job)

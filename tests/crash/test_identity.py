@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
 import psutil
 import pytest
 
-from tenure.errors import ConfigError
 from tenure.rules.job import State
-from tenure.worker.worker import Worker
 from tests.crash.cast import LEASE_SECONDS, Stage, gone, until
-from tests.crash.handlers import app, hold, hold_in_child, quick, wait_deaf
+from tests.crash.handlers import hold, hold_in_child, quick, wait_deaf
 from tests.support.audit import audit
 
 RECOVERY_SECONDS = 2.0
 
 
 @pytest.mark.slow
-def test_a_successor_has_another_name_and_inherits_no_claim(stage: Stage) -> None:  # A6
+def test_a_successor_has_another_name_and_inherits_no_claim(stage: Stage) -> None:
     [id] = stage.add(wait_deaf.call("never"))
     first = stage.worker()
     stage.heard("ran", id)
@@ -42,7 +39,7 @@ def test_a_successor_has_another_name_and_inherits_no_claim(stage: Stage) -> Non
 
 
 @pytest.mark.slow
-def test_two_workers_in_one_process_have_two_names(stage: Stage) -> None:  # A6
+def test_two_workers_in_one_process_have_two_names(stage: Stage) -> None:
     worker = stage.worker(lives=2)
     stage.add(*[quick.call() for _ in range(3)])
     stage.drained()
@@ -59,21 +56,6 @@ def test_two_workers_in_one_process_have_two_names(stage: Stage) -> None:  # A6
     stage.check(disturbed=set())
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"lease_seconds": 1.0, "heartbeat_seconds": 0.5},
-        {"lease_seconds": 1.0, "heartbeat_seconds": 1.0},
-        {"lease_seconds": 30.0, "heartbeat_seconds": 10.0, "queue_lease_seconds": {"default": 20}},
-    ],
-)
-def test_two_heartbeats_must_fit_into_a_lease(settings: dict[str, float]) -> None:  # A10
-    with pytest.raises(ConfigError, match="two heartbeats"):
-        Worker(app, **settings)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="two heartbeats"):
-        app.run_worker(**settings)  # type: ignore[arg-type]
-
-
 def children_of(pid: int) -> list[psutil.Process]:
     """Everything that a process has started, and what that has started."""
     return psutil.Process(pid).children(recursive=True)
@@ -88,7 +70,7 @@ def has_ended(process: psutil.Process) -> bool:
 
 
 @pytest.mark.slow
-def test_when_the_supervisor_is_killed_its_workers_drain_and_end(stage: Stage) -> None:  # A22
+def test_when_the_supervisor_is_killed_its_workers_drain_and_end(stage: Stage) -> None:
     ids = stage.add(*[hold.call("end") for _ in range(2)])
     supervisor = stage.worker({"default": 1}, processes=2)
     stage.heard("ran", times=2)
@@ -105,7 +87,7 @@ def test_when_the_supervisor_is_killed_its_workers_drain_and_end(stage: Stage) -
 
 
 @pytest.mark.slow
-def test_an_orphaned_worker_gives_back_what_outlives_the_grace(stage: Stage) -> None:  # A22
+def test_an_orphaned_worker_gives_back_what_outlives_the_grace(stage: Stage) -> None:
     ids = stage.add(*[wait_deaf.call("never") for _ in range(2)])
     supervisor = stage.worker({"default": 1}, processes=2, drain_seconds=0.2, kill_seconds=0.2)
     stage.heard("ran", times=2)
@@ -119,24 +101,7 @@ def test_an_orphaned_worker_gives_back_what_outlives_the_grace(stage: Stage) -> 
 
 
 @pytest.mark.slow
-def test_a_worker_process_that_is_killed_is_replaced_and_its_job_comes_back(stage: Stage) -> None:
-    [id] = stage.add(wait_deaf.call("never"))
-    supervisor = stage.worker({"default": 1}, processes=2)
-    [ran] = stage.heard("ran", id)
-    before = {child.pid for child in children_of(supervisor.pid)}
-    os.kill(ran.pid, signal.SIGKILL)
-    job = stage.finished(id)
-    until(lambda: len(children_of(supervisor.pid)) == 2, "a successor")
-
-    assert (job.state, job.token, job.crashes) == (State.SUCCEEDED, 2, 1)
-    assert {child.pid for child in children_of(supervisor.pid)} - before
-    supervisor.signal(signal.SIGTERM)
-    assert gone(supervisor) == 0
-    audit(stage.url)
-
-
-@pytest.mark.slow
-def test_child_processes_die_with_their_worker(stage: Stage) -> None:  # A22
+def test_child_processes_die_with_their_worker(stage: Stage) -> None:
     [id] = stage.add(hold_in_child.call("never"))
     worker = stage.worker()
     [ran] = stage.heard("ran", id)

@@ -73,7 +73,7 @@ def silence(stage: Stage) -> Iterator[None]:
     [("cut", hold), ("cut", hold_async), ("cut", hold_in_child), ("silence", hold)],
     ids=["cut-thread", "cut-async", "cut-process", "silence-thread"],
 )
-def test_the_handler_is_stopped_before_its_lease_ends_and_the_worker_goes_on(  # A13
+def test_the_handler_is_stopped_before_its_lease_ends_and_the_worker_goes_on(
     postgres_stage: Stage, proxy: Proxy, task: Task[[str], str], how: str
 ) -> None:
     stage = postgres_stage
@@ -97,7 +97,7 @@ def test_the_handler_is_stopped_before_its_lease_ends_and_the_worker_goes_on(  #
     stage.check(disturbed={worker.pid})
 
 
-def test_results_that_cannot_be_written_at_the_end_are_no_success(  # A15
+def test_results_that_cannot_be_written_at_the_end_are_no_success(
     postgres_stage: Stage, proxy: Proxy
 ) -> None:
     stage = postgres_stage

@@ -28,7 +28,7 @@ def has_gone_after(worker: Member, number: signal.Signals) -> bool:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_lets_running_jobs_finish_and_takes_no_new_ones(  # A14
+def test_a_signal_lets_running_jobs_finish_and_takes_no_new_ones(
     stage: Stage, number: signal.Signals
 ) -> None:
     [running] = stage.add(hold.call("end"))
@@ -50,7 +50,7 @@ def test_a_signal_lets_running_jobs_finish_and_takes_no_new_ones(  # A14
 @pytest.mark.parametrize(
     "task", [*HOLDERS, wait_deaf], ids=lambda task: task.name.rpartition(".")[2]
 )
-def test_a_job_that_outlives_the_grace_is_given_back_uncharged(  # A14
+def test_a_job_that_outlives_the_grace_is_given_back_uncharged(
     stage: Stage, task: Task[[str], str]
 ) -> None:
     [id] = stage.add(task.call("never"))
@@ -75,7 +75,7 @@ def test_a_job_that_outlives_the_grace_is_given_back_uncharged(  # A14
         (signal.SIGTERM, signal.SIGINT, 130),
     ],
 )
-def test_a_second_signal_ends_at_once_and_the_lease_brings_the_job_back(  # A14
+def test_a_second_signal_ends_at_once_and_the_lease_brings_the_job_back(
     stage: Stage, first: signal.Signals, second: signal.Signals, code: int
 ) -> None:
     [id] = stage.add(wait_deaf.call("never"))
@@ -95,7 +95,7 @@ def test_a_second_signal_ends_at_once_and_the_lease_brings_the_job_back(  # A14
     stage.check(disturbed={worker.pid})
 
 
-def test_what_is_finished_is_written_before_the_end(stage: Stage) -> None:  # A15
+def test_what_is_finished_is_written_before_the_end(stage: Stage) -> None:
     ids = stage.add(*[quick_async.call() for _ in range(50)])
     worker = stage.worker(moment="before settle", signal=signal.SIGTERM)
     assert gone(worker) == 0
@@ -111,7 +111,7 @@ def test_what_is_finished_is_written_before_the_end(stage: Stage) -> None:  # A1
     stage.check(disturbed=set(), drained=False)
 
 
-def test_jobs_claimed_ahead_go_back_uncharged_at_the_end(stage: Stage) -> None:  # A16
+def test_jobs_claimed_ahead_go_back_uncharged_at_the_end(stage: Stage) -> None:
     stage.add(*[quick.call() for _ in range(40)])  # short ones: the worker learns to claim ahead
     worker = stage.worker(thread_slots=1, process_slots=100)
     stage.drained()

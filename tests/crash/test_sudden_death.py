@@ -35,7 +35,7 @@ def lease_end(stage: Stage, id: int) -> float:
     return ends.timestamp()
 
 
-def test_killed_between_the_handlers_return_and_the_settlement(stage: Stage) -> None:  # A1
+def test_killed_between_the_handlers_return_and_the_settlement(stage: Stage) -> None:
     [id] = stage.add(quick.call())
     victim = stage.worker(moment="before settle")
     assert gone(victim) == -signal.SIGKILL
@@ -54,7 +54,7 @@ def test_killed_between_the_handlers_return_and_the_settlement(stage: Stage) -> 
 
 
 @pytest.mark.parametrize("moment", ["before complete", "before commit", "after commit"])
-def test_killed_around_a_completion_in_the_handlers_own_transaction(  # A1
+def test_killed_around_a_completion_in_the_handlers_own_transaction(
     shared_stage: Stage, moment: str
 ) -> None:
     stage = shared_stage
@@ -74,7 +74,7 @@ def test_killed_around_a_completion_in_the_handlers_own_transaction(  # A1
     stage.check(disturbed={victim.pid}, effects={id: 1, child.id: 1})
 
 
-def test_killed_right_after_the_claim_before_any_heartbeat(stage: Stage) -> None:  # A2
+def test_killed_right_after_the_claim_before_any_heartbeat(stage: Stage) -> None:
     [id] = stage.add(quick.call())
     victim = stage.worker(moment="after claim")
     assert gone(victim) == -signal.SIGKILL
@@ -88,7 +88,7 @@ def test_killed_right_after_the_claim_before_any_heartbeat(stage: Stage) -> None
     stage.check(disturbed={victim.pid}, recovery_seconds=RECOVERY_SECONDS)
 
 
-def test_killed_while_a_handler_runs_that_was_renewed_for_long(stage: Stage) -> None:  # A2
+def test_killed_while_a_handler_runs_that_was_renewed_for_long(stage: Stage) -> None:
     [id] = stage.add(wait_deaf.call("never"))
     victim = stage.worker()
     stage.heard("ran", id)
@@ -104,7 +104,7 @@ def test_killed_while_a_handler_runs_that_was_renewed_for_long(stage: Stage) -> 
     stage.check(disturbed={victim.pid}, recovery_seconds=RECOVERY_SECONDS)
 
 
-def test_the_dead_workers_row_is_gone_before_its_job_is_rescued(stage: Stage) -> None:  # A7
+def test_the_dead_workers_row_is_gone_before_its_job_is_rescued(stage: Stage) -> None:
     [id] = stage.add(wait_deaf.call("never"))
     victim = stage.worker()
     stage.heard("ran", id)
@@ -123,7 +123,7 @@ def test_the_dead_workers_row_is_gone_before_its_job_is_rescued(stage: Stage) ->
     stage.check(disturbed={victim.pid}, recovery_seconds=RECOVERY_SECONDS)
 
 
-def test_killed_while_completions_are_buffered(stage: Stage) -> None:  # A15
+def test_killed_while_completions_are_buffered(stage: Stage) -> None:
     ids = stage.add(*[quick_async.call() for _ in range(30)])
     victim = stage.worker(moment="before settle")
     assert gone(victim) == -signal.SIGKILL
@@ -154,7 +154,7 @@ def test_killed_after_the_settlements_landed_before_the_worker_heard_of_it(stage
     stage.check(disturbed={victim.pid})
 
 
-def test_jobs_that_were_claimed_ahead_come_back_uncharged(stage: Stage) -> None:  # A16
+def test_jobs_that_were_claimed_ahead_come_back_uncharged(stage: Stage) -> None:
     stage.add(*[quick.call() for _ in range(40)])  # short ones: the worker learns to claim ahead
     victim = stage.worker(thread_slots=1, process_slots=100)  # one block for all that is ahead
     stage.drained()
@@ -182,7 +182,7 @@ def test_jobs_that_were_claimed_ahead_come_back_uncharged(stage: Stage) -> None:
     ("moment", "number"),
     [("before sweep", signal.SIGKILL), (MID_SWEEP, signal.SIGKILL), ("before sweep", STALL)],
 )
-def test_a_rescuer_that_dies_or_stalls_is_replaced_by_any_other(  # A17
+def test_a_rescuer_that_dies_or_stalls_is_replaced_by_any_other(
     stage: Stage, number: int, moment: str
 ) -> None:
     [id] = stage.add(wait_deaf.call("never"))
@@ -204,7 +204,7 @@ def test_a_rescuer_that_dies_or_stalls_is_replaced_by_any_other(  # A17
     stage.check(disturbed={victim.pid})
 
 
-def test_a_rescuer_that_stops_with_its_locks_held_holds_up_one_lease_only(  # A17
+def test_a_rescuer_that_stops_with_its_locks_held_holds_up_one_lease_only(
     postgres_stage: Stage,
 ) -> None:
     stage = postgres_stage
@@ -224,7 +224,7 @@ def test_a_rescuer_that_stops_with_its_locks_held_holds_up_one_lease_only(  # A1
     stage.check(disturbed={victim.pid for victim in victims})
 
 
-def test_a_rescue_beside_a_new_holder_of_the_same_key(stage: Stage) -> None:  # A20
+def test_a_rescue_beside_a_new_holder_of_the_same_key(stage: Stage) -> None:
     keyed = wait_deaf.options(unique=Unique(key="once", until=Until.STARTED))
     first, other = stage.add(keyed.call("never"), wait_deaf.call("never"))
     victim = stage.worker()
@@ -241,7 +241,7 @@ def test_a_rescue_beside_a_new_holder_of_the_same_key(stage: Stage) -> None:  # 
     stage.check(disturbed={victim.pid})
 
 
-def test_a_rescued_job_keeps_its_key_until_it_is_finished(stage: Stage) -> None:  # A20
+def test_a_rescued_job_keeps_its_key_until_it_is_finished(stage: Stage) -> None:
     keyed = wait_deaf.options(key="once")
     [id] = stage.add(keyed.call("never"))
     victim = stage.worker()

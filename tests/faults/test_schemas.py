@@ -20,8 +20,9 @@ from tenure.store.postgres import connection as wire
 from tests.conftest import migrate
 from tests.processes.crew import Crew, Voice
 from tests.support.audit import audit
-from tests.support.plain import Plain
+from tests.support.plain import Plain, Row
 from tests.support.postgres import database_name
+from tests.support.races import Background
 from tests.support.work import job
 
 OPERATIONS: list[Callable[[Store], object]] = [
@@ -58,6 +59,51 @@ def test_code_that_is_too_old_for_the_schema_refuses_and_changes_nothing(url: st
     with Plain(url) as plain:
         assert plain.rows("select version, min_code from tenure.schema_version") == before
         assert plain.one("select count(*) from tenure.job") == 0
+
+
+def schema_of(plain: Plain) -> list[Row]:
+    """Everything that the schema consists of."""
+    if plain.is_postgres:
+        return plain.rows(
+            "select table_name, column_name, data_type, column_default, is_nullable"
+            " from information_schema.columns where table_schema = 'tenure' order by 1, 2"
+        ) + plain.rows(
+            "select indexdef from pg_indexes where schemaname = 'tenure' order by indexname"
+        )
+    return plain.rows("select type, name, sql from sqlite_master order by 1, 2")
+
+
+def test_migrating_again_changes_nothing(url: str) -> None:
+    """Neither schema nor rows change, and jobs that run go on."""
+    with open_store(url) as store, Plain(url) as plain:
+        store.enqueue([job(), job()])
+        store.claim("w1", {"default": 1})
+        before = schema_of(plain), plain.everything()
+        assert [store.migrate(), store.migrate()] == [migrations.VERSION] * 2
+        assert (schema_of(plain), plain.everything()) == before
+
+
+def test_a_migration_that_has_nothing_to_do_does_not_wait_for_users(pg_migrated_url: str) -> None:
+    """A user's open transaction on our tables does not hold it up."""
+    with psycopg.connect(pg_migrated_url) as user, open_store(pg_migrated_url) as store:
+        user.execute("select from tenure.job for update")
+        assert Background(store.migrate).result() == migrations.VERSION
+
+
+def test_the_defaults_of_the_columns_are_those_of_a_plain_job(url: str) -> None:
+    """A writer that leaves columns out means what a plain `NewJob` means."""
+    with open_store(url) as store, Plain(url) as plain:
+        [added] = store.enqueue([job()])
+        plain.rows(
+            "insert into tenure.job (id, created_at, task, args)"
+            " select 900, created_at, task, args from tenure.job"
+        )
+        bare, plain_one = store.get(900), store.get(added.id)
+    for name in (
+        "queue", "priority", "tenant", "max_attempts", "timeout_seconds", "token", "attempts",
+        "crashes", "held", "cancel_requested", "unique_key", "retry",
+    ):  # fmt: skip
+        assert getattr(bare, name) == getattr(plain_one, name), name
 
 
 def test_code_that_the_newer_schema_still_allows_goes_on(url: str) -> None:

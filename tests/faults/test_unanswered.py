@@ -11,17 +11,20 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+import psycopg
 import pytest
 
-from tenure.errors import StoreUnavailable
+from tenure.errors import OutcomeUnknown, StoreBusy, StoreUnavailable
 from tenure.rules import lifecycle
 from tenure.rules.codec import encode
 from tenure.rules.job import Claimed, Enqueued, Feature, NewStep, State, Unique, Until
 from tenure.rules.lifecycle import Settlement
 from tenure.store import LANDED, STALE, Store
 from tests.support.audit import audit
+from tests.support.plain import Plain
 from tests.support.postgres import database_name
 from tests.support.proxy import Cut, Proxy
+from tests.support.rules import rule
 from tests.support.stores import Clock, open_face
 from tests.support.work import ERROR, add, add_many, ids_of, job, run, settle, take, take_one
 
@@ -99,9 +102,15 @@ def test_a_draw_of_ids_that_got_no_answer_is_drawn_again(
     assert ids_of(take(near, clock.now)) == ids
 
 
+@rule("enqueue-repeat")
 def test_an_enqueue_whose_job_has_finished_before_the_repeat_makes_no_second_one(
     far: Store, near: Store, proxy: Proxy, clock: Clock, pg_migrated_url: str
 ) -> None:
+    """The repeated insert meets no row that it could collide with, so it must look into history
+    afterwards.
+
+    Seen failing without that look: the job was in history and, with the same id, live again.
+    """
     far.paused_queues()
     cut = proxy.cut_commit(ENQUEUE, landed=True)
 
@@ -114,6 +123,43 @@ def test_an_enqueue_whose_job_has_finished_before_the_repeat_makes_no_second_one
     assert near.get(answer.id).state is State.SUCCEEDED
     assert len(near.list_jobs().jobs) == 1
     audit(pg_migrated_url)
+
+
+@rule("enqueue-compare")
+def test_a_repeated_enqueue_does_not_take_another_job_for_its_own(
+    far: Store, proxy: Proxy, clock: Clock, pg_migrated_url: str
+) -> None:
+    """After a failover the sequence may have issued the id to another caller.
+
+    Seen failing without the comparison: the id of the other job was returned, and ours was lost.
+    """
+    far.paused_queues()
+    cut = proxy.cut_commit(ENQUEUE, landed=True)
+
+    def become_another_job() -> None:
+        with Plain(pg_migrated_url) as plain:
+            plain.rows("update tenure.job set task = 'app.other'")
+
+    with pytest.raises(StoreBusy, match="issued twice"):
+        meanwhile(proxy, cut, lambda: far.enqueue([job()], now=clock.now), become_another_job)
+
+
+def test_a_repeated_enqueue_that_meets_a_lock_does_not_say_that_nothing_was_kept(
+    far: Store, near: Store, proxy: Proxy, clock: Clock, pg_migrated_url: str
+) -> None:
+    """The first try landed, its answer got lost, and another session locks the table before the
+    repeat."""
+    far.paused_queues()
+    cut = proxy.cut_commit(ENQUEUE, landed=True)
+    with psycopg.connect(pg_migrated_url) as other:
+
+        def lock() -> None:
+            other.execute("lock table tenure.job in exclusive mode")
+
+        with pytest.raises(OutcomeUnknown, match="may have been kept") as raised:
+            meanwhile(proxy, cut, lambda: far.enqueue([job()], now=clock.now), lock)
+    assert isinstance(raised.value.__cause__, psycopg.errors.LockNotAvailable)
+    assert len(near.list_jobs().jobs) == 1
 
 
 @pytest.mark.parametrize("until", [Until.FINISHED, Until.STARTED])

@@ -18,7 +18,7 @@ LEASE_SECONDS = 2.5
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_limits_hold_and_nothing_is_stuck(crew: Crew, url: str, seed: int) -> None:  # G15, A19
+def test_limits_hold_and_nothing_is_stuck(crew: Crew, url: str, seed: int) -> None:
     chance = random.Random(seed)
     gates: list[Limit] = [
         ("strict", {"max_running": 1}, True),
@@ -68,7 +68,7 @@ def test_limits_hold_and_nothing_is_stuck(crew: Crew, url: str, seed: int) -> No
         assert order == sorted(order), f"key {key} ran out of order"
 
 
-def test_a_place_comes_back_within_the_lease(crew: Crew, url: str) -> None:  # G15
+def test_a_place_comes_back_within_the_lease(crew: Crew, url: str) -> None:
     """One place, and its holder dies: the next one runs when the lease is over, not before."""
     gates: list[Limit] = [("only", {"max_running": 1}, False)]
     with application(url, gates) as app:

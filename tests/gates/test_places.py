@@ -34,7 +34,7 @@ JOBS = 250
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
-def test_no_more_handlers_run_than_places(crew: Crew, url: str, seed: int) -> None:  # G15
+def test_no_more_handlers_run_than_places(crew: Crew, url: str, seed: int) -> None:
     chance = random.Random(seed)
     gates: list[Limit] = [
         ("keyed", {"max_running": 2}, True),

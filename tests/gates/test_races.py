@@ -157,7 +157,7 @@ def test_what_is_set_by_hand_while_a_worker_starts_stays(
 
 
 def test_no_claim_at_a_gate_is_older_than_a_pause(store: Store, other: psycopg.Connection) -> None:
-    """G10: `pause` waits for a claim that looked whether the queue is paused, and took the lock."""
+    """`pause` waits for a claim that looked whether the queue is paused, and took the lock."""
     add(store, "one")
     other.execute(
         "with locked as (insert into tenure.gated select * from tenure.gated where false)"

@@ -26,7 +26,7 @@ from tests.support.stores import START
 from tests.support.working import until
 
 
-def test_many_who_fire_at_once_make_one_job_per_tick(url: str, crew: Crew) -> None:  # F4
+def test_many_who_fire_at_once_make_one_job_per_tick(url: str, crew: Crew) -> None:
     with open_store(url) as store:
         for n in range(5):
             store.add_schedule(schedule(f"s{n}"), now=START)
@@ -42,7 +42,7 @@ def test_many_who_fire_at_once_make_one_job_per_tick(url: str, crew: Crew) -> No
 
 
 @pytest.mark.slow
-def test_killed_before_any_statement_of_a_firing(url: str, crew: Crew) -> None:  # F5, C-14
+def test_killed_before_any_statement_of_a_firing(url: str, crew: Crew) -> None:
     """All or nothing: what the dead one has not committed the next one does."""
     with open_store(url) as store:
         store.add_schedule(schedule(), now=START)
@@ -96,7 +96,7 @@ def _ticked(store: Store, count: int) -> None:
 
 
 @pytest.mark.slow
-def test_three_workers_and_a_restart_of_the_database(crew: Crew) -> None:  # F4, F10
+def test_three_workers_and_a_restart_of_the_database(crew: Crew) -> None:
     """The server is gone around several ticks; each of them has one job nevertheless."""
     with Server() as server:
         url = server.create_database()
@@ -120,7 +120,7 @@ def test_three_workers_and_a_restart_of_the_database(crew: Crew) -> None:  # F4,
 
 
 @pytest.mark.slow
-def test_workers_that_are_killed_around_a_tick(url: str, crew: Crew) -> None:  # F5
+def test_workers_that_are_killed_around_a_tick(url: str, crew: Crew) -> None:
     members = [crew.start(work, url) for _ in range(3)]
     for member in members:
         member.wait_for("begun")

@@ -40,7 +40,7 @@ def expected(timing: ScheduleTiming, since: datetime, now: datetime) -> list[dat
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_downtime(url: str, seed: int) -> None:  # F6: none missing beyond the policy
+def test_random_downtime(url: str, seed: int) -> None:  # none missing beyond the policy
     random = Random(seed)
     with open_store(url) as one, open_store(url) as other:
         timing = ScheduleTiming(

@@ -91,6 +91,29 @@ class Plain:
         [[value]] = self.rows(sql, *params)
         return value
 
+    def count(self, table: str, where: str = "true") -> int:
+        """How many rows of a table fulfil a condition."""
+        return int(self.one(f"select count(*) from tenure.{table} where {where}"))
+
+    def refuse_inserts(self, table: str) -> None:
+        """From now on each insert into this table fails."""
+        if self.is_postgres:
+            self.rows(
+                "create function public.refuse() returns trigger language plpgsql as "
+                "$$ begin raise exception 'refused by the test'; end $$"
+            )
+            does = "for each row execute function public.refuse()"
+        else:
+            does = "begin select raise(abort, 'refused by the test'); end"
+        self.rows(f"create trigger refuse before insert on tenure.{table} {does}")
+
+    def allow_inserts(self, table: str) -> None:
+        """Undo `refuse_inserts`."""
+        where = f" on tenure.{table}" if self.is_postgres else ""
+        self.rows(f"drop trigger refuse{where}")
+        if self.is_postgres:
+            self.rows("drop function public.refuse()")
+
     def table(self, name: str, columns: Sequence[str] = ()) -> list[Row]:
         """All rows of a table, in a stable order, JSON decoded or not at all as the driver does."""
         wanted = ", ".join(columns) or "*"

@@ -9,6 +9,7 @@ from tenure.rules.codec import encode
 from tenure.rules.job import Claimed, Job, Json, NewJob
 from tenure.rules.lifecycle import Settlement
 from tenure.store import Answer, Store
+from tests.support.stores import Clock
 
 ERROR: Json = encode({"type": "ValueError", "message": "no"})
 TASK = "app.work"
@@ -49,6 +50,20 @@ def take_one(store: Store, now: datetime, **options: Any) -> Claimed:
     """Claim exactly one job."""
     [claimed] = take(store, now, 1, **options)
     return claimed
+
+
+def running(store: Store, now: datetime, *, worker: str = "w1", **options: Any) -> Claimed:
+    """Enqueue one job and claim it; no other job may be ready."""
+    add(store, now, **options)
+    [claimed] = take(store, now, worker=worker)
+    return claimed
+
+
+def expire(store: Store, clock: Clock) -> None:
+    """Let each lease of the usual length expire, and sweep."""
+    clock.advance(31)
+    while store.sweep(now=clock.now).more:
+        pass
 
 
 def settle(

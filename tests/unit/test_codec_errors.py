@@ -1,4 +1,4 @@
-"""Error reports that can always be stored, whatever was raised. Row E1."""
+"""Error reports that can always be stored, whatever was raised."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.values import (
 
 
 @given(st.text(st.characters()), st.integers(-1, 200))
-def test_e1_clean_text_is_always_storable_and_bounded(text: str, limit: int) -> None:
+def test_clean_text_is_always_storable_and_bounded(text: str, limit: int) -> None:
     cleaned = clean_text(text, limit)
     assert len(cleaned) <= max(0, limit)
     assert decode(encode(cleaned)) == cleaned
@@ -68,7 +68,7 @@ def test_an_error_report_says_what_where_and_why() -> None:
     assert report(KeyboardInterrupt()).type == "KeyboardInterrupt"
 
 
-def test_e1_an_error_report_is_always_storable() -> None:
+def test_an_error_report_is_always_storable() -> None:
     for text in ("a\0b", "\ud800", "x" * 5_000_000, ""):
         told = report(raised(ValueError(text)))
         assert decode(encode(msgspec.to_builtins(told))) is not None

@@ -99,9 +99,22 @@ def hog() -> None:
     b"".join(b"x" * 2**26 for _ in range(64))
 
 
-@task(max_attempts=2)
-def leave(code: int) -> None:
-    sys.exit(code)
+class Worse(BaseException):
+    """Not an Exception."""
+
+
+RAISED: dict[str, type[BaseException]] = {
+    kind.__name__: kind
+    for kind in (
+        ValueError, MemoryError, RecursionError, SystemExit, KeyboardInterrupt, GeneratorExit,
+        asyncio.CancelledError, Worse,
+    )
+}  # fmt: skip
+
+
+@task(max_attempts=1)
+def raises(name: str) -> None:
+    raise RAISED[name]("raised by a handler")
 
 
 @task(max_attempts=1)

@@ -1,4 +1,4 @@
-"""What handlers do to their worker, by accident or on purpose: rows of the list of failures."""
+"""What handlers do to their worker, by accident or on purpose."""
 
 from __future__ import annotations
 
@@ -81,16 +81,19 @@ def with_checks(app: Tenure) -> Tenure:
     return app
 
 
-# --- B1 -------------------------------------------------------------------------------------------
+# --- what they raise ------------------------------------------------------------------------------
 
 
 class Worse(BaseException):
     """Not an Exception."""
 
 
-@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, Worse])
-def test_b1_base_exceptions_fail_the_attempt_and_not_the_worker(
-    with_checks: Tenure, kind: type[BaseException]
+@pytest.mark.parametrize(
+    "kind",
+    [SystemExit, KeyboardInterrupt, GeneratorExit, Worse, MemoryError, RecursionError],
+)
+def test_base_exceptions_fail_the_attempt_and_not_the_worker(
+    with_checks: Tenure, lines: Lines, kind: type[BaseException]
 ) -> None:
     app = with_checks
 
@@ -103,10 +106,12 @@ def test_b1_base_exceptions_fail_the_attempt_and_not_the_worker(
             job = ended(app, id)
             assert (job.state, job.reason, job.attempts) == (State.FAILED, "error", 1)
             assert error_of(job)["type"].endswith(kind.__name__)
+            assert "raise kind" in error_of(job)["traceback"]
+        assert not lines.with_text("the worker failed")
         goes_on(app)
 
 
-def test_b1_a_cancellation_that_nobody_asked_for_is_tried_again(with_checks: Tenure) -> None:
+def test_a_cancellation_that_nobody_asked_for_is_tried_again(with_checks: Tenure) -> None:
     app = with_checks
 
     @app.task(max_attempts=2, retry=Fixed(0.01))
@@ -130,7 +135,7 @@ def test_b1_a_cancellation_that_nobody_asked_for_is_tried_again(with_checks: Ten
         goes_on(app)
 
 
-def test_b1_a_late_cancellation_does_not_stop_other_jobs(with_checks: Tenure) -> None:
+def test_a_late_cancellation_does_not_stop_other_jobs(with_checks: Tenure) -> None:
     """A handler leaves something behind that cancels the task it ran in, long after its end."""
     app = with_checks
 
@@ -148,7 +153,7 @@ def test_b1_a_late_cancellation_does_not_stop_other_jobs(with_checks: Tenure) ->
                 goes_on(app)
 
 
-def test_b1_exits_in_tasks_of_a_handler_do_not_end_the_worker(app: Tenure, run_script: Run) -> None:
+def test_exits_in_tasks_of_a_handler_do_not_end_the_worker(app: Tenure, run_script: Run) -> None:
     script = run_script("station")
     script.wait_for("serves")
     job = ended(app, station_job(app, "subtask_exits"))
@@ -166,7 +171,7 @@ def station_job(app: Tenure, task: str, *, max_attempts: int | None = None, **ar
     return app.store.enqueue([new])[0].id
 
 
-# --- B3, B4 ---------------------------------------------------------------------------------------
+# --- the death of the worker ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -179,7 +184,7 @@ def station_job(app: Tenure, task: str, *, max_attempts: int | None = None, **ar
     indirect=["url"],
 )
 @pytest.mark.slow
-def test_b3_b4_a_handler_that_kills_its_worker_is_found_and_its_siblings_live(
+def test_a_handler_that_kills_its_worker_is_found_and_its_siblings_live(
     app: Tenure, run_script: Run, how: str
 ) -> None:
     """In the worker's own process: the lease expires; each crash is counted and on record.
@@ -209,7 +214,7 @@ def all_done(app: Tenure, ids: list[int]) -> bool:
     return all(app.get(id).state.final for id in ids)
 
 
-# --- B7 -------------------------------------------------------------------------------------------
+# --- results and answers that make no sense -------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -217,7 +222,7 @@ def all_done(app: Tenure, ids: list[int]) -> bool:
     [object(), float("nan"), "a\0b", "\ud800", b"x" * 2_000_000, lambda: None],
     ids=["object", "nan", "nul", "surrogate", "huge", "function"],
 )
-def test_b7_a_result_that_cannot_be_stored_fails_the_job(app: Tenure, value: object) -> None:
+def test_a_result_that_cannot_be_stored_fails_the_job(app: Tenure, value: object) -> None:
     ids = both(app, lambda: value, max_attempts=3)
     with working(app):
         for id in ids:
@@ -313,10 +318,10 @@ def test_a_handler_that_says_its_lease_is_lost_does_not_keep_its_job_for_ever(
             assert error_of(job)["type"] == "tenure.errors.LeaseLost"
 
 
-# --- B9 -------------------------------------------------------------------------------------------
+# --- what they break ------------------------------------------------------------------------------
 
 
-def test_b9_a_handler_that_closes_the_application_is_refused(with_checks: Tenure) -> None:
+def test_a_handler_that_closes_the_application_is_refused(with_checks: Tenure) -> None:
     app = with_checks
     ids = both(app, app.close, max_attempts=1)
 
@@ -334,7 +339,7 @@ def test_b9_a_handler_that_closes_the_application_is_refused(with_checks: Tenure
 
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
-def test_b9_connections_that_are_cut_are_opened_again(with_checks: Tenure, url: str) -> None:
+def test_connections_that_are_cut_are_opened_again(with_checks: Tenure, url: str) -> None:
     app = with_checks
 
     backends = "select count(*) from pg_stat_activity where datname = current_database()"
@@ -360,7 +365,7 @@ def test_b9_connections_that_are_cut_are_opened_again(with_checks: Tenure, url: 
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_b9_a_store_closed_under_the_worker_ends_it_loudly(app: Tenure, lines: Lines) -> None:
+def test_a_store_closed_under_the_worker_ends_it_loudly(app: Tenure, lines: Lines) -> None:
     @app.task(max_attempts=1)
     def closes() -> None:
         app.whole_store.close()
@@ -370,7 +375,7 @@ def test_b9_a_store_closed_under_the_worker_ends_it_loudly(app: Tenure, lines: L
         eventually(lambda: lines.with_text("cannot continue"))
 
 
-def test_b9_signal_handlers_that_were_replaced_come_back(app: Tenure, run_script: Run) -> None:
+def test_signal_handlers_that_were_replaced_come_back(app: Tenure, run_script: Run) -> None:
     import signal
 
     script = run_script("station")
@@ -383,7 +388,7 @@ def test_b9_signal_handlers_that_were_replaced_come_back(app: Tenure, run_script
 
 
 @pytest.mark.parametrize("task", ["forks", "forks_in_thread"])
-def test_b9_a_fork_does_not_become_a_second_worker(app: Tenure, run_script: Run, task: str) -> None:
+def test_a_fork_does_not_become_a_second_worker(app: Tenure, run_script: Run, task: str) -> None:
     script = run_script("station")
     script.wait_for("serves")
     job = ended(app, station_job(app, task))
@@ -397,10 +402,10 @@ def test_b9_a_fork_does_not_become_a_second_worker(app: Tenure, run_script: Run,
         assert done.result == str(script.pid)
 
 
-# --- B11, B12 -------------------------------------------------------------------------------------
+# --- tasks and arguments that do not fit ----------------------------------------------------------
 
 
-def test_b11_an_unknown_task_goes_back_uncharged_later_and_later(
+def test_an_unknown_task_goes_back_uncharged_later_and_later(
     app: Tenure, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert (attempt.UNKNOWN_TASK_FIRST_SECONDS, attempt.UNKNOWN_TASK_LAST_SECONDS) == (5.0, 300.0)
@@ -433,7 +438,7 @@ def delays_of(app: Tenure, id: int) -> list[float]:
     return [float(json.loads(detail)["delay_seconds"]) for detail in details]
 
 
-def test_b11_another_worker_that_knows_the_task_runs_it(app: Tenure, url: str) -> None:
+def test_another_worker_that_knows_the_task_runs_it(app: Tenure, url: str) -> None:
     [enqueued] = app.store.enqueue([NewJob(task="of.tomorrow")])
     with working(app):
         eventually(lambda: app.get(enqueued.id).state is State.SCHEDULED)
@@ -448,7 +453,7 @@ def test_b11_another_worker_that_knows_the_task_runs_it(app: Tenure, url: str) -
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-def test_b12_arguments_that_do_not_fit_wait_for_a_deploy_and_then_fail(
+def test_arguments_that_do_not_fit_wait_for_a_deploy_and_then_fail(
     app: Tenure, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attempt, "UNKNOWN_TASK_FIRST_SECONDS", 0.01)
@@ -474,10 +479,10 @@ def test_b12_arguments_that_do_not_fit_wait_for_a_deploy_and_then_fail(
         assert ended(app, id).state is State.FAILED
 
 
-# --- B13 ------------------------------------------------------------------------------------------
+# --- their own unique keys ------------------------------------------------------------------------
 
 
-def test_b13_a_handler_that_enqueues_its_own_unique_job_is_told_so(app: Tenure) -> None:
+def test_a_handler_that_enqueues_its_own_unique_job_is_told_so(app: Tenure) -> None:
     seen: dict[str, tuple[int, bool]] = {}
 
     @app.task()
@@ -493,7 +498,7 @@ def test_b13_a_handler_that_enqueues_its_own_unique_job_is_told_so(app: Tenure) 
     assert app.count_live() == []
 
 
-def test_b13_a_key_held_until_started_is_free_for_the_handler(app: Tenure) -> None:
+def test_a_key_held_until_started_is_free_for_the_handler(app: Tenure) -> None:
     unique = Unique(key="one in line", until=Until.STARTED)
     runs: list[int] = []
 
@@ -509,10 +514,10 @@ def test_b13_a_key_held_until_started_is_free_for_the_handler(app: Tenure) -> No
     assert len(set(runs)) == 3
 
 
-# --- B15 ------------------------------------------------------------------------------------------
+# --- without an end -------------------------------------------------------------------------------
 
 
-def test_b15_endless_snoozing_is_visible_and_holds_up_nobody(app: Tenure) -> None:
+def test_endless_snoozing_is_visible_and_holds_up_nobody(app: Tenure) -> None:
     @app.task(max_attempts=1)
     async def later() -> Snooze | None:
         return Snooze(0, "not yet")
@@ -531,7 +536,7 @@ def test_b15_endless_snoozing_is_visible_and_holds_up_nobody(app: Tenure) -> Non
     assert kinds(app, handle.id).count("snoozed") >= 30
 
 
-def test_b15_retry_later_is_charged_and_ends(app: Tenure) -> None:
+def test_retry_later_is_charged_and_ends(app: Tenure) -> None:
     runs: list[int] = []
 
     @app.task(max_attempts=10)
@@ -594,7 +599,7 @@ def test_a_handler_that_raises_after_it_is_over_disturbs_nobody(with_checks: Ten
 def test_a_worker_that_is_alone_with_a_killed_handlers_job_gives_it_back(
     app: Tenure, run_script: Run
 ) -> None:
-    """B3: the neighbour: the process dies while another job runs; that one comes back, too."""
+    """The process dies while another job runs; that job comes back, too."""
     script = run_script("station")
     script.wait_for("serves")
     slow = station_job(app, "slow", seconds=60)

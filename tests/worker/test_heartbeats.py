@@ -15,37 +15,111 @@ from tenure import Running, State, Tenure
 from tenure.errors import LeaseLost
 from tenure.store import AsyncStore
 from tenure.store.jobs.claim import claim
+from tests.worker.faulty import FaultyEnvironment
 from tests.worker.support import (
     PATIENCE_SECONDS,
-    QUICK_LEASE,
     Lines,
     Watch,
     Watched,
     ended,
     eventually,
-    kinds,
     listen,
     meddle,
     process_of,
     working,
 )
 
+SHORT_LEASE: dict[str, Any] = {"lease_seconds": 0.8, "heartbeat_seconds": 0.1}
+
 
 @pytest.mark.slow
-def test_a_handler_that_blocks_the_loop_for_three_leases_keeps_its_job(app: Tenure) -> None:
-    """Another worker is there, and would take it."""
+def test_heartbeats_begin_with_the_claim_and_do_not_need_the_event_loop(app: Tenure) -> None:
+    """Two jobs come with one claim. The first blocks the event loop for three leases, so that the
+    second cannot start. No sweep takes either of them meanwhile."""
+    taken = []
+
+    def sweep_for_three_leases() -> None:
+        end = time.monotonic() + 3 * SHORT_LEASE["lease_seconds"]
+        while time.monotonic() < end:
+            swept = app.store.sweep()
+            taken.append(swept.requeued + swept.finished)
+            threading.Event().wait(0.02)
 
     @app.task()
-    async def blocks(seconds: float) -> str:
-        time.sleep(seconds)  # noqa: ASYNC251 - that is the point
-        return "kept"
+    async def blocking() -> None:
+        sweep_for_three_leases()
 
-    with working(app, **QUICK_LEASE), working(app, **QUICK_LEASE):
-        handle = blocks.enqueue(3.3)
-        assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == "kept"
+    @app.task()
+    async def waiting() -> None: ...
+
+    first, second = app.enqueue_many([blocking.call(), waiting.call()])
+    with working(app, **SHORT_LEASE):
+        first.wait(timeout_seconds=PATIENCE_SECONDS)
+        second.wait(timeout_seconds=PATIENCE_SECONDS)
+    assert len(taken) > 10
+    assert not any(taken)
+    for handle in first, second:
+        job = app.get(handle.id)
+        assert (job.token, job.attempts, job.crashes) == (1, 1, 0)
+    claimed = [app.timeline(handle.id)[1] for handle in (first, second)]
+    assert claimed[0].at == claimed[1].at  # by one claim, so the second did wait
+
+
+@pytest.mark.slow
+def test_heartbeats_go_on_until_the_settlement_has_landed(app: Tenure) -> None:
+    """The handler has returned, and for three leases its result cannot be written. The job is still
+    its worker's, and the result lands."""
+    world = FaultyEnvironment("settle")
+
+    @app.task()
+    async def quick() -> str:
+        return "the only result"
+
+    handle = quick.enqueue()
+    with working(app, world=world, **SHORT_LEASE):
+        eventually(lambda: world.failures["settle"])
+        end = time.monotonic() + 3 * SHORT_LEASE["lease_seconds"]
+        while time.monotonic() < end:
+            swept = app.store.sweep()
+            assert swept.requeued + swept.finished == 0
+            assert app.get(handle.id).state is State.RUNNING
+            threading.Event().wait(0.02)
+        world.broken.clear()
+        assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == "the only result"
     job = app.get(handle.id)
-    assert (job.attempts, job.crashes) == (1, 0)
-    assert kinds(app, handle.id) == ["enqueued", "claimed", "succeeded"]
+    assert (job.token, job.attempts, job.crashes) == (1, 1, 0)
+
+
+def test_a_worker_that_cannot_renew_stops_its_handlers_before_the_lease_ends(app: Tenure) -> None:
+    """No heartbeat gets through. By its own clock, counted from before it sent the claim, the
+    worker stops the handler while the lease still runs, and nothing of the attempt is recorded."""
+    world = FaultyEnvironment("extend")
+    started_at: list[float] = []
+    stopped_at: list[float] = []
+    lease_seconds = 3.0
+
+    @app.task()
+    async def patient(job: Running) -> str:
+        started_at.append(time.monotonic())
+        if job.token == 1:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                stopped_at.append(time.monotonic())
+                assert job.lost
+                world.broken.clear()
+        return f"token {job.token}"
+
+    heard = listen(app)
+    handle = patient.enqueue()
+    with working(app, world=world, lease_seconds=lease_seconds, heartbeat_seconds=0.1):
+        assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == "token 2"
+    claimed_at = max(at for at in world.sent_at["claim"] if at < started_at[0])
+    assert stopped_at[0] < claimed_at + lease_seconds
+    assert heard.kinds(handle.id) == ["started", "lost", "started", "succeeded"]
+    assert [event.kind for event in app.timeline(handle.id)] == [
+        "enqueued", "claimed", "crashed", "claimed", "succeeded"
+    ]  # fmt: skip
 
 
 def test_progress_travels_with_heartbeats(app: Tenure) -> None:

@@ -92,7 +92,7 @@ def test_several_children_work_at_the_same_time(children_app: Tenure) -> None:
 def test_a_child_that_dies_costs_one_attempt_with_the_reason_on_record(
     children_app: Tenure, call: Call[Any], reason: str
 ) -> None:
-    """B3, B4: exit by signal, by os._exit, by the killer of memory hogs."""
+    """Exit by signal, by os._exit, by the killer of memory hogs."""
     with working(children_app, process_slots=1):
         [handle, sibling] = children_app.enqueue_many([call, isolated.pid.call()])
         job = ended(children_app, handle.id)
@@ -125,7 +125,7 @@ def test_an_error_of_the_minder_ends_the_attempt_and_neither_thread_nor_slot(
 
 @on_file
 def test_a_memory_limit_costs_one_attempt(children_app: Tenure) -> None:
-    """B4: here the child has a limit and lives to tell."""
+    """Here the child has a limit and lives to tell."""
     with working(children_app, process_slots=1):
         handle = isolated.hog.enqueue()
         job = ended(children_app, handle.id)
@@ -135,14 +135,17 @@ def test_a_memory_limit_costs_one_attempt(children_app: Tenure) -> None:
 
 
 @on_file
-def test_sys_exit_is_a_failure_and_the_child_lives(children_app: Tenure) -> None:
-    """B1."""
+def test_whatever_a_handler_raises_is_a_failure_and_the_child_lives(children_app: Tenure) -> None:
     with working(children_app, process_slots=1):
         before = isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
-        job = ended(children_app, isolated.leave.enqueue(7).id)
+        jobs = {
+            name: ended(children_app, isolated.raises.enqueue(name).id) for name in isolated.RAISED
+        }
         after = isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
-    assert job.state is State.FAILED
-    assert error_of(job)["type"] == "SystemExit"
+    for name, job in jobs.items():
+        assert (job.state, job.attempts, job.crashes) == (State.FAILED, 1, 0), name
+        assert error_of(job)["type"].endswith(name)
+        assert error_of(job)["message"] == "raised by a handler"
     assert before == after
 
 
@@ -214,7 +217,6 @@ def test_a_handler_may_close_its_streams(children_app: Tenure) -> None:
 def test_a_handler_that_closes_the_line_to_the_worker_loses_its_child(
     children_app: Tenure,
 ) -> None:
-    """B9."""
     with working(children_app, process_slots=1):
         job = ended(children_app, isolated.close_everything.enqueue(0.1).id)
         assert isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
@@ -309,7 +311,6 @@ def test_a_job_that_completed_itself_is_done_even_when_it_must_be_killed_after_t
 @on_file
 @pytest.mark.parametrize("what", ["object", "nan", "lock"])
 def test_nonsense_fails_in_words(children_app: Tenure, what: str) -> None:
-    """B7."""
     with working(children_app, process_slots=1):
         job = ended(children_app, isolated.returns_nonsense.enqueue(what).id)
     assert (job.state, job.reason) == (State.FAILED, "the result cannot be stored")
@@ -329,7 +330,7 @@ def test_answers_that_are_not_results(children_app: Tenure) -> None:
 
 @on_file
 def test_a_fork_that_comes_back_says_nothing(children_app: Tenure, tmp_path: Path) -> None:
-    """B9: the fork's answer would be taken for that of the next job."""
+    """The fork's answer would be taken for that of the next job."""
     with working(children_app, process_slots=1):
         first = isolated.forks.enqueue("forked")
         pid = first.wait(timeout_seconds=PATIENCE_SECONDS)

@@ -167,3 +167,21 @@ def test_failing_hooks_are_logged_and_break_nothing(app: Tenure, lines: Lines) -
         assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == SECRET
     assert lines.with_text("a listener failed")
     assert not lines.with_text(SECRET)
+
+
+def test_a_queue_to_which_no_task_goes_is_reported(app: Tenure, lines: Lines) -> None:
+    """By the worker that serves it, and by `why` of a job that waits in the right queue."""
+
+    @app.task(queue="mail")
+    async def send() -> None: ...
+
+    handle = send.enqueue()
+    with working(app, {"mial": 0}):
+        eventually(app.workers)
+        assert "no worker serves" in app.why(handle.id)
+    [said] = lines.with_text("to which no task of its application goes")
+    assert "mial" in said
+    assert "its tasks go to mail" in said
+    [lost] = app.store.enqueue([NewJob(task=send.name, queue="mial")])
+    with working(app, {"mial": 0}):
+        app.wait(lost.id, timeout_seconds=PATIENCE_SECONDS)  # it is served

@@ -13,13 +13,14 @@ from typing import Any
 import apsw
 import pytest
 
-from tenure import State, Tenure
+from tenure import Running, State, Tenure
 from tenure.store import Store
 from tenure.store.jobs.sweep import extend
 from tenure.worker.environment import Environment
 from tests.conftest import migrate
 from tests.support.postgres import Server
-from tests.worker.support import Lines, ended, eventually, listen, working
+from tests.worker.faulty import FaultyEnvironment
+from tests.worker.support import PATIENCE_SECONDS, Lines, ended, eventually, listen, working
 
 JOBS = 200
 
@@ -221,3 +222,31 @@ def test_a_file_that_somebody_locks_for_seconds_loses_nothing(tmp_path: Path, li
                 assert (job.state, job.result, job.crashes) == (State.SUCCEEDED, str(n), 0)
     assert sorted(ran) == list(range(JOBS))
     assert not lines.with_text("Traceback")
+
+
+LOOPS = ("claim", "settle", "promote", "sweep", "extend")
+
+
+def test_an_error_of_the_store_ends_no_loop_of_the_worker(app: Tenure, lines: Lines) -> None:
+    """Every loop fails for a while: each says so once, goes on, and does its work when it can."""
+    world = FaultyEnvironment(*LOOPS)
+
+    @app.task()
+    async def work(job: Running) -> int:
+        return job.token
+
+    plain = work.enqueue()
+    delayed = work.options(delay_seconds=0.01).enqueue()
+    orphan = work.options(queue="orphans").enqueue()
+    app.store.claim("a-dead-worker", {"orphans": 1}, lease_seconds=0.01)
+    with working(app, {"default": 0, "orphans": 0}, world=world):
+        eventually(lambda: all(world.failures[loop] for loop in set(LOOPS) - {"settle", "extend"}))
+        world.broken = {"settle", "extend"}
+        eventually(lambda: world.failures["settle"] and world.failures["extend"])
+        world.broken.clear()
+        assert plain.wait(timeout_seconds=PATIENCE_SECONDS) == 1
+        assert delayed.wait(timeout_seconds=PATIENCE_SECONDS) == 1
+        assert orphan.wait(timeout_seconds=PATIENCE_SECONDS) == 2
+    for what in ("claiming for", "settling", "promoting failed", "sweeping failed", "heartbeat"):
+        assert lines.with_text(what), what
+    assert len(lines.with_text("sweeping failed")) == 1

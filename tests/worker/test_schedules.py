@@ -84,7 +84,7 @@ def test_the_log_says_what_became_of_declarations(app: Tenure, lines: Lines) -> 
     assert app.schedules.get("edited").timing == ScheduleTiming(cron="@weekly")
 
 
-def test_a_schedule_that_cannot_tick_here_is_told_once(app: Tenure, lines: Lines) -> None:  # F12
+def test_a_schedule_that_cannot_tick_here_is_told_once(app: Tenure, lines: Lines) -> None:
     @app.task()
     async def work() -> None: ...
 
@@ -119,9 +119,7 @@ class AwayEnvironment(Environment):
         return Away(store, self)
 
 
-def test_an_outage_is_outlasted_told_once_and_caught_up_with(  # F10
-    app: Tenure, lines: Lines
-) -> None:
+def test_an_outage_is_outlasted_told_once_and_caught_up_with(app: Tenure, lines: Lines) -> None:
     Away.failing, Away.tries = True, 0
 
     @app.schedule(every_seconds=1, name="s", catch_up="all")

@@ -96,3 +96,17 @@ def test_process_counts_that_make_no_sense(processes: Any) -> None:
 def test_something_else_than_an_application(what: Any) -> None:
     with pytest.raises(InvalidInput, match="Tenure"):
         Worker(what)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e300, 10**400])
+def test_lengths_of_time_that_make_no_sense(seconds: float) -> None:
+    with pytest.raises(OutOfRange):
+        Worker(app, heartbeat_seconds=seconds)
+    with pytest.raises(OutOfRange):
+        Worker(app, lease_seconds=seconds)
+
+
+def test_a_worker_cannot_be_given_a_name() -> None:
+    """Each start makes up a name, so that no two workers share one."""
+    with pytest.raises(ConfigError, match="no setting 'name'"):
+        Worker(app, name="mine")  # type: ignore[call-arg]

@@ -178,19 +178,6 @@ def test_a_second_signal_ends_all_processes_at_once(app: Tenure, run_script: Run
 
 @on_file
 @pytest.mark.slow
-def test_processes_whose_supervisor_is_killed_drain_and_end(app: Tenure, run_script: Run) -> None:
-    script = run_script("station", "2")
-    script.wait_for("serves", 2)
-    id = started(app, script, "slow", 1.0)
-    pids = [one.pid for one in members(script)]
-    script.signal(signal.SIGKILL)
-    for pid in pids:
-        eventually(lambda pid=pid: is_gone(pid))  # type: ignore[misc]
-    assert app.get(id).state is State.SUCCEEDED
-
-
-@on_file
-@pytest.mark.slow
 def test_a_crash_loop_backs_off(run_script: Run) -> None:
     script = run_script("crashing")
     script.wait_for("a new one starts in 0.8 s", 2)

@@ -19,12 +19,19 @@ import msgspec
 import pytest
 
 from tenure import Fixed, Job, Retry, Running, Skip, Snooze, State, Tenure
-from tenure.errors import InvalidInput, PayloadInvalid, PayloadTooLarge, StepConflict, TooManySteps
+from tenure.errors import (
+    InvalidInput,
+    JobFailed,
+    PayloadInvalid,
+    PayloadTooLarge,
+    StepConflict,
+    TooManySteps,
+)
 from tenure.store.colours import Operation
 from tenure.store.jobs import steps
 from tenure.store.look import jobs as inspect
 from tenure.store.proxy import AsyncStoreProxy, StoreProxy
-from tests.worker.support import ended, working
+from tests.worker.support import PATIENCE_SECONDS, ended, working
 
 AT_ONCE = Fixed(0)
 
@@ -429,3 +436,15 @@ def test_a_replay_goes_on_and_a_replay_afresh_does_not(app: Tenure) -> None:
         assert ran == ["first"]
         app.replay(fine.id)
         assert ended(app, fine.id).result == "2", "it began anew"
+
+
+def test_a_checkpoint_of_another_type_fails_the_attempt(app: Tenure) -> None:
+    """A checkpoint that cannot be understood is no reason to begin anew."""
+
+    @app.task(max_attempts=1)
+    def confused(job: Running) -> None:
+        job.save("a word")
+        job.load(list[int])
+
+    with working(app), pytest.raises(JobFailed, match="PayloadInvalid"):
+        confused.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)

@@ -15,10 +15,12 @@ from tenure.errors import ConfigError, InvalidInput
 from tenure.worker.leases import Stop
 from tests.worker import isolated
 from tests.worker.conftest import Run
+from tests.worker.faulty import FaultyEnvironment
 from tests.worker.support import (
     FAST,
     PATIENCE_SECONDS,
     Lines,
+    Script,
     Watch,
     believe_in_short_jobs,
     eventually,
@@ -198,6 +200,56 @@ def test_what_was_claimed_ahead_goes_back_at_once(app: Tenure) -> None:
     assert [state for state, _, _ in states[6:]] == [State.SUCCEEDED] * 2
 
 
+def test_nothing_starts_after_draining_has_begun(app: Tenure) -> None:
+    """Short jobs make the worker claim ahead. A handler stops the worker: jobs that were claimed
+    and had not started go back at once, uncharged, and the others stay queued."""
+    started: list[int] = []
+
+    @app.task()
+    def short(number: int) -> None:
+        started.append(number)
+        if number == 100:
+            worker.stop()
+            eventually(process_of(worker)._stopping.is_set)
+
+    handles = app.enqueue_many([short.call(number) for number in range(300)])
+    with working(app, thread_slots=1) as worker:
+        eventually(lambda: 100 in started)
+    assert started == list(range(101))
+    left = app.list_jobs(states=[State.QUEUED], limit=300).jobs
+    assert {job.id for job in left} == {handle.id for handle in handles[101:]}
+    assert {(job.attempts, job.crashes) for job in left} == {(0, 0)}
+    claimed_ahead = [job for job in left if job.token > 1]
+    assert claimed_ahead
+    assert {job.reason for job in claimed_ahead} == {"shutdown"}
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+def test_jobs_that_a_claim_brings_after_the_stop_do_not_start(app: Tenure, kind: str) -> None:
+    """The claim was under way when the stop came."""
+    environment = FaultyEnvironment()
+    started: list[str] = []
+
+    @app.task(name="thread")
+    def in_a_thread() -> None:
+        started.append("thread")
+
+    @app.task(name="async")
+    async def on_the_loop() -> None:
+        started.append("async")
+
+    task = in_a_thread if kind == "thread" else on_the_loop
+    handles = app.enqueue_many([task.call() for _ in range(5)])
+    worker = Worker(app, environment=environment, **FAST)
+    environment.moments["after claim"] = lambda: process_of(worker).stop()
+    worker.run()
+    assert started == []
+    for handle in handles:
+        job = app.get(handle.id)
+        assert (job.state, job.attempts, job.reason) == (State.QUEUED, 0, "shutdown")
+        assert job.token == 2  # it had been claimed
+
+
 # --- stop, in every way ---------------------------------------------------------------------------
 
 
@@ -302,6 +354,8 @@ def test_a_worker_whose_task_is_cancelled_leaves_nothing_running(app: Tenure) ->
         await asyncio.sleep(0)
         left = asyncio.all_tasks() - before
         assert not left, left
+        threads = {thread.name for thread in threading.enumerate()}
+        assert not {"tenure-heartbeat", "tenure-bell"} & threads
         await app.close_async()
         return handle.id
 
@@ -401,7 +455,7 @@ def test_calls_in_the_executor_of_the_loop_do_not_hold_up_a_shutdown(app: Tenure
 
 @pytest.mark.parametrize("task", ["deaf", "deaf_thread", "deaf_executor"])
 @pytest.mark.slow
-def test_b6_handlers_that_do_not_stop_do_not_keep_the_process_alive(
+def test_handlers_that_do_not_stop_do_not_keep_the_process_alive(
     app: Tenure, run_script: Run, task: str
 ) -> None:
     script = run_script("station", "1", "0.2")
@@ -425,3 +479,35 @@ def test_a_worker_refuses_what_it_cannot_do(app: Tenure) -> None:
             await Worker(app, processes=2).serve()
 
     asyncio.run(main())
+
+
+FORGETFUL = """
+import asyncio, threading
+from tenure import Tenure, Worker
+
+app = Tenure()
+started = threading.Event()
+
+@app.task()
+def endless() -> None:
+    started.set()
+    threading.Event().wait()
+
+async def main() -> None:
+    working = asyncio.create_task(Worker(app).serve())
+    endless.enqueue()
+    await asyncio.to_thread(started.wait)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_that_was_not_stopped_does_not_keep_its_process_alive(
+    url: str, tmp_path: Path
+) -> None:
+    """Not even with a handler in a thread that never returns."""
+    script = tmp_path / "forgetful.py"
+    script.write_text(FORGETFUL)
+    with Script(script, url, folder=tmp_path) as process:
+        assert process.ends() == 0, process.output

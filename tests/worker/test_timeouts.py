@@ -69,7 +69,6 @@ def test_a_timed_out_attempt_is_tried_again(app: Tenure) -> None:
 
 
 def test_a_coroutine_that_swallows_its_cancellation_is_given_up(app: Tenure, lines: Lines) -> None:
-    """B6."""
     go_on = asyncio.Event()
     ends: list[str] = []
 
@@ -101,7 +100,7 @@ def test_a_coroutine_that_swallows_its_cancellation_is_given_up(app: Tenure, lin
 
 
 def test_a_thread_that_goes_on_is_settled_and_its_slot_is_stuck(app: Tenure, lines: Lines) -> None:
-    """B5, B6: nobody can stop a thread."""
+    """Nobody can stop a thread."""
     go_on = threading.Event()
     told: list[str] = []
     heard = listen(app)
@@ -155,7 +154,7 @@ def test_a_worker_full_of_stuck_threads_claims_no_more_for_them(app: Tenure) -> 
 def test_a_coroutine_that_blocks_the_loop_is_timed_out_by_the_heartbeat(
     app: Tenure, lines: Lines
 ) -> None:
-    """B5: nothing on the loop can do it."""
+    """Nothing on the loop can do it."""
     go_on = threading.Event()
 
     @app.task(timeout_seconds=0.2, max_attempts=1)
@@ -256,7 +255,7 @@ def test_a_lock_delays_the_end_of_what_blocks_the_loop_and_does_not_drop_it(
 def test_a_child_is_terminated_and_then_killed(
     children_app: Tenure, tmp_path: Path, name: str
 ) -> None:
-    """B5: an endless loop; and a handler that ignores SIGTERM and every exception."""
+    """An endless loop; and a handler that ignores SIGTERM and every exception."""
     with working(children_app, process_slots=1, kill_seconds=0.3):
         handle = getattr(isolated, name).enqueue()
         timed_out(children_app, handle.id)
@@ -319,6 +318,26 @@ def test_cancellation_reaches_a_coroutine(app: Tenure) -> None:
     assert seen == ["started", "cancelled True"]
 
 
+def test_a_coroutine_that_finishes_though_it_was_cancelled_has_succeeded(app: Tenure) -> None:
+    """Its own result counts, not the request that it did not follow."""
+    started = threading.Event()
+
+    @app.task()
+    async def finishes() -> str:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "finished"
+        return "never"
+
+    with working(app):
+        handle = finishes.enqueue()
+        assert started.wait(PATIENCE_SECONDS)
+        assert app.cancel(handle.id) is State.RUNNING
+        assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == "finished"
+
+
 def test_cancellation_reaches_a_thread(app: Tenure) -> None:
     seen: list[str] = []
 
@@ -349,7 +368,6 @@ def test_cancellation_reaches_a_thread(app: Tenure) -> None:
 
 
 def test_a_thread_that_ignores_cancellation_is_reported(app: Tenure, lines: Lines) -> None:
-    """B6."""
     go_on = threading.Event()
     started = threading.Event()
 

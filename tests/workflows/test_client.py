@@ -183,7 +183,7 @@ def _before(flow: Workflow, one: Any) -> None:
         (lambda *_: None, "from 1 to"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_together_is_refused_before_anything_is_written(  # H1
+def test_what_does_not_fit_together_is_refused_before_anything_is_written(
     shop: Shop, build: Any, match: str
 ) -> None:
     flow = shop.app.workflow("wrong")
@@ -235,7 +235,7 @@ def test_a_tenants_workflow_belongs_to_the_tenant(shop: Shop) -> None:
         mixed.enqueue()
 
 
-def test_a_workflow_in_the_callers_own_transaction(tmp_path: Path) -> None:  # H3
+def test_a_workflow_in_the_callers_own_transaction(tmp_path: Path) -> None:
     path = tmp_path / "app.db"
     shop = Shop(f"sqlite:///{path}?driver=sqlite3&allow_affected_sqlite=1")
     with shop.app:
@@ -272,7 +272,7 @@ def test_the_same_on_postgres(pg_migrated_url: str) -> None:
             run.wait(timeout_seconds=60)
 
 
-def test_a_large_result_is_read_by_reference(shop: Shop) -> None:  # H11
+def test_a_large_result_is_read_by_reference(shop: Shop) -> None:
     """Children do not carry what their parents returned: the cap on results is all there is."""
     big = "x" * 900_000
 
@@ -294,7 +294,7 @@ def test_a_large_result_is_read_by_reference(shop: Shop) -> None:  # H11
     assert all(len(shop.app.get(node.id).args) < 100 for node in run.nodes())
 
 
-def test_a_result_that_is_too_large_fails_its_node_and_the_workflow_ends(  # H11
+def test_a_result_that_is_too_large_fails_its_node_and_the_workflow_ends(
     shop: Shop,
 ) -> None:
     @shop.app.task(max_attempts=1)
@@ -314,7 +314,7 @@ def test_a_result_that_is_too_large_fails_its_node_and_the_workflow_ends(  # H11
 
 
 @pytest.mark.slow
-def test_a_circle_of_a_hundred_thousand_nodes_is_refused(shop: Shop) -> None:  # H1
+def test_a_circle_of_a_hundred_thousand_nodes_is_refused(shop: Shop) -> None:
     flow = shop.app.workflow("large")
     call = shop.one.call(0)
     last = flow.add(call)

@@ -18,7 +18,7 @@ WIDTH, FANS, GROWN = 30, 4, 15
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_a_workflow_outlives_its_workers(crew: Crew, url: str, seed: int) -> None:  # H8, H9, H12
+def test_a_workflow_outlives_its_workers(crew: Crew, url: str, seed: int) -> None:
     chance = random.Random(seed)
     with application(url) as app:
         tasks: dict[str, object] = {task.name: task for task in app}

@@ -86,7 +86,7 @@ def waits_for_a_lock(other: psycopg.Connection, url: str) -> None:
             pass
 
 
-def test_the_last_two_parents_end_at_the_same_instant(  # H2
+def test_the_last_two_parents_end_at_the_same_instant(
     store: Store, other: psycopg.Connection, pg_migrated_url: str
 ) -> None:
     """Neither sees the other's end before it has locked the child: it is freed once, not never."""
@@ -105,7 +105,7 @@ def test_the_last_two_parents_end_at_the_same_instant(  # H2
 
 
 @pytest.mark.parametrize("finaliser", [None, "fin"])
-def test_the_last_two_nodes_end_at_the_same_instant(  # H9
+def test_the_last_two_nodes_end_at_the_same_instant(
     store: Store, other: psycopg.Connection, pg_migrated_url: str, finaliser: str | None
 ) -> None:
     run = store.enqueue_workflow(flow({"a": (), "b": ()}, finaliser=finaliser))
@@ -243,7 +243,7 @@ def test_a_waiting_node_is_cancelled_while_its_parent_ends(
     assert store.get_workflow(run.id).outcome is Outcome.CANCELLED
 
 
-def test_a_workflow_is_cancelled_while_a_node_ends_and_frees_others(  # H7
+def test_a_workflow_is_cancelled_while_a_node_ends_and_frees_others(
     store: Store, other: psycopg.Connection, pg_migrated_url: str
 ) -> None:
     run = store.enqueue_workflow(flow({"a": (), "b": ("a",), "c": ("b",)}))

@@ -1,9 +1,20 @@
-"""The rules that stand between this design and lost or doubled work, each by name.
+"""The rules without which the engine would lose work or do it twice, each by name.
 
-A model of the protocol broke without each of them. Every rule has a test that is tied to it with
-`@rule(name)` and a patch in scripts/bugs/rules.py that takes it out of the code, so that the
-test can be seen failing: `make bugs`.
+A model of the protocol broke without each of them. `@rule(name)` ties a test to a rule. Each rule
+also has a patch in scripts/bugs/rules.py that takes it out of the code, so that its test can be
+seen failing: `make bugs`.
 """
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+Test = TypeVar("Test", bound=Callable[..., Any])
+TESTS = Path(__file__).resolve().parents[1]
 
 RULES = {
     "void-tickets": "a claim that took only void tickets claims again at once",
@@ -66,3 +77,34 @@ RULES = {
     "gate-turns": "lines at a gate take turns",
     "gate-tenant": "the name of a line at a gate contains the tenant",
 }
+
+
+def rule(*names: str) -> Callable[[Test], Test]:
+    """This test fails when one of these rules is taken out of the code."""
+    unknown = set(names) - RULES.keys()
+    assert names, "name a rule"
+    assert not unknown, f"there is no rule {', '.join(sorted(unknown))}"
+    return lambda test: test
+
+
+def ties() -> Iterator[tuple[str, str]]:
+    """Each (rule, test) that `@rule` ties together, in the order of the files."""
+    for file in sorted(TESTS.rglob("test_*.py")):
+        if "@rule(" in file.read_text("utf-8"):
+            for test in functions(file).values():
+                for name in _rules_of(test):
+                    yield name, f"{file.relative_to(TESTS.parent).as_posix()}::{test.name}"
+
+
+@cache
+def functions(file: Path) -> dict[str, ast.FunctionDef]:
+    """The functions of a file, by name."""
+    tree = ast.parse(file.read_text("utf-8"))
+    return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def _rules_of(test: ast.FunctionDef) -> Iterator[str]:
+    for decorator in test.decorator_list:
+        match decorator:
+            case ast.Call(func=ast.Name(id="rule"), args=args):
+                yield from (str(ast.literal_eval(argument)) for argument in args)

@@ -13,7 +13,7 @@ import pytest
 from scripts.bugs import BUGS, table
 from scripts.bugs.bug import Bug
 from scripts.bugs.rules import RULES
-from tests.statements.coverage import functions
+from tests.support.rules import functions
 
 ROOT = Path(__file__).resolve().parents[2]
 
