@@ -13,7 +13,8 @@ import pytest
 
 from tenure.errors import TenantMismatch
 from tenure.store import Bell, Store
-from tests.bells.rings import Rings, bell_threads, wait_until
+from tests.bells.rings import Rings, bell_threads
+from tests.support.patience import until
 from tests.support.stores import Clock, open_face
 from tests.support.work import add, take
 
@@ -227,7 +228,7 @@ def test_a_ring_may_stop_its_own_bell(store: Store) -> None:
 
     own = store.bell(ring)
     own.start()
-    wait_until(lambda: not bell_threads())
+    until(lambda: not bell_threads())
     own.stop()
 
 

@@ -19,7 +19,8 @@ from tenure.store.sqlite import inotify
 from tenure.store.sqlite.bell import SQLiteBell
 from tenure.store.sqlite.session import SQLite
 from tests.bells.acts import QUIET, RINGING, SOON
-from tests.bells.rings import Rings, bell_threads, cpu_share, wait_until
+from tests.bells.rings import Rings, bell_threads, cpu_share
+from tests.support.patience import until
 from tests.support.stores import Clock
 from tests.support.work import add, add_many
 
@@ -73,7 +74,7 @@ class Lines:
 
     def wait_for_looks(self, more: int) -> None:
         wanted = self.looks + more
-        wait_until(lambda: self.looks >= wanted)
+        until(lambda: self.looks >= wanted)
 
 
 @pytest.fixture
@@ -238,7 +239,7 @@ def test_a_kernel_that_does_not_tell_is_not_believed(
     assert not deaf.closed
     add(local, clock.now)
     assert rings.wait_for(2), "a look now and then finds it all the same"
-    wait_until(lambda: deaf.closed)
+    until(lambda: deaf.closed)
     lines.wait_for_looks(20)
     bell.stop()
 
@@ -278,7 +279,7 @@ def test_it_says_once_that_it_cannot_look_and_once_that_it_can(
 ) -> None:
     caplog.set_level(logging.INFO, "tenure.bell")
     lines.failure = StoreUnavailable("the disk is away")
-    wait_until(lambda: not bell.alive)
+    until(lambda: not bell.alive)
     lines.wait_for_looks(3)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "the disk is away" in caplog.text
@@ -324,7 +325,7 @@ def test_it_ends_with_its_store(path: Path, rings: Rings) -> None:
     bell.start()
     assert rings.wait_for(1)
     store.close()
-    wait_until(lambda: not bell_threads())
+    until(lambda: not bell_threads())
     assert not bell.alive
     assert not Path(f"{path}-wal").exists(), "the last connection has tidied up"
     bell.stop()

@@ -13,7 +13,8 @@ import pytest
 from tenure import Job, Retry, State, Task, Tenure
 from tenure.errors import JobNotFound
 from tenure.rules.why import explain
-from tests.support.working import until, working
+from tests.support.patience import until
+from tests.support.working import working
 
 WHEN = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
 

@@ -11,9 +11,10 @@ import pytest
 from tenure.errors import ConfigError
 from tenure.rules.job import State
 from tenure.worker.worker import Worker
-from tests.crash.cast import LEASE_SECONDS, Stage, gone, until
+from tests.crash.cast import LEASE_SECONDS, Stage, gone
 from tests.crash.handlers import app, hold, hold_in_child, quick, wait_deaf
 from tests.support.audit import audit
+from tests.support.patience import until
 
 RECOVERY_SECONDS = 2.0
 

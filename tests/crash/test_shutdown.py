@@ -10,9 +10,10 @@ import pytest
 
 from tenure.rules.job import State
 from tenure.tasks import Task
-from tests.crash.cast import Stage, gone, until
+from tests.crash.cast import Stage, gone
 from tests.crash.handlers import hold, hold_async, hold_in_child, quick, quick_async, wait_deaf
 from tests.processes.crew import Member
+from tests.support.patience import until
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,9 @@ import pytest
 
 from tenure.rules.job import State, Unique, Until
 from tests.crash import ledger
-from tests.crash.cast import LEASE_SECONDS, MID_SWEEP, STALL, Stage, gone, until
+from tests.crash.cast import LEASE_SECONDS, MID_SWEEP, STALL, Stage, gone
 from tests.crash.handlers import book_and_meet_a_signal, quick, quick_async, wait_deaf
+from tests.support.patience import until
 from tests.support.plain import Plain
 
 pytestmark = pytest.mark.slow

@@ -26,6 +26,7 @@ from tenure.store.migrate import VERSION
 from tests.conftest import migrate
 from tests.faults.everything import run_everything
 from tests.support.audit import audit
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.plain import Plain
 from tests.support.postgres import Server, database_name
 from tests.support.stores import Clock
@@ -256,7 +257,7 @@ def test_a_statement_timeout_is_retried_until_the_way_is_free(
 def wait_for_cancelled_statements(admin: psycopg.Connection) -> None:
     """Until a waiting statement of ours has been seen twice: it was cancelled and tried again."""
     seen: set[object] = set()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while len(seen) < 2:
         assert time.monotonic() < deadline
         seen |= set(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
-import time
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 
@@ -16,6 +14,7 @@ from tenure.store import LANDED, open_store
 from tests.processes import roles
 from tests.processes.crew import Crew
 from tests.support.audit import audit
+from tests.support.patience import until
 from tests.support.plain import Plain
 
 KILLS = 20
@@ -23,18 +22,11 @@ MEMBERS = 6
 LEASE_SECONDS = 0.3
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.01)
-
-
 def wait_for_backends(url: str) -> None:
     """A killed client's backend may still be finishing its statement."""
     with Plain(url) as plain:
         if plain.is_postgres:
-            wait_until(
+            until(
                 lambda: (
                     plain.one(
                         "select count(*) from pg_stat_activity where datname = current_database()"
@@ -57,7 +49,7 @@ def drain(url: str) -> None:
                 assert store.settle("last", ends, done_leases=[lease.id]) == [LANDED] * len(ends)
             return not store.count_live()
 
-        wait_until(nothing_is_live)
+        until(nothing_is_live)
 
 
 @pytest.mark.slow
@@ -110,7 +102,7 @@ def test_whoever_was_stopped_past_its_lease_is_refused_everything(
     member = crew.start(roles.hold_and_settle_late, url)
     member.wait_for("claimed")
     member.signal(signal.SIGSTOP)
-    wait_until(lambda: store.sweep().requeued + store.get(job.id).crashes > 0)
+    until(lambda: store.sweep().requeued + store.get(job.id).crashes > 0)
     if ending == "finished by another":
         [lease] = store.claim("other", {"default": 1})
         assert store.settle("other", [lifecycle.succeed(lease.jobs[0])]) == [LANDED]

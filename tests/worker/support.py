@@ -33,10 +33,11 @@ from tenure.store.jobs.claim import claim
 from tenure.store.jobs.settle import settle
 from tenure.worker.environment import World
 from tenure.worker.process import Shift
+from tests.support import patience
 from tests.support.plain import Plain
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = patience.PATIENCE_SECONDS
 FAST: dict[str, Any] = {
     "lease_seconds": 2.0,
     "heartbeat_seconds": 0.3,
@@ -51,12 +52,8 @@ QUICK_LEASE = FAST | {"lease_seconds": 1.0, "heartbeat_seconds": 0.1}
 
 
 def eventually(condition: Callable[[], object], *, seconds: float = PATIENCE_SECONDS) -> Any:
-    """Wait until this is true, at most so long. Answers its value."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"it did not happen within {seconds:g} s"
-        time.sleep(0.005)
-    return value
+    """Wait until this is true, and return its value."""
+    return patience.until(condition, seconds=seconds)
 
 
 @contextmanager

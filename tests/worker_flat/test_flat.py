@@ -22,7 +22,7 @@ from tests.worker_flat.serve import COLLECT, ECHO
 
 ROOT = Path(__file__).parents[2]
 CHUNK = 1000
-PATIENCE_SECONDS = 240.0
+PATIENCE_SECONDS = 600.0
 GROWTH = 1.10
 RSS_GROWTH = 1.40
 """The resident set also shows what the busiest moment has left behind."""

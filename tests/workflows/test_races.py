@@ -25,9 +25,8 @@ from tenure.store.workflows.act import stop_workflow
 from tenure.store.workflows.end import ending
 from tests.support.audit import audit
 from tests.support.flows import failing, flow, more, states
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.work import job
-
-PATIENCE_SECONDS = 60.0
 
 
 @pytest.fixture
