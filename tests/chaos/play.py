@@ -224,7 +224,8 @@ class Play:
             company, url = self._company, self._stage.url
             sessions = idle_sessions(url)
             now = time.monotonic()
-            self._stalls += held_up(sessions, company.asleep, company.woken, now)
+            busy = list(self._stalls)
+            self._stalls += held_up(sessions, company.asleep, company.woken, now, busy)
         self._company.wake(self._company.due_to_wake())
 
     def _disturb(self, act: str, size: int) -> None:

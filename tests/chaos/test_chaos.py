@@ -88,6 +88,14 @@ def test_only_who_is_stopped_may_leave_a_transaction_open() -> None:
         held_up(open_since, {8: 12.0}, {}, 20.0)
 
 
+def test_time_without_an_idle_processor_does_not_count() -> None:
+    open_since = [Idle(7, 10.0)]
+    busy = [Stall("no idle CPU", 9.0, 15.0), Stall("not scheduled", 14.0, 18.0)]
+    assert held_up(open_since, {}, {}, 20.0, busy) == []
+    with pytest.raises(AssertionError, match=r"busy for 5\.000 s of them"):
+        held_up(open_since, {}, {}, 20.0, busy[:1])
+
+
 def test_the_control_notices_a_machine_at_its_limit() -> None:
     """Here it is the interpreter itself that lets nobody else run."""
     with Pulse() as pulse:
