@@ -10,7 +10,7 @@ import shutil
 import signal
 import threading
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -43,8 +43,9 @@ if threading.current_thread() is threading.main_thread():
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`make test` takes a share of what has thousands of cases; other verbs take all of them."""
+    """`make test` takes a share of the layers with thousands of cases; `make trust` takes all."""
     parser.addoption("--whole", action="store_true", help="every case, not a share of them")
+    parser.addoption("--times", action="store_true", help="say how long each folder took")
     parser.addoption(
         "--pooler",
         action="store_true",
@@ -53,7 +54,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With --pooler, what does not go through it is left out."""
+    """With --pooler, tests that do not go through it are left out.
+
+    Several processes begin with the long tests, so that none of them is the last.
+    """
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     if not config.getoption("--pooler"):
         return
     whole = config.getoption("--whole")
@@ -88,6 +94,23 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 sums[name.removeprefix(COUNTED)] += int(str(number))
     for what, number in sorted(sums.items()):
         terminalreporter.write_line(f"counted: {number:,} {what}")
+    if terminalreporter.config.getoption("--times"):
+        write_times(terminalreporter)
+
+
+def write_times(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tell how many tests each folder has, and how long they took, one after the other."""
+    tests: Counter[str] = Counter()
+    seconds: dict[str, float] = defaultdict(float)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                folder = Path(report.location[0]).parent.name
+                seconds[folder] += report.duration
+                tests[folder] += report.when == "call"
+    terminalreporter.section("seconds of each folder")
+    for folder, spent in sorted(seconds.items(), key=lambda each: -each[1]):
+        terminalreporter.write_line(f"{folder:<12} {tests[folder]:6} tests {spent:8.1f} s")
 
 
 def migrate(url: str) -> None:

@@ -23,7 +23,7 @@ from tests.newcomer.conftest import ROOT, RUN_SECONDS, command, environment
 from tests.support.patience import PATIENCE_SECONDS, until
 from tests.support.terminal import Screen, Terminal
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PAINTED = (

@@ -11,7 +11,7 @@ import pytest
 from tests.docs.pages import page
 from tests.packaging.conftest import Fresh
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500), pytest.mark.xdist_group("packaging")]
 
 INSTALLED = {"apsw", "click", "cronsim", "msgspec", "tenure"}
 WORKER_SECONDS = 60
