@@ -79,6 +79,12 @@ def goes_through_pooler(item: pytest.Item, *, whole: bool) -> bool:
     return not styles & ASYNC and zlib.crc32(item.nodeid.encode()) % 24 == 0
 
 
+@pytest.fixture(scope="session")
+def whole(pytestconfig: pytest.Config) -> bool:
+    """Is every case wanted, and not a share of them?"""
+    return bool(pytestconfig.getoption("--whole"))
+
+
 @pytest.fixture
 def count(record_property: Callable[[str, object], None]) -> Count:
     """Count something; the sum over all tests is told in the end."""

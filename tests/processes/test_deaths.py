@@ -17,7 +17,9 @@ from tests.support.audit import audit
 from tests.support.patience import until
 from tests.support.plain import Plain
 
-KILLS = 20
+KILLS = {"share": 6, "whole": 20}
+CHURN_SECONDS = 900.0
+"""Longer than any machine needs for the kills."""
 MEMBERS = 6
 LEASE_SECONDS = 0.3
 
@@ -53,18 +55,21 @@ def drain(url: str) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_lost_when_busy_processes_are_killed_at_random(url: str, crew: Crew) -> None:
+def test_nothing_is_lost_when_busy_processes_are_killed_at_random(
+    url: str, crew: Crew, whole: bool
+) -> None:
+    wanted = KILLS["whole" if whole else "share"]
     chance = random.Random(20260301)
-    alive = [crew.start(roles.churn, url, LEASE_SECONDS, 120.0) for _ in range(MEMBERS)]
+    alive = [crew.start(roles.churn, url, LEASE_SECONDS, CHURN_SECONDS) for _ in range(MEMBERS)]
     crew.go()
     kills = 0
-    while kills < KILLS:
+    while kills < wanted:
         victim = chance.choice(alive)
         victim.wait_for("enqueued", chance.randrange(1, 60))
         victim.kill()
         kills += 1
         alive.remove(victim)
-        alive.append(crew.start(roles.churn, url, LEASE_SECONDS, 120.0))
+        alive.append(crew.start(roles.churn, url, LEASE_SECONDS, CHURN_SECONDS))
     for member in alive:
         member.kill()
         kills += 1
@@ -81,7 +86,7 @@ def test_nothing_is_lost_when_busy_processes_are_killed_at_random(url: str, crew
         states = {row[0] for row in plain.rows("select cast(state as text) from tenure.history")}
         crashes = plain.one("select sum(crashes) from tenure.history")
     print(f"\n{url.partition(':')[0]}: {len(history):,} jobs, {kills} kills, {crashes} lost leases")
-    assert kills >= 15
+    assert kills >= wanted
     assert crashes > 0
     assert len(acknowledged) == len(set(acknowledged))
     assert set(acknowledged) <= set(history)
