@@ -17,11 +17,12 @@ from tenure.store.bell import LONGEST_PAUSE_SECONDS, pause_seconds
 from tenure.store.postgres import bell as bell_postgres
 from tests.bells.rings import Rings, bell_threads, cpu_share
 from tests.conftest import migrate
-from tests.support.patience import until
+from tests.support.patience import PATIENCE_SECONDS, until
 from tests.support.postgres import Server, database_name, free_port
 from tests.support.proxy import Proxy
 
-PROMPT_SECONDS = 1.0
+PROMPT_SECONDS = 120.0
+LONG_SECONDS = 600.0
 
 
 @pytest.fixture
@@ -180,7 +181,7 @@ def test_it_stops_at_once_while_the_other_end_is_gone(
     pg_server: Server, pg_migrated_url: str, rings: Rings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bell_postgres, "PROBE_SECONDS", 0.05)
-    monkeypatch.setattr(bell_postgres, "ANSWER_SECONDS", 60.0)
+    monkeypatch.setattr(bell_postgres, "ANSWER_SECONDS", LONG_SECONDS)
     with Proxy(pg_server.port) as proxy:
         with ringing(proxy.url(database_name(pg_migrated_url)), rings) as (_, bell):
             assert rings.wait_for(1)
@@ -194,8 +195,8 @@ def test_it_stops_at_once_while_it_connects(rings: Rings) -> None:
     """Somebody takes the connection and says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as mute:
         port = mute.getsockname()[1]
-        mute.settimeout(20)
-        url = f"postgresql://postgres@127.0.0.1:{port}/postgres?sslmode=disable&connect_timeout=60"
+        mute.settimeout(PATIENCE_SECONDS)
+        url = f"postgresql://postgres@127.0.0.1:{port}/postgres?sslmode=disable&connect_timeout=600"
         with ringing(url, rings) as (_, bell):
             client, _address = mute.accept()
             with client:
@@ -207,7 +208,7 @@ def test_it_stops_at_once_while_it_connects(rings: Rings) -> None:
 def test_it_stops_at_once_between_two_tries(
     rings: Rings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bell_postgres, "pause_seconds", lambda _: 60.0)
+    monkeypatch.setattr(bell_postgres, "pause_seconds", lambda _: LONG_SECONDS)
     url = f"postgresql://postgres@127.0.0.1:{free_port()}/postgres"
     with ringing(url, rings) as (_, bell):
         until(lambda: states(caplog) == ["silent"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from contextlib import suppress
 
 import pytest
@@ -80,14 +79,12 @@ def test_a_second_signal_ends_at_once_and_the_lease_brings_the_job_back(  # A14
     stage: Stage, first: signal.Signals, second: signal.Signals, code: int
 ) -> None:
     [id] = stage.add(wait_deaf.call("never"))
-    worker = stage.worker(drain_seconds=20.0)
+    worker = stage.worker(drain_seconds=600.0)
     stage.heard("ran", id)
     worker.signal(first)
     until(lambda: "is draining" in stage.log_of(worker), "the worker drains")
-    began = time.monotonic()
     until(lambda: has_gone_after(worker, second), "the second signal ends it")
     assert gone(worker) == code
-    assert time.monotonic() - began < 2.0
     assert stage.store.get(id).state is State.RUNNING
     stage.worker()
     job = stage.finished(id)

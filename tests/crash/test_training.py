@@ -22,7 +22,7 @@ from tenure.rules.graph import Outcome
 from tenure.rules.job import State
 from tenure.store import Store, open_store
 from tests.support.audit import audit
-from tests.support.patience import until
+from tests.support.patience import PATIENCE_SECONDS, until
 
 pytestmark = pytest.mark.slow
 
@@ -121,7 +121,9 @@ def diary(of: str) -> list[tuple[int, str]]:
 def test_a_pipeline_that_is_killed_at_random_goes_on_and_publishes_once(
     url: str, run: Run, seed: int
 ) -> None:
-    told = [run("start", "line", str(EPOCHS)).communicate(timeout=60)[0] for _ in range(2)]
+    told = [
+        run("start", "line", str(EPOCHS)).communicate(timeout=PATIENCE_SECONDS)[0] for _ in range(2)
+    ]
     flow = int(told[0].split()[1])
     assert told == [f"workflow {flow}\n", f"workflow {flow} is at it already\n"]
     with open_store(url) as store:
@@ -137,7 +139,7 @@ def test_a_pipeline_that_is_killed_at_random_goes_on_and_publishes_once(
         steps = store.steps(nodes["train"])
         stories = [event.kind for id in nodes.values() for event in store.timeline(id)]
     last.send_signal(signal.SIGTERM)
-    assert last.wait(60) == 0
+    assert last.wait(PATIENCE_SECONDS) == 0
 
     # each job once, after those before it
     assert seen.outcome is Outcome.SUCCEEDED

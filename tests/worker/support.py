@@ -39,7 +39,7 @@ from tests.support.plain import Plain
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = patience.PATIENCE_SECONDS
 FAST: dict[str, Any] = {
-    "lease_seconds": 2.0,
+    "lease_seconds": 30.0,
     "heartbeat_seconds": 0.3,
     "sweep_seconds": 0.1,
     "promote_seconds": 0.05,
@@ -47,7 +47,8 @@ FAST: dict[str, Any] = {
     "drain_seconds": 10.0,
     "kill_seconds": 0.5,
 }
-QUICK_LEASE = FAST | {"lease_seconds": 1.0, "heartbeat_seconds": 0.1}
+"""The lease is long: a worker that waits for a processor is not dead."""
+QUICK_LEASE = FAST | {"lease_seconds": 2.0, "heartbeat_seconds": 0.1}
 """Heartbeats are dense, so that a machine that stands still for a moment costs no lease."""
 
 
