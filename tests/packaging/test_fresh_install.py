@@ -1,4 +1,7 @@
-"""A fresh virtual environment with nothing but the wheel runs what the README shows first."""
+"""A fresh virtual environment with nothing but the wheel runs what the README shows first.
+
+One for each supported version of Python that is on this machine.
+"""
 
 from __future__ import annotations
 
