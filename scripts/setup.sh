@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Creates .venv with the first Python >= 3.11 that can make one, and installs Tenure with all tools,
 # at the versions of constraints.txt; `scripts/setup.sh run` installs only what it takes to run it.
-# PYTHON=... names the interpreter to use.
+# PYTHON=... names the interpreter to use, VENV=... another folder.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -13,6 +13,7 @@ can_make_venv() {
     "$1" -c 'import ensurepip, venv' >/dev/null 2>&1
 }
 
+venv=${VENV:-.venv}
 chosen=""
 without_venv=""
 for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11}; do
@@ -60,12 +61,12 @@ show() {
     printf '\r\033[K'
 }
 
-echo "setup: $("$chosen" --version), installing into .venv"
+echo "setup: $("$chosen" --version), installing into $venv"
 started=$SECONDS
-"$chosen" -m venv --clear .venv
-.venv/bin/python -m pip install --disable-pip-version-check --no-input --progress-bar off \
-    --constraint constraints.txt --editable "$what" 2>.venv/setup.log | show || {
-    cat .venv/setup.log >&2
+"$chosen" -m venv --clear "$venv"
+"$venv"/bin/python -m pip install --disable-pip-version-check --no-input --progress-bar off \
+    --constraint constraints.txt --editable "$what" 2>"$venv"/setup.log | show || {
+    cat "$venv"/setup.log >&2
     echo "setup: pip could not install what is needed; does it reach its package index?" >&2
     exit 1
 }

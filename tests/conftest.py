@@ -10,7 +10,7 @@ import shutil
 import signal
 import threading
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,8 +23,12 @@ from tests.support.postgres import Server
 from tests.support.recycled import Recycled
 from tests.support.stores import STYLES, Clock, open_face, url_of
 
-RECYCLING = {"borrowing", "client", "contract", "testing"}
-"""Folders whose tests start no process that could outlive them, and leave the schema alone."""
+RECYCLING = {
+    "bells", "borrowing", "cli", "client", "contract", "crash", "gates", "processes", "schedules",
+    "testing", "tour", "transfer", "wire", "worker", "workflows",
+}  # fmt: skip
+"""Folders whose tests leave no process behind that could come back to the database. A database
+whose schema or settings have changed is not used again: see recycled.py."""
 ASYNC = {"postgres-async", "psycopg-async"}
 COUNTED = "counted: "
 Count = Callable[[str, int], None]
@@ -43,8 +47,9 @@ if threading.current_thread() is threading.main_thread():
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`make test` takes a share of what has thousands of cases; other verbs take all of them."""
+    """`make test` takes a share of the layers with thousands of cases; `make trust` takes all."""
     parser.addoption("--whole", action="store_true", help="every case, not a share of them")
+    parser.addoption("--times", action="store_true", help="say how long each folder took")
     parser.addoption(
         "--pooler",
         action="store_true",
@@ -53,7 +58,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With --pooler, what does not go through it is left out."""
+    """With --pooler, tests that do not go through it are left out.
+
+    Several processes begin with the long tests, so that none of them is the last.
+    """
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     if not config.getoption("--pooler"):
         return
     whole = config.getoption("--whole")
@@ -73,6 +83,12 @@ def goes_through_pooler(item: pytest.Item, *, whole: bool) -> bool:
     return not styles & ASYNC and zlib.crc32(item.nodeid.encode()) % 24 == 0
 
 
+@pytest.fixture(scope="session")
+def whole(pytestconfig: pytest.Config) -> bool:
+    """Is every case wanted, and not a share of them?"""
+    return bool(pytestconfig.getoption("--whole"))
+
+
 @pytest.fixture
 def count(record_property: Callable[[str, object], None]) -> Count:
     """Count something; the sum over all tests is told in the end."""
@@ -88,6 +104,23 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 sums[name.removeprefix(COUNTED)] += int(str(number))
     for what, number in sorted(sums.items()):
         terminalreporter.write_line(f"counted: {number:,} {what}")
+    if terminalreporter.config.getoption("--times"):
+        write_times(terminalreporter)
+
+
+def write_times(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tell how many tests each folder has, and how long they took, one after the other."""
+    tests: Counter[str] = Counter()
+    seconds: dict[str, float] = defaultdict(float)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                folder = Path(report.location[0]).parent.name
+                seconds[folder] += report.duration
+                tests[folder] += report.when == "call"
+    terminalreporter.section("seconds of each folder")
+    for folder, spent in sorted(seconds.items(), key=lambda each: -each[1]):
+        terminalreporter.write_line(f"{folder:<12} {tests[folder]:6} tests {spent:8.1f} s")
 
 
 def migrate(url: str) -> None:

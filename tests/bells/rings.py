@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
 import psycopg
 from psycopg import sql
 
-PATIENCE_SECONDS = 30.0
+from tests.support.patience import PATIENCE_SECONDS
+
 CHANNEL = "tenure.bell"
 
 
@@ -70,14 +70,6 @@ class Listener:
         trace: TracebackType | None,
     ) -> None:
         self.connection.close()
-
-
-def wait_until(condition: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> None:
-    """Poll, with a deadline."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.005)
 
 
 def bell_threads() -> list[threading.Thread]:

@@ -15,12 +15,14 @@ from tenure.rules.job import NewJob
 from tenure.store import Bell, Store, open_store
 from tenure.store.bell import LONGEST_PAUSE_SECONDS, pause_seconds
 from tenure.store.postgres import bell as bell_postgres
-from tests.bells.rings import Rings, bell_threads, cpu_share, wait_until
+from tests.bells.rings import Rings, bell_threads, cpu_share
 from tests.conftest import migrate
+from tests.support.patience import PATIENCE_SECONDS, until
 from tests.support.postgres import Server, database_name, free_port
 from tests.support.proxy import Proxy
 
-PROMPT_SECONDS = 1.0
+PROMPT_SECONDS = 120.0
+LONG_SECONDS = 600.0
 
 
 @pytest.fixture
@@ -63,7 +65,7 @@ def test_it_has_one_connection_and_leaves_none(pg_migrated_url: str, rings: Ring
     with ringing(pg_migrated_url, rings):
         assert rings.wait_for(1)
         assert len(bells_of(pg_migrated_url)) == 1
-    wait_until(lambda: bells_of(pg_migrated_url) == [])
+    until(lambda: bells_of(pg_migrated_url) == [])
 
 
 def test_an_idle_bell_costs_nothing(pg_migrated_url: str, rings: Rings) -> None:
@@ -101,7 +103,7 @@ def test_it_comes_back_with_the_server_and_was_not_there_before_it(
         migrate(url)
         server.stop("fast")
         with ringing(url, rings) as (store, bell):
-            wait_until(lambda: states(caplog) == ["silent"])
+            until(lambda: states(caplog) == ["silent"])
             assert not bell.alive
             rings.stay_quiet(0.5)
             assert states(caplog) == ["silent"], "it is said once"
@@ -124,7 +126,7 @@ def test_an_answer_that_comes_in_pieces_holds_up_nobody(
         with ringing(proxy.url(database_name(pg_migrated_url)), rings) as (_, bell):
             assert rings.wait_for(1)
             [link] = proxy.links
-            wait_until(lambda: link.said.count("select 1") >= 10)
+            until(lambda: link.said.count("select 1") >= 10)
             assert bell.alive
 
 
@@ -146,11 +148,11 @@ def test_a_connection_into_nowhere_is_noticed(
     ):
         assert rings.wait_for(1)
         [link] = proxy.links
-        wait_until(lambda: link.said.count("select 1") >= 3)
+        until(lambda: link.said.count("select 1") >= 3)
         assert bell.alive, "probes that are answered are no reason to worry"
         assert rings.count == 1
         proxy.freeze()
-        wait_until(lambda: "no answer for 2 s" in caplog.text and not bell.alive)
+        until(lambda: "no answer for 2 s" in caplog.text and not bell.alive)
         near.enqueue([NewJob(task="a")])
         proxy.thaw()
         assert rings.wait_for(2)
@@ -179,12 +181,12 @@ def test_it_stops_at_once_while_the_other_end_is_gone(
     pg_server: Server, pg_migrated_url: str, rings: Rings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bell_postgres, "PROBE_SECONDS", 0.05)
-    monkeypatch.setattr(bell_postgres, "ANSWER_SECONDS", 60.0)
+    monkeypatch.setattr(bell_postgres, "ANSWER_SECONDS", LONG_SECONDS)
     with Proxy(pg_server.port) as proxy:
         with ringing(proxy.url(database_name(pg_migrated_url)), rings) as (_, bell):
             assert rings.wait_for(1)
             proxy.freeze()
-            wait_until(lambda: proxy.held_back)
+            until(lambda: proxy.held_back)
             assert timed_stop(bell) < PROMPT_SECONDS
         assert bell_threads() == []
 
@@ -193,8 +195,8 @@ def test_it_stops_at_once_while_it_connects(rings: Rings) -> None:
     """Somebody takes the connection and says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as mute:
         port = mute.getsockname()[1]
-        mute.settimeout(20)
-        url = f"postgresql://postgres@127.0.0.1:{port}/postgres?sslmode=disable&connect_timeout=60"
+        mute.settimeout(PATIENCE_SECONDS)
+        url = f"postgresql://postgres@127.0.0.1:{port}/postgres?sslmode=disable&connect_timeout=600"
         with ringing(url, rings) as (_, bell):
             client, _address = mute.accept()
             with client:
@@ -206,10 +208,10 @@ def test_it_stops_at_once_while_it_connects(rings: Rings) -> None:
 def test_it_stops_at_once_between_two_tries(
     rings: Rings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bell_postgres, "pause_seconds", lambda _: 60.0)
+    monkeypatch.setattr(bell_postgres, "pause_seconds", lambda _: LONG_SECONDS)
     url = f"postgresql://postgres@127.0.0.1:{free_port()}/postgres"
     with ringing(url, rings) as (_, bell):
-        wait_until(lambda: states(caplog) == ["silent"])
+        until(lambda: states(caplog) == ["silent"])
         assert timed_stop(bell) < PROMPT_SECONDS
 
 

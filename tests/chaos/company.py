@@ -20,9 +20,10 @@ import psutil
 from tests.chaos.deck import Deck
 from tests.chaos.roles import produce, sweep
 from tests.chaos.tasks import MODULE
-from tests.crash.cast import FAST, LEASE_SECONDS, Stage, gone, is_stopped, stop, until
+from tests.crash.cast import FAST, LEASE_SECONDS, Stage, gone, is_stopped, stop
 from tests.processes.crew import Member
 from tests.support.books import Blow
+from tests.support.patience import until
 
 WORKERS, CREWS, PRODUCERS, SWEEPERS = 3, 1, 2, 1
 SETTINGS = {

@@ -24,12 +24,13 @@ from tests.chaos.pulse import Pulse
 from tests.chaos.roles import ENOUGH
 from tests.chaos.sessions import held_up, idle_sessions
 from tests.chaos.tasks import by_threes, by_twos, grow, last, one_by_one, paced, tick
-from tests.crash.cast import FAST, LEASE_SECONDS, Stage, until
+from tests.crash.cast import FAST, LEASE_SECONDS, Stage
 from tests.crash.handlers import book, nap, nap_in_child
 from tests.support.audit import check as check_rows
 from tests.support.books import Books, Stall
 from tests.support.invariants import check
 from tests.support.known import SERVER_CRASHED, Known
+from tests.support.patience import until
 from tests.support.plain import Plain
 from tests.support.postgres import Server
 from tests.support.recovery import Recovery, recoveries
@@ -223,7 +224,8 @@ class Play:
             company, url = self._company, self._stage.url
             sessions = idle_sessions(url)
             now = time.monotonic()
-            self._stalls += held_up(sessions, company.asleep, company.woken, now)
+            busy = list(self._stalls)
+            self._stalls += held_up(sessions, company.asleep, company.woken, now, busy)
         self._company.wake(self._company.due_to_wake())
 
     def _disturb(self, act: str, size: int) -> None:

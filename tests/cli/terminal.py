@@ -25,7 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-PATIENCE_SECONDS = 60.0
+from tests.support import patience
+
+PATIENCE_SECONDS = patience.PATIENCE_SECONDS
 CTRL_C = "\x03"
 
 CALL = "from tenure.cli.main import main; main()"

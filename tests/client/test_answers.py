@@ -11,7 +11,8 @@ import pytest
 from tenure import Cancel, Fixed, Retry, Running, Skip, Snooze, State, Task, Tenure
 from tenure.control import Control
 from tenure.errors import InvalidInput, LeaseLost, OutOfRange
-from tests.support.working import until, working
+from tests.support.patience import until
+from tests.support.working import working
 
 Way = Callable[[Tenure, Callable[[], Any]], Task[[], Any]]
 

@@ -14,7 +14,8 @@ import pytest
 
 from tenure import State, Tenure, Worker
 from tenure.errors import InvalidInput
-from tests.support.working import QUICK, until, working
+from tests.support.patience import until
+from tests.support.working import QUICK, working
 
 
 def test_a_closed_application_opens_again_when_it_is_used(app: Tenure) -> None:

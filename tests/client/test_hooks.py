@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from tenure import Cancel, Fixed, JobEvent, Retry, Running, Skip, Snooze, State, Tenure, current
-from tests.support.working import until, working
+from tests.support.patience import until
+from tests.support.working import working
 
 # --- around -------------------------------------------------------------------------------------
 

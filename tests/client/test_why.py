@@ -18,7 +18,8 @@ from tenure.rules.why import Facts, explain
 from tenure.store.postgres.tx import PostgresTx
 from tenure.store.session import Tx
 from tenure.store.sqlite.tx import SQLiteTx
-from tests.support.working import until, working
+from tests.support.patience import until
+from tests.support.working import working
 
 WHEN = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
 

@@ -16,7 +16,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,11 +37,10 @@ from tests.crash import handlers
 from tests.processes.crew import Crew, Member, Voice
 from tests.support.books import Books, Expected
 from tests.support.invariants import check
+from tests.support.patience import PATIENCE_SECONDS, until
 from tests.support.plain import Plain
 
 LEASE_SECONDS = 1.5
-PATIENCE_SECONDS = 30.0
-LOOK_SECONDS = 0.005
 WRITE_LOCK_BYTE = 120
 """In the `-shm` file: https://www.sqlite.org/walformat.html"""
 AT_WORK = """
@@ -73,14 +72,6 @@ QUIET: Mapping[str, Any] = {
     "idle_poll_seconds": 3600.0,
 }
 """For a process that will be stopped: one that has SQLite's write lock then stops everybody."""
-
-
-def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE_SECONDS) -> None:
-    """Wait until it is true; fail when it does not come."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"it never happened: {what}"
-        time.sleep(LOOK_SECONDS)
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,13 @@ from tenure.store.sqlite.session import SQLite
 from tenure.tasks import TaskSet
 from tenure.testing.recorder import RecordingStore
 from tests.crash import ledger
+from tests.support.patience import PATIENCE_SECONDS
 
 beating = threading.Lock()
 """Whoever has it knows that no heartbeat of this process is under way."""
 STAGE = "TENURE_STAGE"
 RECORD = "TENURE_RECORD"
 """Set for processes that a worker process starts."""
-GATE_SECONDS = 60.0
 LOOK_SECONDS = 0.005
 
 tasks = TaskSet()
@@ -82,7 +82,7 @@ def is_open(gate: str) -> bool:
 
 def pass_gate(gate: str) -> None:
     """Wait until the test opens the gate, deaf to everything else."""
-    deadline = time.monotonic() + GATE_SECONDS
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not is_open(gate):
         assert time.monotonic() < deadline, f"gate {gate} was never opened"
         time.sleep(LOOK_SECONDS)
@@ -91,7 +91,7 @@ def pass_gate(gate: str) -> None:
 def hold_out(job: Running, gate: str) -> str:
     """Wait for the gate, or until the worker says that the job is lost; later attempts pass."""
     say("ran", job)
-    deadline = time.monotonic() + GATE_SECONDS
+    deadline = time.monotonic() + PATIENCE_SECONDS
     try:
         while job.token == 1 and not is_open(gate):
             assert time.monotonic() < deadline, f"gate {gate} was never opened"
@@ -134,7 +134,7 @@ async def hold_async(job: Running, gate: str) -> str:
     """Until the gate opens, on the event loop."""
     say("ran", job)
     try:
-        async with asyncio.timeout(GATE_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while job.token == 1 and not is_open(gate):  # noqa: ASYNC110 - another process opens it
                 await asyncio.sleep(LOOK_SECONDS)
     except asyncio.CancelledError:

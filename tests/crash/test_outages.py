@@ -17,8 +17,9 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tenure.rules.job import State
 from tenure.tasks import Task
-from tests.crash.cast import Stage, gone, until
+from tests.crash.cast import Stage, gone
 from tests.crash.handlers import hold, hold_async, hold_in_child, quick
+from tests.support.patience import until
 from tests.support.plain import Plain
 from tests.support.postgres import Server
 from tests.support.proxy import Proxy

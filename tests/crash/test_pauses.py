@@ -16,7 +16,7 @@ from tenure.rules.job import State
 from tenure.tasks import Task
 from tenure.testing.recorder import Answered
 from tests.crash import ledger
-from tests.crash.cast import QUIET, Stage, is_stopped, until
+from tests.crash.cast import QUIET, Stage, is_stopped
 from tests.crash.handlers import (
     book_and_meet_a_signal,
     end_as,
@@ -29,6 +29,7 @@ from tests.crash.handlers import (
 )
 from tests.processes.crew import Member
 from tests.support.history import Call, read_records
+from tests.support.patience import until
 from tests.support.plain import Plain
 
 pytestmark = pytest.mark.slow

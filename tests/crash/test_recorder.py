@@ -42,7 +42,7 @@ def test_a_job_from_its_enqueue_to_its_end_is_on_record(store_url: str, tmp_path
     async def work() -> int:
         async with Worker(app, environment=environment, **FAST):
             [handle] = await app.enqueue_many_async([add.call(1, 2)])
-            await handle.wait_async(timeout_seconds=10)
+            await handle.wait_async(timeout_seconds=180)
         return handle.id
 
     id = asyncio.run(work())
@@ -114,7 +114,7 @@ def test_a_worker_of_an_application_on_record_is_on_record(tmp_path: Path) -> No
 
     async def once() -> None:
         async with Worker(app, **FAST):
-            await work.enqueue().wait_async(timeout_seconds=30)
+            await work.enqueue().wait_async(timeout_seconds=180)
 
     asyncio.run(once())
     app.close()

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import signal
-import time
 from contextlib import suppress
 
 import pytest
 
 from tenure.rules.job import State
 from tenure.tasks import Task
-from tests.crash.cast import Stage, gone, until
+from tests.crash.cast import Stage, gone
 from tests.crash.handlers import hold, hold_async, hold_in_child, quick, quick_async, wait_deaf
 from tests.processes.crew import Member
+from tests.support.patience import until
 
 pytestmark = pytest.mark.slow
 
@@ -79,14 +79,12 @@ def test_a_second_signal_ends_at_once_and_the_lease_brings_the_job_back(
     stage: Stage, first: signal.Signals, second: signal.Signals, code: int
 ) -> None:
     [id] = stage.add(wait_deaf.call("never"))
-    worker = stage.worker(drain_seconds=20.0)
+    worker = stage.worker(drain_seconds=600.0)
     stage.heard("ran", id)
     worker.signal(first)
     until(lambda: "is draining" in stage.log_of(worker), "the worker drains")
-    began = time.monotonic()
     until(lambda: has_gone_after(worker, second), "the second signal ends it")
     assert gone(worker) == code
-    assert time.monotonic() - began < 2.0
     assert stage.store.get(id).state is State.RUNNING
     stage.worker()
     job = stage.finished(id)

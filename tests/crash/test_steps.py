@@ -11,8 +11,9 @@ import pytest
 from tenure.rules.codec import decode
 from tenure.rules.job import State
 from tenure.tasks import Task
-from tests.crash.cast import QUIET, Stage, gone, until
+from tests.crash.cast import QUIET, Stage, gone
 from tests.crash.handlers import step_late, steps, steps_async, steps_in_child
+from tests.support.patience import until
 
 pytestmark = pytest.mark.slow
 

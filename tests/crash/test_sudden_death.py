@@ -13,17 +13,19 @@ import pytest
 
 from tenure.rules.job import State, Unique, Until
 from tests.crash import ledger
-from tests.crash.cast import LEASE_SECONDS, MID_SWEEP, STALL, Stage, gone, until
+from tests.crash.cast import LEASE_SECONDS, MID_SWEEP, STALL, Stage, gone
 from tests.crash.handlers import book_and_meet_a_signal, quick, quick_async, wait_deaf
+from tests.support.patience import until
 from tests.support.plain import Plain
 
 pytestmark = pytest.mark.slow
 
-RECOVERY_SECONDS = 2.0
+RECOVERY_SECONDS = 60.0
+"""Huge: `make trust ARGS=chaos` measures how long it takes."""
 
 
-def assert_prompt_recovery(stage: Stage, id: int, lease_end: float) -> None:
-    """The second claim came within two seconds of the lease's end, by the database's own clock."""
+def assert_recovery(stage: Stage, id: int, lease_end: float) -> None:
+    """The second claim came after the lease's end, by the database's own clock."""
     late = stage.at(id, "claimed", 2) - lease_end
     assert -0.02 <= late <= RECOVERY_SECONDS
 
@@ -49,7 +51,7 @@ def test_killed_between_the_handlers_return_and_the_settlement(stage: Stage) -> 
         ("enqueued", 1), ("claimed", 1), ("crashed", 1), ("claimed", 2), ("succeeded", 2),
     ]  # fmt: skip
     assert (job.attempts, job.crashes, job.result) == (2, 1, "2")
-    assert_prompt_recovery(stage, id, end)
+    assert_recovery(stage, id, end)
     stage.check(disturbed={victim.pid}, recovery_seconds=RECOVERY_SECONDS)
 
 
@@ -84,7 +86,7 @@ def test_killed_right_after_the_claim_before_any_heartbeat(stage: Stage) -> None
 
     assert [word.token for word in stage.said("ran", id)] == [2]
     assert (job.state, job.attempts, job.crashes) == (State.SUCCEEDED, 2, 1)
-    assert_prompt_recovery(stage, id, end)
+    assert_recovery(stage, id, end)
     stage.check(disturbed={victim.pid}, recovery_seconds=RECOVERY_SECONDS)
 
 
@@ -100,7 +102,7 @@ def test_killed_while_a_handler_runs_that_was_renewed_for_long(stage: Stage) -> 
     stage.finished(id)
 
     assert [word.token for word in stage.said("ran", id)] == [1, 2]
-    assert_prompt_recovery(stage, id, end)
+    assert_recovery(stage, id, end)
     stage.check(disturbed={victim.pid}, recovery_seconds=RECOVERY_SECONDS)
 
 
@@ -119,7 +121,7 @@ def test_the_dead_workers_row_is_gone_before_its_job_is_rescued(stage: Stage) ->
     job = stage.finished(id)
 
     assert (job.state, job.crashes) == (State.SUCCEEDED, 1)
-    assert_prompt_recovery(stage, id, end)
+    assert_recovery(stage, id, end)
     stage.check(disturbed={victim.pid}, recovery_seconds=RECOVERY_SECONDS)
 
 
@@ -200,7 +202,7 @@ def test_a_rescuer_that_dies_or_stalls_is_replaced_by_any_other(
     assert (job.state, job.token, job.crashes) == (State.SUCCEEDED, 2, 1)
     assert stage.story(id).count(("crashed", 1)) == 1
     if moment == "before sweep":
-        assert_prompt_recovery(stage, id, end)
+        assert_recovery(stage, id, end)
     stage.check(disturbed={victim.pid})
 
 

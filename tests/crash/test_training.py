@@ -21,8 +21,8 @@ from tenure.rules.codec import decode
 from tenure.rules.graph import Outcome
 from tenure.rules.job import State
 from tenure.store import Store, open_store
-from tests.crash.cast import until
 from tests.support.audit import audit
+from tests.support.patience import PATIENCE_SECONDS, until
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +32,6 @@ NODES = ["prepare", "train", "evaluate", "publish"]
 KILLS_OF_THE_TRAINING = 2
 """After the first one, which comes as it begins."""
 KILL_WITHIN_SECONDS = 0.15
-PATIENCE_SECONDS = 120.0
 Run = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -67,10 +66,6 @@ def run(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[R
         process.communicate()
 
 
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    until(condition, what, PATIENCE_SECONDS)
-
-
 def kill_at_random(store: Store, nodes: dict[str, int], run: Run, chance: random.Random) -> int:
     """Somewhere in each job, and some more times in the long one. Answers how often."""
     kills = 0
@@ -78,7 +73,7 @@ def kill_at_random(store: Store, nodes: dict[str, int], run: Run, chance: random
     def kill_once(begun: Callable[[], object], what: str) -> None:
         nonlocal kills
         worker = run("work")
-        wait_for(begun, what)
+        until(begun, what)
         time.sleep(chance.uniform(0, KILL_WITHIN_SECONDS))
         worker.send_signal(signal.SIGKILL)
         worker.wait()
@@ -126,7 +121,9 @@ def diary(of: str) -> list[tuple[int, str]]:
 def test_a_pipeline_that_is_killed_at_random_goes_on_and_publishes_once(
     url: str, run: Run, seed: int
 ) -> None:
-    told = [run("start", "line", str(EPOCHS)).communicate(timeout=60)[0] for _ in range(2)]
+    told = [
+        run("start", "line", str(EPOCHS)).communicate(timeout=PATIENCE_SECONDS)[0] for _ in range(2)
+    ]
     flow = int(told[0].split()[1])
     assert told == [f"workflow {flow}\n", f"workflow {flow} is at it already\n"]
     with open_store(url) as store:
@@ -134,17 +131,15 @@ def test_a_pipeline_that_is_killed_at_random_goes_on_and_publishes_once(
         kills = kill_at_random(store, nodes, run, random.Random(seed))
         early = [file.read_text() for file in training.folder("registry").glob("*.json")]
         last = run("work")
-        wait_for(lambda: store.get_workflow(flow).outcome, "the end of the pipeline")
-        wait_for(
-            lambda: last.pid in {each.pid for each in store.workers()}, "the last one is there"
-        )
+        until(lambda: store.get_workflow(flow).outcome, "the end of the pipeline")
+        until(lambda: last.pid in {each.pid for each in store.workers()}, "the last one is there")
         seen = store.get_workflow(flow)
         ends = store.list_nodes(flow).nodes
         jobs = {name: store.get(id) for name, id in nodes.items()}
         steps = store.steps(nodes["train"])
         stories = [event.kind for id in nodes.values() for event in store.timeline(id)]
     last.send_signal(signal.SIGTERM)
-    assert last.wait(60) == 0
+    assert last.wait(PATIENCE_SECONDS) == 0
 
     # each job once, after those before it
     assert seen.outcome is Outcome.SUCCEEDED

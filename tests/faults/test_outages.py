@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from tenure.store import LANDED, Store, open_store
 from tenure.store.postgres.session import Postgres
 from tests.conftest import migrate
 from tests.support.audit import audit
+from tests.support.patience import until
 from tests.support.plain import Plain
 from tests.support.postgres import Mode, Server, database_name
 from tests.support.proxy import Proxy
@@ -86,14 +86,7 @@ class Toil:
 def wait_for_progress(toil: Toil, jobs: int) -> None:
     """Until so many more jobs have been settled."""
     target = len(toil.settled) + jobs
-    wait_until(lambda: len(toil.settled) >= target)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "no progress"
-        time.sleep(0.005)
+    until(lambda: len(toil.settled) >= target)
 
 
 @pytest.mark.slow

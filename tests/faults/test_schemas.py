@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +19,7 @@ from tenure.store.postgres import connection as wire
 from tests.conftest import migrate
 from tests.processes.crew import Crew, Voice
 from tests.support.audit import audit
+from tests.support.patience import until
 from tests.support.plain import Plain, Row
 from tests.support.postgres import database_name
 from tests.support.races import Background
@@ -202,13 +202,11 @@ def tables(plain: Plain) -> list[str]:
         if plain.is_postgres
         else "select name from sqlite_master"
     )
-    deadline = time.monotonic() + 30
-    while plain.is_postgres and plain.one(
+    others = (
         "select count(*) from pg_stat_activity"
         " where application_name = 'tenure' and datname = current_database()"
-    ):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    )
+    until(lambda: not plain.is_postgres or not plain.one(others), "the end of the session")
     return [str(row[0]) for row in plain.rows(query)]
 
 

@@ -19,7 +19,8 @@ from tenure.store import LANDED, Store, open_store
 from tests.processes import roles
 from tests.processes.crew import Crew
 from tests.support.audit import audit
-from tests.support.callers import session_of, wait_until
+from tests.support.callers import session_of
+from tests.support.patience import until
 
 SQLITE3 = "?driver=sqlite3&allow_affected_sqlite=1"
 JOB = NewJob(task="app.work")
@@ -87,8 +88,8 @@ def test_nothing_is_acknowledged_that_nobody_would_find(url: str, path: Path, de
         for refused in writes(store, lease):
             with pytest.raises(StoreUnavailable, match=r"deleted, moved or replaced .* Stop all"):
                 refused()
-    wait_until(lambda: is_refused(store.list_jobs))  # reads ask ten times a second
-    wait_until(lambda: is_refused(session_of(store).look))
+    until(lambda: is_refused(store.list_jobs))  # reads ask ten times a second
+    until(lambda: is_refused(session_of(store).look))
 
     assert {found.name: found.stat().st_size for found in path.parent.iterdir()} == there
     store.close()
@@ -120,7 +121,7 @@ def test_who_only_reads_hears_of_it_soon(url: str, path: Path) -> None:
     store.enqueue([JOB])
     assert len(store.list_jobs().jobs) == 1
     path.unlink()
-    wait_until(lambda: is_refused(store.list_jobs))
+    until(lambda: is_refused(store.list_jobs))
     store.close()
 
 

@@ -13,8 +13,8 @@ from typing import Any
 from tenure import Gate, Running, Tenure
 from tenure.worker.worker import Worker
 from tests.processes.crew import Crew, Member, Voice
+from tests.support.patience import PATIENCE_SECONDS
 
-PATIENCE_SECONDS = 60.0
 FAST: Mapping[str, Any] = {
     "lease_seconds": 1.5,
     "heartbeat_seconds": 0.4,
@@ -140,11 +140,3 @@ class Fleet:
             member.process.join(PATIENCE_SECONDS)
             assert member.process.exitcode == 0, member.said("error")
             self.ended.append((member, time.monotonic()))
-
-
-def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE_SECONDS) -> None:
-    """Wait until it is true; fail when it does not come."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"it never happened: {what}"
-        time.sleep(0.01)

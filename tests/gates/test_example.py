@@ -12,7 +12,7 @@ import pytest
 
 from tenure.rules.job import State
 from tenure.store import open_store
-from tests.gates.cast import PATIENCE_SECONDS, until
+from tests.support.patience import PATIENCE_SECONDS, until
 
 ROOT = Path(__file__).parents[2]
 TEXTS, WORKERS = 60, 3

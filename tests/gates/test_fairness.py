@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tenure import Gate, Tenure
-from tests.gates.cast import until
+from tests.support.patience import until
 from tests.worker.support import working
 
 pytestmark = pytest.mark.slow

@@ -7,8 +7,9 @@ import random
 import pytest
 
 from tenure.rules.job import State
-from tests.gates.cast import Fleet, Limit, application, by_key, most_at_once, runs, until
+from tests.gates.cast import Fleet, Limit, application, by_key, most_at_once, runs
 from tests.processes.crew import Crew
+from tests.support.patience import until
 
 pytestmark = pytest.mark.slow
 

@@ -21,10 +21,10 @@ from tests.gates.cast import (
     by_key,
     most_at_once,
     runs,
-    until,
     while_leased,
 )
 from tests.processes.crew import Crew
+from tests.support.patience import until
 from tests.support.plain import Plain
 from tests.worker.support import working
 

@@ -13,8 +13,8 @@ from tenure.rules.job import Claimed, NewJob
 from tenure.rules.lifecycle import succeed
 from tenure.store import Store, open_store
 from tenure.store.postgres.floors import LineFloors
-from tests.gates.cast import until
 from tests.support.audit import audit
+from tests.support.patience import until
 
 GATES = {"one": Limits(max_running=1), "each": Limits(max_running=1, keyed=True)}
 

@@ -14,6 +14,7 @@ from tenure.rules.lifecycle import succeed
 from tenure.store import Store
 from tenure.tasks import Task
 from tenure.worker.environment import Environment
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.plain import Plain
 from tests.worker.support import eventually, working
 
@@ -26,7 +27,6 @@ CHUNK = 1000
 BLOCK = 500
 TIMES = 64
 """How often a small step is repeated, so that what happens now and then evens out."""
-PATIENCE_SECONDS = 120.0
 QUIET: dict[str, Any] = {
     "lease_seconds": 3600.0,
     "heartbeat_seconds": 1000.0,

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic, sleep
 from types import FrameType
 from typing import Any
 
@@ -21,11 +20,11 @@ import pytest
 
 from examples.demo import Interrupted, Stop
 from tests.newcomer.conftest import ROOT, RUN_SECONDS, command, environment
+from tests.support.patience import PATIENCE_SECONDS, until
 from tests.support.terminal import Screen, Terminal
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-WAIT_SECONDS = 60.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PAINTED = (
     r"^jobs    [█░]{36}  \d+ of 409$",
@@ -62,7 +61,7 @@ def workers_of(pid: int) -> list[psutil.Process]:
         found[:] = [each for each in demo.children() if is_worker(each)]
         return len(found) >= 2
 
-    wait_until(are_there)
+    until(are_there)
     return found
 
 
@@ -71,13 +70,6 @@ def is_worker(process: psutil.Process) -> bool:
         return "examples.backfill" in process.cmdline()
     except psutil.NoSuchProcess:
         return False
-
-
-def wait_until(seen: Callable[[], bool]) -> None:
-    deadline = monotonic() + WAIT_SECONDS
-    while not seen():
-        assert monotonic() < deadline
-        sleep(0.02)
 
 
 def test_in_a_terminal_the_work_is_painted_and_the_terminal_given_back(tmp_path: Path) -> None:
@@ -145,7 +137,7 @@ def test_a_signal_ends_it_and_leaves_neither_process_nor_file(
     with plain(tmp_path / "tmp") as process:
         workers = workers_of(process.pid)
         process.send_signal(number)
-        printed, _ = process.communicate(timeout=WAIT_SECONDS)
+        printed, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 128 + number, printed
     assert printed.endswith("interrupted; the workers are gone, and so is their database\n")
     assert "Traceback" not in printed
@@ -168,7 +160,7 @@ def test_workers_do_not_outlive_a_demo_that_was_killed(tmp_path: Path) -> None:
     with plain(tmp_path / "tmp") as process:
         workers = workers_of(process.pid)
         process.kill()
-        wait_until(lambda: not any(worker.is_running() for worker in workers))
+        until(lambda: not any(worker.is_running() for worker in workers))
 
 
 def test_a_closed_pipe_ends_it_without_a_traceback(tmp_path: Path) -> None:
@@ -193,7 +185,6 @@ def test_a_folder_that_is_there_already_is_not_touched(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.timeout(30)
 def test_a_signal_at_any_line_of_a_rest_ends_it() -> None:
     """One that came while the rest had a lock that its handler wanted stopped the demo for good."""
     before = {number: signal.getsignal(number) for number in SIGNALS}

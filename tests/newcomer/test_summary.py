@@ -23,7 +23,7 @@ from tenure.testing.recorder import RecordingEnvironment
 from tests.newcomer.conftest import OTHERS, PAGES, ROOT, Kept, figures
 from tests.support.plain import Plain
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500), pytest.mark.xdist_group("kept-demo")]
 
 JOBS = PAGES + OTHERS
 

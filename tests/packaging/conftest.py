@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.packaging.pythons import present, supported
 from tests.support.clean import ROOT, clean_environment
 
 INSTALL_SECONDS = 600.0
@@ -100,11 +101,19 @@ class Fresh:
         return run(self.bin / program, *arguments, cwd=self.folder, env=self.env)
 
 
-@pytest.fixture(scope="session")
-def fresh(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Fresh:
-    """Nothing installed but the wheel and what it asks for, all of it built by others before."""
+@pytest.fixture(scope="session", params=supported())
+def fresh(
+    built: Built, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Fresh:
+    """Nothing installed but the wheel and what it asks for, all of it built by others before.
+
+    One for each supported version of Python that is on this machine.
+    """
+    python = present().get(request.param)
+    if python is None:
+        pytest.skip(f"there is no Python {request.param} on this machine")
     folder = tmp_path_factory.mktemp("fresh")
     made = Fresh(folder, clean_environment(folder / "home"))
-    run(sys.executable, "-m", "venv", folder / "venv", env=made.env)
+    run(python, "-m", "venv", folder / "venv", env=made.env)
     made.run("python", "-m", "pip", "install", "--quiet", "--only-binary", ":all:", built.wheel)
     return made

@@ -10,7 +10,7 @@ import pytest
 from tests.packaging.conftest import PROJECT, Built, files_of
 from tests.support.clean import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500), pytest.mark.xdist_group("packaging")]
 
 SOURCE = ROOT / "src"
 BASE = {"apsw>=3.51.3.0", "click", "msgspec", "cronsim", 'tzdata; platform_system == "Windows"'}

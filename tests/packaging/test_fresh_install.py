@@ -1,4 +1,7 @@
-"""A fresh virtual environment with nothing but the wheel runs what the README shows first."""
+"""A fresh virtual environment with nothing but the wheel runs what the README shows first.
+
+One for each supported version of Python that is on this machine.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import pytest
 from tests.docs.pages import page
 from tests.packaging.conftest import Fresh
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500), pytest.mark.xdist_group("packaging")]
 
 INSTALLED = {"apsw", "click", "cronsim", "msgspec", "tenure"}
 WORKER_SECONDS = 60

@@ -7,7 +7,6 @@ old connection touches per job are compared with those of a fresh one after ANAL
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -21,6 +20,7 @@ from tenure.store import Store, open_store
 from tests.plans import backlog
 from tests.plans.backlog import Cost
 from tests.support.pages import PageCounter
+from tests.support.patience import until
 from tests.support.postgres import Server
 
 pytestmark = pytest.mark.slow
@@ -107,9 +107,9 @@ def exercise(store: Store) -> None:
     store.get(third.id)
     store.cancel(third.id)
     store.settle(WORKER, [succeed(third)], done_leases=[lease.id])
-    wait_until(lambda: store.promote() == 1)
+    until(lambda: store.promote() == 1)
     [lease] = store.claim(WORKER, {"warm": 1}, lease_seconds=0.001)
-    wait_until(lambda: store.sweep().requeued == 1)
+    until(lambda: store.sweep().requeued == 1)
     [lease] = store.claim(WORKER, {"warm": 1})
     store.settle(WORKER, [succeed(lease.jobs[0])], done_leases=[lease.id])
     for listing in LISTINGS.values():
@@ -157,13 +157,6 @@ def measure(store: Store, counter: PageCounter, queue: str) -> Costs:
     for name, listing in LISTINGS.items():
         cost(name, 1 if name == "list_rare" else 100, lambda listing=listing: listing(store))  # type: ignore[misc]
     return found
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 @pytest.mark.timeout(600)

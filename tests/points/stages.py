@@ -7,7 +7,6 @@ beside, and put back; sequences are set back, too, so that each play draws the s
 from __future__ import annotations
 
 import shutil
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,9 +15,9 @@ from typing import Any, cast
 
 from tenure.store import Store, open_store
 from tenure.store.postgres.session import Postgres
+from tests.support.patience import until
 from tests.support.plain import Plain
 
-WAIT_SECONDS = 60.0
 UNLIKE = ("call", "expires_tick")
 """Columns that are never the same twice: drawn by lot, or told by a clock that nobody can set."""
 
@@ -174,12 +173,8 @@ class PostgresStage(Stage):
         session._ids.clear()
 
     def buried(self) -> None:
-        deadline = time.monotonic() + WAIT_SECONDS
-        while self._plain.rows(
-            "select pid from pg_stat_activity where application_name = 'victim'"
-        ):
-            assert time.monotonic() < deadline, "the server keeps the session of a dead process"
-            time.sleep(0.001)
+        sessions = "select pid from pg_stat_activity where application_name = 'victim'"
+        until(lambda: not self._plain.rows(sessions), "the server ends the session of the dead")
 
     @contextmanager
     def opened(self) -> Iterator[tuple[Store, Plain, str]]:

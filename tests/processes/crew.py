@@ -27,11 +27,12 @@ from typing import Any, Concatenate, ParamSpec, Self
 
 import msgspec
 
+from tests.support.patience import PATIENCE_SECONDS
+
 P = ParamSpec("P")
 Said = tuple[str, Any]
 
-GATE_SECONDS = 60.0
-JOIN_SECONDS = 240.0
+JOIN_SECONDS = 600.0
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
@@ -59,7 +60,7 @@ class Voice:
     def wait(self) -> None:
         """Say that we are ready, and wait for the others."""
         self.say("ready")
-        assert self._gate.wait(GATE_SECONDS)
+        assert self._gate.wait(PATIENCE_SECONDS)
 
 
 @dataclass
@@ -85,7 +86,7 @@ class Member:
 
     def wait_for(self, kind: str, times: int = 1) -> None:
         """Until it has said so."""
-        deadline = time.monotonic() + GATE_SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while len(self.said(kind)) < times:
             assert not self.said("error"), self.said("error")
             assert time.monotonic() < deadline, f"never said {kind!r}"
@@ -98,7 +99,7 @@ class Member:
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
         self.signal(signal.SIGKILL)
-        self.process.join(GATE_SECONDS)
+        self.process.join(PATIENCE_SECONDS)
 
 
 class Crew:
@@ -154,7 +155,7 @@ class Crew:
         for member in self.members:
             if member.process.is_alive():
                 member.kill()
-            member.process.join(GATE_SECONDS)
+            member.process.join(PATIENCE_SECONDS)
 
 
 def _live(

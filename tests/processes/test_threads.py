@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -21,6 +20,7 @@ from tenure.rules.job import Enqueued, NewJob, State
 from tenure.store import LANDED, AsyncStore, Store, open_async_store, open_store
 from tenure.store.sqlite.session import SQLite
 from tests.support.audit import audit
+from tests.support.patience import PATIENCE_SECONDS, until
 from tests.support.plain import Plain
 
 THREADS = 64
@@ -71,12 +71,10 @@ def together(store: Store, url: str, calls: list[Callable[[], Any]]) -> tuple[in
     stranger.execute("begin immediate")
     with ThreadPoolExecutor(len(calls)) as pool:
         futures: list[Future[Any]] = [pool.submit(call) for call in calls]
-        deadline = time.monotonic() + 30
-        while commits.waiting < len(calls) * 3 // 4:  # the first ones wait for the stranger
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        most = len(calls) * 3 // 4  # the first ones wait for the stranger
+        until(lambda: commits.waiting >= most, "the callers wait")
         stranger.execute("rollback")
-        results = [future.exception(30) or future.result() for future in futures]
+        results = [future.exception(PATIENCE_SECONDS) or future.result() for future in futures]
     stranger.close()
     return commits.count, results
 

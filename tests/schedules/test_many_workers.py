@@ -21,9 +21,9 @@ from tests.schedules.cast import (
     trigger_and_die,
     work,
 )
+from tests.support.patience import until
 from tests.support.postgres import Server
 from tests.support.stores import START
-from tests.support.working import until
 
 
 def test_many_who_fire_at_once_make_one_job_per_tick(url: str, crew: Crew) -> None:

@@ -1,4 +1,7 @@
-"""Two hundred thousand steps without a violation; and the simulation itself can be trusted."""
+"""No violation in many steps; and the simulation itself can be trusted.
+
+`make trust ARGS=simulation` for millions of steps.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from tests.simulation.run import run_seed
 from tests.simulation.stage import Stage
 
 ROOT = Path(__file__).resolve().parents[2]
-STEPS = 200_000
+STEPS = {"share": 40_000, "whole": 200_000}
 FIRST_SEEDS = (1, 100_001)
 """Half of the steps from each, in processes of their own: there are two processors."""
 
@@ -35,8 +38,8 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("first", FIRST_SEEDS)
-def test_no_seed_breaks_an_invariant(first: int) -> None:
-    steps = STEPS // len(FIRST_SEEDS)
+def test_no_seed_breaks_an_invariant(first: int, whole: bool) -> None:
+    steps = STEPS["whole" if whole else "share"] // len(FIRST_SEEDS)
     done = python(
         "-m", "tests.simulation", "--seed", str(first), "--steps", str(steps), "--jobs", "1"
     )
@@ -89,7 +92,6 @@ def test_who_is_interrupted_tells_what_was_done(number: signal.Signals) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["settle-by-id", "sweep-by-id"])
 def test_a_bug_is_found(name: str) -> None:
     [bug] = [bug for bug in BUGS if bug.name == name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -15,8 +14,7 @@ import apsw
 from tenure.rules.job import NewJob
 from tenure.store import AsyncStore, Store
 from tenure.store.sqlite.session import SQLite
-
-PATIENCE_SECONDS = 30
+from tests.support.patience import PATIENCE_SECONDS
 
 
 class Caller:
@@ -41,13 +39,6 @@ class Caller:
         self._thread.join(PATIENCE_SECONDS)
         assert not self._thread.is_alive(), "the call is still waiting for something"
         return self
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.001)
 
 
 def session_of(store: Store | AsyncStore) -> SQLite:

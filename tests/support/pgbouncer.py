@@ -36,7 +36,7 @@ from tests.support.postgres import (
     usual_place,
 )
 
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 TURNS = 3
 """So many connections to the server take turns, though one might do."""
 UNPACKED = Path(sys.prefix) / "pgbouncer"

@@ -40,8 +40,8 @@ Setting = str | int | bool
 
 # The longest socket path that every Unix accepts is 103 bytes; the socket's own name takes 20.
 LONGEST_DIRECTORY = 80
-START_SECONDS = 60.0
-STOP_SECONDS = 60.0
+START_SECONDS = 180.0
+STOP_SECONDS = 180.0
 UNPRIVILEGED = ("postgres", "nobody")
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES = 2 << 30

@@ -100,7 +100,7 @@ class Link:
         answers = threading.Thread(target=self._pump, args=("server",), daemon=True)
         answers.start()
         self._pump("client")
-        answers.join(10)
+        answers.join(60)
 
     def close(self) -> None:
         """Cut both sides, now."""
@@ -259,7 +259,7 @@ class Proxy:
         self._listener.close()
         self.cut_all()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
 
     def url(self, dbname: str, **options: str) -> str:
         """The address of a database behind the proxy."""

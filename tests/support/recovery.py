@@ -7,6 +7,7 @@ for their turn and are left out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -56,10 +57,11 @@ def _last_between(blows: Sequence[Blow], began: float, ended: float) -> Blow | N
     return found[-1] if found else None
 
 
-def merged(stalls: Sequence[Stall]) -> list[Stall]:
-    """The same times, none counted twice."""
+def merged(stalls: Sequence[Stall], since: float = -math.inf) -> list[Stall]:
+    """The same times, none counted twice; only those that ended after `since`."""
     found: list[Stall] = []
-    for stall in sorted(stalls, key=lambda stall: stall.began):
+    recent = [stall for stall in stalls if stall.ended > since]
+    for stall in sorted(recent, key=lambda stall: stall.began):
         if found and stall.began <= found[-1].ended:
             last = found.pop()
             found.append(Stall(last.why, last.began, max(last.ended, stall.ended)))

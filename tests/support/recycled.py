@@ -48,7 +48,7 @@ SEQUENCES = """
         format('setval(%L, %s, false)', schemaname || '.' || sequencename, start_value), ', ')
     from pg_sequences
 """
-LEAVE_SECONDS = 2.0
+LEAVE_SECONDS = 10.0
 
 
 class Recycled:

@@ -24,7 +24,7 @@ from tests.support.postgres import Server
 from tests.support.proxy import Proxy
 
 NAME = "standby"
-FOLLOW_SECONDS = 60.0
+FOLLOW_SECONDS = 180.0
 CAUGHT_UP = """
 select 1 from pg_stat_replication
  where state = 'streaming' and replay_lsn >= pg_current_wal_flush_lsn()

@@ -22,6 +22,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+from tests.support.patience import PATIENCE_SECONDS
+
 SEQUENCE = re.compile(r"\x1b\[(\??)([\d;]*)([A-Za-z])")
 # Standard input becomes the controlling terminal, whose keys send signals; then the program starts.
 TAKE_TERMINAL = """
@@ -158,7 +160,9 @@ class Terminal:
             self.screen.write(self._decoder.decode(os.read(self._us, 65536)))
         return bool(ready) or not ended
 
-    def wait_for(self, seen: Callable[[Screen], bool], *, seconds: float = 60.0) -> None:
+    def wait_for(
+        self, seen: Callable[[Screen], bool], *, seconds: float = PATIENCE_SECONDS
+    ) -> None:
         """Until this is to be seen."""
         deadline = time.monotonic() + seconds
         while not seen(self.screen):
@@ -166,7 +170,7 @@ class Terminal:
             assert time.monotonic() < deadline, f"not seen in time:\n{shown}"
             assert self.read(), f"ended with {self.process.poll()} before it was seen:\n{shown}"
 
-    def finish(self, *, seconds: float = 60.0) -> int:
+    def finish(self, *, seconds: float = PATIENCE_SECONDS) -> int:
         """Until the program ends; answers its exit status."""
         deadline = time.monotonic() + seconds
         while self.read():

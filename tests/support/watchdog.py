@@ -29,7 +29,7 @@ from typing import NoReturn
 SIGNALS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 STDIN = 0
 PR_SET_PDEATHSIG = 1
-LAST_CHANCE_SECONDS = 10.0
+LAST_CHANCE_SECONDS = 60.0
 
 
 def stop_when_parent_dies() -> None:

@@ -1,18 +1,16 @@
-"""A worker beside the test, and patience."""
+"""A worker in a thread beside the test."""
 
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Unpack
 
 from tenure import Tenure, Worker
 from tenure.worker.environment import Environment
 from tenure.worker.settings import Settings
-
-PATIENCE_SECONDS = 30.0
+from tests.support.patience import PATIENCE_SECONDS
 
 QUICK: Settings = {
     "lease_seconds": 10.0,
@@ -53,11 +51,3 @@ def working(
     if failures:
         raise failures[0]
     assert not thread.is_alive(), "the worker does not stop"
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait for something that must become true soon."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it never became true"
-        time.sleep(0.005)

@@ -4,7 +4,8 @@ import threading
 from dataclasses import dataclass
 
 from tenure import Fixed, Running, Tenure
-from tests.support.working import until, working
+from tests.support.patience import until
+from tests.support.working import working
 
 
 @dataclass

@@ -3,7 +3,8 @@
 from datetime import UTC, datetime, timedelta
 
 from tenure import State, Tenure
-from tests.support.working import until, working
+from tests.support.patience import until
+from tests.support.working import working
 
 
 def test_one_job_and_its_story(app: Tenure) -> None:

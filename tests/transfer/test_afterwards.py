@@ -8,7 +8,8 @@ from tenure import State, Tenure, Unique, Until
 from tenure.store import open_store
 from tenure.store.copy import run as transfer
 from tests.support.audit import audit
-from tests.support.working import until, working
+from tests.support.patience import until
+from tests.support.working import working
 from tests.transfer.conftest import Urls, across
 
 

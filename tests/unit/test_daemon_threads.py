@@ -9,8 +9,7 @@ import weakref
 import pytest
 
 from tenure.worker.running.daemon_threads import DaemonThreads
-
-PATIENCE_SECONDS = 10.0
+from tests.support.patience import PATIENCE_SECONDS
 
 
 def test_calls_are_answered_by_threads_that_keep_no_process_alive() -> None:

@@ -9,8 +9,7 @@ import pytest
 
 from tenure import running
 from tenure.running import Flag
-
-PATIENCE_SECONDS = 10.0
+from tests.support.patience import PATIENCE_SECONDS
 
 
 def test_two_threads_that_begin_to_wait_at_once_are_both_woken(

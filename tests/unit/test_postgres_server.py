@@ -7,8 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import LiteralString
 
@@ -16,6 +14,7 @@ import psutil
 import psycopg
 import pytest
 
+from tests.support.patience import until
 from tests.support.postgres import Mode, Server, ServerError, make_directory
 from tests.support.postgres_binaries import NoServerFoundError, find_binaries
 
@@ -46,15 +45,6 @@ def is_running(pid: int) -> bool:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
-
-
-def eventually(condition: Callable[[], bool], *, seconds: float = 20.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def family(pid: int) -> list[int]:
@@ -154,7 +144,7 @@ def test_committed_rows_survive_a_restart(mode: Mode) -> None:
 def test_starts_again_after_its_own_death() -> None:
     with Server() as server:
         os.kill(server.postmaster_pid, signal.SIGKILL)
-        assert eventually(lambda: not server.is_running)
+        assert until(lambda: not server.is_running)
         server.start()
         assert ask(server.url(), "select 1") == 1
 
@@ -183,8 +173,8 @@ def test_leaves_nothing_when_its_owner_is_killed(how: str) -> None:
     owner.process.kill()
     owner.process.wait()
     try:
-        assert eventually(owner.server_is_gone)
-        assert eventually(lambda: not is_running(owner.watchdog))
+        assert until(owner.server_is_gone)
+        assert until(lambda: not is_running(owner.watchdog))
         assert owner.port_is_closed()
         assert not owner.directory.exists()
     finally:
@@ -197,8 +187,8 @@ def test_leaves_nothing_when_its_owner_is_killed(how: str) -> None:
 def test_leaves_nothing_when_the_watchdog_is_ended(ending: signal.Signals) -> None:
     owner = Owner()
     os.kill(owner.watchdog, ending)
-    assert eventually(owner.server_is_gone)
-    assert eventually(lambda: not owner.directory.exists())
+    assert until(owner.server_is_gone)
+    assert until(lambda: not owner.directory.exists())
     owner.process.kill()
     owner.process.wait()
 
@@ -212,7 +202,7 @@ def test_the_server_stops_when_owner_and_watchdog_are_both_killed() -> None:
     owner.process.kill()
     owner.process.wait()
     try:
-        assert eventually(owner.server_is_gone)
+        assert until(owner.server_is_gone)
         assert owner.port_is_closed()
     finally:
         subprocess.run(["rm", "-rf", str(owner.directory)], check=True)

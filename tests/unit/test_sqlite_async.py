@@ -13,13 +13,12 @@ from tenure.rules.job import NewJob
 from tenure.store import open_async_store, open_store
 from tests.support.audit import audit
 from tests.support.callers import (
-    PATIENCE_SECONDS,
     line_of,
     process_of,
     session_of,
-    wait_until,
     write_lock_of_another,
 )
+from tests.support.patience import PATIENCE_SECONDS, until
 
 
 @pytest.fixture
@@ -56,7 +55,7 @@ def test_tasks_of_an_event_loop_share_commits_and_never_keep_a_read_waiting(
                     asyncio.create_task(store.enqueue([NewJob(task=f"t{number}")]))
                     for number in range(64)
                 ]
-                await asyncio.to_thread(wait_until, lambda: line_of(store))
+                await asyncio.to_thread(until, lambda: line_of(store))
                 async with asyncio.timeout(PATIENCE_SECONDS):
                     assert await store.count_live() == []
             answers = await asyncio.gather(*adding)
@@ -116,10 +115,10 @@ def test_an_async_store_that_is_closed_under_load_answers_everybody(url: str, pa
         store = open_async_store(url)
         with write_lock_of_another(path):
             adding = [asyncio.create_task(store.enqueue([NewJob(task="t")])) for _ in range(64)]
-            await asyncio.to_thread(wait_until, lambda: line_of(store))
+            await asyncio.to_thread(until, lambda: line_of(store))
             adding += [asyncio.create_task(store.enqueue([NewJob(task="t")])) for _ in range(64)]
             closing = asyncio.create_task(store.close())
-            await asyncio.to_thread(wait_until, lambda: session_of(store)._closed)
+            await asyncio.to_thread(until, lambda: session_of(store)._closed)
         await closing
         assert own_threads() == []
         answers = await asyncio.gather(*adding, return_exceptions=True)

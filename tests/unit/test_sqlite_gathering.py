@@ -29,9 +29,9 @@ from tests.support.callers import (
     Caller,
     line_of,
     process_of,
-    wait_until,
     write_lock_of_another,
 )
+from tests.support.patience import until
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def by_threads(url: str, groups: Sequence[Sequence[NewJob]]) -> list[Any]:
         callers = []
         for jobs in groups:
             callers.append(Caller(partial(store.enqueue, jobs)))
-            wait_until(lambda: len(line_of(store)) == len(callers))
+            until(lambda: len(line_of(store)) == len(callers))
         lock.release()
         return [caller.join().error or caller.answer for caller in callers]
 
@@ -165,7 +165,7 @@ def test_another_operation_in_the_line_keeps_its_place(url: str, batches: list[l
         callers = []
         for call in calls:
             callers.append(Caller(call))
-            wait_until(lambda: len(line_of(store)) == len(callers))
+            until(lambda: len(line_of(store)) == len(callers))
         lock.release()
         errors = [type(caller.join().error) for caller in callers]
     assert errors == [*[type(None)] * 4, JobNotFound]
@@ -183,7 +183,7 @@ async def start(store: AsyncStore, *tasks: str) -> list[asyncio.Task[list[Enqueu
 def held_up(store: AsyncStore, path: Path) -> Iterator[Callable[[], Any]]:
     """Nobody can write. What is yielded waits until somebody wants to."""
     with write_lock_of_another(path):
-        yield partial(asyncio.to_thread, wait_until, lambda: line_of(store))
+        yield partial(asyncio.to_thread, until, lambda: line_of(store))
 
 
 def test_what_comes_while_others_are_written_goes_together_afterwards(

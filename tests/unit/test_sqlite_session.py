@@ -29,15 +29,14 @@ from tenure.store.sqlite.session import SQLite
 from tenure.store.sqlite.tx import SQLiteTx
 from tests.support.audit import audit
 from tests.support.callers import (
-    PATIENCE_SECONDS,
     Caller,
     add,
     line_of,
     process_of,
     session_of,
-    wait_until,
     write_lock_of_another,
 )
+from tests.support.patience import PATIENCE_SECONDS, until
 
 
 @pytest.fixture
@@ -110,7 +109,7 @@ def all_at_once(store: Store, calls: Sequence[Callable[[], object]]) -> list[Cal
         callers = []
         for number, call in enumerate(calls, 1):
             callers.append(Caller(call))
-            wait_until(lambda: len(line_of(store)) == number)  # noqa: B023
+            until(lambda: len(line_of(store)) == number)  # noqa: B023
     finally:
         lock.release()
     return [caller.join() for caller in callers]
@@ -257,10 +256,10 @@ def test_an_interrupt_at_the_commit_answers_what_was_committed_and_repeats_the_r
 def test_nobody_commits_the_call_of_an_interrupted_caller(store: Store, path: Path) -> None:
     with write_lock_of_another(path):
         leader = Caller(lambda: add(store, "leader"))
-        wait_until(lambda: not process_of(store).lock.is_free())
+        until(lambda: not process_of(store).lock.is_free())
 
         def interrupt() -> None:
-            wait_until(lambda: len(line_of(store)) == 2)
+            until(lambda: len(line_of(store)) == 2)
             interrupt_main_thread()
 
         helper = Caller(interrupt)
@@ -287,15 +286,15 @@ def test_an_interrupted_caller_whose_call_is_being_committed_learns_the_end(
     other = write_lock_of_another(path)
     other.__enter__()
     leader = Caller(lambda: add(store, "leader"))
-    wait_until(lambda: not process_of(store).lock.is_free())
+    until(lambda: not process_of(store).lock.is_free())
 
     def interrupt() -> None:
-        wait_until(lambda: len(line_of(store)) == 2)
+        until(lambda: len(line_of(store)) == 2)
         call = line_of(store)[1]
         other.__exit__(None, None, None)
         assert inside.wait(PATIENCE_SECONDS)
         interrupt_main_thread()
-        wait_until(lambda: call.gone)
+        until(lambda: call.gone)
         assert not returned.wait(0.1)
         go_on.set()
 
@@ -422,9 +421,9 @@ def test_a_caller_whose_leader_is_stuck_in_its_transaction_does_not_know_the_end
     lock = process_of(impatient).lock
     assert lock.acquire()
     callers = [Caller(lambda task=task: add(impatient, task)) for task in "ab"]  # type: ignore[misc]
-    wait_until(lambda: len(line_of(impatient)) == 2)
+    until(lambda: len(line_of(impatient)) == 2)
     lock.release()
-    wait_until(lambda: trap.ident is not None)
+    until(lambda: trap.ident is not None)
     [follower] = [caller for caller in callers if caller.ident != trap.ident]
     follower.join()
     go_on.set()
@@ -443,9 +442,9 @@ def test_what_waits_when_the_store_is_closed_is_refused_and_opens_nothing(
     assert process.read_lock.acquire()
     writers = [Caller(lambda: add(store, "late")) for _ in range(3)]
     reader = Caller(store.list_jobs)
-    wait_until(lambda: len(line_of(store)) == 3)
+    until(lambda: len(line_of(store)) == 3)
     closer = Caller(store.close)
-    wait_until(lambda: session._closed)
+    until(lambda: session._closed)
     process.read_lock.release()
     process.lock.release()
 

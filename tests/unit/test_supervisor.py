@@ -16,8 +16,8 @@ from tenure.worker.environment import Environment
 from tenure.worker.settings import WorkerSettings, settings_of
 from tenure.worker.supervisor import supervisor as module
 from tenure.worker.supervisor.supervisor import Orders, Supervisor
+from tests.support.patience import PATIENCE_SECONDS
 
-PATIENCE_SECONDS = 10.0
 APP = AppRef("jobs", "app", "sqlite:///jobs.db", (), ())
 
 

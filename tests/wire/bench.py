@@ -10,12 +10,11 @@ from tenure.store import Store
 from tenure.store.postgres.session import Postgres
 from tests.faults.conftest import check_transactions
 from tests.support.audit import check as check_rows
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.plain import Plain, Row
 from tests.support.proxy import SIDES, Fault, Proxy, Side, Way
 from tests.support.stores import Clock, open_face
 from tests.wire.deeds import Deed
-
-PATIENCE_SECONDS = 20.0
 
 
 def worth_a_fault(kinds: str) -> Iterator[int]:

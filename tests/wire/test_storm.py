@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tenure.rules.job import State
-from tests.crash.cast import Stage, until
+from tests.crash.cast import Stage
 from tests.crash.handlers import quick
 from tests.processes.crew import Crew
+from tests.support.patience import until
 from tests.support.postgres import Server, database_name
 from tests.support.proxy import SIDES, Fault, Proxy, Way
 

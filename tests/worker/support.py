@@ -33,12 +33,13 @@ from tenure.store.jobs.claim import claim
 from tenure.store.jobs.settle import settle
 from tenure.worker.environment import Environment
 from tenure.worker.process import WorkerProcess
+from tests.support import patience
 from tests.support.plain import Plain
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = patience.PATIENCE_SECONDS
 FAST: dict[str, Any] = {
-    "lease_seconds": 2.0,
+    "lease_seconds": 30.0,
     "heartbeat_seconds": 0.3,
     "sweep_seconds": 0.1,
     "promote_seconds": 0.05,
@@ -46,17 +47,14 @@ FAST: dict[str, Any] = {
     "drain_seconds": 10.0,
     "kill_seconds": 0.5,
 }
-QUICK_LEASE = FAST | {"lease_seconds": 1.0, "heartbeat_seconds": 0.1}
+"""The lease is long: a worker that waits for a processor is not dead."""
+QUICK_LEASE = FAST | {"lease_seconds": 2.0, "heartbeat_seconds": 0.1}
 """Heartbeats are dense, so that a machine that stands still for a moment costs no lease."""
 
 
 def eventually(condition: Callable[[], object], *, seconds: float = PATIENCE_SECONDS) -> Any:
-    """Wait until this is true, at most so long. Answers its value."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"it did not happen within {seconds:g} s"
-        time.sleep(0.005)
-    return value
+    """Wait until this is true, and return its value."""
+    return patience.until(condition, seconds=seconds)
 
 
 @contextmanager

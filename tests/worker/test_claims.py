@@ -23,7 +23,7 @@ from tests.worker.support import (
     working,
 )
 
-NEVER: dict[str, Any] = {"idle_poll_seconds": 30.0, "busy_poll_seconds": 30.0}
+NEVER: dict[str, Any] = {"idle_poll_seconds": 3600.0, "busy_poll_seconds": 3600.0}
 """A worker that claims when it is told to, and not because time passes."""
 
 
@@ -107,10 +107,8 @@ def test_a_free_slot_is_filled_at_once(app: Tenure) -> None:
     sleepy_tasks(app, tally)
     ids = enqueue(app, "default.thread", 4, 0.1)
     with working(app, thread_slots=1, **NEVER):
-        started = time.monotonic()
         for id in ids:
             ended(app, id)
-        assert time.monotonic() - started < 10
 
 
 @pytest.mark.parametrize("kind", ["loop", "thread"])
@@ -120,7 +118,7 @@ def test_a_free_slot_of_a_queue_is_filled_at_once(app: Tenure, kind: str) -> Non
     ids = enqueue(app, f"gpu.{kind}", 4, 0.1)
     with working(app, {"gpu": 1, "default": 0}, **NEVER):
         for id in ids:
-            ended(app, id, seconds=10)
+            ended(app, id)
     assert tally.most["gpu"] == 1
 
 

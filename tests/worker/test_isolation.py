@@ -6,7 +6,6 @@ import json
 import os
 import resource
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -187,9 +186,7 @@ def test_of_much_output_the_end_is_kept_and_no_more(children_app: Tenure) -> Non
 @on_file
 def test_endless_output_does_not_keep_a_child_alive(children_app: Tenure) -> None:
     with working(children_app, process_slots=1):
-        started = time.monotonic()
         job = ended(children_app, isolated.pour_for_ever.enqueue().id)
-        assert time.monotonic() - started < 10
     assert (job.state, job.reason) == (State.FAILED, "timeout")
 
 
@@ -265,7 +262,7 @@ def test_a_flood_of_progress_does_no_harm(children_app: Tenure) -> None:
 @on_file
 def test_endless_progress_does_not_keep_a_child_alive(children_app: Tenure) -> None:
     with working(children_app, process_slots=1):
-        job = ended(children_app, isolated.babbles_for_ever.enqueue().id, seconds=15)
+        job = ended(children_app, isolated.babbles_for_ever.enqueue().id)
     assert (job.state, job.reason) == (State.FAILED, "timeout")
 
 

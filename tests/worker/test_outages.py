@@ -178,9 +178,7 @@ def test_a_worker_can_be_stopped_during_an_outage(
         with working(app, lease_seconds=1.5) as worker:
             own_server.stop("immediate")
             eventually(lambda: lines.with_text("failed, trying again"))
-            started = time.monotonic()
             worker.stop()
-        assert time.monotonic() - started < 25
         own_server.start()
         handle = work.enqueue()
         with working(app):

@@ -14,8 +14,9 @@ from tenure.store import AsyncStore, open_store
 from tenure.store.proxy import AsyncStoreProxy
 from tenure.store.schedules.fire import fire
 from tenure.worker.environment import Environment
+from tests.support.patience import until
 from tests.support.plain import Plain
-from tests.support.working import until, working
+from tests.support.working import working
 from tests.worker.support import Lines
 
 SOON = 0.05

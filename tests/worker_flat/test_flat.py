@@ -1,4 +1,4 @@
-"""A worker that has run ten times as many jobs holds no more of anything than before."""
+"""A worker that has run many times as many jobs holds no more of anything than before."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from tests.worker_flat.serve import COLLECT, ECHO
 
 ROOT = Path(__file__).parents[2]
 CHUNK = 1000
-PATIENCE_SECONDS = 240.0
+PATIENCE_SECONDS = 600.0
+SHARE = {"async": (5_000, 25_000), "thread": (4_000, 16_000)}
+WHOLE = {"async": (20_000, 200_000), "thread": (10_000, 60_000)}
+"""Jobs before the first look, and before the second."""
 GROWTH = 1.10
 RSS_GROWTH = 1.40
 """The resident set also shows what the busiest moment has left behind."""
@@ -120,7 +123,7 @@ def working(url: str, kind: str) -> Iterator[Lab]:
         try:
             yield lab
             process.terminate()
-            assert process.wait(30) == 0
+            assert process.wait(PATIENCE_SECONDS) == 0
         finally:
             process.kill()
             lab.close()
@@ -128,10 +131,9 @@ def working(url: str, kind: str) -> Iterator[Lab]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("style", ["sqlite-apsw", "postgres-sync"], indirect=True)
-@pytest.mark.parametrize(
-    ("kind", "few", "many"), [("async", 20_000, 200_000), ("thread", 10_000, 60_000)]
-)
-def test_a_worker_does_not_grow(store_url: str, kind: str, few: int, many: int) -> None:
+@pytest.mark.parametrize("kind", ["async", "thread"])
+def test_a_worker_does_not_grow(store_url: str, kind: str, whole: bool) -> None:
+    few, many = (WHOLE if whole else SHARE)[kind]
     with working(store_url, kind) as lab:
         lab.run(few)
         before = lab.look()

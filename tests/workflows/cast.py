@@ -11,7 +11,6 @@ from tenure import Running, Tenure
 from tenure.worker.worker import Worker
 from tests.processes.crew import Voice
 
-PATIENCE_SECONDS = 90.0
 FAST: Mapping[str, Any] = {
     "lease_seconds": 1.5,
     "heartbeat_seconds": 0.4,
@@ -66,11 +65,3 @@ def work(voice: Voice, url: str) -> None:
     app = application(url, voice.say)
     voice.say("begun")
     Worker(app, **FAST).run()
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    """Wait until it is true; fail when it does not come."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"it never happened: {what}"
-        time.sleep(0.01)

@@ -10,7 +10,8 @@ import pytest
 from tenure.rules.graph import Outcome
 from tenure.rules.job import State
 from tests.processes.crew import Crew, Member
-from tests.workflows.cast import application, until, work
+from tests.support.patience import until
+from tests.workflows.cast import application, work
 
 pytestmark = pytest.mark.slow
 

@@ -24,9 +24,8 @@ from tenure.store.workflows import act as flowing
 from tenure.store.workflows.stop import ending, stop_workflow
 from tests.support.audit import audit
 from tests.support.flows import failing, flow, more, states
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.work import job
-
-PATIENCE_SECONDS = 60.0
 
 
 @pytest.fixture
