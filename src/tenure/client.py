@@ -28,7 +28,8 @@ from tenure.hooks import Hooks
 from tenure.rules.codec import decode
 from tenure.rules.gates import GateWait, Limits
 from tenure.rules.graph import NewWorkflow, OnFailure, WorkflowAdded
-from tenure.rules.job import Enqueued, Job, State, WorkerSeen, check_seconds
+from tenure.rules.job import Enqueued, Job, State, WorkerSeen
+from tenure.rules.limits import check_seconds
 from tenure.rules.why import explain, told
 from tenure.running import current
 from tenure.schedules import Schedules

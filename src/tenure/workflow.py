@@ -39,7 +39,8 @@ from tenure.rules.graph import (
     WorkflowSeen,
     in_order,
 )
-from tenure.rules.job import NewJob, When, check_name, check_seconds
+from tenure.rules.job import NewJob, When
+from tenure.rules.limits import check_name, check_seconds
 from tenure.sides import AwaitingSide, BlockingSide, Side
 from tenure.store import AsyncStore, Store
 from tenure.store.jobs import replay

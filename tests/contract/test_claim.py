@@ -7,8 +7,9 @@ from datetime import timedelta
 import pytest
 
 from tenure.errors import InvalidInput, StoreFull
-from tenure.rules.job import MAX_PRIORITY, MIN_PRIORITY, State
+from tenure.rules.job import State
 from tenure.rules.lifecycle import release, retry, succeed
+from tenure.rules.limits import MAX_PRIORITY, MIN_PRIORITY
 from tenure.store import Store
 from tenure.store.jobs import claim
 from tests.support.plain import Plain

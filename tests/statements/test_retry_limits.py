@@ -6,8 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from tenure.rules.job import MAX_ATTEMPTS_LIMIT, State
+from tenure.rules.job import State
 from tenure.rules.lifecycle import fail, is_last_attempt, retry
+from tenure.rules.limits import MAX_ATTEMPTS_LIMIT
 from tenure.rules.retry import Delays, Exponential, Fixed, delay_seconds
 from tenure.store import Store
 from tests.statements.conftest import Opener

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tenure.errors import InvalidInput
-from tenure.rules.job import MAX_ID, Job, State, check_name
+from tenure.rules.job import Job, State
+from tenure.rules.limits import MAX_ID, check_name
 
 if TYPE_CHECKING:
     from tenure.client import Client

@@ -12,7 +12,8 @@ from tenure.cli.exit import FAILED, one_line
 from tenure.cli.filters import parse
 from tenure.cli.show import is_terminal, write_json
 from tenure.errors import InvalidInput, JobNotFound, KeyTaken
-from tenure.rules.job import FINAL_STATES, LIVE_STATES, LONG_AGO, Job, State, check_time
+from tenure.rules.job import FINAL_STATES, LIVE_STATES, Job, State
+from tenure.rules.limits import LONG_AGO, check_time
 
 if TYPE_CHECKING:
     from tenure.client import Client

@@ -8,7 +8,8 @@ import click
 
 from tenure.cli.context import Desk, Number, json_option, with_desk
 from tenure.cli.show import ago, span, write_json, write_table
-from tenure.rules.job import LONG_AGO, State
+from tenure.rules.job import State
+from tenure.rules.limits import LONG_AGO
 
 if TYPE_CHECKING:
     from tenure.client import Client

@@ -10,7 +10,7 @@ from tenure.cli.context import Desk, confirm, json_option, with_desk, yes_option
 from tenure.cli.jobs import job_of
 from tenure.cli.show import clean, stored, when, write_json, write_table
 from tenure.errors import InvalidInput, TenureError
-from tenure.rules.job import check_int
+from tenure.rules.limits import check_int
 from tenure.rules.ticks import CatchUp, ScheduleTiming, check_timing, words
 from tenure.store import NewSchedule, ScheduleInfo, ScheduleRun
 from tenure.store.schedules.change import add_schedule, edit_schedule

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from tenure.errors import InvalidInput, OutOfRange
-from tenure.rules.job import check_int, check_name, check_seconds
+from tenure.rules.limits import check_int, check_name, check_seconds
 
 MAX_RUNNING_LIMIT = 1_000_000
 MAX_RATE = 1e6

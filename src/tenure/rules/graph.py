@@ -16,8 +16,9 @@ from enum import StrEnum
 import msgspec
 
 from tenure.errors import InvalidWorkflow
-from tenure.rules.job import MAX_KEY_BYTES, Feature, NewJob, State, When, check_name, check_text
+from tenure.rules.job import Feature, NewJob, State, When
 from tenure.rules.lifecycle import WAITS_FOR_ALL
+from tenure.rules.limits import MAX_KEY_BYTES, check_name, check_text
 
 MAX_NODES = 1_000_000
 MAX_SHOWN = 5

@@ -9,39 +9,37 @@
 Records are frozen. `NewJob` checks itself when it is made, so nothing invalid reaches a store.
 """
 
-import re
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import Final, NewType
 
 import msgspec
 
-from tenure.errors import InvalidInput, InvalidName, OutOfRange, PayloadInvalid
+from tenure.errors import InvalidInput, InvalidName
+from tenure.rules.limits import (
+    MAX_ATTEMPTS_LIMIT,
+    MAX_HOST_BYTES,
+    MAX_KEY_BYTES,
+    MAX_NAME_LENGTH,
+    MAX_PID,
+    MAX_PRIORITY,
+    MAX_SECONDS,
+    MAX_SLOTS,
+    MIN_PRIORITY,
+    check_int,
+    check_json,
+    check_name,
+    check_parents,
+    check_seconds,
+    check_step_name,
+    check_text,
+    check_time,
+    known_names,
+    not_this,
+)
 
 Json = NewType("Json", bytes)
-"""Strict JSON in UTF-8, as made by `tenure.codec.encode`."""
-
-MIN_PRIORITY, MAX_PRIORITY = -100, 100
-MAX_ATTEMPTS_LIMIT = 10_000
-MAX_SECONDS = 100 * 366 * 86_400
-MAX_NAME_LENGTH = 200
-MAX_REASON_LENGTH = 1000
-MAX_KEY_BYTES = 512
-MAX_PARENTS = 10_000
-MAX_STEPS = 1000
-MAX_STEP_BYTES = 16 * 2**20
-"""All results of the steps of one job."""
-MAX_ID = 2**53 - 1
-MAX_HOST_BYTES = 255
-MAX_PID = 2**31 - 1
-MAX_SLOTS = 1_000_000
-FAR_FUTURE = datetime(9000, 1, 1, tzinfo=UTC)
-LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
-
-_json_reader = msgspec.json.Decoder(msgspec.Raw)
-_BACKSLASH = ord("\\")
-_ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:<>-]*\Z")
+"""Strict JSON in UTF-8, as made by `tenure.rules.codec.encode`."""
 
 
 class State(StrEnum):
@@ -134,7 +132,7 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
             check_name("unique scope", self.scope)
         if type(self.until) is not Until:
             raise InvalidInput(
-                f"until must be one of Until, such as Until.FINISHED, {_not(self.until)}"
+                f"until must be one of Until, such as Until.FINISHED, {not_this(self.until)}"
             )
         if (self.until is Until.PERIOD) != (self.period_seconds is not None):
             raise InvalidInput(
@@ -168,9 +166,9 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def __post_init__(self) -> None:
         # A million of these are made in a row: usual values pass without a function call.
-        if type(self.task) is not str or self.task not in _known_names:
+        if type(self.task) is not str or self.task not in known_names:
             check_name("task", self.task)
-        if type(self.queue) is not str or self.queue not in _known_names:
+        if type(self.queue) is not str or self.queue not in known_names:
             check_name("queue", self.queue)
         if self.tenant != "":
             check_text("tenant", self.tenant, MAX_NAME_LENGTH)
@@ -204,7 +202,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         if self.metadata is not None:
             check_json("metadata", self.metadata)
         if self.retry is not None:
-            check_json("retry", self.retry, "tenure.policy.dump_policy(policy)")
+            check_json("retry", self.retry, "tenure.rules.retry.dump_policy(policy)")
 
     def _check_due(self) -> None:
         if self.delay_seconds is not None and self.due_at is not None:
@@ -394,9 +392,9 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
         check_int("pid", self.pid, 0, MAX_PID)
         for what in ("queues", "settings", "counts"):
             if type(getattr(self, what)) is not dict:
-                raise InvalidInput(f"{what} must be a dict, {_not(getattr(self, what))}")
+                raise InvalidInput(f"{what} must be a dict, {not_this(getattr(self, what))}")
         if type(self.tasks) is not tuple:
-            raise InvalidInput(f"tasks must be a tuple of names, {_not(self.tasks)}")
+            raise InvalidInput(f"tasks must be a tuple of names, {not_this(self.tasks)}")
         for queue, slots in self.queues.items():
             check_name("queue", queue)
             check_int(f"the slots of {queue}", slots, 0, MAX_SLOTS)
@@ -417,135 +415,3 @@ class WorkerSeen(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime
     seen_at: datetime
     alive: bool
-
-
-_known_names: set[str] = {"default"}
-_KNOWN_NAMES_LIMIT = 4096
-
-
-def check_name(what: str, name: str) -> None:
-    """Accept 1 to 200 ASCII letters, digits and `_ . : < > -`; refuse everything else."""
-    if not isinstance(name, str):
-        raise InvalidName(f"{what} must be a string, not {type(name).__name__}")
-    if name in _known_names:
-        return
-    if len(name) > MAX_NAME_LENGTH:
-        raise InvalidName(f"{what} is {len(name)} characters long; at most {MAX_NAME_LENGTH} fit")
-    if not _NAME.match(name):
-        raise InvalidName(
-            f"{what} {name[:60]!r} is not a valid name: use letters, digits and _ . : < > -, "
-            "and start with a letter, a digit or _"
-        )
-    if len(_known_names) < _KNOWN_NAMES_LIMIT:
-        _known_names.add(name)
-
-
-def check_text(what: str, text: str, max_bytes: int) -> None:
-    """Accept printable text up to a size in UTF-8: an index of the database must hold it."""
-    if not isinstance(text, str):
-        raise InvalidName(f"{what} must be a string, not {type(text).__name__}")
-    if not text.isprintable():
-        raise InvalidName(
-            f"{what} {text[:60]!r} has control or unprintable characters; remove them"
-        )
-    if len(text) * 4 > max_bytes and len(text.encode()) > max_bytes:
-        raise InvalidName(f"{what} takes {len(text.encode())} bytes; at most {max_bytes} fit")
-
-
-def check_json(what: str, data: bytes, maker: str = "tenure.codec.encode(value)") -> None:
-    """Accept strict JSON in UTF-8 without NUL in its text: what every store keeps as it is.
-
-    `encode` makes nothing else. Bytes from elsewhere would be refused by one store and kept by the
-    other, or be taken for a part of the statement's own JSON. (0.2 microseconds for 120 bytes.)
-    """
-    if type(data) is not bytes:
-        raise InvalidInput(f"{what} must be encoded first: use {maker}")
-    try:
-        _json_reader.decode(data)
-        if not data.isascii():
-            data.decode()
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise PayloadInvalid(f"{what} is not strict JSON ({error}); use {maker}") from error
-    if _BACKSLASH in data and _ESCAPED_NUL.search(data):
-        raise PayloadInvalid(f"{what} has NUL in its text, which no database keeps; remove it")
-
-
-def check_step_name(name: str) -> None:
-    """Accept printable text: what tells one step of a job from the others."""
-    check_text("the name of a step", name, MAX_NAME_LENGTH)
-    if not name:
-        raise InvalidName("the name of a step is empty; name each step of a job")
-
-
-def check_reason(reason: str) -> None:
-    """Accept what an operator says of an act: printable text on one line."""
-    check_text("reason", reason, MAX_REASON_LENGTH)
-
-
-def check_progress(fraction: float | None, message: str | None) -> None:
-    """Accept a part of the whole, from 0 to 1, and a text."""
-    if fraction is not None:
-        _check_fraction(fraction)
-    if message is not None:
-        _check_message(message)
-
-
-def _check_message(message: object) -> None:
-    if not isinstance(message, str):
-        raise InvalidInput(f"a progress message must be a string, {_not(message)}")
-
-
-def _check_fraction(fraction: object) -> None:
-    if not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
-        raise OutOfRange(f"progress is a fraction from 0 to 1, {_not(fraction)}")
-
-
-def check_parents(parents: tuple[int, ...]) -> None:
-    """Accept a tuple of job ids."""
-    if type(parents) is not tuple:
-        raise InvalidInput(f"parents must be a tuple of job ids, {_not(parents)}")
-    if len(parents) > MAX_PARENTS:
-        raise OutOfRange(f"a job has at most {MAX_PARENTS} parents; got {len(parents)}")
-    for parent in parents:
-        check_int("a parent's id", parent, 1, MAX_ID)
-
-
-def check_int(what: str, value: int, least: int, most: int) -> None:
-    """Accept a true integer within the bounds."""
-    if type(value) is not int or not least <= value <= most:
-        raise OutOfRange(f"{what} must be a whole number from {least} to {most}, {_not(value)}")
-
-
-def is_id(value: int) -> bool:
-    """Can this be the id of a job? What cannot is never sent to a database."""
-    return type(value) is int and 1 <= value <= MAX_ID
-
-
-def check_seconds(what: str, value: float, least: float = 0.0) -> None:
-    """Accept a finite number of seconds up to a hundred years."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise OutOfRange(f"{what} must be a number of seconds, {_not(value)}")
-    if not least <= value <= MAX_SECONDS:  # also refuses NaN
-        raise OutOfRange(f"{what} must be from {least:g} to {MAX_SECONDS:g} seconds, {_not(value)}")
-
-
-def _not(value: object) -> str:
-    """The end of a message about any value; one that cannot be shown is named by its type."""
-    try:
-        return f"not {value!r:.60}"
-    except Exception:  # noqa: BLE001 - 10**5000 raises here, and so may any stranger's repr
-        return f"not this {type(value).__name__}"
-
-
-def check_time(what: str, value: datetime) -> None:
-    """Accept an aware datetime between 1970 and 9000; a naive one is refused."""
-    if not isinstance(value, datetime):
-        raise OutOfRange(f"{what} must be a datetime, not {type(value).__name__}")
-    if value.tzinfo is None or value.utcoffset() is None:
-        raise OutOfRange(
-            f"{what} has no time zone; use datetime.now(timezone.utc) or set tzinfo on it"
-        )
-    if not LONG_AGO <= value <= FAR_FUTURE:
-        raise OutOfRange(
-            f"{what} must lie between the years 1970 and 9000, not {value.isoformat()}"
-        )

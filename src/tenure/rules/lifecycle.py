@@ -27,7 +27,8 @@ from typing import Protocol, assert_never
 import msgspec
 
 from tenure.rules.codec import clean_text
-from tenure.rules.job import FINAL_STATES, MAX_REASON_LENGTH, Json, State, When, check_seconds
+from tenure.rules.job import FINAL_STATES, Json, State, When
+from tenure.rules.limits import MAX_REASON_LENGTH, check_seconds
 
 W, S, Q, R = State.WAITING, State.SCHEDULED, State.QUEUED, State.RUNNING
 

@@ -17,7 +17,8 @@ from typing import TypeAlias, assert_never
 import msgspec
 
 from tenure.errors import InvalidInput, OutOfRange, PayloadInvalid
-from tenure.rules.job import MAX_ATTEMPTS_LIMIT, MAX_SECONDS, Json, check_seconds
+from tenure.rules.job import Json
+from tenure.rules.limits import MAX_ATTEMPTS_LIMIT, MAX_SECONDS, check_seconds
 
 
 class Exponential(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="exponential"):

@@ -25,7 +25,7 @@ import msgspec
 from cronsim import CronSim, CronSimError
 
 from tenure.errors import InvalidCron, InvalidInput, UnknownZone
-from tenure.rules.job import LONG_AGO, check_int, check_seconds
+from tenure.rules.limits import LONG_AGO, check_int, check_seconds
 
 CatchUp = Literal["skip", "latest", "all"]
 Overlap = Literal["allow", "skip"]

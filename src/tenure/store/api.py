@@ -16,7 +16,7 @@ from typing import Any, Concatenate, Literal, Self, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tenure.errors import ConfigError, InvalidInput
-from tenure.rules.job import MAX_NAME_LENGTH, check_int, check_seconds, check_text
+from tenure.rules.limits import MAX_NAME_LENGTH, check_int, check_seconds, check_text
 from tenure.store.bell import Bell
 from tenure.store.gates.limits import declare_gates, heal_gates, reset_gate, set_gate
 from tenure.store.gates.look import gate_lines, gate_wait, gates

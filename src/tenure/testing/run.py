@@ -23,8 +23,9 @@ from tenure.control import Control
 from tenure.errors import InvalidInput, JobFailed, ValueRefused
 from tenure.rules import lifecycle
 from tenure.rules.codec import encode_error
-from tenure.rules.job import MIN_PRIORITY, Claimed, Job, State
+from tenure.rules.job import Claimed, Job, State
 from tenure.rules.lifecycle import Outcome, Settlement
+from tenure.rules.limits import MIN_PRIORITY
 from tenure.rules.why import told
 from tenure.running import Flag, running_as
 from tenure.store import Store

@@ -46,7 +46,8 @@ from tenure.rules.gates import (
     limited_by,
     next_turn,
 )
-from tenure.rules.job import MIN_PRIORITY, Places
+from tenure.rules.job import Places
+from tenure.rules.limits import MIN_PRIORITY
 from tenure.store.session import (
     Row,
     Tx,

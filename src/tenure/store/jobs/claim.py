@@ -10,7 +10,8 @@ from typing import NamedTuple
 import msgspec
 
 from tenure.errors import InvalidInput, StoreError
-from tenure.rules.job import Claimed, Lease, State, check_int, check_name, check_seconds
+from tenure.rules.job import Claimed, Lease, State
+from tenure.rules.limits import check_int, check_name, check_seconds
 from tenure.store.gates.passing import Passed, any_gates, line_order, pass_gates, passed_before
 from tenure.store.moves import drop_leases, finish_jobs
 from tenure.store.rows import Ending
