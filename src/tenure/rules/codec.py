@@ -12,13 +12,13 @@ Dicts keep their order; sets, and dicts inside of dataclasses, are sorted. Never
 """
 
 import hashlib
-import json
 import re
+import sys
 import traceback
 from base64 import b64encode
 from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime, time, timedelta
-from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
+from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
 from math import isfinite
@@ -45,8 +45,8 @@ _INFINITY = float("inf")
 _BACKSLASH = ord("\\")
 _MAX_TYPE_CHARS = 200
 _MAX_STEPS = 20
-_SAFE_DIGITS = 600  # int() and str() refuse more than a limit that nobody can set below 640
-_SAFE_BITS = 1_990  # so many bits have at most 600 digits
+_SAFE_BITS = 2_000  # 603 digits at most
+_SAFE_BYTES = 640  # the interpreter's limit on the digits of an integer cannot be set lower
 
 # Types that msgspec writes faithfully whatever their value is, NUL and surrogates in text aside.
 _HARMLESS = frozenset({str, int, bool, type(None), UUID, bytes, date})
@@ -57,7 +57,7 @@ _KEPT = (datetime, date, time, timedelta, UUID, Decimal, bytes)
 
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}\Z")
-_LONG_DIGITS = re.compile(rf"[0-9]{{{_SAFE_DIGITS},}}")
+_LONG_NEGATIVE = re.compile(rb"-[0-9]{640}")
 _NUMBER_NAMES = {"nan": "NaN", "inf": "infinity", "-inf": "-infinity"}
 
 _to_json = msgspec.json.Encoder().encode
@@ -91,6 +91,9 @@ def encode(value: object, *, what: str = "value", max_bytes: int = MAX_BYTES) ->
     try:
         if flat or _is_plain(value, max_bytes):
             data = _to_json(value)
+            # msgspec writes "-" and 4,300 digits, but reads 4,300 characters at most.
+            if len(data) > _SAFE_BYTES and _LONG_NEGATIVE.search(data):
+                data = b""
     except _REFUSALS:
         data = b""  # a surrogate, or an integer with thousands of digits: the walk finds it
     # An innocent backslash before "u0000" looks like NUL, and only costs the walk. The backslash
@@ -116,12 +119,8 @@ def decode(data: bytes | str, type: object = object) -> object:
     """
     try:
         return decoder(type).decode(data)
-    except msgspec.ValidationError as error:
-        if "Integer value out of range" in str(error):
-            return _decode_long_integers(data, type)
-        raise _unfit(type, error) from error
     except _REFUSALS as error:
-        raise _unfit(type, error) from error
+        raise misfit(type, error) from error
 
 
 def check_type(what: str, type: object) -> None:
@@ -134,11 +133,7 @@ def check_type(what: str, type: object) -> None:
 
 def fingerprint(task: str, args: bytes) -> str:
     """32 hexadecimal digits that are equal for the same task and arguments, in any key order."""
-    tree = decode(args)
-    try:
-        canonical = _to_sorted_json(tree)
-    except ValueError:  # an integer with thousands of digits
-        canonical = _encode_checked(tree, "args", len(args), _to_sorted_json)
+    canonical = _to_sorted_json(decode(args))
     # Names have no line break, so no two pairs of task and arguments join to the same bytes.
     return hashlib.sha256(b"%b\n%b" % (task.encode(), canonical)).hexdigest()[:32]
 
@@ -341,9 +336,7 @@ def _leaf(value: object) -> object:  # noqa: PLR0912 - one branch per type
     if isinstance(value, str):
         return _checked_text(value, "contains")
     if isinstance(value, int):
-        number = int.__index__(value)
-        # msgspec cannot write more digits than the interpreter's limit allows.
-        return number if number.bit_length() <= _SAFE_BITS else msgspec.Raw(_digits(number))
+        return _checked_integer(int.__index__(value))
     if isinstance(value, float):
         if not isfinite(value):
             raise _Refused(f"is {_NUMBER_NAMES[float.__repr__(value)]}; JSON has no such number")
@@ -365,6 +358,19 @@ def _leaf(value: object) -> object:  # noqa: PLR0912 - one branch per type
     if isinstance(value, (bytes, bytearray)):
         return b64encode(value).decode()
     return msgspec.UNSET
+
+
+def _checked_integer(number: int) -> int:
+    """The integer, unless it is longer than what the interpreter converts from and to text."""
+    if number.bit_length() > _SAFE_BITS:
+        digits = sys.get_int_max_str_digits()
+        try:
+            fits = not digits or len(str(number)) <= digits
+        except ValueError:
+            fits = False
+        if not fits:
+            raise _Refused(f"is an integer of more than {digits:,} digits; send it as a string")
+    return number
 
 
 def _checked_text(text: str, where: str) -> str:
@@ -463,60 +469,19 @@ def decoder(kind: object) -> msgspec.json.Decoder[Any]:
         return _new_decoder(kind)
 
 
-def _unfit(kind: object, error: Exception) -> PayloadInvalid:
+def misfit(kind: object, error: Exception) -> PayloadInvalid:
+    """The error for stored JSON that cannot be decoded as this type."""
     name = kind.__qualname__ if isinstance(kind, type) else str(kind)
+    return PayloadInvalid(f"stored JSON does not fit {name}: {why_unfit(error)}")
+
+
+def why_unfit(error: Exception) -> str:
+    """What a decoder says is wrong, in words that name the fix where there is one."""
     if isinstance(error, RecursionError):
-        return PayloadInvalid("stored JSON is nested too deeply to be read")
-    return PayloadInvalid(f"stored JSON does not fit {name}: {clean_text(str(error), 2_000)}")
-
-
-def _decode_long_integers(data: bytes | str, kind: object) -> object:
-    """Decode with exact integers of any length, which msgspec leaves out.
-
-    The standard decoder accepts lone surrogates and NaN, so msgspec checks everything else first.
-    """
-    try:
-        text = data if isinstance(data, str) else data.decode()
-        msgspec.json.decode(_LONG_DIGITS.sub("1", text))
-        tree = json.loads(text, parse_int=_integer, parse_float=_finite)
-        return msgspec.convert(
-            tree, cast("type[object]", kind), dec_hook=_from_builtins_hook, str_keys=True
-        )
-    except _REFUSALS as error:
-        raise _unfit(kind, error) from error
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not isfinite(number):
-        raise ValueError("Number out of range")
-    return number
-
-
-def _integer(text: str) -> int:
-    """`int(text)` without its limit, by halves: a million digits take a second, not a minute."""
-    if len(text) <= _SAFE_DIGITS:
-        return int(text)
-    if text.startswith("-"):
-        return -_integer(text[1:])
-    tail = len(text) // 2
-    shift: int = 10**tail
-    return _integer(text[:-tail]) * shift + _integer(text[-tail:])
-
-
-def _digits(number: int) -> str:
-    """`str(number)` without its limit, by halves in decimal, which multiplies fastest."""
-    exact = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
-
-    def as_decimal(part: int, bits: int) -> Decimal:
-        if bits <= _SAFE_BITS:
-            return Decimal(part)
-        low = bits // 2
-        head = exact.multiply(as_decimal(part >> low, bits - low), exact.power(Decimal(2), low))
-        return exact.add(head, as_decimal(part & ((1 << low) - 1), low))
-
-    sign = "-" if number < 0 else ""
-    return sign + str(as_decimal(abs(number), number.bit_length()))
+        return "it is nested too deeply to be read"
+    digits = sys.get_int_max_str_digits()
+    too_long = f"an integer has more than {digits:,} digits (send it as a string)"
+    return clean_text(str(error).replace("Integer value out of range", too_long), 2_000)
 
 
 def _type_name(value: object) -> str:
