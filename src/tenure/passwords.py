@@ -15,7 +15,7 @@ def remember(url: str) -> None:
     One that is also the name of the user or of the database is no secret, and would make messages
     about these unreadable.
     """
-    names = set(re.split(r"[:/@?]+", where(url)))
+    names = set(re.split(r"[:/@?]+", shown_url(url)))
     for password in _passwords_of(url):
         _passwords.update({password, unquote(password)} - names)
 
@@ -35,7 +35,7 @@ def without_passwords(text: str) -> str:
     return text
 
 
-def where(url: str) -> str:
+def shown_url(url: str) -> str:
     """A URL to show: without its password."""
     address, mark, query = url.partition("?")
     scheme, colon, rest = address.partition("://")
