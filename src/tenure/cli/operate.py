@@ -204,7 +204,8 @@ def _finished_before(client: "Client", succeeded: datetime, other: datetime) -> 
 
 def _each(
     context: CliContext, words: tuple[str, ...], verb: Verb,
-    change: Callable[["Client", Job], bool], states: frozenset[State], *, yes: bool, as_json: bool, ask_from: int = ASK_FROM,
+    change: Callable[["Client", Job], bool], states: frozenset[State], *,
+    yes: bool, as_json: bool, ask_from: int = ASK_FROM,
 ) -> None:  # fmt: skip
     """Change every chosen job and print the result: per job as JSON, or as a count."""
     client, chosen = context.client, parse(words, need=True)

@@ -1,12 +1,12 @@
-"""Gates: how many jobs may run at once, how many in a time, and whose turn it is. Pure.
+"""Gates: how many jobs may run at once or start per period, and which line is next. Pure.
 
-    Gate("audio", max_running=1)                                # one at a time, everywhere
-    Gate("doc", max_running=1, key=lambda doc_id: doc_id)       # for each document one, in order
+    Gate("audio", max_running=1)                                # one at a time, in all workers
+    Gate("doc", max_running=1, key=lambda doc_id: doc_id)       # one per document, in order
     Gate("api", rate=10, per_seconds=1, burst=20)
     Gate("mail", fair_by="tenant")                              # tenants take turns
 
-Jobs wait at a gate in lines, one per key, and lines take turns. With `key` each line has limits of
-its own; otherwise all lines share them.
+Jobs wait at a gate in lines, one line per key, and the lines take turns. With `key` the limits
+apply to each line separately; otherwise all lines share them.
 """
 
 import inspect
@@ -26,25 +26,25 @@ MAX_RATE = 1e6
 MAX_BURST = 1_000_000
 MAX_BEFORE = 1000
 SPARE_TURNS = 8
-"""So many turns of one line may stay when one would do: to remove them takes a statement."""
+"""How many turns of one line may stay although one is enough: to remove them costs a statement."""
 SEPARATOR = "\x1f"
-"""Between tenant and key. Neither can have it: it is not printable."""
+"""Stands between tenant and key. It is not printable, so neither can contain it."""
 
 KeyOf = Callable[..., object] | Literal["tenant"]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a gate allows. None: as much as there is."""
+    """The limits of a gate. None: no limit."""
 
     max_running: int | None = None
-    """So many jobs at once."""
+    """How many jobs may run at once."""
     rate: float | None = None
-    """So many jobs may start in `per_seconds`."""
+    """How many jobs may start per `per_seconds`."""
     per_seconds: float = 1.0
     burst: int | None = None
-    """So many may start at once after a quiet time. None: as many as in `per_seconds`."""
+    """How many jobs may start at once after a quiet period. None: as many as per `per_seconds`."""
     keyed: bool = False
-    """Each key has these limits for itself."""
+    """The limits apply to each key separately."""
 
     def __post_init__(self) -> None:
         if self.max_running is not None:
@@ -55,23 +55,26 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         if self.burst is not None:
             check_int("burst", self.burst, 1, MAX_BURST)
             if self.rate is None:
-                raise InvalidInput("burst goes with a rate; for jobs at once give max_running")
+                raise InvalidInput("burst needs a rate; to limit running jobs give max_running")
 
     @property
     def capacity(self) -> float:
-        """How many tokens its bucket holds."""
+        """How many starts may be saved up."""
         if self.rate is None:
             return math.inf
         return float(self.burst or max(1, math.ceil(self.rate)))
 
     def filled(self, tokens: float | None, age_seconds: float) -> float:
-        """A bucket that had so many tokens so long ago. A clock that went back adds none."""
+        """The starts that are saved up now, if there were `tokens` of them `age_seconds` ago.
+
+        A negative age adds none: the clock was set back.
+        """
         if self.rate is None or tokens is None:
             return self.capacity
         return min(self.capacity, tokens + max(0.0, age_seconds) * self.rate / self.per_seconds)
 
     def seconds_to_token(self, tokens: float) -> float:
-        """How long until the bucket has a whole one."""
+        """How long until the next start is allowed."""
         assert self.rate is not None
         return max(0.0, (1.0 - tokens) * self.per_seconds / self.rate)
 
@@ -82,10 +85,10 @@ def _check_rate(rate: object) -> None:
 
 
 class Gate:
-    """What a task says of its gate. `key` and `fair_by` see the arguments of each call.
+    """A gate as a task declares it.
 
-    `key` and `fair_by` are functions of the task's arguments, or `"tenant"`. What they answer is
-    turned into text. Tasks that name the same gate share it, and so must say the same of it.
+    `key` and `fair_by` are functions of the arguments of each call, or `"tenant"`. Their results
+    are converted to text. Tasks that name the same gate share it and must declare the same limits.
     """
 
     __slots__ = ("_wants", "fair_by", "key", "limits", "name")
@@ -105,10 +108,11 @@ class Gate:
         for what, given in (("key", key), ("fair_by", fair_by)):
             if not (given is None or given == "tenant" or callable(given)):
                 raise InvalidInput(
-                    f'{what} is a function of the task\'s arguments, or "tenant", not {given!r:.60}'
+                    f'{what} must be a function of the task\'s arguments or "tenant", '
+                    f"not {given!r:.60}"
                 )
         if key is not None and fair_by is not None:
-            raise InvalidInput("give key or fair_by, not both: keys take turns anyway")
+            raise InvalidInput("give key or fair_by, not both: keys always take turns")
         self.name = name
         self.key, self.fair_by = key, fair_by
         self._wants = _parameters(name, key if key is not None else fair_by)
@@ -121,9 +125,9 @@ class Gate:
         return f"<Gate {self.name}>"
 
     def line_of(self, arguments: Mapping[str, Any]) -> str | None:
-        """The key of a call, without its tenant; None where all calls stand in one line.
+        """The key of a call, without its tenant; None if all calls share one line.
 
-        The function gets those of the arguments that it has parameters for.
+        The key function receives the arguments that it has parameters for.
         """
         by = self.key if self.key is not None else self.fair_by
         if by is None or by == "tenant":
@@ -132,8 +136,8 @@ class Gate:
             key = by(**{name: arguments[name] for name in self._wants})
         except KeyError as error:
             raise InvalidInput(
-                f"the key of gate {self.name} wants {error}, which the call does not have; its "
-                f"arguments are {', '.join(arguments) or 'none'}"
+                f"the key of gate {self.name} needs the argument {error}, which the call does not "
+                f"have; the arguments of the call: {', '.join(arguments) or 'none'}"
             ) from None
         return key if isinstance(key, str) else str(key)
 
@@ -144,40 +148,40 @@ def _parameters(gate: str, by: KeyOf | None) -> tuple[str, ...]:
     params = inspect.signature(by).parameters.values()
     if any(p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in params):
         raise InvalidInput(
-            f"the key of gate {gate} must name the arguments that it wants: lambda doc_id: doc_id"
+            f"the key of gate {gate} must name its parameters, as in lambda doc_id: doc_id"
         )
     return tuple(p.name for p in params)
 
 
 def line_name(tenant: str, key: str | None) -> str:
-    """A line as it is stored: every key contains the tenant."""
+    """The stored name of a line: the key with its tenant."""
     return "" if key is None else f"{tenant}{SEPARATOR}{key}"
 
 
 def shown(key: str) -> str:
-    """The same as people read it."""
+    """The stored name of a line in readable form."""
     tenant, _, own = key.partition(SEPARATOR)
     return f"{tenant}/{own}" if tenant and own else tenant or own
 
 
-# --- what people see of it -----------------------------------------------------------------------
+# --- what clients read ---------------------------------------------------------------------------
 
 
 class GateSeen(msgspec.Struct, frozen=True):
-    """A gate as anybody may see it."""
+    """A gate as read from the store."""
 
     name: str
     limits: Limits
     declared: Limits | None
-    """What the code says; None: no code has said anything."""
+    """The limits that code declares; None: no code declares this gate."""
     by_hand: bool
-    """Somebody has set the limits: what code says does not count until `reset_gate`."""
+    """An operator has set the limits: they override the declared limits until `reset_gate`."""
     running: int
-    """Places in use: a worker has one for each job that it may run at once. More jobs may be in its
-    hands, which wait for one of them to end."""
+    """Permits in use: a worker has one for each job that it may run at once. It may have claimed
+    more jobs, which wait in the worker for a permit."""
     waiting: int
     lines: int
-    """With how many keys somebody waits."""
+    """How many lines have waiting jobs."""
 
 
 class LineSeen(msgspec.Struct, frozen=True):
@@ -190,7 +194,7 @@ class LineSeen(msgspec.Struct, frozen=True):
 
 
 class GateWait(msgspec.Struct, frozen=True):
-    """How a job stands at its gate."""
+    """What a job waits for at its gate."""
 
     gate: str
     running: int
@@ -198,35 +202,35 @@ class GateWait(msgspec.Struct, frozen=True):
     before: int
     """Jobs before it in its line, counted up to `MAX_BEFORE`."""
     token_seconds: float
-    """Until the gate lets another one start, as far as its rate goes."""
+    """Time until the rate of the gate allows another start."""
 
 
-# --- whose turn it is --------------------------------------------------------------------------
+# --- which line is next --------------------------------------------------------------------------
 
 
 Waiting = Sequence[int]
-"""A ticket at a gate: its priority, its place, and whether its job is a suspect."""
+"""A ticket at a gate: its priority, its position, and whether its job is a suspect."""
 
 Limited = tuple[str, str]
-"""Where a limit counts: a gate, and the key, or nothing where all keys share it."""
+"""What a limit applies to: a gate and a key; the key is empty if all keys share the limit."""
 
 
 def limited_by(gate: str, key: str, limits: Limits) -> Limited:
-    """Where the limits of a line count."""
+    """What the limits of a line apply to."""
     return gate, key if limits.keyed else ""
 
 
 class Use(NamedTuple):
-    """How places are used where a limit counts."""
+    """The permits in use under one limit."""
 
     others: int = 0
-    """Places that other workers use."""
+    """Permits of other workers."""
     mine: int = 0
-    """Places that this worker uses,"""
+    """Permits of this worker."""
     live: int = 0
-    """and its jobs there."""
+    """Claimed jobs of this worker."""
     share: int | None = None
-    """Its places as they are written down; None: each of its jobs has one."""
+    """Its permits as stored in `gate_share`; None: each of its jobs has one."""
 
     def left(self, max_running: int, *, free: int, riders: float) -> int:
         """How many more jobs this worker may take, if it could run `free` more at once."""
@@ -236,30 +240,31 @@ class Use(NamedTuple):
 
 @dataclass(slots=True)
 class Room:
-    """What limits still allow to one worker; shared by the lines that share the limits."""
+    """What the limits still allow to one worker. Lines that share limits share one Room."""
 
     running: float = math.inf
-    """Places that nobody has."""
+    """Free permits."""
     mine: int = 0
-    """Places of this worker,"""
+    """Permits of this worker."""
     live: int = 0
-    """its jobs that have passed,"""
+    """Claimed jobs of this worker."""
     riders: float = 0.0
-    """and how many of these may come along with each place."""
+    """How many more jobs the worker may claim per permit, to run them one after the other."""
     share: int | None = None
-    """What is written down of its places; None: each of its jobs has one."""
+    """Its permits as stored in `gate_share`; None: each of its jobs has one."""
     tokens: float = math.inf
+    """Starts that the rate allows."""
     taken: int = 0
     stale: bool = False
-    """Its tokens are from a time to come: the clock was set back."""
+    """The starts were stored with a time in the future: the clock was set back."""
 
     @property
     def rides(self) -> bool:
-        """Do some of its jobs have no place of their own?"""
+        """Does the worker have more jobs than permits?"""
         return self.running < math.inf and self.live > self.mine
 
     def lets_pass(self, most: int, free: int) -> tuple[int, int]:
-        """Of so many jobs, how many may pass, and how many of these get a place of their own."""
+        """Of `most` jobs, how many may pass, and how many new permits they take."""
         most = int(min(most, max(0.0, self.tokens)))
         own = int(max(0, min(most, self.running, free)))
         if self.running == math.inf:
@@ -269,16 +274,16 @@ class Room:
         return own + max(0, min(most - own, ride)), own
 
     def take(self, jobs: int, places: int) -> None:
-        """So many jobs pass."""
+        """Count the jobs that pass and the permits that they take."""
         self.tokens, self.taken, self.live = self.tokens - jobs, self.taken + jobs, self.live + jobs
         self.running, self.mine = self.running - places, self.mine + places
 
 
 @dataclass(slots=True)
 class Line:
-    """The head of one line: its tickets as far as they were read, and the turns that named it.
+    """The head of one line: the tickets that were read, and the turns that point to the line.
 
-    What has passed is always the head of `tickets`.
+    The tickets that have passed are always the first of `tickets`.
     """
 
     queue: str
@@ -291,38 +296,39 @@ class Line:
     more: bool
     """There are more tickets behind these."""
     holders: bool
-    """Jobs of this line run; the end of each writes a turn."""
+    """Jobs of this line run. When one ends, it writes a turn."""
     ahead: bool = False
-    """There may be tickets before these: it was not read from its start."""
+    """There may be tickets before these: the line was not read from its start."""
     passed: list[Waiting] = field(default_factory=list)
     unseen: int = 0
-    """So many more may pass behind those that were read: nobody else wants a turn."""
+    """How many more tickets may pass after `tickets`: no other line waits for a turn."""
     landed: list[int] = field(default_factory=list)
-    """The jobs that have truly passed: a ticket may be void, or locked by somebody."""
+    """The jobs that have passed in the database: a ticket may be void or locked."""
 
     @property
     def is_empty(self) -> bool:
-        """Does nobody wait in it?"""
+        """Does the line have no tickets?"""
         return not (self.tickets or self.more or self.ahead)
 
     @property
     def is_shut(self) -> bool:
-        """Is it empty or full, or without a token, which says nothing of other lines?"""
+        """Is the line empty, or at a limit of its own?"""
         full = self.limits.keyed and (self.room.running < 1 or self.room.tokens < 1)
         return self.is_empty or full
 
     @property
     def limited(self) -> Limited:
-        """Where its limits count."""
+        """What its limits apply to."""
         return limited_by(self.gate, self.key, self.limits)
 
 
 def admit(lines: Sequence[Line], most: dict[str, int], *, free: int) -> None:
-    """Let tickets pass, one of each line in turn, as far as there is room. Notes them on the lines.
+    """Let tickets pass, one from each line in turn, while the limits allow it. Stores them in the
+    lines.
 
-    `most` of each queue. Where a limit counts, `free` jobs in all get a place of their own; others
-    come along with places that the worker has. A lower priority goes first. At most one suspect
-    passes, with a place of its own, and nobody overtakes one in its line.
+    At most `most` tickets pass per queue. Jobs under a limit take at most `free` new permits
+    together; further jobs share the permits that the worker has. Lower priorities go first. At most
+    one suspect passes, with its own permit, and no ticket overtakes a suspect of its line.
     """
     suspects = True
     heads = [(line.tickets[0][0], 0, n) for n, line in enumerate(lines) if line.tickets]
@@ -352,13 +358,13 @@ def admit(lines: Sequence[Line], most: dict[str, int], *, free: int) -> None:
 
 
 def _next_suspect(tickets: Sequence[Waiting], first: int) -> int:
-    """Nobody else is left to take turns with: as far as there are no suspects."""
+    """No other line is left: all tickets up to the next suspect may pass together."""
     return next((n for n in range(first, len(tickets)) if tickets[n][2]), len(tickets))
 
 
 class Next(NamedTuple):
-    """What becomes of a line's turns: those in `gone` are used up. `again`: one at the end, which
-    counts after `wait_seconds`, if these are given."""
+    """What happens to a line's turns. The turns in `gone` are deleted. `again`: a new turn is added
+    at the end; with `wait_seconds` it counts after that time."""
 
     gone: Sequence[Sequence[int]]
     again: bool = False
@@ -366,10 +372,10 @@ class Next(NamedTuple):
 
 
 def next_turn(line: Line, *, alone: bool) -> Next:
-    """What comes after this round. `alone`: nobody else waits for a turn.
+    """The turns of a line after this round. `alone`: no other line waits for a turn.
 
-    A turn is used up when its line is empty, or when the end of a job of the same line will write
-    the next one. In all other cases one stays.
+    A turn is deleted when its line is empty, or when a running job of the same line will write the
+    next one at its end. In all other cases one turn stays.
     """
     landed = len(line.landed)
     all_landed = landed == len(line.passed) + line.unseen
@@ -383,5 +389,5 @@ def next_turn(line: Line, *, alone: bool) -> Next:
         return Next(line.turns, again=True, wait_seconds=wait)
     if line.passed and not alone:
         return Next(line.turns, again=True)
-    enough = 1 if line.is_shut else SPARE_TURNS  # of a shut one, every claim would meet them
+    enough = 1 if line.is_shut else SPARE_TURNS  # every claim would read the turns of a shut line
     return Next(line.turns[1:] if len(line.turns) > enough else [])

@@ -1,12 +1,12 @@
-"""The records that travel between client, store and worker. They hold data and decide nothing.
+"""The records that client, store and worker exchange. They hold data and decide nothing.
 
-    NewJob -> Enqueued            what a client asks for, and what it is told
-    Lease of Claimed jobs         what a worker receives
-    NewStep -> Step               what a part of a job has answered
-    Job, Event, Progress          what everybody may look at
-    WorkerInfo -> WorkerSeen      what a worker says of itself, and what is known of it
+    NewJob -> Enqueued            a client's request, and the store's reply
+    Lease of Claimed jobs         the jobs that a worker receives
+    NewStep -> Step               the result of a step, to be recorded, and as recorded
+    Job, Event, Progress          a job, its history and its progress, as read from the store
+    WorkerInfo -> WorkerSeen      a worker's report about itself, and as read from the store
 
-Records are frozen. `NewJob` checks itself when it is made, so nothing invalid reaches a store.
+Records are frozen. `NewJob` checks its values when it is made, so no invalid job reaches a store.
 """
 
 from datetime import datetime
@@ -43,7 +43,7 @@ Json = NewType("Json", bytes)
 
 
 class State(StrEnum):
-    """Where a job is in its life. The last four are final."""
+    """The state of a job. The last four are final."""
 
     WAITING = "waiting"
     SCHEDULED = "scheduled"
@@ -65,20 +65,21 @@ FINAL_STATES = frozenset(State) - LIVE_STATES
 
 
 class Feature:
-    """Bits of `features`: what a job uses beyond the happy path. Settlement pays only for these.
+    """Bits of `features`: what a job uses beyond the plain case. Settlement does extra work only
+    for these.
 
-    Plain integers: masking with an IntFlag costs a microsecond per job. SQL names them, too:
-    see `tenure.store.statements`.
+    Plain integers, because masking with an IntFlag costs a microsecond per job. SQL uses the same
+    names: see `tenure.store.statements`.
     """
 
     KEY: Final = 1
-    """It holds a unique key."""
+    """It has a unique key."""
     CHILDREN: Final = 2
     """Other jobs wait for it."""
     NOTES: Final = 4
     """It has reported progress or saved a checkpoint."""
     KEY_UNTIL_STARTED: Final = 8
-    """Its unique key is given back when it is claimed."""
+    """Its unique key is released when it is claimed."""
     PARENTS: Final = 16
     """It was enqueued with parents."""
     GATE: Final = 32
@@ -88,27 +89,28 @@ class Feature:
     STEPS: Final = 128
     """It has recorded steps."""
     RULE: Final = 256
-    """It has another rule than: run when all parents have succeeded."""
+    """Its rule is not the default, which is to run when all parents have succeeded."""
 
 
 FEATURES: dict[str, int] = {name: bit for name, bit in vars(Feature).items() if name.isupper()}
 
 
 class When(StrEnum):
-    """Which ends of its parents let a job run. It is skipped once they cannot come any more."""
+    """The condition on its parents under which a job runs. The job is skipped as soon as the
+    condition can no longer become true."""
 
     ALL_SUCCEEDED = "all_succeeded"
     """All have succeeded."""
     ALL_FINISHED = "all_finished"
-    """All have ended, however."""
+    """All have finished, in any final state."""
     ANY_SUCCEEDED = "any_succeeded"
-    """One has succeeded; the others may still be at work."""
+    """One has succeeded; the others may still run."""
     ANY_FAILED = "any_failed"
-    """One has failed; the others may still be at work."""
+    """One has failed; the others may still run."""
 
 
 class Until(StrEnum):
-    """How long a unique key is held."""
+    """How long a unique key stays taken."""
 
     STARTED = "started"
     FINISHED = "finished"
@@ -136,14 +138,14 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
             )
         if (self.until is Until.PERIOD) != (self.period_seconds is not None):
             raise InvalidInput(
-                "period_seconds goes with until=Until.PERIOD, and only with it: give both or none"
+                "period_seconds and until=Until.PERIOD need each other: give both or none"
             )
         if self.period_seconds is not None:
             check_seconds("period_seconds", self.period_seconds)
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One job to be enqueued. Every value is checked here; the store trusts what it gets."""
+    """One job to be enqueued. Every value is checked here; the store does not check again."""
 
     task: str
     args: Json = Json(b"{}")
@@ -160,12 +162,12 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     parents: tuple[int, ...] = ()
     gate: str | None = None
     gate_key: str | None = None
-    """Its line there, without the tenant. None: the one for all."""
+    """The key of its line at the gate, without the tenant. None: the line of all jobs."""
     features: int = 0
-    """What a workflow knows of it. Set by the store, never by callers."""
+    """Feature bits of a workflow's node. Set by the store, never by callers."""
 
     def __post_init__(self) -> None:
-        # A million of these are made in a row: usual values pass without a function call.
+        # A million of these may be created in a row: usual values pass without a function call.
         if type(self.task) is not str or self.task not in known_names:
             check_name("task", self.task)
         if type(self.queue) is not str or self.queue not in known_names:
@@ -193,7 +195,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def _check_gate(self) -> None:
         if self.gate is None:
-            raise InvalidInput("gate_key goes with a gate; give both or none")
+            raise InvalidInput("gate_key needs a gate: give both or none")
         check_name("gate", self.gate)
         if self.gate_key is not None:
             check_text("gate_key", self.gate_key, MAX_KEY_BYTES)
@@ -217,10 +219,10 @@ _OF_WORKFLOWS = int(Feature.CHILDREN | Feature.PARENTS | Feature.WORKFLOW | Feat
 
 
 class Enqueued(msgspec.Struct, frozen=True, gc=False):
-    """The answer to one enqueue.
+    """The result of one enqueue.
 
-    `created` is False when a unique key was already held; `id` is then the holder's. `same_args`
-    tells whether the holder was enqueued with the same task and arguments.
+    `created` is False when another job already had the unique key; `id` is then the id of that job,
+    and `same_args` says whether it was enqueued with the same task and arguments.
     """
 
     id: int
@@ -229,7 +231,7 @@ class Enqueued(msgspec.Struct, frozen=True, gc=False):
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):
-    """One job handed to a worker. `token` fences every write about this attempt."""
+    """One job that a worker has claimed. `token` fences every write about this attempt."""
 
     id: int
     token: int
@@ -250,22 +252,22 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
 
 
 class Places(msgspec.Struct, frozen=True):
-    """Places of a worker at a gate that limits how many jobs run.
+    """The permits of a worker at a gate that limits how many jobs run.
 
-    It may have more jobs of this gate, or of this key, in hand, but runs no more than `most` of
-    them at once. What its last claim there has answered counts.
+    The worker may have claimed more jobs of this gate, or of this key, but runs at most `most` of
+    them at the same time. The reply to its last claim at this gate counts.
     """
 
     gate: str
     key: str
-    """Empty where all keys share the limit."""
+    """Empty if all keys share the limit."""
     most: int
     jobs: frozenset[int]
-    """The ids of those that came by this claim."""
+    """The ids of the jobs of this claim."""
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """One worker's hold on a block of jobs until `expires_at`, pushed out by heartbeats."""
+    """One worker's claim on a block of jobs until `expires_at`. Heartbeats extend it."""
 
     id: int
     worker: str
@@ -273,13 +275,14 @@ class Lease(msgspec.Struct, frozen=True):
     expires_at: datetime
     jobs: tuple[Claimed, ...]
     places: tuple[Places, ...] = ()
-    """Where it has jobs that have passed a gate: how many of them may run at once."""
+    """The worker's permits at the gates of these jobs."""
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """The answer to a heartbeat: leases that are gone, and held jobs asked to stop.
+    """The result of a heartbeat: expired leases, and claimed jobs with a cancel request.
 
-    A lease in `busy` is still ours, but somebody had its row locked: its deadline has not moved.
+    A lease in `busy` is still ours, but another transaction had locked its row: its deadline was
+    not extended.
     """
 
     lost: tuple[int, ...]
@@ -288,7 +291,7 @@ class Beat(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """What a running job last reported, and its checkpoint, if any."""
+    """The last progress report of a running job, and its checkpoint, if any."""
 
     fraction: float | None = None
     message: str | None = None
@@ -298,11 +301,11 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class NewStep(msgspec.Struct, frozen=True):
-    """What a step of a running job has answered, to be kept. Checked here."""
+    """The result of a step of a running job, to be recorded. Checked here."""
 
     name: str
     function: str
-    """The function that ran, by its name in the code: another one may not take its place."""
+    """The qualified name of the step's function. A later attempt must use the same function."""
     result: Json
 
     def __post_init__(self) -> None:
@@ -322,7 +325,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A job as anybody may see it: live or finished, with everything that explains its state."""
+    """A live or finished job, with everything that explains its state."""
 
     id: int
     token: int
@@ -361,7 +364,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One line of a job's story: what happened, when, under which token, by whom, and why."""
+    """One entry of a job's history: what happened, when, under which token, where, and why."""
 
     at: datetime
     kind: str
@@ -374,7 +377,7 @@ Setting = str | int | float | bool | None
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker says of itself. `queues` maps each queue it serves to its slots there."""
+    """A worker's report about itself. `queues` maps each queue that it serves to its slots."""
 
     name: str
     host: str
@@ -382,9 +385,9 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     queues: dict[str, int] = {}
     tasks: tuple[str, ...] = ()
     settings: dict[str, Setting] = {}
-    """Whatever of its settings is worth seeing."""
+    """The settings that are worth showing."""
     counts: dict[str, int] = {}
-    """How much it has done: jobs by outcome, say."""
+    """Its counters, such as jobs by outcome."""
 
     def __post_init__(self) -> None:
         check_name("worker", self.name)
@@ -403,7 +406,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker as anybody may see it. `alive`: it was seen within the time that was asked for."""
+    """A worker as read from the store. `alive`: it was seen within the requested time."""
 
     name: str
     host: str

@@ -20,7 +20,7 @@ MAX_KEY_BYTES = 512
 MAX_PARENTS = 10_000
 MAX_STEPS = 1000
 MAX_STEP_BYTES = 16 * 2**20
-"""All results of the steps of one job."""
+"""The results of all steps of one job together."""
 MAX_ID = 2**53 - 1
 MAX_HOST_BYTES = 255
 MAX_PID = 2**31 - 1
@@ -44,7 +44,9 @@ def check_name(what: str, name: str) -> None:
     if name in known_names:
         return
     if len(name) > MAX_NAME_LENGTH:
-        raise InvalidName(f"{what} is {len(name)} characters long; at most {MAX_NAME_LENGTH} fit")
+        raise InvalidName(
+            f"{what} is {len(name)} characters long; the maximum is {MAX_NAME_LENGTH}"
+        )
     if not _NAME.match(name):
         raise InvalidName(
             f"{what} {name[:60]!r} is not a valid name: use letters, digits and _ . : < > -, "
@@ -55,22 +57,22 @@ def check_name(what: str, name: str) -> None:
 
 
 def check_text(what: str, text: str, max_bytes: int) -> None:
-    """Accept printable text up to a size in UTF-8: an index of the database must hold it."""
+    """Accept printable text up to a size in UTF-8, so that it fits in an index of the database."""
     if not isinstance(text, str):
         raise InvalidName(f"{what} must be a string, not {type(text).__name__}")
     if not text.isprintable():
         raise InvalidName(
-            f"{what} {text[:60]!r} has control or unprintable characters; remove them"
+            f"{what} {text[:60]!r} contains control or unprintable characters; remove them"
         )
     if len(text) * 4 > max_bytes and len(text.encode()) > max_bytes:
-        raise InvalidName(f"{what} takes {len(text.encode())} bytes; at most {max_bytes} fit")
+        raise InvalidName(f"{what} is {len(text.encode())} bytes long; the maximum is {max_bytes}")
 
 
 def check_json(what: str, data: bytes, maker: str = "tenure.rules.codec.encode(value)") -> None:
-    """Accept strict JSON in UTF-8 without NUL in its text: what every store keeps as it is.
+    """Accept strict JSON in UTF-8 without NUL in its text, which every store keeps unchanged.
 
-    `encode` makes nothing else. Bytes from elsewhere would be refused by one store and kept by the
-    other, or be taken for a part of the statement's own JSON. (0.2 microseconds for 120 bytes.)
+    `encode` always produces such JSON. Other bytes might be refused by one store and kept by the
+    other, or be read as a part of the statement's own JSON. (0.2 microseconds for 120 bytes.)
     """
     if type(data) is not bytes:
         raise InvalidInput(f"{what} must be encoded first: use {maker}")
@@ -81,23 +83,23 @@ def check_json(what: str, data: bytes, maker: str = "tenure.rules.codec.encode(v
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise PayloadInvalid(f"{what} is not strict JSON ({error}); use {maker}") from error
     if _BACKSLASH in data and _ESCAPED_NUL.search(data):
-        raise PayloadInvalid(f"{what} has NUL in its text, which no database keeps; remove it")
+        raise PayloadInvalid(f"{what} contains NUL, which databases cannot store; remove it")
 
 
 def check_step_name(name: str) -> None:
-    """Accept printable text: what tells one step of a job from the others."""
+    """Accept printable text: a step's name identifies it within its job."""
     check_text("the name of a step", name, MAX_NAME_LENGTH)
     if not name:
         raise InvalidName("the name of a step is empty; name each step of a job")
 
 
 def check_reason(reason: str) -> None:
-    """Accept what an operator says of an act: printable text on one line."""
+    """Accept an operator's reason: printable text on one line."""
     check_text("reason", reason, MAX_REASON_LENGTH)
 
 
 def check_progress(fraction: float | None, message: str | None) -> None:
-    """Accept a part of the whole, from 0 to 1, and a text."""
+    """Accept a fraction from 0 to 1, and a message."""
     if fraction is not None:
         _check_fraction(fraction)
     if message is not None:
@@ -111,7 +113,7 @@ def _check_message(message: object) -> None:
 
 def _check_fraction(fraction: object) -> None:
     if not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
-        raise OutOfRange(f"progress is a fraction from 0 to 1, {not_this(fraction)}")
+        raise OutOfRange(f"progress must be a fraction from 0 to 1, {not_this(fraction)}")
 
 
 def check_parents(parents: tuple[int, ...]) -> None:
@@ -119,19 +121,19 @@ def check_parents(parents: tuple[int, ...]) -> None:
     if type(parents) is not tuple:
         raise InvalidInput(f"parents must be a tuple of job ids, {not_this(parents)}")
     if len(parents) > MAX_PARENTS:
-        raise OutOfRange(f"a job has at most {MAX_PARENTS} parents; got {len(parents)}")
+        raise OutOfRange(f"a job may have at most {MAX_PARENTS} parents, not {len(parents)}")
     for parent in parents:
         check_int("a parent's id", parent, 1, MAX_ID)
 
 
 def check_int(what: str, value: int, least: int, most: int) -> None:
-    """Accept a true integer within the bounds."""
+    """Accept an integer within the bounds; a bool is refused."""
     if type(value) is not int or not least <= value <= most:
         raise OutOfRange(f"{what} must be a whole number from {least} to {most}, {not_this(value)}")
 
 
 def is_id(value: int) -> bool:
-    """Can this be the id of a job? What cannot is never sent to a database."""
+    """Can this be the id of a job? Other values are never sent to a database."""
     return type(value) is int and 1 <= value <= MAX_ID
 
 
@@ -146,10 +148,10 @@ def check_seconds(what: str, value: float, least: float = 0.0) -> None:
 
 
 def not_this(value: object) -> str:
-    """The end of a message about any value; one that cannot be shown is named by its type."""
+    """The end of an error message: `not 'x'`. A value that cannot be shown is named by its type."""
     try:
         return f"not {value!r:.60}"
-    except Exception:  # noqa: BLE001 - 10**5000 raises here, and so may any stranger's repr
+    except Exception:  # noqa: BLE001 - repr(10**5000) raises, and a user's __repr__ may
         return f"not this {type(value).__name__}"
 
 
@@ -162,6 +164,4 @@ def check_time(what: str, value: datetime) -> None:
             f"{what} has no time zone; use datetime.now(timezone.utc) or set tzinfo on it"
         )
     if not LONG_AGO <= value <= FAR_FUTURE:
-        raise OutOfRange(
-            f"{what} must lie between the years 1970 and 9000, not {value.isoformat()}"
-        )
+        raise OutOfRange(f"{what} must be between the years 1970 and 9000, not {value.isoformat()}")
