@@ -1,9 +1,9 @@
-"""A corpus backfill: thousands of small jobs, a few long ones, and a step that is broken at first.
+"""A corpus backfill: thousands of small jobs, a few long jobs, and a task that is broken at first.
 
     TENURE_URL=sqlite:///corpus.db python -m examples.backfill [RECORDS]
 
-works until Ctrl-C. With a folder for RECORDS it writes down all that it does, for the history
-checker, and also ends when its standard input does: when whoever has started it is gone.
+runs a worker until Ctrl-C. With a folder for RECORDS the worker records all that it does, for the
+history checker. It then also exits when its standard input is closed, because its parent has ended.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ app = Tenure()  # on the database that TENURE_URL names
 
 @app.task(queue="pages", max_attempts=8, retry=Fixed(0.5))
 async def embed(job: Running, page: int) -> int:
-    """A small job. Every fiftieth page meets a hiccup and is tried again."""
+    """A small job. Every fiftieth page fails at its first attempt and is retried."""
     await asyncio.sleep(random.uniform(0.05, 0.25))
     if page % 50 == 0 and job.attempt == 1:
         raise ConnectionError("the embedding service hung up")
@@ -33,7 +33,7 @@ async def embed(job: Running, page: int) -> int:
 
 @app.task(queue="books", max_attempts=50)
 def summarise(job: Running, book: int, chapters: int) -> list[int]:  # noqa: ARG001
-    """A long job that goes on where the last attempt has stopped. Answers who did which chapter."""
+    """A long job that continues from its checkpoint. Returns each chapter's token."""
     tokens = job.load(list[int]) or []
     for chapter in range(len(tokens), chapters):
         time.sleep(0.5)
@@ -45,14 +45,14 @@ def summarise(job: Running, book: int, chapters: int) -> list[int]:  # noqa: ARG
 
 @app.task(queue="shelves", max_attempts=3, retry=Fixed(0.5))
 def publish(shelf: int) -> str:
-    """Fails until somebody has fixed the shelf, and so ends among the dead letters."""
+    """Fails until the shelf is fixed, so its jobs become dead letters."""
     if not Path(os.environ.get("SHELF_FIXED", "shelf-fixed")).exists():
         raise RuntimeError("the shelf has no room")
     return f"shelf {shelf}"
 
 
 def work(records: Path | None) -> None:
-    """Be a worker, until interrupted."""
+    """Run a worker until it is interrupted."""
     environment = None
     if records is not None:
         environment = RecordingEnvironment(records)
@@ -65,7 +65,7 @@ def work(records: Path | None) -> None:
 
 
 def end_with_stdin() -> None:
-    """Interrupt this process when nobody holds the other end of its standard input any more."""
+    """Interrupt this process when its standard input is closed."""
     while os.read(0, 1024):
         pass
     os.kill(os.getpid(), signal.SIGINT)

@@ -1,14 +1,14 @@
-"""A corpus on one GPU: texts are taken in once, urgent ones first, and the GPU serves one by one.
+"""A corpus on one GPU: each text is embedded once, urgent texts first, one at a time.
 
     TENURE_URL=sqlite:///corpus.db python -m examples.corpus add FOLDER      # as often as you like
     TENURE_URL=sqlite:///corpus.db python -m examples.corpus work            # as many as you like
     TENURE_URL=sqlite:///corpus.db python -m examples.corpus show
 
-- *Content-hash idempotency*: a text has one job for ever, under the hash of what it says. To add a
-  folder twice, or the same text under two names, adds nothing.
-- *Priorities*: what is in a folder `urgent` goes first.
-- *Never in parallel*: the gate lets one call of the GPU run in the whole fleet. A worker that dies
-  gives its place back when its lease is over.
+- *Content-hash idempotency*: each text has one job for ever. Its key is the hash of the text.
+  To add a folder twice, or the same text under two names, adds nothing.
+- *Priorities*: texts in a folder called `urgent` run first.
+- *Never in parallel*: the gate lets one job use the GPU, over all workers. If its worker dies, its
+  permit is free again when the lease expires.
 """
 
 import hashlib
@@ -28,14 +28,14 @@ app = Tenure()  # on the database that TENURE_URL names
 
 
 class Gpu:
-    """Stands for the model. It cannot serve two at once, and says so when it is asked to."""
+    """Stands for the model. It fails if two calls overlap."""
 
     def __init__(self, busy: Path) -> None:
         self._busy = busy
 
     def embed(self, text: str) -> list[int]:
         """How often each letter occurs."""
-        os.close(os.open(self._busy, os.O_CREAT | os.O_EXCL))  # fails if somebody is at it
+        os.close(os.open(self._busy, os.O_CREAT | os.O_EXCL))  # fails if another call runs
         try:
             time.sleep(CALL_SECONDS)
             counts = Counter(text.lower())
@@ -51,7 +51,7 @@ def embed(text: str) -> list[int]:
 
 
 def add(folder: Path) -> tuple[int, int]:
-    """Enqueue a job for each text that was never seen. Answers how many are new, of how many."""
+    """Enqueue a job for each new text. Returns how many texts are new, and how many were found."""
     calls = []
     for file in sorted(folder.rglob("*.txt")):
         text = file.read_text("utf-8")

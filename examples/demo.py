@@ -1,13 +1,13 @@
-"""An ordinary bad day, in half a minute.
+"""Failing jobs, dead letters and a killed worker, in half a minute.
 
     python -m examples.demo [--pages 3000] [--keep FOLDER]
     python -m examples.demo --check FOLDER
 
-The backfill of examples/backfill.py on an embedded SQLite file, with two worker processes. Small
-jobs fail and are tried again, long ones save their progress, one step is broken and ends among the
-dead letters. In the middle of a long job its worker is killed with SIGKILL. Then the broken step is
-fixed and replayed. At the end every job must be accounted for: see examples/verdict.py. Whoever
-kills another worker from another terminal sees it recovered, too.
+The demo runs the backfill of examples/backfill.py on an embedded SQLite file, with two worker
+processes. Small jobs fail and are retried, long jobs save progress, and the jobs of one broken
+task become dead letters. In the middle of a long job the demo kills its worker with SIGKILL. Then
+the broken task is fixed and its jobs are replayed. At the end every job must be accounted for: see
+examples/verdict.py. You can kill more workers from another terminal; their jobs are recovered too.
 """
 
 import argparse
@@ -35,18 +35,18 @@ from tenure.testing.recorder import RecordingEnvironment
 BOOKS, SHELVES, WORKERS = 3, 6, 2
 PAGES, CHAPTERS, FEWEST_CHAPTERS = 3000, 40, 12
 KILL_AT = 0.4
-"""A worker is killed when one of its books has come so far."""
+"""A worker is killed when one of its books has this progress."""
 LOOK_SECONDS, STOP_SECONDS = 0.2, 30.0
 STUCK_SECONDS = 120.0
-"""When nothing has changed for so long, the demo gives up."""
+"""The demo gives up when no job has finished for this time."""
 
 
 class Interrupted(Exception):
-    """Somebody wants the demo to end."""
+    """A signal asks the demo to end."""
 
 
 class Failed(Exception):
-    """The show cannot go on."""
+    """The demo cannot continue."""
 
 
 def main() -> int:
@@ -54,14 +54,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--pages", type=int, default=PAGES, help="how many small jobs")
-    parser.add_argument("--keep", type=Path, help="leave the database and the records there")
-    parser.add_argument("--check", type=Path, help="give the verdict on a kept folder again")
+    parser.add_argument(
+        "--keep", type=Path, help="keep the database and the records in this folder"
+    )
+    parser.add_argument("--check", type=Path, help="check a kept folder again")
     options = parser.parse_args()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # bars in any encoding
     if options.check:
         return tell(judge(options.check))
-    # A flag, because an exception could come between the start of a worker and our note of it.
+    # A flag, because an exception could come after the start of a worker and before we store it.
     stop = Stop()
     try:
         with home(options.keep) as folder:
@@ -80,7 +82,7 @@ class Stop:
     """Set by the signals that end a program."""
 
     def __init__(self) -> None:
-        # Not an Event: it may be locked by the very line at which the signal comes.
+        # Not an Event: the line that the signal interrupts may have locked it.
         self._news: SimpleQueue[int] = SimpleQueue()
         self._signal = 0
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -91,21 +93,21 @@ class Stop:
         self._news.put(number)
 
     def wait(self, seconds: float) -> None:
-        """Rest so long. Raises when the demo is to end."""
+        """Sleep. Raises `Interrupted` when a signal has arrived."""
         with suppress(Empty):
             self._news.get(timeout=seconds)
             raise Interrupted
 
     def tell(self, *, is_kept: bool) -> int:
-        """Say how it ended; answers the exit code."""
-        gone = "the workers are gone" + ("" if is_kept else ", and so is their database")
+        """Print how the demo ended; returns the exit code."""
+        gone = "the workers are stopped" + ("" if is_kept else " and their database is removed")
         print(f"interrupted; {gone}", flush=True)
         return 128 + self._signal
 
 
 @contextmanager
 def home(kept: Path | None) -> Iterator[Path]:
-    """The folder for everything: one of our own for the time being, or the one that is kept."""
+    """The folder of the demo: a temporary one, or the one to keep."""
     if kept is None:
         with tempfile.TemporaryDirectory(prefix="tenure-demo-") as folder:
             yield Path(folder)
@@ -113,20 +115,20 @@ def home(kept: Path | None) -> Iterator[Path]:
     try:
         kept.mkdir(parents=True)
     except FileExistsError:
-        raise Failed(f"{kept} is there already; name a new folder") from None
+        raise Failed(f"{kept} already exists; name a new folder") from None
     yield kept.resolve()
-    print(f"\nkept in {kept}; look around with\n  .venv/bin/tenure --url "
+    print(f"\nkept in {kept}; list the jobs with\n  .venv/bin/tenure --url "
           f"sqlite:///{kept.resolve() / DATABASE} ls", flush=True)  # fmt: skip
 
 
 def tell(verdict: Verdict) -> int:
-    """Print the verdict; answers the exit code."""
+    """Print the verdict; returns the exit code."""
     print("\n" + "\n".join(verdict.lines), flush=True)
     return 0 if verdict.is_good else 1
 
 
 class Demo:
-    """One run, in a folder of its own."""
+    """One run of the demo."""
 
     def __init__(self, folder: Path, pages: int, stop: Stop) -> None:
         self._folder = folder
@@ -142,12 +144,12 @@ class Demo:
         self._jobs: list[Handle[Any]] = []
         self._workers: list[subprocess.Popen[bytes]] = []
         self._dead: dict[int, int] = {}
-        """Process -> how many jobs it had in hand when it died and that are not back in line."""
+        """Process -> how many of its jobs are not yet swept."""
         self._has_killed = False
         self._changed = (0.0, -1)
 
     def run(self) -> Verdict:
-        """All acts, and the verdict."""
+        """Run the whole demo and return the verdict."""
         RecordingEnvironment(self._records).record(app)
         with app:
             self._jobs = self._enqueue()
@@ -177,7 +179,7 @@ class Demo:
         return jobs
 
     def _start_worker(self) -> None:
-        # In a session of its own, so that Ctrl-C is for us alone, and we end it in good order.
+        # In its own session, so that Ctrl-C reaches only this process, which stops the worker.
         with self._log(len(self._workers)).open("wb") as log:
             worker = subprocess.Popen(
                 [sys.executable, "-m", "examples.backfill", str(self._records)],
@@ -190,7 +192,7 @@ class Demo:
         return self._folder / f"worker-{number}.log"
 
     def _work(self) -> None:
-        """Until nothing is left but dead letters; a worker is killed on the way."""
+        """Work until only dead letters are left; kill one worker meanwhile."""
         while self._look():
             if not self._has_killed and (victim := self._victim()):
                 self._has_killed = True
@@ -198,7 +200,7 @@ class Demo:
                 victim.wait()
 
     def _victim(self) -> subprocess.Popen[bytes] | None:
-        """A worker with a book that has come far enough; if all are done, one with any job."""
+        """A worker with a book that is far enough; if all books are done, one with any job."""
         running = app.list_jobs(states={State.RUNNING}).jobs
         books = [app.get(handle.id) for handle in self._jobs[:BOOKS]]
         if any(book.finished_at is None for book in books):
@@ -209,7 +211,7 @@ class Demo:
         return next((worker for worker in alive if worker.pid in holders), None)
 
     def _replay(self) -> None:
-        """Fix the broken step and run its dead letters again."""
+        """Fix the broken task and replay its dead letters."""
         dead = app.list_jobs(states={State.FAILED}).jobs
         why = decode(dead[0].error or "{}", dict[str, Any]) if dead else {}
         self._stage.say(f"{len(dead)} dead letters: {why.get('message', 'no reason')}")
@@ -221,7 +223,7 @@ class Demo:
             pass
 
     def _look(self) -> int:
-        """One look at the work; answers how many jobs are left."""
+        """Read and show the state of the work; returns how many jobs are left."""
         self._mind_workers()
         live: Counter[str] = Counter()
         for count in app.count_live():
@@ -238,25 +240,26 @@ class Demo:
         return left
 
     def _hands(self) -> Counter[int]:
-        """Process -> how many jobs it has in hand. Says when those of a dead one are back."""
+        """Process -> how many jobs it claimed. Reports when the jobs of a dead one are swept."""
         hands = Counter(pid_of(job) for job in app.list_jobs(states={State.RUNNING}).jobs)
         for pid, count in self._dead.items():
             if count and not hands[pid]:
                 self._dead[pid] = 0
-                self._stage.say(f"the lease of {pid} is over; {counted(count, 'job')} back in line")
+                jobs = counted(count, "job")
+                self._stage.say(f"the lease of {pid} has expired; {jobs} queued again")
         return hands
 
     def _mind_workers(self) -> None:
-        """Replace a worker that was killed, by us or by anybody."""
+        """Replace each worker that was killed, by the demo or by the user."""
         for number, worker in enumerate(self._workers):
             if worker.poll() is None or worker.pid in self._dead:
                 continue
             if worker.returncode != -signal.SIGKILL:
                 words = self._log(number).read_text(errors="replace")
-                raise Failed(f"worker {worker.pid} has ended with {worker.returncode}\n{words}")
+                raise Failed(f"worker {worker.pid} exited with {worker.returncode}\n{words}")
             self._dead[worker.pid] = 0
             self._dead[worker.pid] = count = self._hands()[worker.pid]
-            self._stage.say(f"SIGKILL to worker {worker.pid}, with {counted(count, 'job')} in hand")
+            self._stage.say(f"SIGKILL to worker {worker.pid}, which has {counted(count, 'job')}")
             self._start_worker()
 
     def _books(self) -> list[tuple[str, float, str]]:
@@ -266,7 +269,7 @@ class Demo:
             if job.state is State.SUCCEEDED:
                 part, words = 1.0, "done"
             else:
-                part, words = progress.fraction or 0.0, progress.message or "waits"
+                part, words = progress.fraction or 0.0, progress.message or "waiting"
                 pid = pid_of(job)
                 if pid:
                     words += ", worker " + ("killed" if pid in self._dead else str(pid))
@@ -275,24 +278,24 @@ class Demo:
 
     def _worker_row(self, pid: int, hands: Counter[int]) -> tuple[int, str, str]:
         if pid not in self._dead:
-            return pid, f"{counted(hands[pid], 'job')} in hand", ""
+            return pid, f"{counted(hands[pid], 'job')} claimed", ""
         if self._dead[pid]:
             return (
                 pid,
-                f"killed; its lease on {counted(self._dead[pid], 'job')} runs out soon",
+                f"killed; its lease on {counted(self._dead[pid], 'job')} expires soon",
                 "bad",
             )
-        return pid, "killed; its jobs are with the others", "quiet"
+        return pid, "killed; other workers run its jobs", "quiet"
 
     def _give_up_if_stuck(self, left: int) -> None:
         since, before = self._changed
         if left != before:
             self._changed = (self._stage.seconds, left)
         elif self._stage.seconds - since > STUCK_SECONDS:
-            raise Failed(f"{left} jobs are left, and none has ended for {STUCK_SECONDS:.0f} s")
+            raise Failed(f"{left} jobs are left, and none has finished for {STUCK_SECONDS:.0f} s")
 
     def _stop_workers(self) -> None:
-        """In good order: they finish what they run, which is nothing."""
+        """Interrupt the workers and wait until they have exited."""
         for worker in self._workers:
             if worker.poll() is None:
                 worker.send_signal(signal.SIGINT)
@@ -300,20 +303,20 @@ class Demo:
             try:
                 status = worker.wait(STOP_SECONDS)
             except subprocess.TimeoutExpired:
-                raise Failed(f"worker {worker.pid} did not end in {STOP_SECONDS:.0f} s") from None
+                raise Failed(f"worker {worker.pid} did not stop in {STOP_SECONDS:.0f} s") from None
             if status == -signal.SIGKILL:
                 self._dead.setdefault(worker.pid, 0)
             elif status:
-                raise Failed(f"worker {worker.pid} has ended with {status}")
+                raise Failed(f"worker {worker.pid} exited with {status}")
 
 
 def is_far(progress: Progress) -> bool:
-    """Has a book come far enough for its worker to be killed?"""
+    """Is a book far enough for its worker to be killed?"""
     return (progress.fraction or 0.0) >= KILL_AT
 
 
 def pid_of(job: Job) -> int:
-    """The process that has this job in hand; 0 for none. A worker's name is host-process-random."""
+    """The process that has claimed this job; 0 for none. A worker's name is host-process-random."""
     return int(job.worker.split("-")[-2]) if job.worker else 0
 
 

@@ -1,4 +1,4 @@
-"""What the demo shows: a live view in a terminal, plain lines elsewhere."""
+"""The output of the demo: a live view in a terminal, plain lines elsewhere."""
 
 import os
 import shutil
@@ -16,10 +16,10 @@ import click
 from tenure.cli.screen import Screen, bar, full_screen, sparkline
 
 PLAIN_SECONDS = 5.0
-"""Without a terminal, one line of progress in so many seconds."""
+"""Without a terminal, the time between two lines of progress."""
 RATE_SECONDS = 0.5
 WIDEST, NARROWEST = 36, 8
-"""Of the bars, in columns."""
+"""The width of the bars, in columns."""
 STYLES: dict[str, dict[str, Any]] = {
     "": {},
     "title": {"bold": True},
@@ -35,12 +35,13 @@ Line = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The work at one moment. `books` are fraction and words; `workers` are process and words."""
+    """The state of the work at a moment. `books` have a name, a fraction and words; `workers` have
+    a process id, words and a style."""
 
     done: int
     total: int
-    in_line: int = 0
-    in_hand: int = 0
+    queued: int = 0
+    claimed: int = 0
     to_retry: int = 0
     dead: int = 0
     books: Sequence[tuple[str, float, str]] = ()
@@ -48,7 +49,7 @@ class Look:
 
 
 class Stage:
-    """Paints the work on a terminal, or tells it line by line."""
+    """Paints the work on a terminal, or prints it line by line."""
 
     def __init__(self) -> None:
         self._is_terminal = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
@@ -85,14 +86,14 @@ class Stage:
             print("\n".join(self._told[self._untold :]), flush=True)
 
     def say(self, line: str) -> None:
-        """Something has happened."""
+        """Print one event with its time."""
         stamped = f"{self.seconds:5.1f} s  {line}"
         self._told.append(stamped)
         if self._screen is None:
             print(stamped, flush=True)
 
     def paint(self, look: Look) -> None:
-        """Show how far the work has come."""
+        """Show the progress of the work."""
         now = time.monotonic()
         before, done_before = self._last
         if now - before >= RATE_SECONDS:
@@ -104,31 +105,31 @@ class Stage:
             self._screen.paint([fit(line, size.columns, self._is_coloured) for line in lines])
         elif now - self._last_line >= PLAIN_SECONDS:
             self._last_line = now
-            rate = f"{self._rates[-1]:.0f} a second" if self._rates else ""
+            rate = f"{self._rates[-1]:.0f} per second" if self._rates else ""
             print(
                 f"{self.seconds:5.1f} s  {look.done:,} of {look.total:,} jobs, {rate}", flush=True
             )
 
     def _lines(self, look: Look, columns: int, height: int) -> list[Line]:
-        """The whole view. What has happened last gets the rows that are left."""
+        """The whole view. The latest events get the remaining rows."""
         width = max(NARROWEST, min(WIDEST, columns - 44))
         rate = self._rates[-1] if self._rates else 0.0
-        counts = f"        {look.in_line:,} in line, {look.in_hand} in hand, "
-        counts += f"{look.to_retry} to be tried again, "
+        counts = f"        {look.queued:,} queued, {look.claimed} claimed, "
+        counts += f"{look.to_retry} to retry, "
         title = "Tenure: a corpus backfill on an embedded SQLite file"
         lines: list[Line] = [
             [(title, "title"), (f"{self.seconds:.0f} s".rjust(10), "quiet")],
             [],
             row("jobs", look.done / max(look.total, 1), width, f"{look.done:,} of {look.total:,}"),
             [("rate    ", "quiet"), (sparkline(self._rates, width).ljust(width), "busy"),
-             (f"  {rate:.0f} jobs a second", "")],
+             (f"  {rate:.0f} jobs per second", "")],
             [(counts, ""), (f"{look.dead} dead letters", "bad" if look.dead else "")],
             [],
             *(row(name, part, width, words) for name, part, words in look.books),
             [],
             *([("worker  ", "quiet"), (f"{pid:<8}", ""), (words, style)]
               for pid, words, style in look.workers),
-            [("        kill -9 one of them, if you like: another takes its place", "quiet")],
+            [("        kill -9 a worker if you like: another one replaces it", "quiet")],
             [],
         ]  # fmt: skip
         room = max(1, height - len(lines) - 1)
@@ -136,18 +137,18 @@ class Stage:
 
 
 def row(name: str, part: float, width: int, words: str) -> Line:
-    """A name, a bar, and what it means."""
+    """A name, a bar, and a text."""
     style = "good" if part >= 1 else "busy"
     return [(f"{name:<8}", "quiet"), (bar(part, width), style), (f"  {words}", "")]
 
 
 def styled(told: str) -> str:
-    """The style of a line about what has happened."""
+    """The style of an event's line."""
     return "bad" if "SIGKILL" in told else ""
 
 
 def fit(line: Line, columns: int, is_coloured: bool) -> str:
-    """The line in at most so many columns: a longer one would wrap and break the view."""
+    """The line cut to the columns of the terminal: a longer line would wrap."""
     shown = []
     for text, style in line:
         kept = text[:columns]

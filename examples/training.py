@@ -1,4 +1,4 @@
-"""A model is made by a workflow that may be killed at any time: it goes on, and is published once.
+"""A workflow that trains a model, may be killed at any time, and publishes the model once.
 
     TENURE_URL=sqlite:///training.db python -m examples.training start NAME EPOCHS
     TENURE_URL=sqlite:///training.db python -m examples.training work        # as many as you like
@@ -6,16 +6,16 @@
 
     prepare -> train -> evaluate -> publish
 
-- *Four jobs, one run*: each reads the typed results of those before it, and none starts too early.
-  To start a name again while its run is open starts nothing.
-- *Each epoch is a step*: what is recorded is not trained again. A worker that dies costs the epoch
-  that it was at, and the job goes on from the last checkpoint, on any machine.
-- *Large things are files*: jobs and steps return their names. The token in the name keeps an
-  attempt that woke up late from overwriting what its successor wrote.
-- *What is random is a step of its own*: all attempts see the same seed, so the model is the one
-  that would have come out without any crash.
-- *The GPU trains one at a time*: the gate sees to that in the whole fleet.
-- *Published once*: all attempts ask the registry under one key, and it takes a key once.
+- *Four jobs, one run*: each job reads the typed results of its parents and starts after them. To
+  start a name again while its workflow is running starts nothing.
+- *Each epoch is a step*: a recorded epoch is not trained again. If a worker dies, only its current
+  epoch is lost, and the job continues from the last checkpoint, on any machine.
+- *Large data is in files*: jobs and steps return file names. Each name contains the token, so an
+  old attempt cannot overwrite the file of its successor.
+- *Randomness is a step*: all attempts see the same seed, so the model is identical to that of a
+  training without a crash.
+- *The GPU trains one model at a time*: the gate enforces this across all workers.
+- *Published once*: all attempts use the same key, and the registry accepts a key once.
 """
 
 import fcntl
@@ -46,7 +46,7 @@ Weights = tuple[float, float]
 
 @dataclass(frozen=True)
 class Data:
-    """What is trained with, and what is kept back to judge the model by."""
+    """The files with the points for training and for testing."""
 
     training: str
     testing: str
@@ -54,7 +54,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is known after an epoch. The weights are in the file."""
+    """The state after an epoch. The weights are in the file."""
 
     file: str
     loss: float
@@ -62,7 +62,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Model:
-    """The last checkpoint, and how it came to be."""
+    """The last checkpoint, and the number of epochs."""
 
     checkpoint: Checkpoint
     epochs: int
@@ -70,13 +70,13 @@ class Model:
 
 @app.task(max_attempts=FOR_EVER)
 def prepare(job: Running) -> Data:
-    """Collect the points: here about the line 3 x + 1."""
+    """Collect the points: here random points near the line 3 x + 1."""
     seed = job.step("seed", random.randrange, 2**32)
     dice = random.Random(seed)
     points: list[Point] = []
     while len(points) < ROWS + HELD_BACK:
         time.sleep(BATCH_SECONDS)
-        job.check()  # raises when the job was cancelled, or is another's by now
+        job.check()  # raises when the job was cancelled or the lease was lost
         xs = [dice.uniform(-1, 1) for _ in range(BATCH)]
         points += [(x, 3 * x + 1 + dice.gauss(0, 0.05)) for x in xs]
     return Data(write(job, "training", points[:ROWS]), write(job, "testing", points[ROWS:]))
@@ -84,7 +84,7 @@ def prepare(job: Running) -> Data:
 
 @app.task(queue="gpu", gate=GPU, isolation="process", max_attempts=FOR_EVER)
 def train(job: Running, epochs: int) -> Model:
-    """The long one: hours, on a real GPU."""
+    """The long job: hours, on a real GPU."""
     [data] = job.results(prepare)
     last = job.step("begin", begin, job)
     for epoch in range(epochs):
@@ -94,12 +94,12 @@ def train(job: Running, epochs: int) -> Model:
 
 
 def begin(job: Running) -> Checkpoint:
-    """A model that knows nothing."""
+    """A model without any training."""
     return Checkpoint(write(job, "begin", [(0.0, 0.0)]), 1.0)
 
 
 def train_epoch(job: Running, epoch: int, data: Data, last: Checkpoint) -> Checkpoint:
-    """From one checkpoint to the next."""
+    """Train one epoch: from one checkpoint to the next."""
     tell(job, f"epoch {epoch}")
     [weights], points, loss = read(last.file), read(data.training), 0.0
     random.Random(epoch).shuffle(points)
@@ -126,17 +126,18 @@ def evaluate(job: Running) -> float:
 
 @app.task(max_attempts=FOR_EVER)
 def publish(job: Running, name: str) -> str:
-    """Give a good model to the world."""
+    """Publish the model if it is good enough."""
     [model], [loss] = job.results(train), job.results(evaluate)
     if loss > GOOD_ENOUGH:
-        raise Skip(f"a loss of {loss:.4f} is too much")
+        raise Skip(f"the loss of {loss:.4f} is too high")
     return job.step("release", release, job, f"{name}-{job.id}", model, loss)
 
 
 def release(job: Running, key: str, model: Model, loss: float) -> str:
-    """Stands for a registry that takes a key once, as good ones do: the first one stays.
+    """Stands for a registry that accepts each key once: the first model stays.
 
-    A step alone is not enough: its worker may die when the model is out and nobody has noted it.
+    A step alone is not enough: the worker may die after the model is published and before the step
+    is recorded.
     """
     tell(job, "release")
     place = folder("registry") / f"{key}.json"
@@ -145,12 +146,12 @@ def release(job: Running, key: str, model: Model, loss: float) -> str:
     with suppress(FileExistsError):
         os.link(draft, place)
     draft.unlink()
-    time.sleep(10 * BATCH_SECONDS)  # its answer takes a while
+    time.sleep(10 * BATCH_SECONDS)  # a slow reply
     return place.name
 
 
 def descend(weights: Weights, batch: Sequence[Point]) -> tuple[Weights, float]:
-    """One step of gradient descent: the GPU's work. Answers the loss before it, too."""
+    """One step of gradient descent: the GPU's work. Also returns the loss before the step."""
     slope, shift = weights
     errors = [(slope * x + shift - y, x) for x, y in batch]
     slope -= RATE * sum(error * x for error, x in errors) / len(batch)
@@ -159,7 +160,7 @@ def descend(weights: Weights, batch: Sequence[Point]) -> tuple[Weights, float]:
 
 
 def write(job: Running, name: str, pairs: Sequence[Point]) -> str:
-    """A file that is there as a whole or not at all. Answers its name."""
+    """Write a file atomically and return its name."""
     path = folder() / f"{job.id}-{name}-{job.token}.json"
     unfinished = path.with_suffix(".new")
     unfinished.write_text(json.dumps(pairs))
@@ -168,18 +169,18 @@ def write(job: Running, name: str, pairs: Sequence[Point]) -> str:
 
 
 def read(file: str) -> list[Point]:
-    """What was written."""
+    """Read a file that `write` has written."""
     return [(a, b) for a, b in json.loads((folder() / file).read_text())]
 
 
 def tell(job: Running, what: str) -> None:
-    """A line for people who wonder how often something was begun."""
+    """Append a line to the diary, which shows how often each part was started."""
     with (folder() / "diary").open("a") as diary:
         diary.write(f"{job.token} {what}\n")
 
 
 def folder(name: str = "") -> Path:
-    """Where files are; an object store, if there are several machines."""
+    """The folder for the files; with several machines, use an object store."""
     found = Path(os.environ.get("TRAINING_FOLDER", "training")) / name
     found.mkdir(exist_ok=True, parents=True)
     return found
@@ -187,14 +188,14 @@ def folder(name: str = "") -> Path:
 
 @contextmanager
 def gpu() -> Iterator[None]:
-    """Stands for the device. It cannot serve two at once, and says so when it is asked to."""
+    """Stands for the device. It fails if two jobs use it at the same time."""
     with (folder() / "gpu").open("a") as device:
-        fcntl.flock(device, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel lets go when we die
+        fcntl.flock(device, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel unlocks it when we die
         yield
 
 
 def start(name: str, epochs: int) -> WorkflowRun:
-    """The whole pipeline, in one transaction."""
+    """Enqueue the whole pipeline in one transaction."""
     flow = app.workflow("training", key=name, on_failure="stop")
     data = flow.add(prepare.call())
     model = flow.add(train.call(epochs), after=[data])
@@ -209,7 +210,7 @@ def main(words: list[str]) -> None:
     match words:
         case ["start", name, epochs]:
             run = start(name, int(epochs))
-            print(f"workflow {run.id}{'' if run.created else ' is at it already'}")
+            print(f"workflow {run.id}{'' if run.created else ' is already running'}")
         case ["work"]:
             queues = {"gpu": 1, "default": 4}
             Worker(app, queues, lease_seconds=2.0, heartbeat_seconds=0.4).run()

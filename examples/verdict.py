@@ -1,8 +1,8 @@
 """Is every job of the demo accounted for?
 
-Two accounts must agree. The first is kept by the demo: what it has enqueued, whom it has seen die.
-The second is what the database holds, job by job, with its result and its story. Then the history
-checker goes through every operation that every process has recorded, against the invariants.
+Two accounts must agree. The demo keeps the first: the jobs that it enqueued and the workers that
+died. The second is the database: each job with its result and its history. Then the history checker
+checks every operation that every process has recorded against the invariants.
 """
 
 import sys
@@ -22,11 +22,11 @@ from tests.support.invariants import check
 
 DATABASE, RECORDS, SCRIPT = "jobs.db", "records", "script.json"
 SHOWN = 5
-"""At most so many examples of what is wrong."""
+"""The maximum number of examples per problem."""
 
 
 class Script(msgspec.Struct, frozen=True):
-    """What the demo itself knows: the ids it was answered, the shelves, the processes that died."""
+    """The account of the demo: the ids of its jobs, the shelves, the processes that died."""
 
     jobs: list[int]
     chapters: int
@@ -34,27 +34,27 @@ class Script(msgspec.Struct, frozen=True):
     killed: list[int]
 
     def save(self, folder: Path) -> None:
-        """Keep it beside the database."""
+        """Write it next to the database."""
         (folder / SCRIPT).write_bytes(msgspec.json.encode(self))
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of it, in lines to print."""
+    """The result, in lines to print."""
 
     is_good: bool
     lines: tuple[str, ...]
 
 
 def judge(folder: Path) -> Verdict:
-    """Compare all accounts in this folder. Good only if nothing is missing, left, wrong or odd."""
+    """Compare all accounts in this folder. Good only if no job is missing, unfinished or wrong."""
     script = msgspec.json.decode((folder / SCRIPT).read_bytes(), type=Script)
     url = f"sqlite:///{folder / DATABASE}"
     with Tenure(url) as app:
         found = list(all_jobs(app))
     wrong = list(wrong_jobs(found, script))
     if sys.flags.optimize:
-        wrong.append("the history checker works with assert: run Python without -O")
+        wrong.append("the history checker uses assert: run Python without -O")
     try:
         books = check(folder / RECORDS, url, Expected(disturbed=script.killed))
     except AssertionError as error:
@@ -67,10 +67,10 @@ def judge(folder: Path) -> Verdict:
 
 
 def wrong_jobs(found: list[Job], script: Script) -> Iterator[str]:
-    """What the rows of the jobs do not say as they should."""
+    """Jobs whose rows are not as expected."""
     times = Counter(job.id for job in found)
     for id, count in (times - Counter(script.jobs)).items():
-        yield f"job {id} is there {count} times more than it was enqueued"
+        yield f"job {id} exists {count} times more than it was enqueued"
     missing = sorted(Counter(script.jobs) - times)
     if missing:
         yield f"{len(missing)} jobs are missing, such as {missing[:SHOWN]}"
@@ -86,7 +86,7 @@ def is_as_expected(job: Job, script: Script) -> bool:
     if job.state is not State.SUCCEEDED:
         return False
     result, args = decode(job.result or "null"), decode(job.args, dict[str, int])
-    if job.task == summarise.name:  # each chapter once, and by one attempt after the other
+    if job.task == summarise.name:  # each chapter once, by one attempt after the other
         return (
             isinstance(result, list)
             and len(result) == script.chapters
@@ -99,12 +99,12 @@ def is_as_expected(job: Job, script: Script) -> bool:
 
 
 def wrong_story(books: Books, script: Script) -> Iterator[str]:
-    """What the stories of the jobs do not say as they should."""
+    """Jobs whose history is not as expected."""
     replayed = jobs_with(books, "replayed")
     if len(replayed) != script.shelves:
-        yield f"{len(replayed)} jobs were replayed, and not {script.shelves}"
+        yield f"{len(replayed)} jobs were replayed, not {script.shelves}"
     if forgotten := running_when_killed(books, script) - jobs_with(books, "crashed"):
-        yield f"running in a killed worker, and never recovered: {sorted(forgotten)[:SHOWN]}"
+        yield f"running in a killed worker and never recovered: {sorted(forgotten)[:SHOWN]}"
 
 
 def summary(found: list[Job], books: Books, script: Script) -> tuple[str, ...]:
@@ -125,32 +125,32 @@ def summary(found: list[Job], books: Books, script: Script) -> tuple[str, ...]:
             f"  jobs          {len(script.jobs):,} enqueued, {succeeded:,} succeeded, "
             f"{left} left, {missing} missing"
         ),
-        f"  errors        {len(retried):,} jobs failed and were tried again",
+        f"  errors        {len(retried):,} jobs failed and were retried",
         f"  dead letters  {len(replayed):,}, replayed after the fix",
         (
-            f"  SIGKILL       {workers} killed with {counted(len(held), 'job')} in hand, "
+            f"  SIGKILL       {workers} killed with {counted(len(held), 'job')}, "
             f"{len(running):,} of them running; all recovered"
         ),
-        f"  long jobs     {went_on} of {len(results)} went on from a checkpoint in another worker",
+        f"  long jobs     {went_on} of {len(results)} resumed from a checkpoint in another worker",
         (
             f"  checked       {calls:,} operations and {runs:,} runs of {processes} processes: "
-            "nothing wrong"
+            "no errors"
         ),
     )
 
 
 def counted(number: int, what: str) -> str:
-    """So many of something."""
+    """A number with its noun, such as `3 jobs`."""
     return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
 def jobs_with(books: Books, kind: str) -> set[int]:
-    """The jobs to which this has happened."""
+    """The jobs that have an event of this kind."""
     return {event.id for event in books.final.events if event.kind == kind}
 
 
 def running_when_killed(books: Books, script: Script) -> set[int]:
-    """The jobs whose handler had begun in a process that died, and did not come to its end."""
+    """The jobs whose handler had started in a process that died, and had not returned."""
     return {run.id for run in books.records.runs if run.pid in script.killed and run.ended == NEVER}
 
 

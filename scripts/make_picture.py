@@ -2,9 +2,9 @@
 
     python -m scripts.make_picture
 
-Runs the demo in a terminal and keeps what is on the screen a moment after the jobs of the killed
-worker are back in line. Text is drawn as text; bars are drawn as rectangles, which look the same in
-every font. The window has a ground of its own, so it reads well on light and on dark pages.
+Runs the demo in a terminal and draws the screen a moment after the jobs of the killed worker are
+queued again. Text is drawn as text; bars are drawn as rectangles, which look the same in every
+font. The window has its own background, so it is readable on light and on dark pages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.terminal import Cell, Screen, Terminal
 ROOT = Path(__file__).resolve().parent.parent
 TO = ROOT / "docs" / "img" / "demo.svg"
 COLUMNS, LINES = 80, 22
-MOMENT, FRAMES_LATER = "back in line", 20
+MOMENT, FRAMES_LATER = "queued again", 20
 
 CELL_WIDTH, LINE_HEIGHT, FONT_SIZE = 8.4, 19.0, 14
 MARGIN, TITLE_HEIGHT = 18.0, 34.0

@@ -20,7 +20,8 @@ from bench.workloads.place import KINDS, Kind, fresh_place, plain
 from bench.workloads.turns import compare_sides, take_turns
 from tenure import Fixed, Unique
 from tenure.rules.codec import encode
-from tenure.rules.job import MAX_PRIORITY, MIN_PRIORITY, NewJob
+from tenure.rules.job import NewJob
+from tenure.rules.limits import MAX_PRIORITY, MIN_PRIORITY
 from tenure.rules.retry import dump_policy
 
 PLAIN = "plain"

@@ -9,7 +9,7 @@ raise Cancel("superseded")         finished as `cancelled`
 from typing import TypeAlias
 
 from tenure.errors import InvalidInput
-from tenure.rules.job import check_seconds
+from tenure.rules.limits import check_seconds
 
 
 class Control(Exception):

@@ -1,7 +1,7 @@
-"""A workflow as text: its nodes in order, each with what it waits for. Pure.
+"""A workflow as text: its nodes in order, each with its parents. Pure.
 
-Nodes that are alike, of one task and between the same neighbours, share a line: a fan of ten
-thousand is as easy to read as one of three.
+Nodes of one task with the same parents and children share a row, so a fan of ten thousand nodes is
+as easy to read as a fan of three.
 """
 
 from collections import Counter, defaultdict
@@ -21,7 +21,7 @@ _ORDER = list(MARKS)
 
 
 def draw(workflow: WorkflowSeen, nodes: Sequence[NodeSeen]) -> str:
-    """The workflow in a few lines, and a line for each of its nodes, or for many that are alike."""
+    """The workflow's state, then one row for each node or group of similar nodes."""
     groups = _groups(nodes)
     names = {id: _name(group) for group in groups for id in (node.id for node in group)}
     depths = _depths(nodes)
@@ -30,12 +30,12 @@ def draw(workflow: WorkflowSeen, nodes: Sequence[NodeSeen]) -> str:
         after = list(dict.fromkeys(names.get(parent, str(parent)) for parent in group[0].after))
         lines.append(_line(group, depths[group[0].id], after, workflow.finaliser_id))
     if len(groups) > MAX_LINES:
-        lines.append(f"  ... and {len(groups) - MAX_LINES} more lines")
+        lines.append(f"  ... and {len(groups) - MAX_LINES} more rows")
     return "\n".join(lines)
 
 
 def headline(workflow: WorkflowSeen) -> str:
-    """What it is, and how far it has come."""
+    """The workflow's name, id, state and progress."""
     key = "" if workflow.key is None else f" [{workflow.key}]"
     said = f"{workflow.name}{key} {workflow.id}: {workflow.state}"
     if workflow.total:
@@ -52,7 +52,7 @@ def _seconds(since: datetime, until: datetime) -> str:
 
 
 def _groups(nodes: Sequence[NodeSeen]) -> list[list[NodeSeen]]:
-    """Nodes that share task, rule, parents and children, in the order of the first of each."""
+    """Nodes with the same task, rule, parents and children, in the order of their first node."""
     children: defaultdict[int, list[int]] = defaultdict(list)
     for node in nodes:
         for parent in node.after:
@@ -65,7 +65,7 @@ def _groups(nodes: Sequence[NodeSeen]) -> list[list[NodeSeen]]:
 
 
 def _depths(nodes: Sequence[NodeSeen]) -> dict[int, int]:
-    """How many steps each node is away from the beginning; parents may stand behind children."""
+    """The distance of each node from the start; parents may come after children in `nodes`."""
     above = {node.id: node.after for node in nodes}
     depths: dict[int, int] = {}
     for start in above:

@@ -1,16 +1,16 @@
-"""Everything Tenure raises on purpose. Each message says what is wrong and names the fix.
+"""Every error that Tenure raises. Each message says what is wrong and names the fix.
 
-Three families: what the caller got wrong (`InvalidInput`), what the store cannot do right now
-(`StoreError`), and what the life cycle forbids (`LeaseLost`, `KeyTaken`, `JobNotFound`).
+Three families: the caller passed a wrong value (`InvalidInput`), the store cannot do it right now
+(`StoreError`), or the life cycle forbids it (`LeaseLost`, `KeyTaken`, `JobNotFound`).
 """
 
 
 class TenureError(Exception):
-    """The root of all errors of this library."""
+    """The base class of all errors of this library."""
 
 
 class InvalidInput(TenureError, ValueError):
-    """The caller passed something that can never be accepted. Nothing was written."""
+    """The caller passed a value that is never accepted. Nothing was written."""
 
 
 class InvalidName(InvalidInput):
@@ -18,7 +18,7 @@ class InvalidName(InvalidInput):
 
 
 class OutOfRange(InvalidInput):
-    """A number or a time lies outside its documented range, or a datetime has no time zone."""
+    """A number or a time is outside its documented range, or a datetime has no time zone."""
 
 
 class PayloadInvalid(InvalidInput):
@@ -30,7 +30,7 @@ class PayloadTooLarge(InvalidInput):
 
 
 class ValueRefused(InvalidInput):
-    """The database refused a value, by its type or by a constraint. Nothing was written."""
+    """The database refused a value because of its type or a constraint. Nothing was written."""
 
 
 class ConfigError(InvalidInput):
@@ -38,7 +38,7 @@ class ConfigError(InvalidInput):
 
 
 class InvalidCron(InvalidInput):
-    """A cron expression cannot be read, or names a day that never comes."""
+    """A cron expression cannot be read, or names a date that does not exist."""
 
 
 class UnknownZone(InvalidInput):
@@ -46,27 +46,27 @@ class UnknownZone(InvalidInput):
 
 
 class InvalidWorkflow(InvalidInput):
-    """The nodes of a workflow do not fit together: a circle, a name used twice, no such parent."""
+    """The graph of a workflow is invalid: a cycle, a name used twice, a missing parent."""
 
 
 class TenantMismatch(InvalidInput):
-    """A store of one tenant was handed a job of another, or asked for what concerns all of them."""
+    """A store of one tenant received a job of another tenant, or an operation on all tenants."""
 
 
 class StoreError(TenureError):
-    """The database could not do what was asked. Nothing was kept, except with `OutcomeUnknown`."""
+    """The database refused or failed. Nothing was written, except perhaps with `OutcomeUnknown`."""
 
 
 class StoreUnavailable(StoreError):
-    """The database cannot be reached, or went away and did not come back in time."""
+    """The database cannot be reached, or was lost and did not come back in time."""
 
 
 class OutcomeUnknown(StoreUnavailable):
-    """The answer to a COMMIT did not come, or not in time: it may have been kept, or not."""
+    """The reply to a COMMIT did not arrive in time: the transaction may be committed or not."""
 
 
 class StoreBusy(StoreUnavailable):
-    """Somebody else held a lock for longer than this operation may wait."""
+    """Another transaction had a lock for longer than this operation may wait."""
 
 
 class StoreReadOnly(StoreError):
@@ -74,7 +74,7 @@ class StoreReadOnly(StoreError):
 
 
 class StoreFull(StoreError):
-    """The disk, or the size limit of the database, is used up."""
+    """The disk is full, or the database has reached its size limit."""
 
 
 class UnsafeSQLite(StoreError):
@@ -94,31 +94,31 @@ class SchemaTooOld(SchemaError):
 
 
 class SchemaTooNew(SchemaError):
-    """The schema has moved on; this code is too old to use it."""
+    """The schema is newer than this code can use."""
 
 
 class LeaseLost(TenureError):
-    """The job is no longer ours: its token moved on or our lease is gone. Nothing was written."""
+    """The attempt no longer owns its job: its token or lease is outdated. Nothing was written."""
 
 
 class StepConflict(TenureError):
-    """The name of a step stands for another one of the same job. Nothing was recorded."""
+    """Another step of the same job already has this name. Nothing was recorded."""
 
 
 class TooManySteps(TenureError):
-    """The job has recorded as many steps as it may, or as much in them. Nothing was recorded."""
+    """The job has too many steps, or their results are too large together. Nothing was recorded."""
 
 
 class JobNotFound(TenureError, LookupError):
-    """No such job, or not one that this tenant may touch."""
+    """No such job, or it belongs to another tenant."""
 
 
 class ScheduleNotFound(TenureError, LookupError):
-    """No schedule of this name, or not one that this tenant may touch."""
+    """No schedule of this name, or it belongs to another tenant."""
 
 
 class ScheduleExists(TenureError):
-    """A schedule of this name is there already. Nothing was changed."""
+    """A schedule of this name already exists. Nothing was changed."""
 
 
 class GateNotFound(TenureError, LookupError):
@@ -126,31 +126,31 @@ class GateNotFound(TenureError, LookupError):
 
 
 class WorkflowNotFound(TenureError, LookupError):
-    """No such workflow, or not one that this tenant may touch."""
+    """No such workflow, or it belongs to another tenant."""
 
 
 class KeyTaken(TenureError):
-    """Refused: another live job holds a unique key that a replay or a workflow needs."""
+    """Another live job has the unique key that a replay or a workflow needs. Nothing changed."""
 
 
 class StillInUse(TenureError):
-    """A copy was refused: a worker is alive, or a job is running. Nothing was copied."""
+    """A copy was refused because a worker is alive or a job is running. Nothing was copied."""
 
 
 class CopyConflict(TenureError):
-    """Source and target of a copy differ where they must not. Nothing was overwritten."""
+    """The target of a copy has rows that differ from the source. Nothing was overwritten."""
 
 
 class MeasurementFailed(TenureError):
-    """A benchmark did something else than it says, so there are no figures."""
+    """A benchmark did not run as planned, so there are no figures."""
 
 
 class WaitTimeout(TenureError, TimeoutError):
-    """The job was not finished when the waiting time was over. The job goes on."""
+    """The job did not finish within the waiting time. The job is not affected."""
 
 
 class JobFailed(TenureError):
-    """The job that was waited for ended without a result: failed, cancelled or skipped."""
+    """The awaited job finished without a result: failed, cancelled or skipped."""
 
     def __init__(self, message: str, *, state: str, error: str | None) -> None:
         super().__init__(message)
@@ -159,7 +159,7 @@ class JobFailed(TenureError):
 
 
 class WorkflowFailed(TenureError):
-    """The workflow that was waited for ended without success: failed or cancelled."""
+    """The awaited workflow ended without success: failed or cancelled."""
 
     def __init__(self, message: str, *, outcome: str) -> None:
         super().__init__(message)
@@ -167,7 +167,7 @@ class WorkflowFailed(TenureError):
 
 
 class AttemptTimedOut(TenureError):
-    """An attempt ran longer than its job allows. Recorded with the job, not raised to callers."""
+    """An attempt ran longer than its timeout. Recorded with the job, not raised to callers."""
 
 
 class NotCommitted(TenureError):

@@ -1,4 +1,4 @@
-"""Passwords in URLs: kept out of everything that is written."""
+"""Keeps the passwords of URLs out of all messages and logs."""
 
 import re
 from urllib.parse import unquote
@@ -10,12 +10,12 @@ _passwords: set[str] = set()
 
 
 def remember(url: str) -> None:
-    """Note the passwords of a URL, so that no message shows them.
+    """Remember the passwords of a URL, so that no message shows them.
 
-    One that is also the name of the user or of the database is no secret, and would make messages
-    about these unreadable.
+    A password that is also the name of the user or of the database is not a secret. To hide it
+    would make messages with that name unreadable.
     """
-    names = set(re.split(r"[:/@?]+", where(url)))
+    names = set(re.split(r"[:/@?]+", shown_url(url)))
     for password in _passwords_of(url):
         _passwords.update({password, unquote(password)} - names)
 
@@ -29,14 +29,14 @@ def _passwords_of(url: str) -> list[str]:
 
 
 def without_passwords(text: str) -> str:
-    """The text with every password that is known replaced."""
+    """The text with every remembered password replaced by ***."""
     for password in sorted(_passwords, key=len, reverse=True):
         text = text.replace(password, HIDDEN)
     return text
 
 
-def where(url: str) -> str:
-    """A URL to show: without its password."""
+def shown_url(url: str) -> str:
+    """The URL without its password."""
     address, mark, query = url.partition("?")
     scheme, colon, rest = address.partition("://")
     login, at, host = rest.rpartition("@")

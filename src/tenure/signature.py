@@ -17,8 +17,8 @@ import msgspec
 from msgspec.structs import astuple
 
 from tenure.control import Control
-from tenure.errors import InvalidInput, PayloadInvalid
-from tenure.rules.codec import check_type, decode, decoder, encode
+from tenure.errors import InvalidInput
+from tenure.rules.codec import check_type, decoder, encode, misfit, why_unfit
 from tenure.rules.job import Json
 from tenure.running import Running
 
@@ -78,8 +78,8 @@ class Signature:
         data = encode(sent, what=self._what)
         try:
             arrived = self._read(data)
-        except Exception:  # noqa: BLE001 - says why, or reads longer integers
-            arrived = self._arrived(data)
+        except Exception as error:  # noqa: BLE001 - a model of the user may raise anything
+            raise self._unfit(why_unfit(error)) from None
         if _SAME.issuperset(map(type, sent.values())):  # as most calls are
             return data
         for name, value in sent.items():
@@ -113,13 +113,6 @@ class Signature:
         except TypeError as error:
             raise self._unfit(str(error)) from None
 
-    def _arrived(self, data: Json) -> Any:
-        try:
-            return decode(data, self._fields)
-        except PayloadInvalid as error:
-            why = str(error).removeprefix(f"stored JSON does not fit {self._fields.__name__}: ")
-            raise self._unfit(why) from None
-
     def _unfit(self, why: str) -> InvalidInput:
         return InvalidInput(f"this call does not fit {self._task}{self._signature}: {why}")
 
@@ -127,8 +120,8 @@ class Signature:
         """JSON as a call, every value of its annotated type."""
         try:
             values = astuple(self._read(data))  # in the order of the parameters
-        except Exception:  # noqa: BLE001 - `decode` reads longer integers, or says what is wrong
-            values = astuple(decode(data, self._fields))
+        except Exception as error:  # a model of the user may raise anything
+            raise misfit(self._fields, error) from error
         named = len(self._by_position)
         args = list(values[:named])
         if named == len(values):  # as most are

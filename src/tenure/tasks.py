@@ -42,13 +42,11 @@ from tenure.errors import InvalidInput, TenantMismatch
 from tenure.handle import Handle
 from tenure.rules.codec import encode
 from tenure.rules.gates import Gate, Limits
-from tenure.rules.job import (
+from tenure.rules.job import Json, NewJob, Unique
+from tenure.rules.limits import (
     MAX_ATTEMPTS_LIMIT,
     MAX_PRIORITY,
     MIN_PRIORITY,
-    Json,
-    NewJob,
-    Unique,
     check_int,
     check_name,
     check_seconds,

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
 from tenure.errors import WaitTimeout
-from tenure.rules.job import check_seconds
+from tenure.rules.limits import check_seconds
 from tenure.store.colours import Runner, rest_on
 
 T = TypeVar("T")

@@ -37,7 +37,8 @@ from tenure.rules.graph import (
     WorkflowSeen,
     in_order,
 )
-from tenure.rules.job import NewJob, When, check_name
+from tenure.rules.job import NewJob, When
+from tenure.rules.limits import check_name
 from tenure.store import AsyncStore, Store
 from tenure.store.colours import Operation, Runner, both, run_on
 from tenure.store.jobs.replay import replay as replay_job

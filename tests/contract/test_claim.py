@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tenure.errors import InvalidInput, StoreFull, TenureError
-from tenure.rules.job import MAX_PRIORITY, MIN_PRIORITY, State
+from tenure.rules.job import State
 from tenure.rules.lifecycle import fail, release, retry, succeed
+from tenure.rules.limits import MAX_PRIORITY, MIN_PRIORITY
 from tenure.store import LANDED, Store
 from tenure.store.jobs import claim
 from tests.support.plain import Plain

@@ -15,8 +15,9 @@ from tenure.errors import (
     TooManySteps,
 )
 from tenure.rules.codec import MAX_BYTES, encode
-from tenure.rules.job import MAX_STEP_BYTES, MAX_STEPS, Claimed, Feature, Json, NewStep, Step
+from tenure.rules.job import Claimed, Feature, Json, NewStep, Step
 from tenure.rules.lifecycle import abort, fail, release, retry, skip, snooze, succeed
+from tenure.rules.limits import MAX_STEP_BYTES, MAX_STEPS
 from tenure.store import LANDED, STALE, Store
 from tests.support.plain import Plain
 from tests.support.rules import rule

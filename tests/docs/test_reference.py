@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from scripts import make_reference
 from tenure import errors
 from tenure.cli import exit as endings
-from tenure.rules import codec, job, lifecycle
+from tenure.rules import codec, job, lifecycle, limits
 from tenure.rules.lifecycle import TRANSITIONS, Outcome, Settlement
 from tenure.store import AsyncStore, Store, api, open_async_store, open_store
 from tenure.store.jobs import claim
@@ -149,18 +150,26 @@ def test_the_limits_are_the_ones_in_the_code() -> None:
     section = SETTINGS.section("Limits")
     shown = {row[0]: row[1] for row in section.rows}
     numbers = {
-        "priority": (job.MIN_PRIORITY, job.MAX_PRIORITY, job.NewJob(task="t").priority),
-        "attempts": (1, job.MAX_ATTEMPTS_LIMIT, job.NewJob(task="t").max_attempts),
-        "names of tasks, queues, workers": (job.MAX_NAME_LENGTH,),
-        "tenant": (job.MAX_NAME_LENGTH,),
-        "unique key": (job.MAX_KEY_BYTES,),
-        "parents of a job": (job.MAX_PARENTS,),
-        "steps of a job": (job.MAX_STEPS, job.MAX_STEP_BYTES // 2**20, job.MAX_NAME_LENGTH),
-        "one encoded value": (codec.MAX_BYTES // 2**20, codec.MAX_DEPTH),
+        "priority": (limits.MIN_PRIORITY, limits.MAX_PRIORITY, job.NewJob(task="t").priority),
+        "attempts": (1, limits.MAX_ATTEMPTS_LIMIT, job.NewJob(task="t").max_attempts),
+        "names of tasks, queues, workers": (limits.MAX_NAME_LENGTH,),
+        "tenant": (limits.MAX_NAME_LENGTH,),
+        "unique key": (limits.MAX_KEY_BYTES,),
+        "parents of a job": (limits.MAX_PARENTS,),
+        "steps of a job": (
+            limits.MAX_STEPS,
+            limits.MAX_STEP_BYTES // 2**20,
+            limits.MAX_NAME_LENGTH,
+        ),
+        "one encoded value": (
+            codec.MAX_BYTES // 2**20,
+            codec.MAX_DEPTH,
+            sys.int_info.default_max_str_digits,
+        ),
         "one claim": (claim.MAX_BLOCK,),
         "one page of a list": (looks.MAX_PAGE,),
-        "durations": (job.MAX_SECONDS // (366 * 86_400),),
-        "times": (job.LONG_AGO.year, job.FAR_FUTURE.year),
+        "durations": (limits.MAX_SECONDS // (366 * 86_400),),
+        "times": (limits.LONG_AGO.year, limits.FAR_FUTURE.year),
     }
     found = {what: tuple(map(_number, re.findall(r"-?\d[\d,]*", shown[what]))) for what in shown}
     assert found == numbers

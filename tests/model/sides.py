@@ -21,8 +21,9 @@ import msgspec
 import psycopg
 
 from tenure.errors import TenureError
-from tenure.rules.job import MAX_ID, Beat, Enqueued, Job, Lease
+from tenure.rules.job import Beat, Enqueued, Job, Lease
 from tenure.rules.lifecycle import Settlement, succeed
+from tenure.rules.limits import MAX_ID
 from tenure.store import AsyncStore, Count, Page, Store, open_store
 from tenure.store.postgres import tx as postgres_tx
 from tenure.store.postgres.connection import (

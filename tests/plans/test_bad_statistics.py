@@ -14,8 +14,9 @@ import psycopg
 import pytest
 
 from tenure.rules.codec import encode
-from tenure.rules.job import MAX_ID, NewJob, State
+from tenure.rules.job import NewJob, State
 from tenure.rules.lifecycle import fail, retry, succeed
+from tenure.rules.limits import MAX_ID
 from tenure.store import Store, open_store
 from tests.plans import backlog
 from tests.plans.backlog import Cost

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-from tenure.rules.job import FAR_FUTURE, LONG_AGO, Job
+from tenure.rules.job import Job
+from tenure.rules.limits import FAR_FUTURE, LONG_AGO
 from tenure.store import Store
 from tests.support.plain import Plain, Row
 from tests.support.stores import Clock

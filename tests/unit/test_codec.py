@@ -167,10 +167,10 @@ def test_typed_values_come_back_as_their_types() -> None:
         ({3, 1, 2}, set[int]),
         ({"k": [Point(1.0)]}, dict[str, list[Point]]),
         (None, type(None)),
-        (10**5000, int),
-        (-(10**5000) - 1, int),
-        ([10**5000, 1.5, {"a": "\u00e9"}], object),
-        ({"held": 10**5000}, HolderStruct),
+        (10**4299, int),
+        (-(10**4298), int),
+        ([10**4299, 1.5, {"a": "\u00e9"}], object),
+        ({"held": 10**4299}, HolderStruct),
     ],
     ids=lambda value: getattr(value, "__name__", type(value).__name__),
 )
@@ -239,45 +239,45 @@ def test_a_backslash_before_u0000_is_not_nul() -> None:
 # -------------------------------------------------------------------------------- large integers
 
 
-@given(st.integers(min_value=-(10**60), max_value=10**60), st.integers(0, 9000))
+@given(st.integers(min_value=-(10**60), max_value=10**60), st.integers(0, 4200))
 @example(0, 0)
 @example(-1, 599)
 @example(1, 600)
-@example(1, 4300)
-def test_integers_of_any_size_are_exact(head: int, zeros: int) -> None:
+@example(1, 4200)
+def test_integers_of_up_to_4300_digits_are_exact(head: int, zeros: int) -> None:
     number = head * 10**zeros + 7
     data = encode({"n": [number]})
+    assert data == f'{{"n":[{number}]}}'.encode()
     assert decode(data) == {"n": [number]}
     assert decode(data, dict[str, list[int]]) == {"n": [number]}
-    digits = data.decode().removeprefix('{"n":[').removesuffix("]}")
-    assert re.fullmatch(r"-?(0|[1-9][0-9]*)", digits)
-    assert digits.startswith("-") == (number < 0)
-    assert int(digits.lstrip("-")[-9:]) == abs(number) % 10**9
 
 
-def test_long_integers_do_not_loosen_anything_else() -> None:
-    long = "9" * 5000
-    endless = ["9" * 700 + ".5", "1e" + "9" * 700]
-    for bad in (*endless, '"\\ud800"', "NaN", "1e400", "-Infinity", "01", '"\x01"', "{1:2}", "1,"):
-        with pytest.raises(PayloadInvalid):
-            decode(f"[{long},{bad}]")
-    with pytest.raises(PayloadInvalid):
-        decode("0" + long)
-    with pytest.raises(PayloadInvalid):
-        decode(long.encode() + b"\xff")
-    for kind in (str, float, bool, list[int], UUID):
-        with pytest.raises(PayloadInvalid):
-            decode(long, kind)
-    assert decode(f'[{long},"{long}",1.5]') == [10**5000 - 1, long, 1.5]
+@pytest.mark.parametrize("number", [10**4300, -(10**4299), 10**100_000], ids=["+", "-", "long"])
+@pytest.mark.parametrize("wrap", [lambda value: value, Holder, lambda value: deque_like([value])])
+def test_a_longer_integer_is_refused_with_the_fix(wrap: Any, number: int) -> None:
+    why = r"^args cannot be stored: \$.*n\S* is an integer of more than 4,300 digits; send it as"
+    with pytest.raises(PayloadInvalid, match=why):
+        encode({"n": wrap(number)}, what="args")
+    with pytest.raises(PayloadInvalid, match=why):
+        encode({"n": wrap(Whole(number))}, what="args")
 
 
-def test_the_interpreters_limit_is_left_as_it_was() -> None:
+def test_a_stored_integer_that_is_too_long_is_refused_with_the_fix() -> None:
+    """SQL can store one."""
+    data = f'{{"n":{"9" * 5000}}}'
+    for kind in (object, dict[str, int]):
+        with pytest.raises(PayloadInvalid, match=r"more than 4,300 digits \(send it as a string\)"):
+            decode(data, kind)
+
+
+def test_the_limit_is_that_of_the_interpreter() -> None:
     before = sys.get_int_max_str_digits()
-    decode(encode(10**5000))
-    assert sys.get_int_max_str_digits() == before
+    assert decode(encode([10**2000])) == [10**2000]
     sys.set_int_max_str_digits(640)
     try:
-        assert decode(encode([10**2000])) == [10**2000]
+        with pytest.raises(PayloadInvalid, match="more than 640 digits; send it as a string"):
+            encode([10**2000])
+        assert sys.get_int_max_str_digits() == 640
     finally:
         sys.set_int_max_str_digits(before)
 
@@ -428,7 +428,7 @@ def shuffled(value: object) -> object:
 
 
 @given(JSON_VALUES)
-@example({"n": 10**5000, "a": {"c": 1, "b": 2}})
+@example({"n": 10**4000, "a": {"c": 1, "b": 2}})
 def test_the_fingerprint_does_not_depend_on_the_order_of_keys(value: object) -> None:
     mine = fingerprint("shop.send", encode(value))
     assert mine == fingerprint("shop.send", encode(shuffled(value)))

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenure.errors import InvalidInput, InvalidName, OutOfRange
-from tenure.rules.job import (
-    FINAL_STATES,
-    LIVE_STATES,
+from tenure.rules.job import FINAL_STATES, LIVE_STATES, NewJob, State, Unique, Until
+from tenure.rules.limits import (
     MAX_ATTEMPTS_LIMIT,
     MAX_ID,
     MAX_KEY_BYTES,
@@ -21,10 +20,6 @@ from tenure.rules.job import (
     MAX_PRIORITY,
     MAX_SECONDS,
     MIN_PRIORITY,
-    NewJob,
-    State,
-    Unique,
-    Until,
     check_name,
     check_text,
 )
@@ -208,15 +203,19 @@ def test_a_job_is_due_once() -> None:
 
 @pytest.mark.parametrize("value", ["{}", {}, None, bytearray(b"{}")])
 def test_arguments_must_be_encoded_first(value: object) -> None:
-    with pytest.raises(InvalidInput, match=r"args must be encoded first: use tenure\.codec"):
+    with pytest.raises(InvalidInput, match=r"args must be encoded first: use tenure\.rules\.codec"):
         NewJob(task="t", args=value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", ["{}", {}, 0, bytearray(b"{}")])
 def test_metadata_and_retry_policy_must_be_encoded_first(value: object) -> None:
-    with pytest.raises(InvalidInput, match=r"metadata must be encoded first: use tenure\.codec"):
+    with pytest.raises(
+        InvalidInput, match=r"metadata must be encoded first: use tenure\.rules\.codec"
+    ):
         NewJob(task="t", metadata=value)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match=r"retry must be encoded first: use tenure\.policy"):
+    with pytest.raises(
+        InvalidInput, match=r"retry must be encoded first: use tenure\.rules\.retry"
+    ):
         NewJob(task="t", retry=value)  # type: ignore[arg-type]
 
 

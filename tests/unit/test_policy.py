@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tenure.errors import InvalidInput, OutOfRange, PayloadInvalid
-from tenure.rules.job import MAX_ATTEMPTS_LIMIT, MAX_SECONDS
+from tenure.rules.limits import MAX_ATTEMPTS_LIMIT, MAX_SECONDS
 from tenure.rules.retry import (
     DEFAULT_POLICY,
     Delays,

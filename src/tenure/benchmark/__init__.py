@@ -1,8 +1,9 @@
-"""What `tenure bench` runs: real worker processes on a database of the user's.
+"""`tenure bench`: measures real worker processes on the user's database.
 
-tasks      the application, whose handlers do nothing
+tasks      the measured application; its handlers do nothing
 __main__   the worker processes: python -m tenure.benchmark PROCESSES QUEUE...
-workers    these processes, as the one that measures sees them
-measure    the rounds, the audit, the cleaning up
-figures    medians, and what they say
+workers    starts, watches and stops these processes
+measure    the rounds, the audit, the clean-up
+scratch    a schema or folder for the measurement, removed afterwards
+figures    medians, and which resource is the limit
 """

@@ -1,6 +1,6 @@
-"""The worker processes that are measured: `python -m tenure.benchmark PROCESSES QUEUE...`.
+"""The measured worker processes: `python -m tenure.benchmark PROCESSES QUEUE...`.
 
-They end when the process that has started them is gone: it holds the other end of stdin.
+They exit when stdin is closed, because the measuring process has the other end of it.
 """
 
 import logging
@@ -12,11 +12,11 @@ import threading
 from tenure.benchmark.tasks import app
 
 DRAIN_SECONDS, KILL_SECONDS = 2.0, 1.0
-"""Nothing of value is lost: the whole place is removed afterwards."""
+"""Short, because the whole schema or folder is removed afterwards."""
 
 
 def main() -> None:
-    """Work until told to stop, or left alone."""
+    """Work until a signal arrives or stdin is closed."""
     logging.basicConfig(level=logging.WARNING)
     threading.Thread(target=_stop_when_alone, daemon=True).start()
     _, processes, *queues = sys.argv

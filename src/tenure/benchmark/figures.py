@@ -1,4 +1,4 @@
-"""Figures: what was measured, over all rounds, and what it says about the machine."""
+"""The figures over all rounds, and which resource is the limit."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 BUSY_PERCENT = 85.0
-"""A worker process that works so much of the time has no time left."""
+"""From this CPU load on, the CPU of the worker process is the limit."""
 MOST = 0.5
-"""What takes so much of the whole is what limits it."""
+"""A part that takes this share of the whole time is the limit."""
 ROUND_TRIPS = 3
-"""Of one enqueue on PostgreSQL: BEGIN, the insert, COMMIT."""
+"""One enqueue on PostgreSQL takes three: BEGIN, the insert, COMMIT."""
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ UNITS = {
     "limit.round_trip": "ms",
     "limit.commits": "commits/s",
 }
-"""Every figure that there may be, in order."""
+"""Every possible figure, in order."""
 
 LABELS = {
     "enqueue.bulk": "enqueue, in bulk",
@@ -54,7 +54,7 @@ LABELS = {
 
 
 def summarise(rounds: Mapping[str, Sequence[float]]) -> list[Figure]:
-    """The figures of all that was measured."""
+    """The figures of all rounds."""
     return [_figure(name, rounds[name]) for name in UNITS if rounds.get(name)]
 
 
@@ -69,23 +69,23 @@ def _rounded(value: float) -> float:
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """The value that so many percent do not exceed."""
+    """The value that `percent` of the values do not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
 
 
 def verdict(figures: Sequence[Figure]) -> str | None:
-    """What limits here, in one sentence; None when the figures do not show it."""
+    """The limits in one sentence; None when the figures do not show any."""
     by_name = {figure.name: figure.value for figure in figures}
     said = [text for text in (_of_drain(by_name), _of_enqueue(by_name)) if text]
-    return f"What limits here: {'; '.join(said)}." if said else None
+    return f"Limits: {'; '.join(said)}." if said else None
 
 
 def _of_drain(by_name: Mapping[str, float]) -> str | None:
     busy = by_name.get("worker.cpu", 0.0)
     if busy < BUSY_PERCENT:
         return None
-    return f"draining, the CPU of the worker ({busy:.0f} % of a core per process)"
+    return f"draining is limited by the worker's CPU ({busy:.0f} % of a core per process)"
 
 
 def _of_enqueue(by_name: Mapping[str, float]) -> str | None:
@@ -93,7 +93,7 @@ def _of_enqueue(by_name: Mapping[str, float]) -> str | None:
     disk = min(whole, max(0.0, 1000 / by_name["limit.commits"] - trip))
     trips = ROUND_TRIPS * trip
     if disk >= MOST * whole:
-        return f"one-by-one enqueue, the commit (about {disk:.2g} of {whole:.2g} ms)"
+        return f"one-by-one enqueue is limited by the commit (about {disk:.2g} of {whole:.2g} ms)"
     if trips >= MOST * whole:
-        return f"one-by-one enqueue, round trips ({trips:.2g} of {whole:.2g} ms)"
+        return f"one-by-one enqueue is limited by round trips ({trips:.2g} of {whole:.2g} ms)"
     return None

@@ -1,7 +1,7 @@
-"""The measurement: rounds of the same work through the public API, each counted in the database.
+"""The measurement: rounds of the same work through the public API, each checked in the database.
 
-Whatever happens, nothing is left behind: no process, no schema, no file. Signals end the
-measurement once, and never the cleaning up.
+No process, schema or file is left behind in any case. The first signal ends the measurement; no
+signal interrupts the clean-up.
 """
 
 import os
@@ -26,19 +26,19 @@ from tenure.tasks import Kind
 CHUNK_JOBS = 1000
 WARM_UP_JOBS = {"async": 2000, "thread": 1000, "process": 100}
 DRAIN_SECONDS = 1.0
-"""What a drain takes, about, when nobody says how many jobs it has."""
+"""The approximate time of a drain if the number of jobs is not given."""
 SINGLE_JOBS = 100
 PICKUP_JOBS = 30
 PICKUP_PAUSE_SECONDS = (0.02, 0.06)
 ASK_SECONDS, COMMIT_SECONDS = 0.1, 0.3
 STALL_SECONDS = 30.0
 CPU_SECONDS = 0.2
-"""Of a shorter time nothing can be said: the system counts in hundredths of a second."""
+"""The shortest usable time: the system counts CPU time in hundredths of a second."""
 FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 0.001, 0.05
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be measured. `jobs` of a drain: None means as many as take about a second."""
+    """What to measure. `jobs` per drain; None means about one second of work."""
 
     jobs: int | None = None
     rounds: int = 3
@@ -47,7 +47,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def steps(self) -> int:
-        """How many there are, the warm-up among them."""
+        """How many steps there are, including the warm-up."""
         return len(self.kinds) + self.rounds * (len(self.kinds) + 2)
 
 
@@ -56,7 +56,7 @@ def measure(
 ) -> list[Figure]:
     """The figures of all rounds. `step` is called after each of `plan.steps`.
 
-    Raises `MeasurementFailed` when anything else happened than that every job ran once.
+    Raises `MeasurementFailed` unless every job ran exactly once.
     """
     if os.name != "posix":
         raise ConfigError("workers run on Linux and macOS; on Windows Tenure is a client only")
@@ -64,7 +64,7 @@ def measure(
     cleaning = ExitStack()
     signals = _Signals()
     try:
-        # Two levels: a signal that strikes in the inner `finally` is the last one that is heard.
+        # Two levels: a signal during the inner `finally` is the last signal that has an effect.
         try:
             signals.catch()
             cleaning.callback(scratch.remove)
@@ -80,7 +80,7 @@ def measure(
 
 
 class _Signals:
-    """The first one unwinds the stack, as Ctrl-C does; the others are not heard."""
+    """The first signal unwinds the stack, as Ctrl-C does; further signals are ignored."""
 
     def __init__(self) -> None:
         self._deaf = False
@@ -111,7 +111,7 @@ class _Signals:
 
 
 class _Bench:
-    """One measurement on one scratch place."""
+    """One measurement on one scratch schema or folder."""
 
     def __init__(
         self, scratch: Scratch, plan: Plan, step: Callable[[], object], cleaning: ExitStack
@@ -144,7 +144,7 @@ class _Bench:
         return summarise(self._rounds)
 
     def _warm_up(self, kind: Kind) -> None:
-        """Connections, prepared statements, caches; and how many jobs a drain shall have."""
+        """Fill connections, statements and caches; choose the number of jobs per drain."""
         wanted = self._plan.jobs
         usual = WARM_UP_JOBS[kind]
         self._jobs[kind] = usual if wanted is None else min(usual, wanted)
@@ -157,10 +157,10 @@ class _Bench:
             self._jobs[kind] = wanted
 
     def _drain(self, kind: Kind) -> None:
-        """Enqueue while the queue is paused, let it go, and wait for the end."""
+        """Enqueue while the queue is paused, resume it, and wait until all jobs are finished."""
         jobs, singles = self._jobs[kind], 0
         app.pause(kind)
-        if kind == "thread":  # not beside the bulk whose WAL is counted
+        if kind == "thread":  # not with "async", whose WAL is counted
             singles = min(jobs, SINGLE_JOBS)
             self._enqueue_singly(kind, singles)
         log_before = self._scratch.log_bytes()
@@ -194,7 +194,7 @@ class _Bench:
         self._note("enqueue.one", percentile(milliseconds, 50))
 
     def _enqueue_in_bulk(self, kind: Kind, jobs: int) -> int:
-        """Answers the id of the last one."""
+        """Returns the id of the last job."""
         task, last = TASKS[kind], 0
         start = time.perf_counter()
         for begun in range(0, jobs, CHUNK_JOBS):
@@ -206,7 +206,7 @@ class _Bench:
         return last
 
     def _wait_for(self, last: int) -> None:
-        """Until the last job is finished, and then all. To look seldom costs 2 % at most."""
+        """Wait for the last job, then for all. The growing pause adds 2 % at most."""
         start = looked = time.monotonic()
         before = -1
         while not (app.get(last).state.final and _left() == 0):
@@ -214,13 +214,13 @@ class _Bench:
             now = time.monotonic()
             if now - looked > STALL_SECONDS:
                 if (left := _left()) == before:
-                    raise MeasurementFailed(f"no job was finished for {STALL_SECONDS:g} s")
+                    raise MeasurementFailed(f"no job finished for {STALL_SECONDS:g} s")
                 before, looked = left, now
             pause = 0.02 * (now - start)
             time.sleep(min(LAST_LOOK_SECONDS, max(FIRST_LOOK_SECONDS, pause)))
 
     def _audit(self, jobs: int) -> None:
-        """Every job ran once: so say the rows of the database."""
+        """Check in the database that every job ran exactly once."""
         self._finished += jobs
         found = self._scratch.count()
         if found.live or found.events or not found.finished == found.ran_once == self._finished:
@@ -230,16 +230,16 @@ class _Bench:
             )
 
     def _pick_up(self) -> None:
-        """One job at a time for workers that have nothing to do.
+        """Measure one job at a time while the workers are idle.
 
-        The clock runs from the return of `enqueue` here to the first line of the handler there.
+        The time is from the return of `enqueue` in this process to the first line of the handler.
         """
         milliseconds = []
         jobs = min(PICKUP_JOBS, self._plan.jobs or PICKUP_JOBS)
         for _ in range(jobs):
             handle = clock.enqueue()
             committed = time.monotonic()
-            time.sleep(random.uniform(*PICKUP_PAUSE_SECONDS))  # not to ask while it starts
+            time.sleep(random.uniform(*PICKUP_PAUSE_SECONDS))  # do not poll while it starts
             self._wait_for(handle.id)
             milliseconds.append(max(0.0, 1000 * (handle.wait() - committed)))
         self._note("pickup.p50", percentile(milliseconds, 50))
@@ -247,7 +247,7 @@ class _Bench:
         self._audit(jobs)
 
     def _limits(self) -> None:
-        """What the database itself can do, asked from here, while the workers rest."""
+        """Measure the bare database from this process while the workers are idle."""
         if self._scratch.has_round_trips:
             trips = _timed(self._scratch.ask, ASK_SECONDS)
             self._note("limit.round_trip", 1000 * percentile(trips, 50))

@@ -1,11 +1,11 @@
-"""A position for measurements on a user's database: away from the user's jobs, and gone afterwards.
+"""A scratch area for measurements on a user's database, separate from the user's jobs.
 
-PostgreSQL    a schema of its own, beside the user's
-SQLite        a folder of its own, beside the user's file and so on the same disk
+PostgreSQL    its own schema
+SQLite        its own folder next to the user's file, and so on the same disk
 
-Nothing exists before `create`. `remove` may be called at any time, again and again; where it cannot
-do its work it says what is left behind. The rest is what a measurement needs besides the store: the
-bare speed of the database, and a count of the rows behind the store's back.
+Nothing exists before `create`. `remove` may be called at any time and more than once; if it fails,
+its error says what is left behind. The other methods measure the bare speed of the database and
+count rows without the store.
 """
 
 import secrets
@@ -41,19 +41,19 @@ select (select count(*) from tenure.job) + (select count(*) from tenure.ready),
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """What the tables hold."""
+    """The rows in the tables."""
 
     live: int
-    """Rows of jobs and of tickets."""
+    """Rows of live jobs and of tickets."""
     finished: int
     ran_once: int
     """Finished jobs, each counted once, that succeeded at their first attempt."""
     events: int
-    """Anything out of the ordinary: retries, crashes, releases."""
+    """Unusual events: retries, crashes, releases."""
 
 
 class Scratch(ABC):
-    """A position on the database of `url`. Its own `url` is where a store can be opened."""
+    """A scratch area on a database. A store can be opened at its `url`."""
 
     url: str
     has_round_trips: bool
@@ -61,15 +61,15 @@ class Scratch(ABC):
 
     @abstractmethod
     def create(self) -> None:
-        """Make the place, without the tables of a store, and connect to it."""
+        """Create the area, without the tables of a store, and connect to it."""
 
     @abstractmethod
     def remove(self) -> None:
-        """Remove the place with all that is in it."""
+        """Remove the area with everything in it."""
 
     @abstractmethod
     def ask(self) -> None:
-        """The smallest question: `select 1`."""
+        """Run the smallest query: `select 1`."""
 
     @abstractmethod
     def commit(self) -> None:
@@ -77,20 +77,20 @@ class Scratch(ABC):
 
     @abstractmethod
     def count(self) -> Counted:
-        """What the store's tables hold now."""
+        """Count the rows in the tables of the store."""
 
     @abstractmethod
     def log_bytes(self) -> int | None:
-        """How many bytes of WAL the server has written so far; None where nobody tells."""
+        """How many bytes of WAL the server has written so far; None if unknown."""
 
 
 def scratch_on(url: str, *, give_up_seconds: float) -> Scratch:
-    """A place on this database. Nothing is done yet."""
+    """A scratch area on this database. Nothing is created yet."""
     if url.startswith("sqlite:"):
         return SQLiteScratch(url)
     if url.startswith(("postgresql:", "postgres:")):
         return PostgresScratch(url, give_up_seconds)
-    raise ConfigError("a store URL starts with sqlite:/// or postgresql://; this one does not")
+    raise ConfigError("url must start with sqlite:/// or postgresql://")
 
 
 class PostgresScratch(Scratch):
@@ -110,7 +110,7 @@ class PostgresScratch(Scratch):
     def create(self) -> None:
         self._connection = self._connect()
         self._run(f"create schema {self.schema}; create table {self.schema}.probe (n int)")
-        if self._run("show synchronous_commit") == [("off",)]:  # a store does not trust it
+        if self._run("show synchronous_commit") == [("off",)]:  # a store sets it to on, too
             self._insert = f"begin; set local synchronous_commit = on; {self._insert}; commit"
 
     def remove(self) -> None:
@@ -121,15 +121,15 @@ class PostgresScratch(Scratch):
         while True:
             try:
                 with self._connect() as self._connection:
-                    # Whoever still works there is not waited for in silence.
+                    # Do not wait long for a transaction that still uses the schema.
                     self._run("begin; set local lock_timeout = '5s';"
                               f"drop schema if exists {self.schema} cascade; commit")  # fmt: skip
                 return
             except StoreError as error:
                 if time.monotonic() > deadline:
                     raise type(error)(
-                        f"schema {self.schema} is left behind, as it could not be dropped "
-                        f"({error}); later, say: drop schema {self.schema} cascade"
+                        f"schema {self.schema} could not be dropped ({error}); "
+                        f"drop it later: drop schema {self.schema} cascade"
                     ) from error
             time.sleep(RETRY_SECONDS)
 
@@ -146,7 +146,7 @@ class PostgresScratch(Scratch):
     def log_bytes(self) -> int | None:
         try:
             [(position,)] = self._run("select (pg_current_wal_lsn() - '0/0')::bigint")
-        except StoreReadOnly:  # this role may not know
+        except StoreReadOnly:  # this role may not read it
             return None
         return int(position)
 
@@ -203,8 +203,8 @@ class SQLiteScratch(Scratch):
             self.folder.mkdir(0o700)
         except OSError as error:
             raise StoreUnavailable(
-                f"{self.folder} cannot be created ({error.strerror}); the measurement needs a "
-                "folder beside the file"
+                f"{self.folder} cannot be created ({error.strerror}); the measurement needs to "
+                "create a folder next to the database file"
             ) from error
         self._probe = self._connect(str(self.folder / "probe.db"))
         for sql in ("pragma journal_mode = wal", f"pragma synchronous = {self._synchronous}",
@@ -219,7 +219,7 @@ class SQLiteScratch(Scratch):
                 shutil.rmtree(self.folder)
         except OSError as error:
             raise StoreError(
-                f"{self.folder} is left behind, as it could not be removed ({error}); remove it"
+                f"{self.folder} could not be removed ({error}); remove it by hand"
             ) from error
 
     def ask(self) -> None:

@@ -1,7 +1,7 @@
-"""The application that is measured. Its handlers do nothing; its database is TENURE_URL.
+"""The measured application. Its handlers do nothing; its database is TENURE_URL.
 
-Each kind of handler has a queue of its own. From a queue with several kinds a worker claims no more
-than the kind with the fewest slots has room for: that would be measured instead.
+Each kind of handler has its own queue. If a queue has several kinds, a worker claims only as many
+jobs as the kind with the fewest slots can run, and the figures would show that limit instead.
 """
 
 import time
@@ -38,7 +38,7 @@ def in_process(user_id: int, template: str, locale: str, to: str) -> None:
 
 @app.task(name="bench.clock", queue="async")
 async def clock() -> float:
-    """When it started, by the clock that all processes of a machine share."""
+    """The start time, on the clock that all processes of the machine share."""
     return time.monotonic()
 
 
@@ -47,4 +47,4 @@ TASKS: Final[dict[Kind, Task[..., None]]] = {
     "thread": in_thread,
     "process": in_process,
 }
-"""By kind, which is also the name of its queue."""
+"""Tasks by kind. The kind is also the name of the queue."""

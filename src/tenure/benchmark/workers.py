@@ -1,4 +1,4 @@
-"""Worker processes as the process that measures sees them: started, watched, stopped."""
+"""Starts, watches and stops the measured worker processes."""
 
 import os
 import signal
@@ -31,13 +31,13 @@ class Workers:
         self._told: IO[bytes] | None = None
 
     def start(self) -> None:
-        """Come back when all of them are at work."""
+        """Start the processes and wait until all of them are alive."""
         self._told = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `stop`
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tenure.benchmark", str(self._processes), *self._queues],
             env=os.environ | {"TENURE_URL": self._url},
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self._told,
-            start_new_session=True,  # Ctrl-C in a terminal is for whoever measures
+            start_new_session=True,  # Ctrl-C in a terminal goes to the measuring process only
         )  # fmt: skip
         deadline = time.monotonic() + START_SECONDS
         while sum(worker.alive for worker in app.workers()) < self._processes:
@@ -49,15 +49,15 @@ class Workers:
             time.sleep(LOOK_SECONDS)
 
     def check(self) -> None:
-        """Raise when they have ended."""
+        """Raise if they have exited."""
         assert self._process is not None
         if self._process.poll() is not None:
             raise MeasurementFailed(
-                f"the workers ended with {self._process.returncode}{self._last_words()}"
+                f"the workers exited with {self._process.returncode}{self._last_words()}"
             )
 
     def cpu_seconds(self) -> float | None:
-        """What the processor has worked for them so far; None where the system does not tell."""
+        """Their CPU time so far; None if the system does not report it."""
         assert self._process is not None
         with suppress(OSError):
             ticks = sum(_ticks(pid) for pid in _family(self._process.pid))
@@ -65,7 +65,7 @@ class Workers:
         return None
 
     def stop(self) -> None:
-        """End them: asked politely, then less so."""
+        """Stop them: two SIGTERMs, then SIGKILL."""
         process = self._process
         if process is not None:
             assert process.stdin is not None

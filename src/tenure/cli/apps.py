@@ -1,4 +1,4 @@
-"""The application that a command names: MODULE:NAME, or MODULE when it holds only one."""
+"""Import the application that a command names: MODULE:NAME, or MODULE if it holds only one."""
 
 import sys
 import traceback
@@ -13,11 +13,11 @@ _OURS = str(Path(__file__).parents[1])
 
 
 def load_app(path: str | None) -> Client:
-    """Import the application. Mistakes become errors that name the fix."""
+    """Import the application, or raise an error that names the fix."""
     module_name, _, name = (path or "").partition(":")
     if not module_name:
         raise ConfigError(
-            "which application? Write MODULE:NAME, such as `tenure worker shop.jobs:app`, set "
+            "no application is given: write MODULE:NAME, as in `tenure worker shop.jobs:app`, set "
             "TENURE_APP, or write app = ... under [tool.tenure] in pyproject.toml"
         )
     module = _import(module_name)
@@ -28,7 +28,7 @@ def load_app(path: str | None) -> Client:
     if apps and not name and not several:
         return next(iter(apps.values()))
     if not apps:
-        raise ConfigError(f"{module_name} has no application; write app = Tenure(...) in it")
+        raise ConfigError(f"{module_name} has no application; add app = Tenure(...) to it")
     choices = " or ".join(f"{module_name}:{key}" for key in apps)
     if not name:
         raise ConfigError(f"{module_name} has several applications; write {choices}")
@@ -46,11 +46,11 @@ def _import(name: str) -> ModuleType:
             raise ConfigError(f"there is no module {name}; write {parent}:{last}") from error
         if error.name and f"{name}.".startswith(f"{error.name}."):
             raise ConfigError(
-                f"there is no module {error.name}; run this in the folder that holds it, or set "
-                "PYTHONPATH"
+                f"there is no module {error.name}; run the command in the folder that contains it, "
+                "or set PYTHONPATH"
             ) from error
         raise _broken(name, error) from error
-    except (Exception, SystemExit) as error:  # a stranger's module may raise anything
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
         raise _broken(name, error) from error
 
 
@@ -59,7 +59,7 @@ def _broken(name: str, error: BaseException) -> ConfigError:
 
 
 def _place(error: BaseException) -> str:
-    """Where the user's own code was when it happened; a SyntaxError says so itself."""
+    """File and line of the user's own code that raised; a SyntaxError already names them."""
     not_theirs = (f"{sys.base_prefix}/lib", "<frozen", f"{_OURS}/")
     frames = [
         frame

@@ -1,10 +1,10 @@
 """Where settings come from: option > TENURE_* > pyproject.toml [tool.tenure] > default.
 
 [tool.tenure]
-url = "sqlite:///jobs.db"       a relative file lies beside pyproject.toml
+url = "sqlite:///jobs.db"       a relative path starts at the folder of pyproject.toml
 app = "shop.jobs:app"
 
-[tool.tenure.worker]            options of `tenure worker`, as they are written there
+[tool.tenure.worker]            options of `tenure worker`, by their names
 processes = 2
 """
 
@@ -22,7 +22,7 @@ _LOCAL = "sqlite:///"
 
 
 def read_project(start: Path) -> dict[str, Any]:
-    """The table [tool.tenure] of the nearest pyproject.toml, here or above; empty without one."""
+    """The table [tool.tenure] of the nearest pyproject.toml, in this folder or above; else {}."""
     for folder in (start, *start.parents):
         file = folder / FILE
         if file.is_file():
@@ -42,30 +42,30 @@ def _read(file: Path) -> dict[str, Any]:
         raise ConfigError(f"[tool.tenure] in {file} must be a table")
     for name in TEXTS:
         if not isinstance(settings.get(name, ""), str):
-            raise ConfigError(f"{name} under [tool.tenure] in {file} must be a text")
+            raise ConfigError(f"{name} under [tool.tenure] in {file} must be a string")
     return settings
 
 
 def _beside(folder: Path, url: str) -> str:
-    """A relative SQLite file is meant as seen from pyproject.toml, not from a folder below."""
+    """A relative SQLite path starts at the folder of pyproject.toml, not at a folder below."""
     file = url.removeprefix(_LOCAL)
     is_relative = url.startswith(_LOCAL) and not file.startswith("/")
     return f"{_LOCAL}{folder}/{file}" if is_relative else url
 
 
 def check_names(settings: dict[str, Any], commands: list[str]) -> None:
-    """Refuse what nobody would read: a misspelt name."""
+    """Refuse a setting that has no meaning, such as a misspelt name."""
     known = [*TEXTS, *commands]
     for name in settings:
         if name not in known:
             raise ConfigError(
-                f"[tool.tenure] in {FILE} has {name!r}, which nobody reads; known are "
+                f"unknown setting {name!r} in [tool.tenure] of {FILE}; known settings: "
                 f"{', '.join(known)}"
             )
 
 
 def defaults_of(command: click.Command, table: Any, path: str) -> dict[str, Any]:
-    """The table of one command as click's defaults. Names are those of its options."""
+    """The table of one command as click's defaults. Its keys are the names of the options."""
     if not isinstance(table, dict):
         raise ConfigError(f"[{path}] in {FILE} must be a table of options")
     names = _names(command)
@@ -79,12 +79,14 @@ def defaults_of(command: click.Command, table: Any, path: str) -> dict[str, Any]
             defaults[names[name]] = value
         else:
             known = ", ".join([*names, *subcommands])
-            raise ConfigError(f"[{path}] in {FILE} has no option {given!r}; known are {known}")
+            raise ConfigError(
+                f"unknown option {given!r} in [{path}] of {FILE}; known options: {known}"
+            )
     return defaults
 
 
 def _names(command: click.Command) -> dict[str, str]:
-    """How each option is written, and how click calls it."""
+    """The name of each option on the command line -> its name in click."""
     return {
         word.removeprefix("--"): param.name
         for param in command.params

@@ -1,4 +1,4 @@
-"""What every command shares: the client, and some options."""
+"""What every command shares: the client, confirmation, and common options."""
 
 import sys
 from collections.abc import Callable
@@ -20,8 +20,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Desk:
-    """The database that a command works on, opened when it is first needed."""
+class CliContext:
+    """The settings of a command, and its client, which is opened at the first use."""
 
     def __init__(
         self,
@@ -51,22 +51,22 @@ class Desk:
         return self._client
 
     def checked_url(self) -> str:
-        """The URL, or an error that says where to put one."""
+        """The URL, or an error that says where to set one."""
         if not self.url:
             raise ConfigError(
-                "no database is named: use --url sqlite:///jobs.db, set TENURE_URL, or write "
+                "no database is given: use --url sqlite:///jobs.db, set TENURE_URL, or write "
                 "url = ... under [tool.tenure] in pyproject.toml"
             )
         return self.url
 
     def close(self) -> None:
-        """Close what was opened."""
+        """Close the client, if it was opened."""
         if self._client is not None:
             self._client.close()
 
 
 def refuse_missing_file(url: str) -> None:
-    """To look at jobs must not create an empty file beside the one that was meant."""
+    """A command that reads jobs must not create an empty file when the path is misspelt."""
     if url.startswith("sqlite:///"):
         file = Path(unquote(url.removeprefix("sqlite:///").partition("?")[0]))
         if not file.parent.is_dir():
@@ -75,40 +75,40 @@ def refuse_missing_file(url: str) -> None:
             raise StoreUnavailable(f"there is no file {file}; `tenure db init` creates it")
 
 
-def with_desk(command: Callable[Concatenate[Desk, P], R]) -> Callable[P, R]:
-    """Give a command the desk as its first argument, and tidy up after it."""
+def with_context(command: Callable[Concatenate[CliContext, P], R]) -> Callable[P, R]:
+    """Pass the context as the first argument of a command, and close it afterwards."""
 
     @wraps(command)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        desk: Desk = click.get_current_context().find_object(Desk)  # type: ignore[assignment]
+        context: CliContext = click.get_current_context().find_object(CliContext)  # type: ignore[assignment]
         try:
-            return command(desk, *args, **kwargs)
+            return command(context, *args, **kwargs)
         finally:
-            desk.close()
+            context.close()
 
     return call
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask whoever sits at the terminal. Without a terminal --yes must be said."""
+    """Ask at the terminal. Without a terminal --yes is required."""
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise InvalidInput(f"{question} Say --yes to do it without being asked")
+        raise InvalidInput(f"{question} Use --yes to confirm without a terminal")
     click.echo(f"{question[0].upper()}{question[1:]} [y/N]: ", nl=False, err=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise NotConfirmed("nothing was changed")
 
 
 class Number(click.FloatRange):
-    """A number within its range; what is not a number is refused."""
+    """A number within its range; NaN is refused."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         number: float = super().convert(value, param, ctx)
         if number != number:  # noqa: PLR0124 - NaN, which is in every range
-            self.fail("nan is not a number", param, ctx)
+            self.fail("nan is not allowed; give a number", param, ctx)
         return number
 
 

@@ -1,62 +1,62 @@
-"""Commands about the database itself."""
+"""Commands for the database itself: its schema, and a copy of all jobs."""
 
 import click
 
 from tenure.cli.context import (
-    Desk,
+    CliContext,
     confirm,
     json_option,
     refuse_missing_file,
-    with_desk,
+    with_context,
     yes_option,
 )
 from tenure.cli.exit import Interrupted
 from tenure.cli.show import is_terminal, write_json
-from tenure.passwords import remember, where
+from tenure.passwords import remember, shown_url
 
 
 @click.group()
 def db() -> None:
-    """Create, migrate and look at the schema."""
+    """Create, migrate and show the schema."""
 
 
 @db.command("init")
 @json_option
-@with_desk
-def init(desk: Desk, as_json: bool) -> None:
-    """Create the schema; for SQLite, the file, too."""
-    _migrate(desk, as_json=as_json)
+@with_context
+def init(context: CliContext, as_json: bool) -> None:
+    """Create the schema and, on SQLite, the file."""
+    _migrate(context, as_json=as_json)
 
 
 @db.command("migrate")
 @json_option
-@with_desk
-def migrate(desk: Desk, as_json: bool) -> None:
-    """Bring the schema up to date. Safe to run from many processes at once."""
-    refuse_missing_file(desk.checked_url())
-    _migrate(desk, as_json=as_json)
+@with_context
+def migrate(context: CliContext, as_json: bool) -> None:
+    """Migrate the schema to this version. Safe to run in many processes at the same time."""
+    refuse_missing_file(context.checked_url())
+    _migrate(context, as_json=as_json)
 
 
-def _migrate(desk: Desk, *, as_json: bool) -> None:
+def _migrate(context: CliContext, *, as_json: bool) -> None:
     from tenure.store import open_store
 
-    url = desk.checked_url()
-    with open_store(url, give_up_seconds=desk.give_up_seconds) as store:
+    url = context.checked_url()
+    with open_store(url, give_up_seconds=context.give_up_seconds) as store:
         version = store.migrate()
     if as_json:
-        write_json({"database": where(url), "schema_version": version})
+        write_json({"database": shown_url(url), "schema_version": version})
     else:
-        click.echo(f"{where(url)}: the schema is at version {version}")
+        click.echo(f"{shown_url(url)}: the schema is at version {version}")
 
 
 @db.command("status")
 @json_option
-@with_desk
-def status(desk: Desk, as_json: bool) -> None:
+@with_context
+def status(context: CliContext, as_json: bool) -> None:
     """Show the database and the version of its schema."""
     from tenure.store.migrate import VERSION
 
-    about, database = desk.client.about(), where(desk.checked_url())
+    about, database = context.client.about(), shown_url(context.checked_url())
     if as_json:
         write_json({
             "database": database, "engine": about.engine, "engine_version": about.engine_version,
@@ -75,7 +75,7 @@ def status(desk: Desk, as_json: bool) -> None:
 @click.option("--schema", default="tenure", show_default=True, help="On PostgreSQL.")
 @json_option
 def sql(engine: str, schema: str, as_json: bool) -> None:
-    """Print the statements of all migrations, for those who run them by hand."""
+    """Print the statements of all migrations, to run them by hand."""
     from tenure.store.migrate import VERSION
     from tenure.store.statements import migration_script
 
@@ -85,16 +85,16 @@ def sql(engine: str, schema: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--from", "source", required=True, help="Where the jobs are.")
-@click.option("--to", "target", required=True, help="Where they go: a new database.")
+@click.option("--from", "source", required=True, help="The URL of the database with the jobs.")
+@click.option("--to", "target", required=True, help="The URL of a new database.")
 @yes_option
 @json_option
-@with_desk
-def copy(desk: Desk, *, source: str, target: str, yes: bool, as_json: bool) -> None:
-    """Copy all live and finished jobs to another database, while nothing runs.
+@with_context
+def copy(context: CliContext, *, source: str, target: str, yes: bool, as_json: bool) -> None:
+    """Copy all live and finished jobs to another database.
 
-    Stop workers and clients first. An interrupted copy is finished by running it again. Nothing is
-    overwritten, and at the end both databases are compared.
+    Stop workers and clients first. To finish an interrupted copy, run the command again. Nothing is
+    overwritten. At the end the command compares both databases.
     """
     from tenure.store import open_store
     from tenure.store.copy import run as transfer
@@ -102,7 +102,7 @@ def copy(desk: Desk, *, source: str, target: str, yes: bool, as_json: bool) -> N
     remember(source)
     remember(target)
     refuse_missing_file(source)
-    limit = desk.give_up_seconds
+    limit = context.give_up_seconds
     with (
         open_store(source, give_up_seconds=limit) as old,
         open_store(target, give_up_seconds=limit) as new,
@@ -115,7 +115,7 @@ def copy(desk: Desk, *, source: str, target: str, yes: bool, as_json: bool) -> N
                 new.migrate()
                 copied = transfer.copy(old, new, progress.update)
         except KeyboardInterrupt:
-            raise Interrupted("interrupted; the same command again finishes the copy") from None
+            raise Interrupted("interrupted; run the command again to finish the copy") from None
     write_json(copied) if as_json else click.echo(
         f"copied {copied.live} live and {copied.finished} finished jobs; both databases agree"
     )

@@ -36,15 +36,15 @@ class TaskNotFound(TenureError):
 
 
 class NotConfirmed(TenureError):
-    """Somebody was asked and did not say yes. Nothing was changed."""
+    """The user did not confirm. Nothing was changed."""
 
 
 class Interrupted(TenureError):
-    """Ctrl-C, with a word on how to go on."""
+    """Ctrl-C, with a hint on how to continue."""
 
 
-def answer_in_json() -> None:
-    """From now on errors are written as JSON, too."""
+def write_errors_as_json() -> None:
+    """From now on write errors as JSON."""
     global _json_asked  # noqa: PLW0603
     _json_asked = True
 
@@ -77,9 +77,9 @@ def ending() -> Iterator[None]:
 
 @contextmanager
 def interrupted_later() -> Iterator[None]:
-    """Ctrl-C counts when the block is left, so that its answer is known; a second one at once."""
+    """Delay Ctrl-C until the block ends, so that its result is known. A second one acts at once."""
     before = signal.getsignal(signal.SIGINT)
-    if before is not signal.default_int_handler:  # whoever started us has it ignored
+    if before is not signal.default_int_handler:  # the parent process made us ignore it
         yield
         return
     came = False
@@ -145,7 +145,7 @@ def _end(code: int, kind: str, message: str) -> NoReturn:
 
 
 def _leave_quietly() -> NoReturn:
-    """Whoever read our output has left: end as other programs do."""
+    """The reader of our output has closed the pipe: exit as other programs do."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(128 + signal.SIGPIPE)

@@ -1,7 +1,7 @@
-"""One grammar to choose jobs, the same for every command.
+"""The grammar that chooses jobs, the same for every command.
 
-    123 124                     these jobs
-    state=failed queue=mail     all that match; several words mean "and", commas mean "or"
+    123 124                     the jobs with these ids
+    state=failed queue=mail     all jobs that match; several words mean "and", commas mean "or"
     all                         every job
 
 Keys: state, queue, task.
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tenure.errors import InvalidInput
-from tenure.rules.job import MAX_ID, Job, State, check_name
+from tenure.rules.job import Job, State
+from tenure.rules.limits import MAX_ID, check_name
 
 if TYPE_CHECKING:
     from tenure.client import Client
@@ -23,7 +24,7 @@ KEYS = ("state", "queue", "task")
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """Which jobs are meant: by id, or by what they are."""
+    """Which jobs to choose: by id, or by state, queue and task."""
 
     ids: tuple[int, ...] = ()
     states: frozenset[State] | None = None
@@ -31,7 +32,7 @@ class Filter(msgspec.Struct, frozen=True):
     tasks: frozenset[str] = frozenset()
 
     def find(self, client: "Client", within: frozenset[State] | None = None) -> Iterator[Job]:
-        """The jobs, newest first. Looks at states outside `within` only for jobs named by id."""
+        """The jobs, newest first. Only jobs named by id may be in a state outside `within`."""
         if self.ids:
             for id in self.ids:
                 yield client.get(id)
@@ -63,7 +64,7 @@ def _only(names: frozenset[str]) -> str | None:
 
 
 def parse(words: Sequence[str], *, need: bool = False) -> Filter:
-    """Read a filter. With `need`, an empty one is refused: `all` must be said."""
+    """Read a filter. With `need`, an empty filter is refused: the user must write `all`."""
     if not words:
         if need:
             raise InvalidInput("which jobs? Give ids, or a filter such as state=failed, or `all`")
@@ -79,7 +80,7 @@ def parse(words: Sequence[str], *, need: bool = False) -> Filter:
             known = ", ".join(f"{key}=..." for key in KEYS)
             raise InvalidInput(f"{word!r} is not a filter; write ids, `all`, or {known}")
         if key in given:
-            raise InvalidInput(f"{key}= is there twice; write {key}=a,b for jobs of either")
+            raise InvalidInput(f"{key}= is given twice; write {key}=a,b to match either value")
         given[key] = frozenset(values.split(","))
     for key in ("queue", "task"):
         for name in given.get(key, ()):
@@ -93,11 +94,11 @@ def parse(words: Sequence[str], *, need: bool = False) -> Filter:
 
 def _id(word: str) -> int:
     if len(word) > len(str(MAX_ID)):
-        raise InvalidInput(f"{word[:20]}... is too long for the id of a job; see `tenure ls`")
+        raise InvalidInput(f"{word[:20]}... is too long for a job id; `tenure ls` shows ids")
     return int(word)
 
 
 def _states(names: frozenset[str]) -> frozenset[State]:
     if unknown := sorted(names - set(State)):
-        raise InvalidInput(f"no state {unknown[0]!r}; the states are {', '.join(State)}")
+        raise InvalidInput(f"unknown state {unknown[0]!r}; known states: {', '.join(State)}")
     return frozenset(State(name) for name in names)

@@ -14,11 +14,11 @@ import click
 import msgspec
 
 from tenure import __version__
-from tenure.cli.context import Desk, Number, json_option, refuse_missing_file, with_desk
+from tenure.cli.context import CliContext, Number, json_option, refuse_missing_file, with_context
 from tenure.cli.exit import FAILED, one_line
 from tenure.cli.show import write_json
 from tenure.errors import SchemaError, TenureError
-from tenure.passwords import where
+from tenure.passwords import shown_url
 
 if TYPE_CHECKING:
     from tenure.store import About, Store
@@ -28,17 +28,21 @@ BELL_SECONDS = 10.0
 
 
 @click.command()
-@click.option("--file", "file", help="Look at the age of a worker's --health-file instead.")
+@click.option("--file", "file", help="Check the age of a worker's --health-file instead.")
 @click.option("--max-age-seconds", default=30.0, show_default=True, type=Number(0),
-              help="A health file, head of line or tick older than this is unhealthy.")  # fmt: skip
-@click.option("--workers", "least", default=0, show_default=True, help="So many must be alive.")
+              help="Unhealthy when the health file, a ready job or a due tick is "
+                   "older.")  # fmt: skip
+@click.option("--workers", "least", default=0, show_default=True,
+              help="Unhealthy when fewer workers are alive.")  # fmt: skip
 @json_option
-@with_desk
+@with_context
 def health(
-    desk: Desk, *, file: str | None, max_age_seconds: float, least: int, as_json: bool
+    context: CliContext, *, file: str | None, max_age_seconds: float, least: int, as_json: bool
 ) -> None:
-    """Exit 0 when jobs make progress, else 1 with the reason."""
-    problem = _stale(Path(file), max_age_seconds) if file else _stuck(desk, max_age_seconds, least)
+    """Exit with 0 when jobs make progress, else print the reason and exit with 1."""
+    problem = (
+        _stale(Path(file), max_age_seconds) if file else _stuck(context, max_age_seconds, least)
+    )
     if as_json:
         write_json({"healthy": problem is None, "problem": problem})
     else:
@@ -55,21 +59,21 @@ def _stale(file: Path, max_age_seconds: float) -> str | None:
     return f"{file} was touched {age:.0f} s ago" if age > max_age_seconds else None
 
 
-def _stuck(desk: Desk, max_age_seconds: float, least: int) -> str | None:
-    alive = sum(worker.alive for worker in desk.client.workers())
+def _stuck(context: CliContext, max_age_seconds: float, least: int) -> str | None:
+    alive = sum(worker.alive for worker in context.client.workers())
     if alive < least:
-        return f"{alive} workers are alive, not {least}"
-    paused = {queue.name for queue in desk.client.paused_queues()}
-    for head in desk.client.oldest_ready():
+        return f"{alive} workers are alive; at least {least} are needed"
+    paused = {queue.name for queue in context.client.paused_queues()}
+    for head in context.client.oldest_ready():
         if head.age_seconds > max_age_seconds and head.queue not in paused:
             return f"queue {head.queue} has had a job ready for {head.age_seconds:.0f} s"
-    return _late(desk, max_age_seconds)
+    return _late(context, max_age_seconds)
 
 
-def _late(desk: Desk, max_age_seconds: float) -> str | None:
-    """A schedule that nobody fires."""
-    now = desk.client.about().now
-    for schedule in desk.client.schedules.list():
+def _late(context: CliContext, max_age_seconds: float) -> str | None:
+    """A schedule whose due tick no worker has fired."""
+    now = context.client.about().now
+    for schedule in context.client.schedules.list():
         if schedule.next_at is not None:
             late = (now - schedule.next_at).total_seconds()
             if late > max_age_seconds:
@@ -78,7 +82,7 @@ def _late(desk: Desk, max_age_seconds: float) -> str | None:
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     check: str
     ok: bool
@@ -87,11 +91,11 @@ class Check(msgspec.Struct, frozen=True):
 
 @click.command()
 @json_option
-@with_desk
-def doctor(desk: Desk, *, as_json: bool) -> None:
-    """Check engine, connection, schema, clock and wake-ups; exit 1 when something is wrong."""
+@with_context
+def doctor(context: CliContext, *, as_json: bool) -> None:
+    """Check engine, connection, schema, clock and wake-ups; exit with 1 when one check fails."""
     all_good = True
-    for check in _checks(desk.checked_url(), desk.give_up_seconds):
+    for check in _checks(context.checked_url(), context.give_up_seconds):
         all_good &= check.ok
         if as_json:
             write_json(check)
@@ -111,7 +115,7 @@ def _checks(url: str, give_up_seconds: float) -> Iterator[Check]:
         with open_store(url, give_up_seconds=give_up_seconds) as store:
             yield from _checks_of(store, url)
     except SchemaError as error:
-        yield Check("database", True, where(url))
+        yield Check("database", True, shown_url(url))
         yield Check("schema", False, one_line(error))
     except TenureError as error:
         yield Check("database", False, one_line(error))
@@ -120,8 +124,8 @@ def _checks(url: str, give_up_seconds: float) -> Iterator[Check]:
 def _checks_of(store: "Store", url: str) -> Iterator[Check]:
     before = datetime.now(UTC)
     about = store.about()
-    after = datetime.now(UTC)  # a slow answer is not a wrong clock
-    yield Check("database", True, where(url))
+    after = datetime.now(UTC)  # a slow reply is not a wrong clock
+    yield Check("database", True, shown_url(url))
     yield _engine(about)
     if url.startswith("sqlite:"):
         yield _file_system(url)
@@ -135,7 +139,7 @@ def _checks_of(store: "Store", url: str) -> Iterator[Check]:
 
 
 def _engine(about: "About") -> Check:
-    """The verdict on SQLite is about the bug that can lose committed writes."""
+    """On SQLite, check for the bug that can lose committed writes."""
     from tenure.store.sqlite.driver import is_affected
 
     text = f"{about.engine} {about.engine_version}"
@@ -163,16 +167,16 @@ def _schema(about: "About") -> Check:
 
 
 def _wake_ups(store: "Store") -> Check:
-    """Listen, have something to tell, and wait for it."""
+    """Listen, send a notification, and wait for it."""
     from tenure.store.bell import SilentBell
 
     rung = threading.Event()
     bell = store.bell(rung.set)
     if isinstance(bell, SilentBell):
-        return Check("wake-ups", True, "off, as the URL says; workers find jobs by polling")
+        return Check("wake-ups", True, "turned off by the URL; workers find jobs by polling")
     bell.start()
     try:
-        arrive = rung.wait(BELL_SECONDS)  # it rings once when it begins to hear
+        arrive = rung.wait(BELL_SECONDS)  # it rings once when it starts to listen
         if arrive and store.about().engine != "SQLite":
             rung.clear()
             _tell(store)
@@ -184,7 +188,7 @@ def _wake_ups(store: "Store") -> Check:
 
 
 def _tell(store: "Store") -> None:
-    """A queue that nobody uses goes on: that is told to all who listen, and leaves nothing."""
+    """Resume a queue that has no jobs: this notifies all listeners and leaves no rows."""
     queue = f"tenure-doctor-{secrets.token_hex(8)}"
     store.pause(queue, reason="tenure doctor")
     store.resume(queue)

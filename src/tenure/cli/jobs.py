@@ -1,4 +1,4 @@
-"""Commands that look at jobs, and the one that makes them."""
+"""Commands that show jobs, and `enqueue`."""
 
 import json
 from collections import Counter
@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from tenure.cli.context import Desk, json_option, with_desk
+from tenure.cli.context import CliContext, json_option, with_context
 from tenure.cli.exit import Interrupted, TaskNotFound, interrupted_later
 from tenure.cli.filters import parse
 from tenure.cli.show import (
@@ -29,45 +29,47 @@ from tenure.rules.job import Job, Json, NewJob, State, Unique
 
 ERRORS_LOOKED_AT = 10_000
 WIDE = 70
-"""A terminal with fewer columns has no room for dates."""
+"""A terminal with fewer columns shows times without dates."""
 
 
 @click.command()
 @click.argument("task")
 @click.option("--args", "args", default="{}", help="Arguments by name, as a JSON object.")
 @click.option("--app", envvar="TENURE_APP", help="MODULE:NAME of the application that has TASK.")
-@click.option("--unchecked", is_flag=True, help="Do not look at the application.")
+@click.option("--unchecked", is_flag=True, help="Do not check the task against the application.")
 @click.option("--queue", help="[default: the task's, or default]")
-@click.option("--priority", type=int, help="Lower goes first, -100 to 100.  [default: 0]")
-@click.option("--delay-seconds", type=float, help="Not before so many seconds from now.")
-@click.option("--key", help="At most one live job per task and key.")
+@click.option("--priority", type=int, help="-100 to 100; lower runs first.  [default: 0]")
+@click.option("--delay-seconds", type=float, help="Start no earlier than this from now.")
+@click.option("--key", help="Unique key: at most one live job per task and key.")
 @click.option("--max-attempts", type=int, help="[default: the task's, or 5]")
 @click.option("--timeout-seconds", type=float, help="Stop an attempt that runs longer.")
-@click.option("--wait", is_flag=True, help="Wait for its end; exit 1 unless it succeeds.")
+@click.option(
+    "--wait", is_flag=True, help="Wait until the job finishes; exit with 1 unless it succeeds."
+)
 @json_option
-@with_desk
-def enqueue(desk: Desk, /, *, task: str, args: str, app: str | None, unchecked: bool, wait: bool,
-            as_json: bool, **options: object) -> None:  # fmt: skip
-    """Put one job of TASK in line.
+@with_context
+def enqueue(context: CliContext, /, *, task: str, args: str, app: str | None, unchecked: bool,
+            wait: bool, as_json: bool, **options: object) -> None:  # fmt: skip
+    """Enqueue one job of TASK.
 
-    With --app, TENURE_APP or `app` in pyproject.toml the task and its arguments are checked here,
-    and the task's own options count. Else they are checked by the worker.
+    With --app, TENURE_APP or `app` in pyproject.toml this command checks the task and its
+    arguments, and uses the task's own options. Otherwise the worker checks them.
     """
-    job = job_of(desk, task, {"args": args, "app": app, "unchecked": unchecked, **options})
+    job = job_of(context, task, {"args": args, "app": app, "unchecked": unchecked, **options})
     id = None
     try:
-        with interrupted_later():  # no job without a word of its id
-            [enqueued] = desk.client.store.enqueue([job])
+        with interrupted_later():  # never leave a job without printing its id
+            [enqueued] = context.client.store.enqueue([job])
             id = enqueued.id
-        finished = desk.client.wait(id) if wait else None
+        finished = context.client.wait(id) if wait else None
     except KeyboardInterrupt:
         if id is None:
             raise
-        raise Interrupted(f"interrupted; job {id} goes on, see `tenure get {id}`") from None
+        raise Interrupted(f"interrupted; job {id} is not affected, see `tenure get {id}`") from None
     except StoreUnavailable as error:
         if id is None:
             raise
-        raise StoreUnavailable(f"job {id} is in line, see `tenure get {id}`; {error}") from error
+        raise StoreUnavailable(f"job {id} is enqueued, see `tenure get {id}`; {error}") from error
     if finished is not None:
         _tell_end(finished, as_json=as_json)
     elif as_json:
@@ -79,14 +81,14 @@ def enqueue(desk: Desk, /, *, task: str, args: str, app: str | None, unchecked: 
 JOB_OPTIONS = ("queue", "priority", "delay_seconds", "key", "max_attempts", "timeout_seconds")
 
 
-def job_of(desk: Desk, task: str, given: dict[str, Any]) -> NewJob:
-    """The job that options of a command describe, checked by the application if there is one."""
+def job_of(context: CliContext, task: str, given: dict[str, Any]) -> NewJob:
+    """The job that the options describe, checked against the application if one is given."""
     encoded = encode(_object(given.get("args") or "{}"), what="--args")
     options = {name: given[name] for name in JOB_OPTIONS if given.get(name) is not None}
-    path = None if given.get("unchecked") else given.get("app") or desk.settings.get("app")
+    path = None if given.get("unchecked") else given.get("app") or context.settings.get("app")
     if path is None:
         return _new_job(task, encoded, options)
-    return _checked(desk, path, task, encoded, options)
+    return _checked(context, path, task, encoded, options)
 
 
 def _new_job(task: str, args: Json, given: dict[str, Any]) -> NewJob:
@@ -94,15 +96,17 @@ def _new_job(task: str, args: Json, given: dict[str, Any]) -> NewJob:
     return NewJob(task=task, args=args, unique=None if key is None else Unique(key=key), **given)
 
 
-def _checked(desk: Desk, path: str, name: str, args: Json, given: dict[str, Any]) -> NewJob:
-    """The job as the application would make it. Its database is used unless another is named."""
+def _checked(
+    context: CliContext, path: str, name: str, args: Json, given: dict[str, Any]
+) -> NewJob:
+    """The job as the application would create it. Without --url the application's URL is used."""
     from tenure.cli.apps import load_app
 
     app = load_app(path)
     task = app.find(name)
     if task is None:
         near = get_close_matches(name, [each.name for each in app], n=1)
-        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(t.name for t in app)}"
+        hint = f"did you mean {near[0]}?" if near else f"tasks: {', '.join(t.name for t in app)}"
         raise TaskNotFound(f"{path} has no task {name!r}; {hint}")
     try:
         words, named = task.signature.unpack(args)
@@ -110,8 +114,8 @@ def _checked(desk: Desk, path: str, name: str, args: Json, given: dict[str, Any]
         why = str(error).removeprefix("stored JSON does not fit Arguments: ")
         raise InvalidInput(f"--args does not fit {name}: {why}") from error
     job = task.options(**given).call(*words, **named).job
-    desk.url = desk.url or app.url
-    return msgspec.structs.replace(job, args=args)  # defaults stay the worker's
+    context.url = context.url or app.url
+    return msgspec.structs.replace(job, args=args)  # the worker fills in the defaults
 
 
 def _tell_end(finished: Job, *, as_json: bool) -> None:
@@ -131,7 +135,7 @@ def _object(text: str) -> dict[str, object]:
         value = json.loads(text)
     except json.JSONDecodeError as error:
         raise InvalidInput(f"--args is not JSON: {error}") from error
-    except (ValueError, RecursionError):  # integers with thousands of digits, or too deep
+    except (ValueError, RecursionError):  # too many digits, or nested too deeply: decode says so
         value = decode(text)
     if not isinstance(value, dict):
         raise InvalidInput(
@@ -143,15 +147,15 @@ def _object(text: str) -> dict[str, object]:
 @click.command()
 @click.argument("filter", nargs=-1)
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(min=0),
-              help="At most so many; 0 means all.")  # fmt: skip
+              help="Number of jobs to list; 0 means all.")  # fmt: skip
 @json_option
-@with_desk
-def ls(desk: Desk, *, filter: tuple[str, ...], limit: int, as_json: bool) -> None:
+@with_context
+def ls(context: CliContext, *, filter: tuple[str, ...], limit: int, as_json: bool) -> None:
     """List jobs, newest first.
 
     FILTER: ids, or words such as state=failed,cancelled queue=mail task=app.send.
     """
-    jobs = islice(parse(filter).find(desk.client), limit or None)
+    jobs = islice(parse(filter).find(context.client), limit or None)
     if as_json:
         for job in jobs:
             write_json(job)
@@ -169,10 +173,10 @@ def _row(job: Job) -> tuple[object, ...]:
 @click.command()
 @click.argument("id", type=int)
 @json_option
-@with_desk
-def get(desk: Desk, *, id: int, as_json: bool) -> None:
+@with_context
+def get(context: CliContext, *, id: int, as_json: bool) -> None:
     """Show everything about one job."""
-    job = desk.client.get(id)
+    job = context.client.get(id)
     if as_json:
         write_json(job)
         return
@@ -198,20 +202,20 @@ def _write_error(error: str) -> None:
 @click.command()
 @click.argument("id", type=int)
 @json_option
-@with_desk
-def why(desk: Desk, *, id: int, as_json: bool) -> None:
-    """Say where a job is, and why it does not run."""
-    words = desk.client.why(id)
+@with_context
+def why(context: CliContext, *, id: int, as_json: bool) -> None:
+    """Explain where a job is and why it does not run."""
+    words = context.client.why(id)
     write_json({"id": id, "why": words}) if as_json else click.echo(words)
 
 
 @click.command()
 @click.argument("id", type=int)
 @json_option
-@with_desk
-def timeline(desk: Desk, *, id: int, as_json: bool) -> None:
-    """Tell the story of one job."""
-    story = desk.client.timeline(id)
+@with_context
+def timeline(context: CliContext, *, id: int, as_json: bool) -> None:
+    """Show the history of one job: what happened, when, and in which worker."""
+    story = context.client.timeline(id)
     if as_json:
         for event in story:
             write_json(event)
@@ -227,10 +231,10 @@ def timeline(desk: Desk, *, id: int, as_json: bool) -> None:
 @click.command()
 @click.argument("id", type=int)
 @json_option
-@with_desk
-def steps(desk: Desk, *, id: int, as_json: bool) -> None:
-    """Show what the steps of one job have answered, in order."""
-    recorded = desk.client.steps(id)
+@with_context
+def steps(context: CliContext, *, id: int, as_json: bool) -> None:
+    """Show the recorded steps of one job and their results, in order."""
+    recorded = context.client.steps(id)
     if as_json:
         for step in recorded:
             write_json(step)
@@ -247,19 +251,19 @@ def steps(desk: Desk, *, id: int, as_json: bool) -> None:
 @click.command()
 @click.argument("filter", nargs=-1)
 @json_option
-@with_desk
-def errors(desk: Desk, *, filter: tuple[str, ...], as_json: bool) -> None:
-    """Failed jobs, grouped by task and error, most frequent first."""
+@with_context
+def errors(context: CliContext, *, filter: tuple[str, ...], as_json: bool) -> None:
+    """Show failed jobs, grouped by task and error, most frequent first."""
     chosen = parse(filter)
     groups: Counter[tuple[str, str]] = Counter()
     latest: dict[tuple[str, str], Job] = {}
-    failed = chosen.find(desk.client, frozenset({State.FAILED}))
+    failed = chosen.find(context.client, frozenset({State.FAILED}))
     for job in islice(failed, ERRORS_LOOKED_AT):
         group = (job.task, short_error(job))
         groups[group] += 1
         latest.setdefault(group, job)
     if groups.total() == ERRORS_LOOKED_AT:
-        click.echo(f"only the latest {ERRORS_LOOKED_AT} were looked at; use a filter", err=True)
+        click.echo(f"only the latest {ERRORS_LOOKED_AT} are counted; use a filter", err=True)
     found = [(count, *group, latest[group]) for group, count in groups.most_common()]
     if as_json:
         for count, task, error, job in found:

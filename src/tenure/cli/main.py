@@ -1,4 +1,4 @@
-"""`tenure`: the list of commands. A command's module is imported when it is called, not before."""
+"""`tenure`: the list of commands. The module of a command is imported when it is called."""
 
 import os
 import sys
@@ -14,32 +14,32 @@ from tenure.cli.config import check_names, defaults_of, read_project
 from tenure.errors import ConfigError
 
 COMMANDS = {
-    "worker": ("tenure.cli.worker:worker", "Run jobs until told to stop."),
-    "enqueue": ("tenure.cli.jobs:enqueue", "Put one job in line."),
+    "worker": ("tenure.cli.worker:worker", "Run jobs until a signal stops the worker."),
+    "enqueue": ("tenure.cli.jobs:enqueue", "Enqueue one job."),
     "ls": ("tenure.cli.jobs:ls", "List jobs, newest first."),
     "get": ("tenure.cli.jobs:get", "Show everything about one job."),
-    "why": ("tenure.cli.jobs:why", "Say where a job is, and why it does not run."),
-    "timeline": ("tenure.cli.jobs:timeline", "Tell the story of one job."),
-    "steps": ("tenure.cli.jobs:steps", "Show what the steps of a job have answered."),
-    "errors": ("tenure.cli.jobs:errors", "Failed jobs, grouped by what went wrong."),
+    "why": ("tenure.cli.jobs:why", "Explain where a job is and why it does not run."),
+    "timeline": ("tenure.cli.jobs:timeline", "Show the history of one job."),
+    "steps": ("tenure.cli.jobs:steps", "Show the recorded steps of one job."),
+    "errors": ("tenure.cli.jobs:errors", "Show failed jobs, grouped by task and error."),
     "replay": ("tenure.cli.operate:replay", "Run finished jobs again."),
-    "cancel": ("tenure.cli.operate:cancel", "Cancel jobs; running ones are asked to stop."),
+    "cancel": ("tenure.cli.operate:cancel", "Cancel jobs; ask running jobs to stop."),
     "hold": ("tenure.cli.operate:hold", "Keep jobs from being claimed."),
-    "unhold": ("tenure.cli.operate:unhold", "Let held jobs go on."),
+    "unhold": ("tenure.cli.operate:unhold", "Let workers claim held jobs again."),
     "move": ("tenure.cli.operate:move", "Change the queue, priority or due time of jobs."),
-    "rm": ("tenure.cli.operate:rm", "Remove finished jobs for good."),
+    "rm": ("tenure.cli.operate:rm", "Remove finished jobs permanently."),
     "queues": ("tenure.cli.queues:queues", "Show queues; pause and resume them."),
-    "gate": ("tenure.cli.gate:gate", "Show gates; change what they allow."),
+    "gate": ("tenure.cli.gate:gate", "Show gates; change their limits."),
     "schedule": ("tenure.cli.schedule:schedule", "Show and change schedules; run one now."),
     "workflow": ("tenure.cli.workflow:workflow", "Show workflows; cancel, pause, replay them."),
     "workers": ("tenure.cli.queues:workers", "Show the workers that are alive."),
     "stats": ("tenure.cli.queues:stats", "Count jobs by queue and state."),
     "top": ("tenure.cli.top:top", "Watch jobs, rates and workers live."),
-    "db": ("tenure.cli.database:db", "Create, migrate and look at the schema."),
+    "db": ("tenure.cli.database:db", "Create, migrate and show the schema."),
     "copy": ("tenure.cli.database:copy", "Copy all jobs from one database to another."),
     "prune": ("tenure.cli.operate:prune", "Remove old finished jobs."),
-    "health": ("tenure.cli.health:health", "Exit 0 when jobs make progress, else 1."),
-    "bench": ("tenure.cli.bench:bench", "Measure how fast jobs are on this database."),
+    "health": ("tenure.cli.health:health", "Exit with 0 when jobs make progress, else with 1."),
+    "bench": ("tenure.cli.bench:bench", "Measure the speed of jobs on this database."),
     "doctor": ("tenure.cli.health:doctor", "Check engine, connection, schema and clock."),
 }
 
@@ -87,24 +87,24 @@ def _did_you_mean(word: str) -> str:
 )
 @click.option("--tenant", envvar="TENURE_TENANT", help="Act for this tenant only.")
 @click.option("--give-up-seconds", default=5.0, show_default=True, type=click.FloatRange(0, 3600),
-              help="How long to try to reach the database.")  # fmt: skip
+              help="Give up after trying this long to reach the database.")  # fmt: skip
 @click.version_option(__version__, prog_name="tenure")
 @click.pass_context
 def cli(ctx: click.Context, url: str | None, tenant: str | None, give_up_seconds: float) -> None:
     """Durable jobs on SQLite and PostgreSQL.
 
-    The database is --url, else TENURE_URL, else `url` under [tool.tenure] in pyproject.toml.
-    Options have variables, too, such as TENURE_LS_LIMIT, and defaults in the same file, such as
-    `processes = 2` under [tool.tenure.worker].
+    The database is --url, else TENURE_URL, else `url` under [tool.tenure] in pyproject.toml. Every
+    option can also be set by an environment variable, such as TENURE_LS_LIMIT, and in
+    pyproject.toml, such as `processes = 2` under [tool.tenure.worker].
 
-    Errors are one line on stderr, with --json an object with error, kind and exit_code. Exit
-    codes: 0 done, 1 a job failed or something is wrong, 2 usage, 3 not found, 4 the database
-    cannot be used, 5 its schema does not fit, 130 interrupted.
+    An error is one line on stderr; with --json, an object with error, kind and exit_code. Exit
+    codes: 0 success, 1 a job failed or a check failed, 2 wrong usage, 3 not found, 4 the database
+    cannot be used, 5 the schema does not fit this version, 130 interrupted.
     """
-    from tenure.cli.context import Desk
+    from tenure.cli.context import CliContext
 
     settings = ctx.obj or {}
-    ctx.obj = Desk(
+    ctx.obj = CliContext(
         url or settings.get("url"), tenant or settings.get("tenant"), settings,
         give_up_seconds=give_up_seconds,
     )  # fmt: skip
@@ -121,7 +121,7 @@ def main() -> None:
         plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
         if os.environ.get("_TENURE_COMPLETE"):
             cli.main(prog_name="tenure")
-        # Not by cli.main, which has its own idea of how interrupts and closed pipes end.
+        # Not cli.main, which handles interrupts and closed pipes in its own way.
         with cli.make_context(
             "tenure", sys.argv[1:], obj=_settings(folder), auto_envvar_prefix="TENURE",
             color=False if plain else None,
@@ -130,7 +130,7 @@ def main() -> None:
 
 
 def _write_anything() -> None:
-    """A terminal that cannot show a character shows another one; that is no error."""
+    """Replace characters that the terminal cannot show, instead of raising an error."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")

@@ -1,4 +1,4 @@
-"""Commands that change jobs: one, or all that a filter chooses."""
+"""Commands that change jobs: one job, or all jobs that a filter chooses."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from tenure.cli.context import Desk, Number, confirm, json_option, with_desk, yes_option
+from tenure.cli.context import CliContext, Number, confirm, json_option, with_context, yes_option
 from tenure.cli.exit import FAILED, one_line
 from tenure.cli.filters import parse
 from tenure.cli.show import is_terminal, write_json
 from tenure.errors import InvalidInput, JobNotFound, KeyTaken
-from tenure.rules.job import FINAL_STATES, LIVE_STATES, LONG_AGO, Job, State, check_time
+from tenure.rules.job import FINAL_STATES, LIVE_STATES, Job, State
+from tenure.rules.limits import LONG_AGO, check_time
 
 if TYPE_CHECKING:
     from tenure.client import Client
 
 ASK_FROM = 2
-"""A change of so many jobs or more is confirmed first."""
+"""A change of this many jobs or more needs a confirmation."""
 
 MAX_DAYS = 36_500
 
@@ -26,33 +27,33 @@ filter_argument = click.argument("filter", nargs=-1)
 
 
 class Verb(NamedTuple):
-    """What is done to jobs, in words."""
+    """The name of a change, for messages."""
 
     now: str
     past: str
     unless: str
-    """Why a job may be left as it is."""
+    """Why a job may stay unchanged."""
 
 
 @click.command()
 @filter_argument
-@click.option("--afresh", is_flag=True, help="Forget their steps and checkpoints.")
+@click.option("--afresh", is_flag=True, help="Delete their steps and checkpoints first.")
 @yes_option
 @json_option
-@with_desk
-def replay(desk: Desk, *, filter: tuple[str, ...], afresh: bool, yes: bool,
+@with_context
+def replay(context: CliContext, *, filter: tuple[str, ...], afresh: bool, yes: bool,
            as_json: bool) -> None:  # fmt: skip
     """Run finished jobs again, such as `tenure replay state=failed task=app.send`.
 
-    A job that succeeded begins anew. Any other goes on with the steps and the checkpoint that it
-    has, unless --afresh is given.
+    A job that succeeded starts from the beginning. Any other job keeps its recorded steps and its
+    checkpoint, unless --afresh is given.
     """
 
     def one(client: "Client", job: Job) -> bool:
         return client.replay(job.id, afresh=afresh)
 
-    verb = Verb("replay", "replayed", "live already")
-    _each(desk, filter, verb, one, FINAL_STATES, yes=yes, as_json=as_json)
+    verb = Verb("replay", "replayed", "already live")
+    _each(context, filter, verb, one, FINAL_STATES, yes=yes, as_json=as_json)
 
 
 @click.command()
@@ -60,16 +61,18 @@ def replay(desk: Desk, *, filter: tuple[str, ...], afresh: bool, yes: bool,
 @click.option("--reason", default="cancelled by an operator", show_default=True)
 @yes_option
 @json_option
-@with_desk
-def cancel(desk: Desk, *, filter: tuple[str, ...], reason: str, yes: bool, as_json: bool) -> None:
-    """Cancel jobs. Running ones are asked to stop."""
+@with_context
+def cancel(
+    context: CliContext, *, filter: tuple[str, ...], reason: str, yes: bool, as_json: bool
+) -> None:
+    """Cancel jobs. Running jobs are asked to stop."""
 
     def one(client: "Client", job: Job) -> bool:
         client.cancel(job.id, reason=reason)
         return not job.state.final
 
-    verb = Verb("cancel", "cancelled", "finished already")
-    _each(desk, filter, verb, one, LIVE_STATES, yes=yes, as_json=as_json)
+    verb = Verb("cancel", "cancelled", "already finished")
+    _each(context, filter, verb, one, LIVE_STATES, yes=yes, as_json=as_json)
 
 
 @click.command()
@@ -77,17 +80,19 @@ def cancel(desk: Desk, *, filter: tuple[str, ...], reason: str, yes: bool, as_js
 @click.option("--reason", default="held", show_default=True)
 @yes_option
 @json_option
-@with_desk
-def hold(desk: Desk, *, filter: tuple[str, ...], reason: str, yes: bool, as_json: bool) -> None:
+@with_context
+def hold(
+    context: CliContext, *, filter: tuple[str, ...], reason: str, yes: bool, as_json: bool
+) -> None:
     """Keep jobs from being claimed until `unhold`."""
 
     def one(client: "Client", job: Job) -> bool:
         return client.hold(job.id, reason=reason)
 
     _each(
-        desk,
+        context,
         filter,
-        Verb("hold", "held", "held already"),
+        Verb("hold", "held", "already held"),
         one,
         LIVE_STATES,
         yes=yes,
@@ -99,11 +104,11 @@ def hold(desk: Desk, *, filter: tuple[str, ...], reason: str, yes: bool, as_json
 @filter_argument
 @yes_option
 @json_option
-@with_desk
-def unhold(desk: Desk, *, filter: tuple[str, ...], yes: bool, as_json: bool) -> None:
-    """Let held jobs go on."""
+@with_context
+def unhold(context: CliContext, *, filter: tuple[str, ...], yes: bool, as_json: bool) -> None:
+    """Let workers claim held jobs again."""
     verb = Verb("unhold", "unheld", "not held")
-    _each(desk, filter, verb, lambda client, job: client.unhold(job.id), LIVE_STATES, yes=yes,
+    _each(context, filter, verb, lambda client, job: client.unhold(job.id), LIVE_STATES, yes=yes,
           as_json=as_json)  # fmt: skip
 
 
@@ -111,22 +116,22 @@ def unhold(desk: Desk, *, filter: tuple[str, ...], yes: bool, as_json: bool) -> 
 @filter_argument
 @click.option("--queue", help="Put them into this queue.")
 @click.option("--priority", type=int, help="Give them this priority.")
-@click.option("--due-at", help="Let them run at this time, such as 2030-01-31T08:00+01:00.")
+@click.option("--due-at", help="Run them at this time, such as 2030-01-31T08:00+01:00.")
 @yes_option
 @json_option
-@with_desk
-def move(desk: Desk, *, filter: tuple[str, ...], queue: str | None, priority: int | None,
+@with_context
+def move(context: CliContext, *, filter: tuple[str, ...], queue: str | None, priority: int | None,
          due_at: str | None, yes: bool, as_json: bool) -> None:  # fmt: skip
-    """Change the queue, priority or due time of jobs that do not run."""
+    """Change the queue, priority or due time of jobs that are not running."""
     due = None if due_at is None else _time(due_at)
     if queue is None and priority is None and due is None:
-        raise InvalidInput("where to? Say --queue, --priority or --due-at")
+        raise InvalidInput("nothing to change: give --queue, --priority or --due-at")
 
     def one(client: "Client", job: Job) -> bool:
         return client.move(job.id, queue=queue, priority=priority, due_at=due)
 
     movable = LIVE_STATES - {State.RUNNING}
-    _each(desk, filter, Verb("move", "moved", "running"), one, movable, yes=yes, as_json=as_json)
+    _each(context, filter, Verb("move", "moved", "running"), one, movable, yes=yes, as_json=as_json)
 
 
 def _time(text: str) -> datetime:
@@ -137,7 +142,7 @@ def _time(text: str) -> datetime:
             f"--due-at is not a time: {error}; write it as in 2030-01-31T08:00+01:00"
         ) from error
     if at.tzinfo is None:
-        raise InvalidInput("--due-at needs its offset from UTC, as in 2030-01-31T08:00+01:00")
+        raise InvalidInput("--due-at needs an offset from UTC, as in 2030-01-31T08:00+01:00")
     check_time("--due-at", at)
     return at
 
@@ -146,16 +151,16 @@ def _time(text: str) -> datetime:
 @filter_argument
 @yes_option
 @json_option
-@with_desk
-def rm(desk: Desk, *, filter: tuple[str, ...], yes: bool, as_json: bool) -> None:
-    """Remove finished jobs and their stories for good."""
+@with_context
+def rm(context: CliContext, *, filter: tuple[str, ...], yes: bool, as_json: bool) -> None:
+    """Remove finished jobs and their history permanently."""
 
     def one(client: "Client", job: Job) -> bool:
         client.delete(job.id)
         return True
 
     verb = Verb("remove", "removed", "live")
-    _each(desk, filter, verb, one, FINAL_STATES, yes=yes, as_json=as_json, ask_from=1)
+    _each(context, filter, verb, one, FINAL_STATES, yes=yes, as_json=as_json, ask_from=1)
 
 
 days = Number(0, MAX_DAYS)
@@ -163,24 +168,24 @@ days = Number(0, MAX_DAYS)
 
 @click.command()
 @click.option("--succeeded-days", default=7.0, show_default=True, type=days,
-              help="Keep succeeded jobs so long.")  # fmt: skip
+              help="Keep succeeded jobs for this time.")  # fmt: skip
 @click.option("--other-days", default=30.0, show_default=True, type=days,
-              help="Keep the others so long.")  # fmt: skip
+              help="Keep other finished jobs for this time.")  # fmt: skip
 @yes_option
 @json_option
-@with_desk
+@with_context
 def prune(
-    desk: Desk, *, succeeded_days: float, other_days: float, yes: bool, as_json: bool
+    context: CliContext, *, succeeded_days: float, other_days: float, yes: bool, as_json: bool
 ) -> None:
-    """Remove finished jobs that are older than the retention."""
-    client = desk.client
+    """Remove finished jobs that are past the retention."""
+    client = context.client
     now = client.about().now
     cuts = (now - timedelta(days=succeeded_days), now - timedelta(days=other_days))
     due = _finished_before(client, *cuts)
     if due:
         confirm(
-            f"remove {_jobs(due)}, succeeded more than {succeeded_days:g} days ago or ended "
-            f"otherwise more than {other_days:g} days ago?", yes=yes,
+            f"remove {_jobs(due)} that succeeded more than {succeeded_days:g} days ago or finished "
+            f"in another state more than {other_days:g} days ago?", yes=yes,
         )  # fmt: skip
     client.prune(succeeded_seconds=succeeded_days * 86_400, other_seconds=other_days * 86_400)
     removed = due - _finished_before(client, *cuts)
@@ -198,11 +203,12 @@ def _finished_before(client: "Client", succeeded: datetime, other: datetime) -> 
 
 
 def _each(
-    desk: Desk, words: tuple[str, ...], verb: Verb, change: Callable[["Client", Job], bool],
-    states: frozenset[State], *, yes: bool, as_json: bool, ask_from: int = ASK_FROM,
+    context: CliContext, words: tuple[str, ...], verb: Verb,
+    change: Callable[["Client", Job], bool], states: frozenset[State], *,
+    yes: bool, as_json: bool, ask_from: int = ASK_FROM,
 ) -> None:  # fmt: skip
-    """Change every job that is meant; says what became of each, or how many."""
-    client, chosen = desk.client, parse(words, need=True)
+    """Change every chosen job and print the result: per job as JSON, or as a count."""
+    client, chosen = context.client, parse(words, need=True)
     jobs = list(chosen.find(client, states))
     if len(jobs) >= ask_from:
         confirm(f"{verb.now} {_jobs(len(jobs))} ({_by_state(jobs)})?", yes=yes)

@@ -1,4 +1,4 @@
-"""Commands about queues, workers and numbers."""
+"""Commands that show queues, workers and counts; pause and resume of queues."""
 
 from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tenure.cli.context import Desk, Number, json_option, with_desk
+from tenure.cli.context import CliContext, Number, json_option, with_context
 from tenure.cli.show import ago, span, write_json, write_table
-from tenure.rules.job import LONG_AGO, State
+from tenure.rules.job import State
+from tenure.rules.limits import LONG_AGO
 
 if TYPE_CHECKING:
     from tenure.client import Client
@@ -20,14 +21,14 @@ LIVE = (State.WAITING, State.SCHEDULED, State.QUEUED, State.RUNNING)
 @json_option
 @click.pass_context
 def queues(ctx: click.Context, as_json: bool) -> None:
-    """Show queues; `queues pause NAME` and `queues resume NAME`."""
+    """Show queues; pause and resume them."""
     if ctx.invoked_subcommand is None:
         _list_queues(as_json=as_json)
 
 
-@with_desk
-def _list_queues(desk: Desk, *, as_json: bool) -> None:
-    rows = queue_rows(desk.client)
+@with_context
+def _list_queues(context: CliContext, *, as_json: bool) -> None:
+    rows = queue_rows(context.client)
     if as_json:
         for row in rows:
             write_json(row)
@@ -42,12 +43,12 @@ def _list_queues(desk: Desk, *, as_json: bool) -> None:
 
 
 def age(seconds: object) -> str:
-    """How long a head of line has waited, in short."""
+    """How long the first ready job of a queue has waited, such as 5m."""
     return span(seconds) if isinstance(seconds, float) else "-"
 
 
 def queue_rows(client: "Client") -> list[dict[str, object]]:
-    """What is in each queue, how old its head is, and whether it is paused."""
+    """Counts per queue, the age of its first ready job, and whether it is paused."""
     counts: defaultdict[str, Counter[State]] = defaultdict(Counter)
     for count in client.count_live():
         counts[count.queue][count.state] += count.jobs
@@ -62,12 +63,12 @@ def queue_rows(client: "Client") -> list[dict[str, object]]:
 
 @queues.command()
 @click.argument("name")
-@click.option("--reason", help="Why; shown to whoever asks.")
+@click.option("--reason", help="Shown with the queue.")
 @json_option
-@with_desk
-def pause(desk: Desk, *, name: str, reason: str | None, as_json: bool) -> None:
-    """Stop claims from a queue. Running jobs finish."""
-    desk.client.pause(name, reason=reason)
+@with_context
+def pause(context: CliContext, *, name: str, reason: str | None, as_json: bool) -> None:
+    """Pause a queue: workers stop claiming from it. Running jobs finish."""
+    context.client.pause(name, reason=reason)
     if as_json:
         write_json({"queue": name, "paused": True, "reason": reason})
     else:
@@ -77,23 +78,25 @@ def pause(desk: Desk, *, name: str, reason: str | None, as_json: bool) -> None:
 @queues.command()
 @click.argument("name")
 @json_option
-@with_desk
-def resume(desk: Desk, *, name: str, as_json: bool) -> None:
-    """Let a paused queue be claimed from again."""
-    was = desk.client.resume(name)
+@with_context
+def resume(context: CliContext, *, name: str, as_json: bool) -> None:
+    """Resume a paused queue."""
+    was = context.client.resume(name)
     if as_json:
         write_json({"queue": name, "paused": False, "changed": was})
     else:
-        click.echo(f"queue {name} goes on" if was else f"queue {name} was not paused")
+        click.echo(f"queue {name} is resumed" if was else f"queue {name} was not paused")
 
 
 @click.command()
-@click.option("--all", "everyone", is_flag=True, help="Also those that have not been seen lately.")
+@click.option(
+    "--all", "everyone", is_flag=True, help="Include workers that have not been seen lately."
+)
 @json_option
-@with_desk
-def workers(desk: Desk, *, everyone: bool, as_json: bool) -> None:
+@with_context
+def workers(context: CliContext, *, everyone: bool, as_json: bool) -> None:
     """Show the workers that are alive."""
-    seen = [worker for worker in desk.client.workers() if everyone or worker.alive]
+    seen = [worker for worker in context.client.workers() if everyone or worker.alive]
     if as_json:
         for worker in seen:
             write_json(worker)
@@ -109,14 +112,14 @@ def workers(desk: Desk, *, everyone: bool, as_json: bool) -> None:
 
 @click.command()
 @click.option("--hours", default=24.0, show_default=True, type=Number(0, 876_000),
-              help="Finished jobs of the last hours.")  # fmt: skip
+              help="Count jobs that finished in this many last hours.")  # fmt: skip
 @json_option
-@with_desk
-def stats(desk: Desk, *, hours: float, as_json: bool) -> None:
-    """Count jobs by queue, task and state: the live ones, and those finished lately."""
+@with_context
+def stats(context: CliContext, *, hours: float, as_json: bool) -> None:
+    """Count live and recently finished jobs by queue, task and state."""
     now = datetime.now(UTC)
     since = max(LONG_AGO, now - timedelta(hours=hours))
-    client = desk.client
+    client = context.client
     counts = [*client.count_live(), *client.count_finished(since, now + timedelta(minutes=1))]
     if as_json:
         for count in counts:

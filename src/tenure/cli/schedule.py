@@ -1,4 +1,4 @@
-"""Commands about schedules: look at them, change them, run one now."""
+"""Commands that show, change and trigger schedules."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -6,11 +6,11 @@ from typing import Any, TypeVar
 
 import click
 
-from tenure.cli.context import Desk, confirm, json_option, with_desk, yes_option
+from tenure.cli.context import CliContext, confirm, json_option, with_context, yes_option
 from tenure.cli.jobs import job_of
 from tenure.cli.show import clean, stored, when, write_json, write_table
 from tenure.errors import InvalidInput, TenureError
-from tenure.rules.job import check_int
+from tenure.rules.limits import check_int
 from tenure.rules.ticks import CatchUp, ScheduleTiming, check_timing, words
 from tenure.store import NewSchedule, ScheduleInfo, ScheduleRun
 from tenure.store.schedules.change import add_schedule, edit_schedule
@@ -18,22 +18,24 @@ from tenure.store.schedules.change import add_schedule, edit_schedule
 C = TypeVar("C", bound=Callable[..., Any])
 
 TIMING = (
-    click.option("--cron", help="5 fields, or 6 with seconds first, or @daily and the like."),
-    click.option("--every-seconds", type=float, help="An interval, counted from 1970."),
+    click.option("--cron", help="5 fields, 6 with seconds first, or an alias such as @daily."),
+    click.option("--every-seconds", type=float, help="An interval, counted from 1970-01-01 UTC."),
     click.option("--tz", help="The time zone of --cron, such as Europe/Berlin.  [default: UTC]"),
     click.option("--catch-up", type=click.Choice(CatchUp.__args__),  # type: ignore[attr-defined]
-                 help="Which of the ticks that were missed to run.  [default: latest]"),
-    click.option("--catch-up-limit", type=int, help="At most so many of them.  [default: 64]"),
+                 help="Which missed ticks to run.  [default: latest]"),
+    click.option("--catch-up-limit", type=int, help="Missed ticks to run at most.  [default: 64]"),
     click.option("--overlap", type=click.Choice(["allow", "skip"]),
-                 help="What to do when the last job is not finished.  [default: allow]"),
-    click.option("--jitter-seconds", type=float, help="Each job comes up to so much later."),
+                 help="What to do while the last job is not finished.  [default: allow]"),
+    click.option("--jitter-seconds", type=float, help="Delay each job at random, up to this."),
 )  # fmt: skip
 JOB = (
     click.option("--args", "args", help="Arguments by name, as a JSON object."),
     click.option("--app", envvar="TENURE_APP", help="MODULE:NAME of the application with TASK."),
-    click.option("--unchecked", is_flag=True, help="Do not look at the application."),
+    click.option(
+        "--unchecked", is_flag=True, help="Do not check the task against the application."
+    ),
     click.option("--queue", help="[default: the task's, or default]"),
-    click.option("--priority", type=int, help="Lower goes first, -100 to 100.  [default: 0]"),
+    click.option("--priority", type=int, help="-100 to 100; lower runs first.  [default: 0]"),
 )
 
 
@@ -53,10 +55,10 @@ def schedule() -> None:
 
 @schedule.command("list")
 @json_option
-@with_desk
-def list_(desk: Desk, *, as_json: bool) -> None:
-    """List schedules: when they tick, in words, and when next."""
-    found = _all(desk)
+@with_context
+def list_(context: CliContext, *, as_json: bool) -> None:
+    """List schedules: when they tick, in words, and their next tick."""
+    found = _all(context)
     if as_json:
         for each in found:
             write_json(_as_json(each, 1))
@@ -71,25 +73,25 @@ def list_(desk: Desk, *, as_json: bool) -> None:
     write_table(head, rows, empty="no schedules; add one with `tenure schedule add`")
 
 
-def _all(desk: Desk) -> list[ScheduleInfo]:
-    found = page = desk.client.schedules.list()
+def _all(context: CliContext) -> list[ScheduleInfo]:
+    found = page = context.client.schedules.list()
     while page:
-        page = desk.client.schedules.list(after=page[-1])
+        page = context.client.schedules.list(after=page[-1])
         found = found + page
     return found
 
 
 @schedule.command()
 @click.argument("name")
-@click.option("--next", "coming", default=5, show_default=True, help="So many ticks to come.")
-@click.option("--runs", "past", default=5, show_default=True, help="So many that have been.")
+@click.option("--next", "coming", default=5, show_default=True, help="Number of future ticks.")
+@click.option("--runs", "past", default=5, show_default=True, help="Number of past ticks.")
 @json_option
-@with_desk
-def show(desk: Desk, *, name: str, coming: int, past: int, as_json: bool) -> None:
-    """Show one schedule, its next ticks and its last ones."""
+@with_context
+def show(context: CliContext, *, name: str, coming: int, past: int, as_json: bool) -> None:
+    """Show one schedule, its next ticks and its last ticks."""
     check_int("--next", coming, 0, 1000)
-    found = desk.client.schedules.get(name)
-    runs = desk.client.schedules.runs(name, limit=past) if past else []
+    found = context.client.schedules.get(name)
+    runs = context.client.schedules.runs(name, limit=past) if past else []
     if as_json:
         write_json({**_as_json(found, coming), "runs": runs})
         return
@@ -106,64 +108,67 @@ def show(desk: Desk, *, name: str, coming: int, past: int, as_json: bool) -> Non
 @click.argument("task")
 @_with(*TIMING, *JOB)
 @json_option
-@with_desk
-def add(desk: Desk, /, *, name: str, task: str, as_json: bool, **given: Any) -> None:
-    """Add a schedule NAME that enqueues TASK; it ticks from now on.
+@with_context
+def add(context: CliContext, /, *, name: str, task: str, as_json: bool, **given: Any) -> None:
+    """Add a schedule NAME that enqueues TASK. It ticks from now on.
 
-    With --app, TENURE_APP or `app` in pyproject.toml the task and its arguments are checked here.
+    With --app, TENURE_APP or `app` in pyproject.toml this command checks the task and its
+    arguments.
     """
     timing = ScheduleTiming(**_timing(given))
     check_timing(timing)
-    job = job_of(desk, task, given)
-    added = desk.client.store.run(add_schedule, NewSchedule(name=name, timing=timing, job=job))
+    job = job_of(context, task, given)
+    added = context.client.store.run(add_schedule, NewSchedule(name=name, timing=timing, job=job))
     _tell(added, "is added", as_json=as_json)
 
 
 @schedule.command()
 @click.argument("name")
-@click.option("--task", help="Enqueue another task, with --args and the like.")
+@click.option("--task", help="Enqueue another task; --args and other job options apply to it.")
 @_with(*TIMING, *JOB)
 @json_option
-@with_desk
-def edit(desk: Desk, /, *, name: str, task: str | None, as_json: bool, **given: Any) -> None:
-    """Change what is given of a schedule. Ticks that have passed stay passed."""
+@with_context
+def edit(
+    context: CliContext, /, *, name: str, task: str | None, as_json: bool, **given: Any
+) -> None:
+    """Change the given options of a schedule. Past ticks are not run again."""
     timing = _timing(given)
     about_job = [key for key in ("args", "queue", "priority") if given.get(key) is not None]
     if about_job and task is None:
-        raise InvalidInput(f"--{about_job[0]} goes with --task: say which task is to be enqueued")
+        raise InvalidInput(f"--{about_job[0]} needs --task: name the task to enqueue")
     if not timing and task is None:
-        raise InvalidInput("edit needs something to change, such as --cron")
-    job = None if task is None else job_of(desk, task, given)
-    edited = desk.client.store.run(edit_schedule, name, timing=timing, job=job)
+        raise InvalidInput("nothing to change: give an option such as --cron")
+    job = None if task is None else job_of(context, task, given)
+    edited = context.client.store.run(edit_schedule, name, timing=timing, job=job)
     _tell(edited, "is changed", as_json=as_json)
 
 
 @schedule.command()
 @click.argument("name")
-@click.option("--reason", help="Why; shown to whoever asks.")
+@click.option("--reason", help="Shown with the schedule.")
 @json_option
-@with_desk
-def pause(desk: Desk, *, name: str, reason: str | None, as_json: bool) -> None:
-    """Let a schedule not tick until it is resumed."""
-    _tell(desk.client.schedules.pause(name, reason=reason), "is paused", as_json=as_json)
+@with_context
+def pause(context: CliContext, *, name: str, reason: str | None, as_json: bool) -> None:
+    """Pause a schedule."""
+    _tell(context.client.schedules.pause(name, reason=reason), "is paused", as_json=as_json)
 
 
 @schedule.command()
 @click.argument("name")
 @json_option
-@with_desk
-def resume(desk: Desk, *, name: str, as_json: bool) -> None:
-    """Let it tick again; what it missed is not caught up with."""
-    _tell(desk.client.schedules.resume(name), "goes on", as_json=as_json)
+@with_context
+def resume(context: CliContext, *, name: str, as_json: bool) -> None:
+    """Resume a paused schedule. Ticks during the pause are not run."""
+    _tell(context.client.schedules.resume(name), "is resumed", as_json=as_json)
 
 
 @schedule.command()
 @click.argument("name")
 @json_option
-@with_desk
-def trigger(desk: Desk, *, name: str, as_json: bool) -> None:
+@with_context
+def trigger(context: CliContext, *, name: str, as_json: bool) -> None:
     """Enqueue a job of this schedule now, paused or not."""
-    id = desk.client.schedules.trigger(name)
+    id = context.client.schedules.trigger(name)
     if as_json:
         write_json({"id": id})
     else:
@@ -174,17 +179,17 @@ def trigger(desk: Desk, *, name: str, as_json: bool) -> None:
 @click.argument("name")
 @yes_option
 @json_option
-@with_desk
-def remove(desk: Desk, *, name: str, yes: bool, as_json: bool) -> None:
-    """Remove a schedule; its jobs stay.
+@with_context
+def remove(context: CliContext, *, name: str, yes: bool, as_json: bool) -> None:
+    """Remove a schedule. Its jobs stay.
 
-    One that code declares comes back when a worker with this code starts: pause it instead.
+    A schedule that code declares comes back when a worker with that code starts: pause it instead.
     """
-    found = desk.client.schedules.get(name)
+    found = context.client.schedules.get(name)
     what = f"remove schedule {name}, {_words(found.timing)}?"
-    comes_back = " Workers with the code that declares it bring it back." if found.declared else ""
+    comes_back = " A worker whose code declares it adds it again." if found.declared else ""
     confirm(f"{what}{comes_back}", yes=yes)
-    desk.client.schedules.remove(name)
+    context.client.schedules.remove(name)
     if as_json:
         write_json({"name": name, "removed": True})
     else:
@@ -192,7 +197,7 @@ def remove(desk: Desk, *, name: str, yes: bool, as_json: bool) -> None:
 
 
 def _timing(given: dict[str, Any]) -> dict[str, Any]:
-    """What was said of the times."""
+    """The given options about timing."""
     names = ScheduleTiming.__struct_fields__
     return {name: given[name] for name in names if given.get(name) is not None}
 
@@ -208,7 +213,7 @@ def _tell(info: ScheduleInfo, what: str, *, as_json: bool) -> None:
 def _words(timing: ScheduleTiming) -> str:
     try:
         return words(timing)
-    except TenureError:  # written by somebody else
+    except TenureError:  # stored by another version of the code
         return timing.cron or "?"
 
 
@@ -219,7 +224,7 @@ def _next(info: ScheduleInfo) -> object:
 
 
 def _both(at: datetime, timing: ScheduleTiming) -> str:
-    """A time here and, if that is another one, there."""
+    """A time in the local zone and, if it reads differently, in the schedule's zone."""
     from zoneinfo import ZoneInfo
 
     here = when(at)
@@ -252,7 +257,7 @@ def _facts(info: ScheduleInfo) -> list[tuple[str, str]]:
 def _missed(timing: ScheduleTiming) -> str:
     if timing.catch_up == "all":
         return f"all, at most {timing.catch_up_limit}"
-    return {"skip": "skipped", "latest": "the latest one"}[timing.catch_up]
+    return {"skip": "skipped", "latest": "only the latest"}[timing.catch_up]
 
 
 def _outcome(run: ScheduleRun) -> str:

@@ -1,4 +1,4 @@
-"""A view that repaints itself in a terminal, with the alternate screen where there is one."""
+"""A terminal view that repaints itself, on the alternate screen."""
 
 import shutil
 import signal
@@ -21,14 +21,14 @@ class Screen:
     """Paints frames over each other."""
 
     def paint(self, lines: Sequence[str]) -> None:
-        """Show these lines, as many as fit, each as far as it fits."""
+        """Show the lines that fit on the screen, each cut to its width."""
         size = shutil.get_terminal_size()
         shown = [f"{_fit(line, size.columns)}{_CLEAR_LINE}" for line in lines[: size.lines - 1]]
         _write(_HOME + "\n".join(shown) + _CLEAR_REST)
 
 
 def _fit(line: str, columns: int) -> str:
-    """The line as it is, if it fits; a longer one loses its end, and its colours."""
+    """The line, if it fits. A longer line is cut and loses its colours."""
     bare = click.unstyle(line)
     context = click.get_current_context(silent=True)
     if context is not None and context.color is False:
@@ -38,14 +38,14 @@ def _fit(line: str, columns: int) -> str:
 
 
 def _write(text: str) -> None:
-    """Not through click, which takes control sequences out when there are to be no colours."""
+    """Write without click, which removes control sequences when colours are off."""
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
 @contextmanager
 def full_screen() -> Iterator[Screen]:
-    """The whole terminal, given back as it was, whatever happens; also on SIGTERM."""
+    """Use the whole terminal. It is restored in any case, also on SIGTERM."""
     with _terminated_in_order():
         _write(_ENTER)
         try:
@@ -56,7 +56,7 @@ def full_screen() -> Iterator[Screen]:
 
 @contextmanager
 def _terminated_in_order() -> Iterator[None]:
-    """While this lasts, SIGTERM unwinds the stack, so that the terminal is given back."""
+    """Inside this block SIGTERM unwinds the stack, so that the terminal is restored."""
 
     def end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         sys.exit(128 + number)
@@ -80,6 +80,6 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def bar(done: float, width: int) -> str:
-    """How far something has come, from 0 to 1."""
+    """A progress bar; `done` is from 0 to 1."""
     full = max(0, min(width, round(done * width)))
     return "█" * full + "░" * (width - full)

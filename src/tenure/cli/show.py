@@ -1,7 +1,7 @@
-"""How things are written: tables for people, JSON for programs, local times with their offset.
+"""Output: tables for people, JSON for programs, local times with their offset.
 
-A table fits its terminal: spare columns go first, then long texts are cut. Without a terminal it
-is as wide as its texts are.
+A table fits its terminal: less important columns are left out first, then long texts are cut.
+Without a terminal a table is as wide as its texts.
 """
 
 import json
@@ -27,10 +27,10 @@ COLOURS = {
 RIGHT = {"id", "attempt", "jobs", "slots", "pid", "age", "waiting", "scheduled", "queued",
          "running", "in hand", "stuck", "seen", "started", "latest", "token", "median", "lowest",
          "highest"}  # fmt: skip
-"""Numbers. They are never cut."""
+"""Columns of numbers. They are aligned to the right and never cut."""
 SPARE = ("host", "started", "pid", "token", "attempt", "waiting", "scheduled", "queues", "tenant",
          "queue", "worker", "stuck", "function")  # fmt: skip
-"""What a narrow terminal does without, first to last."""
+"""Columns that a narrow terminal leaves out, first to last."""
 NARROWEST = 9
 GAP = "  "
 
@@ -42,7 +42,7 @@ def write_json(record: object) -> None:
     plain = record if isinstance(record, dict) else as_builtins(record)
     try:
         text = json.dumps(msgspec.to_builtins(plain), ensure_ascii=False)
-    except TypeError:  # a part of it is written as it is stored
+    except TypeError:  # a part of it is a msgspec.Raw, see `stored`
         text = msgspec.json.encode(plain).decode()
     click.echo(text)
 
@@ -58,7 +58,7 @@ def as_builtins(record: object) -> object:
 
 
 def stored(text: str) -> object:
-    """Stored JSON as plain values; as it is where Python would not read or write its integers."""
+    """Stored JSON as plain values; as raw JSON if Python cannot read one of its integers."""
     try:
         return json.loads(text)
     except ValueError:
@@ -76,12 +76,12 @@ def write_table(head: Sequence[str], rows: Iterable[Row], *, empty: str = "nothi
 
 
 def columns() -> int | None:
-    """How many columns the terminal has; None without one."""
+    """How many columns the terminal has; None without a terminal."""
     return shutil.get_terminal_size().columns if is_terminal() else None
 
 
 def table(head: Sequence[str], rows: Iterable[Row]) -> list[str]:
-    """The lines of a table. Only text without control characters reaches a terminal."""
+    """The lines of a table, without control characters."""
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max([wide(name), *(wide(row[n]) for row in cells)]) for n, name in enumerate(head)]
     most = columns()
@@ -93,7 +93,7 @@ def table(head: Sequence[str], rows: Iterable[Row]) -> list[str]:
 
 
 def _kept(head: Sequence[str], widths: Sequence[int], most: int) -> list[int]:
-    """The columns that a terminal has room for, with long texts cut to the least."""
+    """The columns that fit on the terminal when long texts are cut to `NARROWEST`."""
     kept = list(range(len(head)))
     for name in SPARE:
         least = sum(widths[n] if head[n] in RIGHT else min(widths[n], NARROWEST) for n in kept)
@@ -104,7 +104,7 @@ def _kept(head: Sequence[str], widths: Sequence[int], most: int) -> list[int]:
 
 
 def _narrow(head: Sequence[str], widths: list[int], kept: Sequence[int], most: int) -> None:
-    """Take from the widest text until the line fits, or until all are as narrow as can be."""
+    """Narrow the widest text until the line fits, or until all texts are at `NARROWEST`."""
     room = most - len(GAP) * (len(kept) - 1)
     while sum(widths[n] for n in kept) > room:
         texts = [n for n in kept if head[n] not in RIGHT and widths[n] > NARROWEST]
@@ -137,12 +137,12 @@ def _cell(value: object) -> str:
 
 
 def clean(text: str) -> str:
-    """One line without control characters: what a job holds cannot move the cursor."""
+    """One line without control characters: the data of a job must not move the cursor."""
     return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
 def wide(text: str) -> int:
-    """How many columns a text takes; letters of East Asia take two, accents none."""
+    """How many columns a text takes: East Asian letters take two, combining accents none."""
     return len(text) if text.isascii() else sum(map(_columns_of, text))
 
 
@@ -153,7 +153,7 @@ def _columns_of(letter: str) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """The text, or its beginning and an ellipsis, in so many columns."""
+    """The text, or its beginning and an ellipsis, in at most `width` columns."""
     if wide(text) <= width:
         return text
     taken, room = "", width - 1
@@ -166,21 +166,21 @@ def cut(text: str, width: int) -> str:
 
 
 def when(at: datetime, *, short: bool = False) -> str:
-    """A time as people here read it: local, with its offset; short, the time of the day."""
+    """A local time with its offset from UTC; with `short`, the time of the day only."""
     if short:
         return f"{at.astimezone():%H:%M:%S}"
     return at.astimezone().isoformat(sep=" ", timespec="seconds")
 
 
 def ago(at: datetime | None) -> str:
-    """How long ago, in short."""
+    """How long ago, such as 5m."""
     if at is None:
         return "-"
     return span((datetime.now(UTC) - at).total_seconds())
 
 
 def span(seconds: float) -> str:
-    """A length of time, in short: 3s, 5m, 2h, 4d."""
+    """A duration in short form: 3s, 5m, 2h, 4d."""
     sign, seconds = ("-" if seconds <= -0.5 else ""), abs(seconds)
     for limit, unit, size in ((90, "s", 1), (5400, "m", 60), (129_600, "h", 3600)):
         if seconds < limit:
@@ -189,7 +189,7 @@ def span(seconds: float) -> str:
 
 
 def short_error(job: Job) -> str:
-    """What went wrong, on one line: the error's type and the first line of its message."""
+    """The error of a job on one line: its type and the first line of its message."""
     if job.error is None:
         return job.reason or "?"
     return _error_line(json.loads(job.error))
@@ -209,9 +209,9 @@ def _facts(detail: str | None) -> dict[str, Any] | None:
 
 
 def in_words(detail: str | None) -> str | None:
-    """What an event says of itself, for people; the rest is in the JSON."""
+    """The detail of an event, for people; --json has all of it."""
     facts = _facts(detail)
-    if facts is None:  # a reason, or a message of the job's own
+    if facts is None:  # a reason, or a message from the job
         return detail
     error, delay = facts.pop("error", None), facts.pop("delay_seconds", None)
     if error:
@@ -225,5 +225,5 @@ def in_words(detail: str | None) -> str | None:
 
 
 def is_terminal() -> bool:
-    """Is somebody watching?"""
+    """Is the output a terminal?"""
     return sys.stdout.isatty()

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from tenure.cli.context import Desk, Number, json_option, with_desk
+from tenure.cli.context import CliContext, Number, json_option, with_context
 from tenure.cli.queues import age, queue_rows
 from tenure.cli.screen import full_screen, sparkline
 from tenure.cli.show import ago, as_builtins, clean, is_terminal, short_error, table, write_json
-from tenure.passwords import where
+from tenure.passwords import shown_url
 from tenure.rules.job import Job, State, WorkerSeen
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ FAILURES = 5
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What one look has found."""
+    """The state of the database at one moment."""
 
     at: datetime
     per_second: float
@@ -39,14 +39,14 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @click.option("--interval", default=1.0, show_default=True, type=Number(0.1, 3600),
-              help="Seconds between two looks.")  # fmt: skip
-@click.option("--once", is_flag=True, help="Look once and end; so does --json, and all output that "
-                                           "is not a terminal.")  # fmt: skip
+              help="Seconds between two updates.")  # fmt: skip
+@click.option("--once", is_flag=True, help="Print once and exit. This is the default with --json "
+                                           "and when the output is not a terminal.")  # fmt: skip
 @json_option
-@with_desk
-def top(desk: Desk, *, interval: float, once: bool, as_json: bool) -> None:
-    """Watch queues, rates, workers and the latest failures. Ctrl-C ends it, with exit code 0."""
-    view = View(desk.client, desk.checked_url())
+@with_context
+def top(context: CliContext, *, interval: float, once: bool, as_json: bool) -> None:
+    """Watch queues, rates, workers and the latest failures. Ctrl-C exits with 0."""
+    view = View(context.client, context.checked_url())
     if as_json:
         seen = view.look()
         failures = [as_builtins(job) for job in seen.failures]
@@ -62,15 +62,15 @@ def top(desk: Desk, *, interval: float, once: bool, as_json: bool) -> None:
 
 
 class View:
-    """What there is to see, with the rates of the last minute."""
+    """What is shown, with the rates of the last minute."""
 
     def __init__(self, client: "Client", url: str) -> None:
         self._client = client
-        self._where = clean(where(url))
+        self._where = clean(shown_url(url))
         self._rates: deque[float] = deque(maxlen=RATE_POINTS)
 
     def look(self) -> Seen:
-        """One look at everything."""
+        """Read everything once."""
         client, now = self._client, datetime.now(UTC)
         finished: Counter[str] = Counter()
         for count in client.count_finished(now - timedelta(seconds=RATE_SECONDS), now):
@@ -85,7 +85,7 @@ class View:
         )
 
     def lines(self) -> list[str]:
-        """The look as lines of text."""
+        """What is shown now, as lines of text."""
         seen = self.look()
         self._rates.append(seen.per_second)
         rate = f"{seen.per_second} jobs/s finished  {sparkline(self._rates, RATE_POINTS)}"

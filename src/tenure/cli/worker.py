@@ -5,8 +5,8 @@ from contextlib import suppress
 import click
 
 from tenure.cli.apps import load_app
-from tenure.cli.context import Desk, with_desk
-from tenure.cli.exit import answer_in_json
+from tenure.cli.context import CliContext, with_context
+from tenure.cli.exit import write_errors_as_json
 from tenure.client import Client
 from tenure.errors import ConfigError, StoreUnavailable
 from tenure.passwords import remember
@@ -19,16 +19,16 @@ from tenure.worker.worker import Worker
 @click.command()
 @click.argument("app", required=False, envvar="TENURE_APP")
 @click.option("-q", "--queue", "queues", multiple=True,
-              help="A queue to serve, with slots as in gpu=1; may be repeated. Default: all queues "
-                   "that tasks name.")  # fmt: skip
-@click.option("--processes", default=1, show_default=True)
-@click.option("--async-slots", type=int, help="Coroutines at once.  [default: 100]")
-@click.option("--thread-slots", type=int, help="Threads at once.  [default: 8]")
-@click.option("--process-slots", type=int, help="Child processes at once.  [default: CPUs]")
-@click.option("--lease-seconds", type=float, help="[default: 30]")
-@click.option("--heartbeat-seconds", type=float, help="[default: 10]")
-@click.option("--drain-seconds", type=float, help="[default: 25]")
-@click.option("--health-file", help="Touch this file while claims make progress.")
+              help="A queue to serve, with its slots as in gpu=1; may be repeated. Default: all "
+                   "queues that tasks name.")  # fmt: skip
+@click.option("--processes", default=1, show_default=True, help="Worker processes.")
+@click.option("--async-slots", type=int, help="Running coroutines at most.  [default: 100]")
+@click.option("--thread-slots", type=int, help="Running threads at most.  [default: 8]")
+@click.option("--process-slots", type=int, help="Child processes at most.  [default: CPUs]")
+@click.option("--lease-seconds", type=float, help="Length of a lease.  [default: 30]")
+@click.option("--heartbeat-seconds", type=float, help="Time between heartbeats.  [default: 10]")
+@click.option("--drain-seconds", type=float, help="Time for running jobs at a stop.  [default: 25]")
+@click.option("--health-file", help="Touch this file while claims succeed.")
 @click.option(
     "--log-level",
     default="INFO",
@@ -37,33 +37,35 @@ from tenure.worker.worker import Worker
 )
 @click.option("--log-format", default="text", show_default=True,
               type=click.Choice(["text", "json"]))  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="The same as --log-format json.")
-@with_desk
-def worker(desk: Desk, /, *, app: str | None, queues: tuple[str, ...], processes: int,
+@click.option("--json", "as_json", is_flag=True, help="Same as --log-format json.")
+@with_context
+def worker(context: CliContext, /, *, app: str | None, queues: tuple[str, ...], processes: int,
            log_level: str, log_format: str, as_json: bool, **given: object) -> None:  # fmt: skip
     """Run the jobs of APP, written MODULE:NAME, until SIGTERM or Ctrl-C.
 
-    MODULE alone will do when it holds one application. The working directory is on the import path.
-    A SQLite file is created if it is missing. The log goes to stderr.
+    MODULE alone is enough when it holds one application. The working directory is on the import
+    path. A missing SQLite file is created. The log goes to stderr.
 
-    The first signal drains: running jobs may finish for --drain-seconds, and the worker exits with
-    0. The second one ends it at once, with 130 after Ctrl-C and 143 after SIGTERM.
+    The first signal drains the worker: running jobs may finish within --drain-seconds, then the
+    worker exits with 0. A second signal ends it at once, with 130 after Ctrl-C and 143 after
+    SIGTERM.
     """
     as_json = as_json or log_format == "json"
     if as_json:
-        answer_in_json()
+        write_errors_as_json()
     configure_logging(log_level.upper(), "json" if as_json else "text")
-    application = load_app(app or desk.settings.get("app"))
-    if desk.url:
-        application.use_url(desk.url)
+    application = load_app(app or context.settings.get("app"))
+    if context.url:
+        application.use_url(context.url)
     remember(application.url)
-    _refuse_wrong_schema(application.url, desk.give_up_seconds)
+    _refuse_wrong_schema(application.url, context.give_up_seconds)
     settings: Settings = {k: v for k, v in given.items() if v is not None}  # type: ignore[assignment]
     Worker(application, _queues(queues, application), processes=processes, **settings).run()
 
 
 def _refuse_wrong_schema(url: str, give_up_seconds: float) -> None:
-    """Say so now, in one line. For a database that is away the worker waits."""
+    """Report a wrong schema now, in one line. If the database cannot be reached, go on: the worker
+    waits for it."""
     with suppress(StoreUnavailable), open_store(url, give_up_seconds=give_up_seconds) as store:
         store.about()
 
@@ -75,6 +77,6 @@ def _queues(words: tuple[str, ...], app: Client) -> dict[str, int]:
     for word in ",".join(words).split(","):
         name, equals, slots = word.partition("=")
         if equals and not (slots.isascii() and slots.isdigit()):
-            raise ConfigError(f"{word!r}: slots are a whole number, as in gpu=1")
+            raise ConfigError(f"{word!r}: slots must be a whole number, as in gpu=1")
         queues[name] = int(slots) if equals else 0
     return queues

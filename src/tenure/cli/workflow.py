@@ -1,9 +1,9 @@
-"""Commands about workflows: how far they have come, and what operators do to them."""
+"""Commands that show, cancel, pause, resume and replay workflows."""
 
 import click
 import msgspec
 
-from tenure.cli.context import Desk, confirm, json_option, with_desk, yes_option
+from tenure.cli.context import CliContext, confirm, json_option, with_context, yes_option
 from tenure.cli.show import clean, write_json, write_table
 from tenure.drawing import draw
 from tenure.rules.graph import WorkflowSeen
@@ -17,13 +17,15 @@ def workflow() -> None:
 
 @workflow.command("list")
 @click.option("--name", help="Only workflows of this name.")
-@click.option("--open", "only_open", is_flag=True, help="Only those that have not ended.")
+@click.option("--open", "only_open", is_flag=True, help="Only workflows that have not ended.")
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 1000))
 @json_option
-@with_desk
-def list_(desk: Desk, *, name: str | None, only_open: bool, limit: int, as_json: bool) -> None:
+@with_context
+def list_(
+    context: CliContext, *, name: str | None, only_open: bool, limit: int, as_json: bool
+) -> None:
     """List workflows, newest first."""
-    found = desk.client.workflows(name=name, open=only_open, limit=limit)
+    found = context.client.workflows(name=name, open=only_open, limit=limit)
     if as_json:
         for each in found:
             write_json(_as_json(each))
@@ -41,10 +43,10 @@ def list_(desk: Desk, *, name: str | None, only_open: bool, limit: int, as_json:
 @workflow.command()
 @click.argument("id", type=int)
 @json_option
-@with_desk
-def show(desk: Desk, *, id: int, as_json: bool) -> None:
-    """Draw one workflow: its nodes in order, their states, and what each waits for."""
-    run = desk.client.workflow_run(id)
+@with_context
+def show(context: CliContext, *, id: int, as_json: bool) -> None:
+    """Draw one workflow: its nodes in order, their states, and the parents of each."""
+    run = context.client.workflow_run(id)
     seen, nodes = run.status(), run.nodes()
     if as_json:
         write_json({**_as_json(seen), "nodes": msgspec.to_builtins(nodes)})
@@ -55,50 +57,53 @@ def show(desk: Desk, *, id: int, as_json: bool) -> None:
 
 @workflow.command()
 @click.argument("id", type=int)
-@click.option("--reason", default="cancelled", show_default=True, help="Kept with the jobs.")
+@click.option("--reason", default="cancelled", show_default=True, help="Recorded with the jobs.")
 @yes_option
 @json_option
-@with_desk
-def cancel(desk: Desk, *, id: int, reason: str, yes: bool, as_json: bool) -> None:
-    """Cancel what has not started, and ask what runs to stop. The finaliser still runs."""
-    run = desk.client.workflow_run(id)
+@with_context
+def cancel(context: CliContext, *, id: int, reason: str, yes: bool, as_json: bool) -> None:
+    """Cancel the nodes that have not started and ask running nodes to stop.
+
+    The finaliser still runs.
+    """
+    run = context.client.workflow_run(id)
     seen = run.status()
     if seen.outcome is None:
         left = seen.total - seen.finished
         confirm(f"cancel workflow {id} of {seen.name}, {left} nodes?", yes=yes)
-    _tell(run, run.cancel(reason=reason), "is cancelled", "had ended already", as_json=as_json)
+    _tell(run, run.cancel(reason=reason), "is cancelled", "has already ended", as_json=as_json)
 
 
 @workflow.command()
 @click.argument("id", type=int)
 @click.option("--reason", default="the workflow is paused", show_default=True)
 @json_option
-@with_desk
-def pause(desk: Desk, *, id: int, reason: str, as_json: bool) -> None:
-    """Hold all nodes that have not started; what runs goes on."""
-    run = desk.client.workflow_run(id)
+@with_context
+def pause(context: CliContext, *, id: int, reason: str, as_json: bool) -> None:
+    """Hold all nodes that have not started. Running nodes go on."""
+    run = context.client.workflow_run(id)
     done = run.pause(reason=reason)
-    _tell(run, done, "is paused", "was paused already, or has ended", as_json=as_json)
+    _tell(run, done, "is paused", "is already paused or has ended", as_json=as_json)
 
 
 @workflow.command()
 @click.argument("id", type=int)
 @json_option
-@with_desk
-def resume(desk: Desk, *, id: int, as_json: bool) -> None:
-    """Let a paused workflow go on."""
-    run = desk.client.workflow_run(id)
-    _tell(run, run.resume(), "goes on", "was not paused", as_json=as_json)
+@with_context
+def resume(context: CliContext, *, id: int, as_json: bool) -> None:
+    """Resume a paused workflow."""
+    run = context.client.workflow_run(id)
+    _tell(run, run.resume(), "is resumed", "was not paused", as_json=as_json)
 
 
 @workflow.command()
 @click.argument("id", type=int)
 @click.argument("node")
 @json_option
-@with_desk
-def replay(desk: Desk, *, id: int, node: str, as_json: bool) -> None:
-    """Run the finished node NODE again, and what was skipped or cancelled below it."""
-    run = desk.client.workflow_run(id)
+@with_context
+def replay(context: CliContext, *, id: int, node: str, as_json: bool) -> None:
+    """Run the finished node NODE again, and the skipped and cancelled nodes below it."""
+    run = context.client.workflow_run(id)
     done = run.replay(node)
     _tell(run, done, f"runs {clean(node)} again", f"has not finished {clean(node)}",
           as_json=as_json)  # fmt: skip

@@ -1,24 +1,24 @@
-"""Values to strict JSON and back: what every store can keep, and nothing that it cannot.
+"""Values to strict JSON and back: only values that every store can keep.
 
-    encode, decode            arguments, results, checkpoints; typed by annotations on the way back
-    fingerprint               are these the same task and arguments?
+    encode, decode            arguments, results, checkpoints; annotations give the types back
+    fingerprint               equal for the same task and arguments
     clean_text, encode_error  an error report that can always be stored
 
-Python is laxer than JSON, and databases are stricter: PostgreSQL refuses NUL and lone surrogates,
-SQLite cuts text at NUL, msgspec writes NaN as null. Everything of that kind is refused at enqueue
-with the path to the offender. `encode` has two ways: a look at the types (about a microsecond)
-that clears ordinary values, and for all others a walk that converts, checks and names the place.
-Dicts keep their order; sets, and dicts inside of dataclasses, are sorted. Never pickle.
+Python accepts more than JSON, and databases accept less: PostgreSQL refuses NUL and lone
+surrogates, SQLite cuts text at NUL, msgspec writes NaN as null. Such values are refused at enqueue,
+and the error names the path to them. `encode` has two ways: a check of the types (about a
+microsecond) that accepts ordinary values, and for all others a walk that converts and checks each
+part. Dicts keep their order; sets, and dicts inside dataclasses, are sorted. Pickle is never used.
 """
 
 import hashlib
-import json
 import re
+import sys
 import traceback
 from base64 import b64encode
 from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime, time, timedelta
-from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
+from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
 from math import isfinite
@@ -33,37 +33,38 @@ from tenure.rules.job import Json
 T = TypeVar("T")
 
 MAX_BYTES = 1_048_576
-"""How large one encoded value may be unless the caller says otherwise."""
+"""The maximum size of one encoded value, unless the caller gives another."""
 
 MAX_DEPTH = 100
-"""How deep containers may be nested. SQLite's JSON functions and Python's stack end near 1,000."""
+"""The maximum nesting of containers. SQLite's JSON functions and Python's stack end near 1,000."""
 
 MAX_ERROR_CHARS = 20_000
-"""How much of an error is kept unless the caller says otherwise."""
+"""How much of an error is stored, unless the caller gives another limit."""
 
 _INFINITY = float("inf")
 _BACKSLASH = ord("\\")
 _MAX_TYPE_CHARS = 200
 _MAX_STEPS = 20
-_SAFE_DIGITS = 600  # int() and str() refuse more than a limit that nobody can set below 640
-_SAFE_BITS = 1_990  # so many bits have at most 600 digits
+_SAFE_BITS = 2_000  # 603 digits at most
+_SAFE_BYTES = 640  # the interpreter's limit on the digits of an integer cannot be set lower
 
-# Types that msgspec writes faithfully whatever their value is, NUL and surrogates in text aside.
+# Types that msgspec writes correctly for every value, except NUL and surrogates in text.
 _HARMLESS = frozenset({str, int, bool, type(None), UUID, bytes, date})
 _CONTAINERS = frozenset({dict, list, tuple})
 _TEXT = frozenset({str})
-# What `to_builtins` must leave alone, so that the walk still sees it.
+# Types that `to_builtins` must not convert, so that the walk can check them.
 _KEPT = (datetime, date, time, timedelta, UUID, Decimal, bytes)
 
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}\Z")
-_LONG_DIGITS = re.compile(rf"[0-9]{{{_SAFE_DIGITS},}}")
+_LONG_NEGATIVE = re.compile(rb"-[0-9]{640}")
 _NUMBER_NAMES = {"nan": "NaN", "inf": "infinity", "-inf": "-infinity"}
 
 _to_json = msgspec.json.Encoder().encode
 _to_sorted_json = msgspec.json.Encoder(order="deterministic").encode
 
-# The ways in which foreign objects and msgspec say no. RecursionError is a RuntimeError.
+# What msgspec and objects of the user raise for a value that they refuse. RecursionError is a
+# RuntimeError.
 _REFUSALS = (
     TypeError,
     ValueError,
@@ -78,12 +79,12 @@ _REFUSALS = (
 def encode(value: object, *, what: str = "value", max_bytes: int = MAX_BYTES) -> Json:
     """The value as strict JSON of at most `max_bytes`, or an error that names path and fix.
 
-    Raises PayloadInvalid or PayloadTooLarge and nothing else, whatever the value is. What comes
-    out can be stored by every store and read by every JSON reader; `decode` with the right type
-    gives an equal value back. Pydantic models write themselves, times without a zone included.
+    Raises only PayloadInvalid or PayloadTooLarge, for any value. Every store can keep the result,
+    and every JSON reader can read it; `decode` with the right type returns an equal value. Pydantic
+    models encode themselves, including times without a zone.
     """
     data = b""
-    flat = (  # as most arguments are: asked here without a loop of ours
+    flat = (  # as most arguments are: checked without a Python loop
         type(value) is dict
         and _TEXT.issuperset(map(type, value))
         and _HARMLESS.issuperset(map(type, value.values()))
@@ -91,10 +92,13 @@ def encode(value: object, *, what: str = "value", max_bytes: int = MAX_BYTES) ->
     try:
         if flat or _is_plain(value, max_bytes):
             data = _to_json(value)
+            # msgspec writes "-" and 4,300 digits, but reads 4,300 characters at most.
+            if len(data) > _SAFE_BYTES and _LONG_NEGATIVE.search(data):
+                data = b""
     except _REFUSALS:
         data = b""  # a surrogate, or an integer with thousands of digits: the walk finds it
-    # An innocent backslash before "u0000" looks like NUL, and only costs the walk. The backslash
-    # is looked for first because an integer is found in bytes in 30 ns, a byte string in 230.
+    # A text with a backslash before "u0000" looks like NUL here and only costs the walk. The search
+    # for the backslash comes first: to search bytes for an integer takes 30 ns, for bytes 230 ns.
     if not data or (_BACKSLASH in data and b"\\u0000" in data):
         data = _encode_checked(value, what, max_bytes)
     if len(data) > max_bytes:
@@ -109,23 +113,19 @@ def decode(data: bytes | str, type: type[T]) -> T: ...
 @overload
 def decode(data: bytes | str, type: object) -> object: ...
 def decode(data: bytes | str, type: object = object) -> object:
-    """The JSON as an instance of `type`, which may be any annotation that msgspec understands,
-    or a pydantic model, also inside other types. Integers are exact, floats are finite.
+    """The JSON as an instance of `type`: any annotation that msgspec understands, or a pydantic
+    model, also inside other types. Integers are exact, floats are finite.
 
     Raises PayloadInvalid, with the path, when the JSON is broken or does not fit.
     """
     try:
         return decoder(type).decode(data)
-    except msgspec.ValidationError as error:
-        if "Integer value out of range" in str(error):
-            return _decode_long_integers(data, type)
-        raise _unfit(type, error) from error
     except _REFUSALS as error:
-        raise _unfit(type, error) from error
+        raise misfit(type, error) from error
 
 
 def check_type(what: str, type: object) -> None:
-    """Refuse an annotation that no JSON can be decoded into."""
+    """Refuse an annotation that JSON cannot be decoded into."""
     try:
         decoder(type)
     except (TypeError, ValueError) as error:
@@ -134,19 +134,16 @@ def check_type(what: str, type: object) -> None:
 
 def fingerprint(task: str, args: bytes) -> str:
     """32 hexadecimal digits that are equal for the same task and arguments, in any key order."""
-    tree = decode(args)
-    try:
-        canonical = _to_sorted_json(tree)
-    except ValueError:  # an integer with thousands of digits
-        canonical = _encode_checked(tree, "args", len(args), _to_sorted_json)
-    # Names have no line break, so no two pairs of task and arguments join to the same bytes.
+    canonical = _to_sorted_json(decode(args))
+    # Task names have no line break, so different pairs of task and arguments give different bytes.
     return hashlib.sha256(b"%b\n%b" % (task.encode(), canonical)).hexdigest()[:32]
 
 
 def clean_text(text: str, max_chars: int) -> str:
-    """At most `max_chars` of the text, storable everywhere: what no database takes becomes U+FFFD.
+    """At most `max_chars` of the text, with U+FFFD for characters that a database refuses.
 
-    Of longer text the head and the tail stay, because an error's first and last lines say most.
+    A longer text keeps its beginning and its end, because the first and last lines of an error say
+    most.
     """
     if len(text) > max_chars:
         marker = f"\n[... {len(text):,} characters in all ...]\n"
@@ -159,9 +156,9 @@ def clean_text(text: str, max_chars: int) -> str:
 
 
 def encode_error(error: BaseException, *, max_chars: int = MAX_ERROR_CHARS) -> Json:
-    """The error as `{"type", "message", "traceback"}`, together at most `max_chars` and a name.
+    """The error as `{"type", "message", "traceback"}`: `max_chars` at most, plus the type's name.
 
-    Never raises, so that a failure can always be recorded. No local variables are kept.
+    Never raises, so that every failure can be recorded. Local variables are not stored.
     """
     message_chars = max_chars // 5
     report = {
@@ -175,13 +172,13 @@ def encode_error(error: BaseException, *, max_chars: int = MAX_ERROR_CHARS) -> J
 
 
 def add_output(error: Json, output: str) -> Json:
-    """The encoded error with the end of what its process had written."""
+    """The encoded error with the end of the output of its process."""
     report = cast("dict[str, object]", decode(error))
     return Json(_to_json(report | {"output": clean_text(output, MAX_ERROR_CHARS)}))
 
 
 def _told(tell: Callable[[], str], max_chars: int) -> str:
-    """What an error tells about itself, or why it could not."""
+    """A text of an error, or the reason why it is not available."""
     try:
         return clean_text(str.__str__(tell()), max_chars)
     except BaseException as failure:  # noqa: BLE001 - even SystemExit from a __str__ must not escape
@@ -189,10 +186,10 @@ def _told(tell: Callable[[], str], max_chars: int) -> str:
 
 
 def _is_plain(value: object, max_bytes: int) -> bool:
-    """True when msgspec alone writes the value faithfully; text is still to be looked at.
+    """True when msgspec alone writes the value correctly; text is checked by the caller.
 
-    Level by level, so that depth is counted for nothing and circles do no harm. One bare loop:
-    a function call for each item would double the cost.
+    The loop goes level by level, which limits the depth and stops at circular references. It has no
+    function call per item, which would double the cost.
     """
     level: Iterable[Any] = (value,) if type(value) in _CONTAINERS else ((value,),)
     containers_left = max_bytes // 2
@@ -235,23 +232,23 @@ def _encode_checked(
         raise PayloadInvalid(f"{what} cannot be stored: {refused}") from refused.__cause__
     except RecursionError:
         raise PayloadInvalid(f"{what} cannot be stored: it is nested too deeply") from None
-    except Exception as error:  # anything may come out of a stranger's properties
+    except Exception as error:  # a property of a user's class may raise anything
         raise PayloadInvalid(f"{what} cannot be stored: {_in_short(error)}") from error
 
 
 def _too_large(what: str, size: str, max_bytes: int) -> PayloadTooLarge:
     return PayloadTooLarge(
-        f"{what} is {size}; at most {max_bytes:,} bytes fit. Store the data elsewhere (a file, "
-        "an object store, a table of yours) and pass a reference to it"
+        f"{what} is {size}; the maximum is {max_bytes:,} bytes. Store the data elsewhere (in a "
+        "file, an object store or your own table) and pass a reference to it"
     )
 
 
 class _TooMany(Exception):
-    """More containers than bytes allowed."""
+    """The value has more containers than the limit in bytes allows."""
 
 
 class _Refused(Exception):
-    """Why a value cannot be stored; collects the path to it on the way out of the walk."""
+    """Why a value cannot be stored. The walk adds the path to it while it unwinds."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -270,13 +267,13 @@ def _step(step: str | int) -> str:
 
 
 class _Walk:
-    """Turns any accepted value into a tree that msgspec writes faithfully, or raises _Refused."""
+    """Converts an accepted value to a tree that msgspec writes correctly, or raises _Refused."""
 
     def __init__(self, max_bytes: int) -> None:
         self.containers_left = max_bytes // 2 + 1
 
     def checked(self, value: object, depth: int = 0) -> object:
-        """The value with everything converted and every leaf looked at."""
+        """The value with all parts converted and checked."""
         kind = type(value)
         if kind is str:
             return _checked_text(cast("str", value), "contains")
@@ -331,19 +328,17 @@ class _Walk:
 def _leaf(value: object) -> object:  # noqa: PLR0912 - one branch per type
     """The JSON form of a single value, subclasses included; UNSET when it is not a single value.
 
-    msgspec knows only the exact types. Subclasses are common all the same: Django's SafeString,
+    msgspec knows only the exact types, but subclasses are common: Django's SafeString,
     numpy.float64, asyncpg's UUID, pendulum's and freezegun's datetimes.
     """
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, Enum):  # before its mixed-in type: decoding goes by the member's value
+    if isinstance(value, Enum):  # before its mixed-in type: decoding uses the member's value
         return msgspec.UNSET
     if isinstance(value, str):
         return _checked_text(value, "contains")
     if isinstance(value, int):
-        number = int.__index__(value)
-        # msgspec cannot write more digits than the interpreter's limit allows.
-        return number if number.bit_length() <= _SAFE_BITS else msgspec.Raw(_digits(number))
+        return _checked_integer(int.__index__(value))
     if isinstance(value, float):
         if not isfinite(value):
             raise _Refused(f"is {_NUMBER_NAMES[float.__repr__(value)]}; JSON has no such number")
@@ -367,37 +362,50 @@ def _leaf(value: object) -> object:  # noqa: PLR0912 - one branch per type
     return msgspec.UNSET
 
 
+def _checked_integer(number: int) -> int:
+    """The integer, unless it is longer than what the interpreter converts from and to text."""
+    if number.bit_length() > _SAFE_BITS:
+        digits = sys.get_int_max_str_digits()
+        try:
+            fits = not digits or len(str(number)) <= digits
+        except ValueError:
+            fits = False
+        if not fits:
+            raise _Refused(f"is an integer of more than {digits:,} digits; send it as a string")
+    return number
+
+
 def _checked_text(text: str, where: str) -> str:
     if "\0" in text:
-        raise _Refused(f"{where} a NUL character, which databases cannot keep in text; remove it")
+        raise _Refused(f"{where} a NUL character, which databases cannot store; remove it")
     if not text.isascii() and _UNSTORABLE.search(text):
         raise _Refused(f"{where} a lone surrogate, which is not a character; remove it")
     return str.__str__(text)
 
 
 def _checked_time(value: datetime) -> datetime | str:
-    if type(value) is datetime and value.tzinfo is UTC:  # nearly all of them
+    if type(value) is datetime and value.tzinfo is UTC:  # the usual case
         return value
     offset = value.utcoffset()
     if offset is None:
         raise _Refused(
             "is a datetime without a time zone; use datetime.now(timezone.utc) or set its tzinfo"
         )
-    if offset % timedelta(minutes=1):  # RFC 3339 has no place for them, and msgspec drops them
+    if offset % timedelta(minutes=1):  # RFC 3339 has no seconds here, and msgspec drops them
         raise _Refused("is a datetime whose offset has seconds; use .astimezone(timezone.utc)")
     return _with_z(datetime.isoformat(value))
 
 
 def _with_z(text: str) -> str:
-    """The time as msgspec writes it, so that both ways of encoding give the same bytes."""
+    """The time as msgspec writes it, so that both ways of encoding produce the same bytes."""
     return text.removesuffix("+00:00") + "Z" if text.endswith("+00:00") else text
 
 
 def _to_builtins(value: object) -> object:
     """One Struct, dataclass, model, Enum or set as containers and single values.
 
-    Sorted, because sets of strings have another order in every process, and equal arguments
-    shall have equal fingerprints.
+    Sorted, because the order of a set of strings differs between processes, and equal arguments
+    must have equal fingerprints.
     """
     try:
         return msgspec.to_builtins(
@@ -407,20 +415,20 @@ def _to_builtins(value: object) -> object:
         raise _Refused("is nested too deeply, or contains itself") from None
     except _REFUSALS as error:
         why = _in_short(error)
-        if "not supported between" in why:  # sorting compared them
+        if "not supported between" in why:  # sorting failed
             why = "has a dict key that is not a string, or a set whose items cannot be sorted"
         raise _Refused(f"({_type_name(value)}) {why}") from error
 
 
 def _to_builtins_hook(value: object) -> object:
-    """What msgspec does not know by itself: subclasses of single values, and pydantic models."""
+    """Convert what msgspec does not know: subclasses of single values, and pydantic models."""
     leaf = _leaf(value)
     if leaf is not msgspec.UNSET:
         return leaf
     if hasattr(type(value), "model_dump"):
         try:
             return cast("_Model", value).model_dump(mode="json")
-        except Exception as error:  # it runs code of the user's model
+        except Exception as error:  # code of the user's model may raise anything
             raise _Refused(f"cannot be dumped: {_in_short(error)}") from error
     raise TypeError(
         f"cannot be written as JSON: no rule for {_type_name(value)}. Pass plain values, "
@@ -429,7 +437,7 @@ def _to_builtins_hook(value: object) -> object:
 
 
 class _Model(Protocol):
-    """The two methods of a pydantic model that matter here; pydantic is never imported."""
+    """The two methods of a pydantic model that are used here; pydantic is never imported."""
 
     def model_dump(self, *, mode: str) -> object: ...
 
@@ -438,11 +446,11 @@ class _Model(Protocol):
 
 
 def _from_builtins_hook(kind: type[object], value: object) -> object:
-    """What msgspec cannot build by itself: pydantic models, and `object`, which is anything."""
+    """Build what msgspec cannot: pydantic models, and `object`, which accepts every value."""
     if kind is object:
         return value
     if hasattr(kind, "model_validate_json"):
-        # By way of JSON, because a strict model takes a string for a date from JSON only.
+        # Through JSON, because a strict model accepts a string for a date only from JSON.
         return cast("type[_Model]", kind).model_validate_json(_to_json(value))
     raise TypeError(f"no rule to build {kind.__name__} from JSON")
 
@@ -456,67 +464,26 @@ _cached_decoder = lru_cache(maxsize=1024)(_new_decoder)
 
 
 def decoder(kind: object) -> msgspec.json.Decoder[Any]:
-    """What `decode` uses, for who calls it often."""
+    """The decoder that `decode` uses, for callers that decode often."""
     try:
         return _cached_decoder(kind)
-    except TypeError:  # an unhashable annotation, or one that msgspec refuses: then it says why
+    except TypeError:  # an unhashable annotation, or one that msgspec refuses with a reason
         return _new_decoder(kind)
 
 
-def _unfit(kind: object, error: Exception) -> PayloadInvalid:
+def misfit(kind: object, error: Exception) -> PayloadInvalid:
+    """The error for stored JSON that cannot be decoded as this type."""
     name = kind.__qualname__ if isinstance(kind, type) else str(kind)
+    return PayloadInvalid(f"stored JSON does not fit {name}: {why_unfit(error)}")
+
+
+def why_unfit(error: Exception) -> str:
+    """The message of a decoder's error; for an integer that is too long it names the fix."""
     if isinstance(error, RecursionError):
-        return PayloadInvalid("stored JSON is nested too deeply to be read")
-    return PayloadInvalid(f"stored JSON does not fit {name}: {clean_text(str(error), 2_000)}")
-
-
-def _decode_long_integers(data: bytes | str, kind: object) -> object:
-    """Decode with exact integers of any length, which msgspec leaves out.
-
-    The standard decoder accepts lone surrogates and NaN, so msgspec checks everything else first.
-    """
-    try:
-        text = data if isinstance(data, str) else data.decode()
-        msgspec.json.decode(_LONG_DIGITS.sub("1", text))
-        tree = json.loads(text, parse_int=_integer, parse_float=_finite)
-        return msgspec.convert(
-            tree, cast("type[object]", kind), dec_hook=_from_builtins_hook, str_keys=True
-        )
-    except _REFUSALS as error:
-        raise _unfit(kind, error) from error
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not isfinite(number):
-        raise ValueError("Number out of range")
-    return number
-
-
-def _integer(text: str) -> int:
-    """`int(text)` without its limit, by halves: a million digits take a second, not a minute."""
-    if len(text) <= _SAFE_DIGITS:
-        return int(text)
-    if text.startswith("-"):
-        return -_integer(text[1:])
-    tail = len(text) // 2
-    shift: int = 10**tail
-    return _integer(text[:-tail]) * shift + _integer(text[-tail:])
-
-
-def _digits(number: int) -> str:
-    """`str(number)` without its limit, by halves in decimal, which multiplies fastest."""
-    exact = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
-
-    def as_decimal(part: int, bits: int) -> Decimal:
-        if bits <= _SAFE_BITS:
-            return Decimal(part)
-        low = bits // 2
-        head = exact.multiply(as_decimal(part >> low, bits - low), exact.power(Decimal(2), low))
-        return exact.add(head, as_decimal(part & ((1 << low) - 1), low))
-
-    sign = "-" if number < 0 else ""
-    return sign + str(as_decimal(abs(number), number.bit_length()))
+        return "it is nested too deeply to be read"
+    digits = sys.get_int_max_str_digits()
+    too_long = f"an integer has more than {digits:,} digits (send it as a string)"
+    return clean_text(str(error).replace("Integer value out of range", too_long), 2_000)
 
 
 def _type_name(value: object) -> str:
@@ -529,9 +496,9 @@ def _type_name(value: object) -> str:
 
 
 def _in_short(value: object) -> str:
-    """A glimpse of a value for a message; never raises."""
+    """The beginning of a value's text, for a message; never raises."""
     try:
         text = str(value) if isinstance(value, BaseException) else repr(value)
-    except Exception as failure:  # noqa: BLE001 - the value is anybody's
+    except Exception as failure:  # noqa: BLE001 - a user's __repr__ may raise anything
         text = f"<{type(failure).__name__} while showing it>"
     return clean_text(text, 300)

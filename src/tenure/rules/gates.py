@@ -1,12 +1,12 @@
 """Gates: how many jobs may run at once, and how many may start per period. Pure.
 
-    Gate("audio", max_running=1)                                # one at a time, everywhere
-    Gate("doc", max_running=1, key=lambda doc_id: doc_id)       # for each document one, in order
+    Gate("audio", max_running=1)                                # one at a time, in all workers
+    Gate("doc", max_running=1, key=lambda doc_id: doc_id)       # one per document, in order
     Gate("api", rate=10, per_seconds=1, burst=20)
     Gate("mail", fair_by="tenant")                              # tenants take turns
 
-Jobs wait at a gate in lines, one per key, and lines take turns. With `key` each line has limits of
-its own; otherwise all lines share them.
+Jobs wait at a gate in lines, one line per key, and the lines take turns. With `key` the limits
+apply to each line separately; otherwise all lines share them.
 """
 
 import inspect
@@ -17,30 +17,30 @@ from typing import Any, Literal
 import msgspec
 
 from tenure.errors import InvalidInput, OutOfRange
-from tenure.rules.job import check_int, check_name, check_seconds
+from tenure.rules.limits import check_int, check_name, check_seconds
 
 MAX_RUNNING_LIMIT = 1_000_000
 MAX_RATE = 1e6
 MAX_BURST = 1_000_000
 MAX_BEFORE = 1000
 SEPARATOR = "\x1f"
-"""Between tenant and key. Neither can have it: it is not printable."""
+"""Stands between tenant and key. It is not printable, so neither can contain it."""
 
 KeyOf = Callable[..., object] | Literal["tenant"]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a gate allows. None: as much as there is."""
+    """The limits of a gate. None: no limit."""
 
     max_running: int | None = None
-    """So many jobs at once."""
+    """How many jobs may run at once."""
     rate: float | None = None
-    """So many jobs may start in `per_seconds`."""
+    """How many jobs may start per `per_seconds`."""
     per_seconds: float = 1.0
     burst: int | None = None
-    """So many may start at once after a quiet time. None: as many as in `per_seconds`."""
+    """How many jobs may start at once after a quiet period. None: as many as per `per_seconds`."""
     keyed: bool = False
-    """Each key has these limits for itself."""
+    """The limits apply to each key separately."""
 
     def __post_init__(self) -> None:
         if self.max_running is not None:
@@ -51,7 +51,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         if self.burst is not None:
             check_int("burst", self.burst, 1, MAX_BURST)
             if self.rate is None:
-                raise InvalidInput("burst goes with a rate; for jobs at once give max_running")
+                raise InvalidInput("burst needs a rate; to limit running jobs give max_running")
 
     @property
     def capacity(self) -> float:
@@ -81,10 +81,10 @@ def _check_rate(rate: object) -> None:
 
 
 class Gate:
-    """What a task says of its gate. `key` and `fair_by` see the arguments of each call.
+    """A gate as a task declares it.
 
-    `key` and `fair_by` are functions of the task's arguments, or `"tenant"`. What they answer is
-    turned into text. Tasks that name the same gate share it, and so must say the same of it.
+    `key` and `fair_by` are functions of the arguments of each call, or `"tenant"`. Their results
+    are converted to text. Tasks that name the same gate share it and must declare the same limits.
     """
 
     __slots__ = ("_wants", "fair_by", "key", "limits", "name")
@@ -104,10 +104,11 @@ class Gate:
         for what, given in (("key", key), ("fair_by", fair_by)):
             if not (given is None or given == "tenant" or callable(given)):
                 raise InvalidInput(
-                    f'{what} is a function of the task\'s arguments, or "tenant", not {given!r:.60}'
+                    f'{what} must be a function of the task\'s arguments or "tenant", '
+                    f"not {given!r:.60}"
                 )
         if key is not None and fair_by is not None:
-            raise InvalidInput("give key or fair_by, not both: keys take turns anyway")
+            raise InvalidInput("give key or fair_by, not both: keys always take turns")
         self.name = name
         self.key, self.fair_by = key, fair_by
         self._wants = _parameters(name, key if key is not None else fair_by)
@@ -120,9 +121,9 @@ class Gate:
         return f"<Gate {self.name}>"
 
     def line_of(self, arguments: Mapping[str, Any]) -> str | None:
-        """The key of a call, without its tenant; None where all calls stand in one line.
+        """The key of a call, without its tenant; None if all calls share one line.
 
-        The function gets those of the arguments that it has parameters for.
+        The key function receives the arguments that it has parameters for.
         """
         by = self.key if self.key is not None else self.fair_by
         if by is None or by == "tenant":
@@ -131,8 +132,8 @@ class Gate:
             key = by(**{name: arguments[name] for name in self._wants})
         except KeyError as error:
             raise InvalidInput(
-                f"the key of gate {self.name} wants {error}, which the call does not have; its "
-                f"arguments are {', '.join(arguments) or 'none'}"
+                f"the key of gate {self.name} needs the argument {error}, which the call does not "
+                f"have; the arguments of the call: {', '.join(arguments) or 'none'}"
             ) from None
         return key if isinstance(key, str) else str(key)
 
@@ -143,40 +144,40 @@ def _parameters(gate: str, by: KeyOf | None) -> tuple[str, ...]:
     params = inspect.signature(by).parameters.values()
     if any(p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in params):
         raise InvalidInput(
-            f"the key of gate {gate} must name the arguments that it wants: lambda doc_id: doc_id"
+            f"the key of gate {gate} must name its parameters, as in lambda doc_id: doc_id"
         )
     return tuple(p.name for p in params)
 
 
 def line_name(tenant: str, key: str | None) -> str:
-    """A line as it is stored: every key contains the tenant."""
+    """The stored name of a line: the key with its tenant."""
     return "" if key is None else f"{tenant}{SEPARATOR}{key}"
 
 
 def shown(key: str) -> str:
-    """The same as people read it."""
+    """The stored name of a line in readable form."""
     tenant, _, own = key.partition(SEPARATOR)
     return f"{tenant}/{own}" if tenant and own else tenant or own
 
 
-# --- what people see of it -----------------------------------------------------------------------
+# --- what clients read ---------------------------------------------------------------------------
 
 
 class GateSeen(msgspec.Struct, frozen=True):
-    """A gate as anybody may see it."""
+    """A gate as read from the store."""
 
     name: str
     limits: Limits
     declared: Limits | None
-    """What the code says; None: no code has said anything."""
+    """The limits that code declares; None: no code declares this gate."""
     by_hand: bool
-    """Somebody has set the limits: what code says does not count until `reset_gate`."""
+    """An operator has set the limits: they override the declared limits until `reset_gate`."""
     running: int
-    """Places in use: a worker has one for each job that it may run at once. More jobs may be in its
-    hands, which wait for one of them to end."""
+    """Permits in use: a worker has one for each job that it may run at once. It may have claimed
+    more jobs, which wait in the worker for a permit."""
     waiting: int
     lines: int
-    """With how many keys somebody waits."""
+    """How many lines have waiting jobs."""
 
 
 class LineSeen(msgspec.Struct, frozen=True):
@@ -189,7 +190,7 @@ class LineSeen(msgspec.Struct, frozen=True):
 
 
 class GateWait(msgspec.Struct, frozen=True):
-    """How a job stands at its gate."""
+    """What a job waits for at its gate."""
 
     gate: str
     running: int

@@ -1,12 +1,13 @@
 """The graph of a workflow: its records, what makes it valid, and how it ends. Pure.
 
-    NewWorkflow of NewNode -> WorkflowAdded     what a client asks for, and what it is told
-    WorkflowSeen, NodeSeen                      what everybody may look at
+    NewWorkflow of NewNode -> WorkflowAdded     a client's request, and the store's reply
+    WorkflowSeen, NodeSeen                      a workflow and its nodes, as read from the store
 
-Nodes name their parents by their position. A workflow is over when its *last* nodes are: those
-after which no other node waits for all of its parents. Every other node is outlasted by a child, so
-to watch the last ones is enough, and inner nodes never touch the row of the workflow. A node that
-is cancelled while it waits outlasts nobody: its parents are watched from then on, too.
+Nodes refer to their parents by index. A workflow ends when its *last* nodes have finished. A node
+is a last node if it has no child that waits for all of its parents. Every other node finishes
+before such a child, so it is enough to watch the last nodes, and inner nodes never touch the row of
+the workflow. A node that is cancelled while it waits may finish before its parents: from then on
+its parents are watched too.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,24 +17,26 @@ from enum import StrEnum
 import msgspec
 
 from tenure.errors import InvalidWorkflow
-from tenure.rules.job import MAX_KEY_BYTES, Feature, NewJob, State, When, check_name, check_text
+from tenure.rules.job import Feature, NewJob, State, When
 from tenure.rules.lifecycle import WAITS_FOR_ALL
+from tenure.rules.limits import MAX_KEY_BYTES, check_name, check_text
 
 MAX_NODES = 1_000_000
 MAX_SHOWN = 5
 
 
 class OnFailure(StrEnum):
-    """What becomes of the rest when a node has failed."""
+    """What happens to the other nodes when one has failed."""
 
     FINISH = "finish"
-    """What does not depend on it goes on."""
+    """Nodes that do not depend on it go on."""
     STOP = "stop"
-    """What has not started is cancelled, what runs is asked to stop; clean-ups still run."""
+    """Nodes that have not started are cancelled, running nodes are asked to stop; clean-up nodes
+    still run."""
 
 
 class Outcome(StrEnum):
-    """How a workflow ended: the worst that became of its nodes. Skipped ones do not count."""
+    """How a workflow ended: the worst outcome of its nodes. Skipped nodes do not count."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -41,7 +44,7 @@ class Outcome(StrEnum):
 
 
 class NewNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One job of a workflow to be enqueued. `after` are the positions of its parents."""
+    """One job of a workflow to be enqueued. `after` are the indexes of its parents."""
 
     name: str
     job: NewJob
@@ -50,9 +53,9 @@ class NewNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NewWorkflow(msgspec.Struct, frozen=True, kw_only=True):
-    """A workflow to be enqueued. `nodes` come in an order in which parents stand before children.
+    """A workflow to be enqueued. In `nodes`, parents come before their children.
 
-    `finaliser` runs once all nodes have ended, however they did.
+    `finaliser` runs when all nodes have finished, in any final state.
     """
 
     name: str
@@ -69,10 +72,12 @@ class NewWorkflow(msgspec.Struct, frozen=True, kw_only=True):
             if not self.key:
                 raise InvalidWorkflow("the key is empty; leave it out for a workflow without one")
         if type(self.on_failure) is not OnFailure:
-            raise InvalidWorkflow(f"on_failure takes one of OnFailure, not {self.on_failure!r:.60}")
+            raise InvalidWorkflow(
+                f"on_failure must be one of OnFailure, not {self.on_failure!r:.60}"
+            )
         if not 1 <= len(self.nodes) <= MAX_NODES:
             raise InvalidWorkflow(
-                f"a workflow has from 1 to {MAX_NODES} nodes, not {len(self.nodes)}; use flow.add"
+                f"a workflow must have 1 to {MAX_NODES} nodes, not {len(self.nodes)}; use flow.add"
             )
         final = () if self.finaliser is None else (self.finaliser,)
         check_nodes((*self.nodes, *final))
@@ -81,8 +86,8 @@ class NewWorkflow(msgspec.Struct, frozen=True, kw_only=True):
 class GrowingNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A job that a running node adds to its own workflow.
 
-    `after` are positions among the new nodes, `after_names` and `before_names` name older ones;
-    those in `before_names` still wait, and will wait for this one, too.
+    `after` are indexes of new nodes. `after_names` and `before_names` are names of older nodes; the
+    nodes in `before_names` have not started and will wait for this node too.
     """
 
     name: str
@@ -94,7 +99,8 @@ class GrowingNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class WorkflowAdded(msgspec.Struct, frozen=True):
-    """The answer to an enqueue. `created` is False when the key was held; `id` is the holder's."""
+    """The result of an enqueue. `created` is False when another workflow already had the key; `id`
+    is then the id of that workflow."""
 
     id: int
     nodes: tuple[int, ...] = ()
@@ -104,7 +110,7 @@ class WorkflowAdded(msgspec.Struct, frozen=True):
 
 
 class WorkflowSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """A workflow as anybody may see it. `counts` says how many of its nodes are in which state."""
+    """A workflow as read from the store. `counts` is the number of its nodes in each state."""
 
     id: int
     name: str
@@ -131,17 +137,17 @@ class WorkflowSeen(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total(self) -> int:
-        """How many nodes there are, the finaliser among them."""
+        """How many nodes there are, including the finaliser."""
         return sum(self.counts.values())
 
     @property
     def finished(self) -> int:
-        """How many of them have ended."""
+        """How many nodes have finished."""
         return sum(count for state, count in self.counts.items() if state.final)
 
 
 class NodeSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A node of a workflow as anybody may see it. `after` are the ids of its parents."""
+    """A node of a workflow as read from the store. `after` are the ids of its parents."""
 
     id: int
     name: str
@@ -154,14 +160,14 @@ class NodeSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NodePage(msgspec.Struct, frozen=True):
-    """Some nodes, in the order of their ids. `next` continues the list; None: it ended."""
+    """Some nodes, in the order of their ids. `next` continues the list; None: no more nodes."""
 
     nodes: tuple[NodeSeen, ...]
     next: int | None
 
 
 class ParentEnd(msgspec.Struct, frozen=True, gc=False):
-    """A parent of a job: how it ended, if it has, and what it returned, as JSON."""
+    """A parent of a job: its final state, if it has finished, and its result as JSON."""
 
     id: int
     name: str | None
@@ -171,24 +177,26 @@ class ParentEnd(msgspec.Struct, frozen=True, gc=False):
 
 
 def check_nodes(nodes: Iterable[NewNode | GrowingNode]) -> None:
-    """Refuse names that are invalid or used twice, parents that do not stand before their child,
-    and jobs that bring parents of their own."""
+    """Refuse names that are invalid or used twice, parents that come after their child, and jobs
+    that have `parents=`."""
     names: set[str] = set()
     for n, node in enumerate(nodes):
         if node.name in names:
-            raise InvalidWorkflow(f"two nodes are called {node.name}; give each a name= of its own")
+            raise InvalidWorkflow(f"two nodes are called {node.name}; give each its own name=")
         check_name("node", node.name)
         names.add(node.name)
         if any(not 0 <= parent < n for parent in node.after):
-            raise InvalidWorkflow(f"node {node.name} comes before one of its parents")
+            raise InvalidWorkflow(
+                f"node {node.name} comes before one of its parents; put parents first"
+            )
         if node.job.parents or node.job.features:
             raise InvalidWorkflow(f"node {node.name} has parents=; in a workflow use after=[...]")
 
 
 def in_order(names: Sequence[str], parents: Sequence[Sequence[int]]) -> list[int]:
-    """The positions of all nodes, parents before children; otherwise in the order given.
+    """The indexes of all nodes, parents before children; otherwise in the order given.
 
-    Raises `InvalidWorkflow`, naming the nodes, when some wait for each other in a circle.
+    Raises `InvalidWorkflow`, which names the nodes, when nodes wait for each other in a cycle.
     """
     children: list[list[int]] = [[] for _ in names]
     missing = [0] * len(names)
@@ -210,7 +218,7 @@ def in_order(names: Sequence[str], parents: Sequence[Sequence[int]]) -> list[int
 
 
 def _circle(names: Sequence[str], parents: Sequence[Sequence[int]], stuck: set[int]) -> str:
-    """Walk up through nodes that wait for each other until one comes again."""
+    """Follow the parents of nodes that wait for each other until one repeats."""
     seen: dict[int, int] = {}
     here = min(stuck)
     while here not in seen:
@@ -218,19 +226,22 @@ def _circle(names: Sequence[str], parents: Sequence[Sequence[int]], stuck: set[i
         here = next(parent for parent in parents[here] if parent in stuck)
     around = [names[n] for n in reversed([*seen][seen[here] :])]
     if len(around) == 1:
-        return f"node {around[0]} waits for itself; leave it out of its own after="
+        return f"node {around[0]} waits for itself; remove it from its own after="
     shown = around[:MAX_SHOWN] + ["..."] * (len(around) > MAX_SHOWN)
-    return f"these nodes wait for each other in a circle: {' -> '.join([*shown, around[0]])}"
+    return (
+        f"these nodes wait for each other in a cycle: {' -> '.join([*shown, around[0]])}; "
+        "remove one of these dependencies"
+    )
 
 
 def last_nodes(nodes: Sequence[tuple[Sequence[int], When]]) -> list[int]:
-    """The positions of the nodes that no other one is sure to outlast: see above."""
+    """The indexes of the last nodes: see the top of this module."""
     outlasted = {parent for after, when in nodes if when in WAITS_FOR_ALL for parent in after}
     return [n for n in range(len(nodes)) if n not in outlasted]
 
 
 def features_in(nodes: Sequence[NewNode | GrowingNode]) -> list[int]:
-    """What settlement has to look at for each node. All have children: another node, or the end."""
+    """The feature bits of each node. Every node has CHILDREN: other nodes or the workflow's end."""
     own = int(Feature.WORKFLOW | Feature.CHILDREN)
     waits, rule = Feature.PARENTS, Feature.RULE
     return [

@@ -1,53 +1,51 @@
-"""The records that travel between client, store and worker. They hold data and decide nothing.
+"""The records that client, store and worker exchange. They hold data and decide nothing.
 
-    NewJob -> Enqueued            what a client asks for, and what it is told
-    Lease of Claimed jobs         what a worker receives
-    NewStep -> Step               what a part of a job has answered
-    Job, Event, Progress          what everybody may look at
-    WorkerInfo -> WorkerSeen      what a worker says of itself, and what is known of it
+    NewJob -> Enqueued            a client's request, and the store's reply
+    Lease of Claimed jobs         the jobs that a worker receives
+    NewStep -> Step               the result of a step, to be recorded, and as recorded
+    Job, Event, Progress          a job, its history and its progress, as read from the store
+    WorkerInfo -> WorkerSeen      a worker's report about itself, and as read from the store
 
-Records are frozen. `NewJob` checks itself when it is made, so nothing invalid reaches a store.
+Records are frozen. `NewJob` checks its values when it is made, so no invalid job reaches a store.
 """
 
-import re
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import Final, NewType
 
 import msgspec
 
-from tenure.errors import InvalidInput, InvalidName, OutOfRange, PayloadInvalid
+from tenure.errors import InvalidInput, InvalidName
+from tenure.rules.limits import (
+    MAX_ATTEMPTS_LIMIT,
+    MAX_HOST_BYTES,
+    MAX_KEY_BYTES,
+    MAX_NAME_LENGTH,
+    MAX_PID,
+    MAX_PRIORITY,
+    MAX_SECONDS,
+    MAX_SLOTS,
+    MIN_PRIORITY,
+    check_int,
+    check_json,
+    check_name,
+    check_parents,
+    check_seconds,
+    check_step_name,
+    check_text,
+    check_time,
+    known_names,
+    not_this,
+)
 from tenure.rules.permits import Permits
 
 Json = NewType("Json", bytes)
-"""Strict JSON in UTF-8, as made by `tenure.codec.encode`."""
-
-MIN_PRIORITY, MAX_PRIORITY = -100, 100
-MAX_ATTEMPTS_LIMIT = 10_000
-MAX_SECONDS = 100 * 366 * 86_400
-MAX_NAME_LENGTH = 200
-MAX_REASON_LENGTH = 1000
-MAX_KEY_BYTES = 512
-MAX_PARENTS = 10_000
-MAX_STEPS = 1000
-MAX_STEP_BYTES = 16 * 2**20
-"""All results of the steps of one job."""
-MAX_ID = 2**53 - 1
-MAX_HOST_BYTES = 255
-MAX_PID = 2**31 - 1
-MAX_SLOTS = 1_000_000
-FAR_FUTURE = datetime(9000, 1, 1, tzinfo=UTC)
-LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
-
-_json_reader = msgspec.json.Decoder(msgspec.Raw)
-_BACKSLASH = ord("\\")
-_ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:<>-]*\Z")
+"""Strict JSON in UTF-8, as made by `tenure.rules.codec.encode`."""
 
 
 class State(StrEnum):
-    """Where a job is in its life. The last four are final."""
+    """The state of a job. The last four are final."""
 
     WAITING = "waiting"
     SCHEDULED = "scheduled"
@@ -69,20 +67,21 @@ FINAL_STATES = frozenset(State) - LIVE_STATES
 
 
 class Feature:
-    """Bits of `features`: what a job uses beyond the happy path. Settlement pays only for these.
+    """Bits of `features`: what a job uses beyond the plain case. Settlement does extra work only
+    for these.
 
-    Plain integers: masking with an IntFlag costs a microsecond per job. SQL names them, too:
-    see `tenure.store.statements`.
+    Plain integers, because masking with an IntFlag costs a microsecond per job. SQL uses the same
+    names: see `tenure.store.statements`.
     """
 
     KEY: Final = 1
-    """It holds a unique key."""
+    """It has a unique key."""
     CHILDREN: Final = 2
     """Other jobs wait for it."""
     NOTES: Final = 4
     """It has reported progress or saved a checkpoint."""
     KEY_UNTIL_STARTED: Final = 8
-    """Its unique key is given back when it is claimed."""
+    """Its unique key is released when it is claimed."""
     PARENTS: Final = 16
     """It was enqueued with parents."""
     GATE: Final = 32
@@ -92,27 +91,28 @@ class Feature:
     STEPS: Final = 128
     """It has recorded steps."""
     RULE: Final = 256
-    """It has another rule than: run when all parents have succeeded."""
+    """Its rule is not the default, which is to run when all parents have succeeded."""
 
 
 FEATURES: dict[str, int] = {name: bit for name, bit in vars(Feature).items() if name.isupper()}
 
 
 class When(StrEnum):
-    """Which ends of its parents let a job run. It is skipped once they cannot come any more."""
+    """The condition on its parents under which a job runs. The job is skipped as soon as the
+    condition can no longer become true."""
 
     ALL_SUCCEEDED = "all_succeeded"
     """All have succeeded."""
     ALL_FINISHED = "all_finished"
-    """All have ended, however."""
+    """All have finished, in any final state."""
     ANY_SUCCEEDED = "any_succeeded"
-    """One has succeeded; the others may still be at work."""
+    """One has succeeded; the others may still run."""
     ANY_FAILED = "any_failed"
-    """One has failed; the others may still be at work."""
+    """One has failed; the others may still run."""
 
 
 class Until(StrEnum):
-    """How long a unique key is held."""
+    """How long a unique key stays taken."""
 
     STARTED = "started"
     FINISHED = "finished"
@@ -136,18 +136,18 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
             check_name("unique scope", self.scope)
         if type(self.until) is not Until:
             raise InvalidInput(
-                f"until must be one of Until, such as Until.FINISHED, {_not(self.until)}"
+                f"until must be one of Until, such as Until.FINISHED, {not_this(self.until)}"
             )
         if (self.until is Until.PERIOD) != (self.period_seconds is not None):
             raise InvalidInput(
-                "period_seconds goes with until=Until.PERIOD, and only with it: give both or none"
+                "period_seconds and until=Until.PERIOD need each other: give both or none"
             )
         if self.period_seconds is not None:
             check_seconds("period_seconds", self.period_seconds)
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One job to be enqueued. Every value is checked here; the store trusts what it gets."""
+    """One job to be enqueued. Every value is checked here; the store does not check again."""
 
     task: str
     args: Json = Json(b"{}")
@@ -164,15 +164,15 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     parents: tuple[int, ...] = ()
     gate: str | None = None
     gate_key: str | None = None
-    """Its line there, without the tenant. None: the one for all."""
+    """The key of its line at the gate, without the tenant. None: the line of all jobs."""
     features: int = 0
-    """What a workflow knows of it. Set by the store, never by callers."""
+    """Feature bits of a workflow's node. Set by the store, never by callers."""
 
     def __post_init__(self) -> None:
-        # A million of these are made in a row: usual values pass without a function call.
-        if type(self.task) is not str or self.task not in _known_names:
+        # A million of these may be created in a row: usual values pass without a function call.
+        if type(self.task) is not str or self.task not in known_names:
             check_name("task", self.task)
-        if type(self.queue) is not str or self.queue not in _known_names:
+        if type(self.queue) is not str or self.queue not in known_names:
             check_name("queue", self.queue)
         if self.tenant != "":
             check_text("tenant", self.tenant, MAX_NAME_LENGTH)
@@ -197,7 +197,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def _check_gate(self) -> None:
         if self.gate is None:
-            raise InvalidInput("gate_key goes with a gate; give both or none")
+            raise InvalidInput("gate_key needs a gate: give both or none")
         check_name("gate", self.gate)
         if self.gate_key is not None:
             check_text("gate_key", self.gate_key, MAX_KEY_BYTES)
@@ -206,7 +206,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         if self.metadata is not None:
             check_json("metadata", self.metadata)
         if self.retry is not None:
-            check_json("retry", self.retry, "tenure.policy.dump_policy(policy)")
+            check_json("retry", self.retry, "tenure.rules.retry.dump_policy(policy)")
 
     def _check_due(self) -> None:
         if self.delay_seconds is not None and self.due_at is not None:
@@ -221,10 +221,10 @@ _OF_WORKFLOWS = int(Feature.CHILDREN | Feature.PARENTS | Feature.WORKFLOW | Feat
 
 
 class Enqueued(msgspec.Struct, frozen=True, gc=False):
-    """The answer to one enqueue.
+    """The result of one enqueue.
 
-    `created` is False when a unique key was already held; `id` is then the holder's. `same_args`
-    tells whether the holder was enqueued with the same task and arguments.
+    `created` is False when another job already had the unique key; `id` is then the id of that job,
+    and `same_args` says whether it was enqueued with the same task and arguments.
     """
 
     id: int
@@ -233,7 +233,7 @@ class Enqueued(msgspec.Struct, frozen=True, gc=False):
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):
-    """One job handed to a worker. `token` fences every write about this attempt."""
+    """One job that a worker has claimed. `token` fences every write about this attempt."""
 
     id: int
     token: int
@@ -254,7 +254,7 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """One worker's hold on a block of jobs until `expires_at`, pushed out by heartbeats."""
+    """One worker's claim on a block of jobs until `expires_at`. Heartbeats extend it."""
 
     id: int
     worker: str
@@ -286,9 +286,10 @@ class Claim(list[Lease]):
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """The answer to a heartbeat: leases that are gone, and held jobs asked to stop.
+    """The result of a heartbeat: expired leases, and claimed jobs with a cancel request.
 
-    A lease in `busy` is still ours, but somebody had its row locked: its deadline has not moved.
+    A lease in `busy` is still ours, but another transaction had locked its row: its deadline was
+    not extended.
     """
 
     lost: tuple[int, ...]
@@ -297,7 +298,7 @@ class Beat(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """What a running job last reported, and its checkpoint, if any."""
+    """The last progress report of a running job, and its checkpoint, if any."""
 
     fraction: float | None = None
     message: str | None = None
@@ -307,11 +308,11 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class NewStep(msgspec.Struct, frozen=True):
-    """What a step of a running job has answered, to be kept. Checked here."""
+    """The result of a step of a running job, to be recorded. Checked here."""
 
     name: str
     function: str
-    """The function that ran, by its name in the code: another one may not take its place."""
+    """The qualified name of the step's function. A later attempt must use the same function."""
     result: Json
 
     def __post_init__(self) -> None:
@@ -331,7 +332,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A job as anybody may see it: live or finished, with everything that explains its state."""
+    """A live or finished job, with everything that explains its state."""
 
     id: int
     token: int
@@ -370,7 +371,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One line of a job's story: what happened, when, under which token, by whom, and why."""
+    """One entry of a job's history: what happened, when, under which token, where, and why."""
 
     at: datetime
     kind: str
@@ -383,7 +384,7 @@ Setting = str | int | float | bool | None
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker says of itself. `queues` maps each queue it serves to its slots there."""
+    """A worker's report about itself. `queues` maps each queue that it serves to its slots."""
 
     name: str
     host: str
@@ -391,9 +392,9 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     queues: dict[str, int] = {}
     tasks: tuple[str, ...] = ()
     settings: dict[str, Setting] = {}
-    """Whatever of its settings is worth seeing."""
+    """The settings that are worth showing."""
     counts: dict[str, int] = {}
-    """How much it has done: jobs by outcome, say."""
+    """Its counters, such as jobs by outcome."""
 
     def __post_init__(self) -> None:
         check_name("worker", self.name)
@@ -401,9 +402,9 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
         check_int("pid", self.pid, 0, MAX_PID)
         for what in ("queues", "settings", "counts"):
             if type(getattr(self, what)) is not dict:
-                raise InvalidInput(f"{what} must be a dict, {_not(getattr(self, what))}")
+                raise InvalidInput(f"{what} must be a dict, {not_this(getattr(self, what))}")
         if type(self.tasks) is not tuple:
-            raise InvalidInput(f"tasks must be a tuple of names, {_not(self.tasks)}")
+            raise InvalidInput(f"tasks must be a tuple of names, {not_this(self.tasks)}")
         for queue, slots in self.queues.items():
             check_name("queue", queue)
             check_int(f"the slots of {queue}", slots, 0, MAX_SLOTS)
@@ -412,7 +413,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker as anybody may see it. `alive`: it was seen within the time that was asked for."""
+    """A worker as read from the store. `alive`: it was seen within the requested time."""
 
     name: str
     host: str
@@ -424,135 +425,3 @@ class WorkerSeen(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime
     seen_at: datetime
     alive: bool
-
-
-_known_names: set[str] = {"default"}
-_KNOWN_NAMES_LIMIT = 4096
-
-
-def check_name(what: str, name: str) -> None:
-    """Accept 1 to 200 ASCII letters, digits and `_ . : < > -`; refuse everything else."""
-    if not isinstance(name, str):
-        raise InvalidName(f"{what} must be a string, not {type(name).__name__}")
-    if name in _known_names:
-        return
-    if len(name) > MAX_NAME_LENGTH:
-        raise InvalidName(f"{what} is {len(name)} characters long; at most {MAX_NAME_LENGTH} fit")
-    if not _NAME.match(name):
-        raise InvalidName(
-            f"{what} {name[:60]!r} is not a valid name: use letters, digits and _ . : < > -, "
-            "and start with a letter, a digit or _"
-        )
-    if len(_known_names) < _KNOWN_NAMES_LIMIT:
-        _known_names.add(name)
-
-
-def check_text(what: str, text: str, max_bytes: int) -> None:
-    """Accept printable text up to a size in UTF-8: an index of the database must hold it."""
-    if not isinstance(text, str):
-        raise InvalidName(f"{what} must be a string, not {type(text).__name__}")
-    if not text.isprintable():
-        raise InvalidName(
-            f"{what} {text[:60]!r} has control or unprintable characters; remove them"
-        )
-    if len(text) * 4 > max_bytes and len(text.encode()) > max_bytes:
-        raise InvalidName(f"{what} takes {len(text.encode())} bytes; at most {max_bytes} fit")
-
-
-def check_json(what: str, data: bytes, maker: str = "tenure.codec.encode(value)") -> None:
-    """Accept strict JSON in UTF-8 without NUL in its text: what every store keeps as it is.
-
-    `encode` makes nothing else. Bytes from elsewhere would be refused by one store and kept by the
-    other, or be taken for a part of the statement's own JSON. (0.2 microseconds for 120 bytes.)
-    """
-    if type(data) is not bytes:
-        raise InvalidInput(f"{what} must be encoded first: use {maker}")
-    try:
-        _json_reader.decode(data)
-        if not data.isascii():
-            data.decode()
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise PayloadInvalid(f"{what} is not strict JSON ({error}); use {maker}") from error
-    if _BACKSLASH in data and _ESCAPED_NUL.search(data):
-        raise PayloadInvalid(f"{what} has NUL in its text, which no database keeps; remove it")
-
-
-def check_step_name(name: str) -> None:
-    """Accept printable text: what tells one step of a job from the others."""
-    check_text("the name of a step", name, MAX_NAME_LENGTH)
-    if not name:
-        raise InvalidName("the name of a step is empty; name each step of a job")
-
-
-def check_reason(reason: str) -> None:
-    """Accept what an operator says of an act: printable text on one line."""
-    check_text("reason", reason, MAX_REASON_LENGTH)
-
-
-def check_progress(fraction: float | None, message: str | None) -> None:
-    """Accept a part of the whole, from 0 to 1, and a text."""
-    if fraction is not None:
-        _check_fraction(fraction)
-    if message is not None:
-        _check_message(message)
-
-
-def _check_message(message: object) -> None:
-    if not isinstance(message, str):
-        raise InvalidInput(f"a progress message must be a string, {_not(message)}")
-
-
-def _check_fraction(fraction: object) -> None:
-    if not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
-        raise OutOfRange(f"progress is a fraction from 0 to 1, {_not(fraction)}")
-
-
-def check_parents(parents: tuple[int, ...]) -> None:
-    """Accept a tuple of job ids."""
-    if type(parents) is not tuple:
-        raise InvalidInput(f"parents must be a tuple of job ids, {_not(parents)}")
-    if len(parents) > MAX_PARENTS:
-        raise OutOfRange(f"a job has at most {MAX_PARENTS} parents; got {len(parents)}")
-    for parent in parents:
-        check_int("a parent's id", parent, 1, MAX_ID)
-
-
-def check_int(what: str, value: int, least: int, most: int) -> None:
-    """Accept a true integer within the bounds."""
-    if type(value) is not int or not least <= value <= most:
-        raise OutOfRange(f"{what} must be a whole number from {least} to {most}, {_not(value)}")
-
-
-def is_id(value: int) -> bool:
-    """Can this be the id of a job? What cannot is never sent to a database."""
-    return type(value) is int and 1 <= value <= MAX_ID
-
-
-def check_seconds(what: str, value: float, least: float = 0.0) -> None:
-    """Accept a finite number of seconds up to a hundred years."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise OutOfRange(f"{what} must be a number of seconds, {_not(value)}")
-    if not least <= value <= MAX_SECONDS:  # also refuses NaN
-        raise OutOfRange(f"{what} must be from {least:g} to {MAX_SECONDS:g} seconds, {_not(value)}")
-
-
-def _not(value: object) -> str:
-    """The end of a message about any value; one that cannot be shown is named by its type."""
-    try:
-        return f"not {value!r:.60}"
-    except Exception:  # noqa: BLE001 - 10**5000 raises here, and so may any stranger's repr
-        return f"not this {type(value).__name__}"
-
-
-def check_time(what: str, value: datetime) -> None:
-    """Accept an aware datetime between 1970 and 9000; a naive one is refused."""
-    if not isinstance(value, datetime):
-        raise OutOfRange(f"{what} must be a datetime, not {type(value).__name__}")
-    if value.tzinfo is None or value.utcoffset() is None:
-        raise OutOfRange(
-            f"{what} has no time zone; use datetime.now(timezone.utc) or set tzinfo on it"
-        )
-    if not LONG_AGO <= value <= FAR_FUTURE:
-        raise OutOfRange(
-            f"{what} must lie between the years 1970 and 9000, not {value.isoformat()}"
-        )

@@ -1,4 +1,4 @@
-"""THE state machine of a job. Stores execute these transitions; they never decide them.
+"""The state machine of a job. Stores execute these transitions; this module decides them.
 
             enqueue            promote            claim              succeed, fail, skip, abort
     (client) ──┬──> scheduled ────────> queued ─────────> running ──────────────> succeeded
@@ -9,15 +9,15 @@
                       └── free, cancel ────────────────────────┴── cancel ────────────┤
                                              queued <──────────── replay ─────────────┘
 
-Invariants per state, which the stores also hold as constraints:
+Invariants per state, which the database also enforces as constraints:
     waiting     no ticket, no lease, at least one unfinished parent
     scheduled   one ticket in `due`; its token is the job's token
     queued      one ticket in `ready` with the job's token, or parked because it is held
-    running     no ticket; (job, token) stands on exactly one lease
+    running     no ticket; (job, token) is on exactly one lease
     final       one row in `history`, none in `job`; it keeps the token of its last attempt
 
-The token grows by one each time the job is put in line, so it names one attempt. Every write
-about a running job presents the token and the lease, and changes nothing when either has moved on.
+The token grows by one each time the job gets a new ticket, so it identifies one attempt. Every
+write about a running job presents the token and the lease, and changes nothing if one is outdated.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +27,8 @@ from typing import Protocol, assert_never
 import msgspec
 
 from tenure.rules.codec import clean_text
-from tenure.rules.job import FINAL_STATES, MAX_REASON_LENGTH, Json, State, When, check_seconds
+from tenure.rules.job import FINAL_STATES, Json, State, When
+from tenure.rules.limits import MAX_REASON_LENGTH, check_seconds
 
 W, S, Q, R = State.WAITING, State.SCHEDULED, State.QUEUED, State.RUNNING
 
@@ -63,9 +64,7 @@ TRANSITIONS: Mapping[str, Transition] = {
     row.name: row
     for row in (
         _row("enqueue", set(), {W, S, Q}, By.CLIENT, "a valid job, a free unique key"),
-        _row(
-            "free", {W}, {S, Q, State.CANCELLED, State.SKIPPED}, By.STORE, "parents that have ended"
-        ),
+        _row("free", {W}, {S, Q, State.CANCELLED, State.SKIPPED}, By.STORE, "finished parents"),
         _row("promote", {S}, {Q}, By.ANY_WORKER, "a due time that has come; the token stays"),
         _row("claim", {Q}, {R, State.CANCELLED}, By.WORKER, "the live ticket"),
         _row("succeed", {R}, {State.SUCCEEDED}, By.WORKER, _HELD),
@@ -99,7 +98,7 @@ class Outcome(StrEnum):
 
 
 class HeldJob(Protocol):
-    """What a worker must present to settle a job."""
+    """A claimed job: what a worker must present to settle it."""
 
     @property
     def id(self) -> int: ...
@@ -110,7 +109,7 @@ class HeldJob(Protocol):
 
 
 class Settlement(msgspec.Struct, frozen=True, gc=False):
-    """The end of one attempt. Make it with one of the functions below, never by hand."""
+    """The end of one attempt. Create it with one of the functions below."""
 
     id: int
     token: int
@@ -126,7 +125,7 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
 def succeed(
     job: HeldJob, result: Json | None = None, duration_seconds: float | None = None
 ) -> Settlement:
-    """The attempt did its work; the job is finished and counts this attempt."""
+    """The attempt succeeded. The job is finished, and the attempt is charged."""
     return Settlement(
         job.id, job.token, job.lease_id, Outcome.SUCCEED, result, duration_seconds=duration_seconds
     )
@@ -139,7 +138,7 @@ def retry(
     reason: str = "error",
     duration_seconds: float | None = None,
 ) -> Settlement:
-    """The attempt failed and is charged: again after the delay, or `failed` when none is left."""
+    """The attempt failed and is charged: retry after the delay, or `failed` if none is left."""
     check_seconds("delay_seconds", delay_seconds)
     reason = _storable(reason)
     return Settlement(
@@ -151,7 +150,7 @@ def retry(
 def fail(
     job: HeldJob, error: Json, reason: str = "error", duration_seconds: float | None = None
 ) -> Settlement:
-    """The attempt failed for good: no retry, whatever attempts are left."""
+    """The attempt failed, and the job must not be retried, even if attempts are left."""
     reason = _storable(reason)
     return Settlement(
         job.id, job.token, job.lease_id, Outcome.FAIL, None, error, 0.0, reason, duration_seconds
@@ -159,7 +158,7 @@ def fail(
 
 
 def snooze(job: HeldJob, delay_seconds: float, reason: str = "snoozed") -> Settlement:
-    """Not now: the job comes back after the delay, uncharged."""
+    """Run the job again after the delay. The attempt is not charged."""
     check_seconds("delay_seconds", delay_seconds)
     reason = _storable(reason)
     return Settlement(
@@ -168,7 +167,7 @@ def snooze(job: HeldJob, delay_seconds: float, reason: str = "snoozed") -> Settl
 
 
 def release(job: HeldJob, reason: str = "shutdown", delay_seconds: float = 0.0) -> Settlement:
-    """The worker gives the job back unfinished, uncharged."""
+    """The worker returns the job unfinished. The attempt is not charged."""
     check_seconds("delay_seconds", delay_seconds)
     reason = _storable(reason)
     return Settlement(
@@ -189,7 +188,7 @@ def abort(
 def skip(
     job: HeldJob, reason: str = "skipped", duration_seconds: float | None = None
 ) -> Settlement:
-    """The handler found that there is nothing to do."""
+    """The handler decided that there is nothing to do."""
     reason = _storable(reason)
     return Settlement(
         job.id, job.token, job.lease_id, Outcome.SKIP, None, None, 0.0, reason, duration_seconds
@@ -197,14 +196,14 @@ def skip(
 
 
 def _storable(reason: str) -> str:
-    """A handler may give any reason; one that no database takes must not keep it from settling."""
+    """A reason that every database accepts: a handler's reason must not prevent the settlement."""
     if reason.isprintable() and len(reason) <= MAX_REASON_LENGTH:
         return reason
     return clean_text(reason, MAX_REASON_LENGTH)
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """What the store knows of a running job when its attempt ends."""
+    """The facts about a running job that decide what happens when its attempt ends."""
 
     attempts: int
     max_attempts: int
@@ -212,7 +211,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class Move(msgspec.Struct, frozen=True):
-    """What becomes of the job. A live `to` is `queued` or, with a delay, `scheduled`."""
+    """The next state of the job. A live `to` is `queued` or, with a delay, `scheduled`."""
 
     to: State
     charged: bool = False
@@ -221,7 +220,7 @@ class Move(msgspec.Struct, frozen=True):
 
 
 def is_last_attempt(attempts: int, max_attempts: int) -> bool:
-    """The one comparison that ends a job, on the error path and on the crash path alike."""
+    """Is this the last attempt? The only such comparison, for errors and for crashes."""
     return attempts + 1 >= max_attempts
 
 
@@ -254,9 +253,9 @@ def after_settlement(job: Standing, settlement: Settlement) -> Move:
 def after_crash(job: Standing, *, charged: bool) -> Move:
     """Turn an expired lease into the job's next state.
 
-    Charged are jobs that were reported started or that were alone on their lease. The others go
-    back unharmed, with a crash on record, and are tried alone from then on: so the job that kills
-    its worker is found, and an innocent one never fails without having run.
+    A job is charged if it was reported started, or if it was alone on its lease. The other jobs
+    return uncharged, with a crash on record, and each is then tried alone. So the job that kills
+    its worker is found, and no other job fails without having run.
     """
     if job.cancel_requested:
         return Move(State.CANCELLED, charged=charged, reason="cancelled")
@@ -266,14 +265,14 @@ def after_crash(job: Standing, *, charged: bool) -> Move:
 
 
 class Ends(msgspec.Struct, frozen=True):
-    """What the store knows of the parents of a waiting job."""
+    """The facts about the parents of a waiting job."""
 
     unfinished: bool
-    """One has not ended yet."""
+    """One has not finished."""
     any_succeeded: bool
     any_failed: bool
     any_unsuccessful: bool
-    """One has ended in another way than by success."""
+    """One has finished in another state than succeeded."""
 
 
 _RULES: Mapping[When, tuple[Callable[[Ends], bool], str]] = {
@@ -285,10 +284,10 @@ _RULES: Mapping[When, tuple[Callable[[Ends], bool], str]] = {
     When.ANY_SUCCEEDED: (lambda ends: ends.any_succeeded, "no parent succeeded"),
     When.ANY_FAILED: (lambda ends: ends.any_failed, "no parent failed"),
 }
-"""Per rule: may the job run, and why it never will if all parents have ended and it may not."""
+"""Per rule: may the job run, and the reason for skipping it if all parents have finished."""
 
 WAITS_FOR_ALL = frozenset({When.ALL_SUCCEEDED, When.ALL_FINISHED})
-"""Under these rules a job outlasts all of its parents."""
+"""Under these rules a job finishes after all of its parents."""
 
 
 PARENTS_FINISHED = "parents finished"
@@ -297,7 +296,7 @@ PARENTS_FINISHED = "parents finished"
 def after_parents(
     ends: Ends, *, when: When = When.ALL_SUCCEEDED, cancel_requested: bool
 ) -> Move | None:
-    """Turn the end of a parent into the child's next state. None: it waits on."""
+    """Turn the end of a parent into the child's next state. None: the child keeps waiting."""
     may_run, why_not = _RULES[when]
     runs = may_run(ends)
     if not runs and ends.unfinished:

@@ -1,12 +1,12 @@
-"""When to try again: retry policies, stored as JSON next to the job they belong to.
+"""When to try again: retry policies, stored as JSON with their job.
 
     Exponential    1 s, 2 s, 4 s ... up to a cap, each a random part of it (full jitter); default
-    Fixed          always the same
-    Delays       an explicit list; the last one repeats
+    Fixed          always the same delay
+    Delays         an explicit list; the last delay repeats
 
-Jobs that failed together must not come back together, hence the jitter. A policy is resolved at
-enqueue and travels with the job. A callable `(attempts) -> seconds` may stand in for one; it is
-code, so it stays with the worker and is never stored. Pure: the caller brings the randomness.
+The jitter spreads the retries of jobs that failed together. The policy is chosen at enqueue and
+stored with the job. A function `(attempts) -> seconds` may be used instead; it is code, so the
+worker has it and it is never stored. Pure: the caller supplies the randomness.
 """
 
 import math
@@ -17,7 +17,8 @@ from typing import TypeAlias, assert_never
 import msgspec
 
 from tenure.errors import InvalidInput, OutOfRange, PayloadInvalid
-from tenure.rules.job import MAX_ATTEMPTS_LIMIT, MAX_SECONDS, Json, check_seconds
+from tenure.rules.job import Json
+from tenure.rules.limits import MAX_ATTEMPTS_LIMIT, MAX_SECONDS, check_seconds
 
 
 class Exponential(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="exponential"):
@@ -35,7 +36,7 @@ class Exponential(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
             raise OutOfRange(f"factor must be a number, not a {type(self.factor).__name__}")
         if not 1 <= self.factor <= sys.float_info.max:  # also refuses NaN
             raise OutOfRange(
-                "factor must be at least 1 and finite: use 1 for equal waits, 2 to double them"
+                "factor must be finite and at least 1: use 1 for equal delays, 2 to double them"
             )
         if type(self.jitter) is not bool:
             raise OutOfRange("jitter must be True or False")
@@ -51,17 +52,17 @@ class Fixed(msgspec.Struct, frozen=True, tag_field="kind", tag="fixed"):
 
 
 class Delays(msgspec.Struct, frozen=True, tag_field="kind", tag="delays"):
-    """Wait `seconds[0]` before the first retry, and so on; the last one repeats."""
+    """Wait `seconds[0]` before the first retry, and so on; the last delay repeats."""
 
     seconds: tuple[float, ...]
 
     def __post_init__(self) -> None:
         if type(self.seconds) is not tuple or not self.seconds:
-            raise OutOfRange("seconds must be a tuple of at least one wait, such as (10, 60, 300)")
+            raise OutOfRange("seconds must be a tuple of at least one delay, such as (10, 60, 300)")
         if len(self.seconds) > MAX_ATTEMPTS_LIMIT:
             raise OutOfRange(
-                f"seconds has {len(self.seconds):,} waits; no job has more than "
-                f"{MAX_ATTEMPTS_LIMIT:,} attempts: leave the rest out, the last one repeats"
+                f"seconds has {len(self.seconds):,} delays, but a job has at most "
+                f"{MAX_ATTEMPTS_LIMIT:,} attempts; remove the rest, the last delay repeats"
             )
         for index, wait in enumerate(self.seconds):
             check_seconds(f"seconds[{index}]", wait)
@@ -71,7 +72,7 @@ Policy: TypeAlias = Exponential | Fixed | Delays
 """What can be stored with a job."""
 
 CustomPolicy: TypeAlias = Callable[[int], float]
-"""A function of the worker's own; attempts in, seconds out."""
+"""A function in the worker's code: attempts -> seconds."""
 
 DEFAULT_POLICY = Exponential()
 
@@ -79,11 +80,11 @@ DEFAULT_POLICY = Exponential()
 def delay_seconds(
     policy: Policy | CustomPolicy, attempts: int, random: Callable[[], float]
 ) -> float:
-    """How long to wait before the next attempt: finite, from 0 to the policy's own limit.
+    """How long to wait before the next attempt: finite, from 0 to the limit of the policy.
 
-    `attempts` is the job's count as it was claimed, the one that `lifecycle` compares: charged
-    attempts without the one that just failed, so 0 before the first retry. Any number is fine.
-    `random` gives numbers from 0 to 1.
+    `attempts` is the job's count at the claim, as `lifecycle` uses it: charged attempts without the
+    one that just failed, so 0 before the first retry. Any number is accepted. `random` returns
+    numbers from 0 to 1.
     """
     retry = max(0, attempts)
     match policy:
@@ -101,25 +102,25 @@ def delay_seconds(
 
 
 def dump_policy(policy: Policy) -> Json:
-    """The policy as JSON that `load_policy` of this and later versions reads back."""
+    """The policy as JSON, which `load_policy` of this and later versions can read."""
     if not isinstance(policy, Policy):
         raise InvalidInput(
             "only Exponential, Fixed and Delays can be stored with a job; "
-            "give a function to the task in the worker's code instead"
+            "to use a function, pass it to the task as retry="
         )
     return Json(_encoder.encode(policy))
 
 
 def load_policy(data: str | bytes | None) -> Policy:
-    """The stored policy, checked again; None gives the default."""
+    """The stored policy, checked again; the default policy for None."""
     if data is None:
         return DEFAULT_POLICY
     try:
         return _decoder.decode(data)
     except (ValueError, RecursionError) as error:
         raise PayloadInvalid(
-            f"the stored retry policy cannot be used: {error}; enqueue the job anew, or update "
-            "the worker if a newer version wrote it"
+            f"the stored retry policy cannot be read: {error}; enqueue the job again, or update "
+            "the worker if a newer version stored the policy"
         ) from error
 
 
@@ -127,7 +128,7 @@ def _exponential_limit(policy: Exponential, retry: int) -> float:
     if not policy.base_seconds:
         return 0.0
     try:
-        # Bounded, because an integer beyond 10**308 does not become a float even as an exponent.
+        # Bounded, because an exponent beyond 10**308 cannot be converted to a float.
         wait = policy.base_seconds * float(policy.factor) ** min(retry, 10**9)
     except OverflowError:
         return float(policy.cap_seconds)

@@ -1,17 +1,17 @@
 """When a schedule ticks: a pure function of the schedule and the time. No clock, no database.
 
-    first_after(timing, at)          the next tick; what everything else here is made of
-    due(timing, since, until)        the ticks that are to fire now, by the policy for missed ones
+    first_after(timing, at)          the next tick; all other functions use it
+    due(timing, since, until)        the ticks to fire now, after the policy for missed ticks
 
-Ticks are moments in UTC. A cron expression means the wall clock of its time zone, and `cronsim`
-says which wall-clock times it names. Where clocks change (the rule of Debian's cron):
+Ticks are moments in UTC. A cron expression refers to the wall clock of its time zone, and `cronsim`
+finds the wall-clock times that it names. When clocks change (the rule of Debian's cron):
 
-- An expression with a fixed hour and minute ticks once per time it names: in an hour that is left
-  out, at the end of that hour; in one that comes twice, the first time.
-- One whose minute or hour begins with * follows the clock: nothing in an hour that is left out,
-  twice in one that comes twice.
+- An expression with a fixed hour and minute ticks once for each time that it names. In an hour that
+  is skipped, it ticks at the end of that hour; in an hour that repeats, the first time only.
+- An expression whose minute or hour begins with * follows the clock: no tick in an hour that is
+  skipped, two in an hour that repeats.
 
-Intervals count from 1970-01-01 00:00 UTC, so every 3600 s is on the hour for everybody.
+Intervals count from 1970-01-01 00:00 UTC, so every worker ticks on the hour with 3600 s.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ import msgspec
 from cronsim import CronSim, CronSimError
 
 from tenure.errors import InvalidCron, InvalidInput, UnknownZone
-from tenure.rules.job import LONG_AGO, check_int, check_seconds
+from tenure.rules.limits import LONG_AGO, check_int, check_seconds
 
 CatchUp = Literal["skip", "latest", "all"]
 Overlap = Literal["allow", "skip"]
@@ -34,7 +34,7 @@ MAX_CRON_LENGTH = 200
 MAX_CATCH_UP = 1000
 LEAST_SECONDS = 1.0
 GRACE_SECONDS = 60.0
-"""With catch_up="skip": a tick that is later than this counts as missed."""
+"""With catch_up="skip": a tick that is older than this counts as missed."""
 
 ALIASES = {
     "@yearly": "0 0 1 1 *",
@@ -48,38 +48,38 @@ ALIASES = {
 
 _MICROSECOND = timedelta(microseconds=1)
 _STRETCH = timedelta(hours=30)
-"""Longer than any clock was ever set forward or back."""
+"""Longer than any known change of a clock."""
 _STEP = timedelta(hours=3)
 
 
 class ScheduleTiming(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """When a schedule ticks, and what becomes of ticks that were missed or come too soon.
+    """When a schedule ticks, and what happens to ticks that are missed or overlap.
 
-    `check_timing` looks whether the expression and the zone are known here. A stored one is read
-    without: a machine that lacks a zone can still show it.
+    `check_timing` checks the expression and the zone. A stored timing is read without that check,
+    so that a machine without the zone can still show it.
     """
 
     cron: str | None = None
     every_seconds: float | None = None
     tz: str = "UTC"
     catch_up: CatchUp = "latest"
-    """Of the ticks that nobody fired in time: none, the latest, or all up to the limit."""
+    """Which missed ticks to fire: none, the latest, or all up to the limit."""
     catch_up_limit: int = 64
     overlap: Overlap = "allow"
-    """While a job of this schedule is not finished: fire all the same, or skip the tick."""
+    """While a job of this schedule is not finished: fire the next tick anyway, or skip it."""
     jitter_seconds: float = 0.0
-    """Each job is due up to so much after its tick, by chance, but always the same for a tick."""
+    """Each job is due up to this time after its tick; the delay of a tick never changes."""
 
     def __post_init__(self) -> None:
         if (self.cron is None) == (self.every_seconds is None):
-            raise InvalidInput("a schedule has a cron expression or every_seconds: give one")
+            raise InvalidInput("a schedule needs cron or every_seconds: give exactly one")
         for name in ("cron", "tz"):
             if not isinstance(getattr(self, name), str | None):
-                raise InvalidInput(f"{name} is a text, not {getattr(self, name)!r:.60}")
+                raise InvalidInput(f"{name} must be a string, not {getattr(self, name)!r:.60}")
         if self.every_seconds is not None:
             check_seconds("every_seconds", self.every_seconds, least=LEAST_SECONDS)
             if self.tz != "UTC":
-                raise InvalidInput("tz goes with a cron expression; intervals have no use for it")
+                raise InvalidInput("tz needs a cron expression; leave it out for intervals")
         if self.catch_up not in get_args(CatchUp):
             raise InvalidInput(
                 f'catch_up must be "skip", "latest" or "all", not {self.catch_up!r:.60}'
@@ -89,7 +89,7 @@ class ScheduleTiming(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             raise InvalidInput(f'overlap must be "allow" or "skip", not {self.overlap!r:.60}')
         if self.overlap == "skip" and self.catch_up == "all":
             raise InvalidInput(
-                'catch_up="all" starts jobs side by side, which overlap="skip" forbids; '
+                'catch_up="all" starts jobs at the same time, which overlap="skip" forbids; '
                 'use catch_up="latest"'
             )
         check_seconds("jitter_seconds", self.jitter_seconds)
@@ -115,27 +115,27 @@ _metadata_reader = msgspec.json.Decoder(_Metadata)
 
 
 def fired_by(metadata: str | None) -> FiredBy | None:
-    """Read it back; None for a job that no schedule has enqueued."""
+    """Read it from a job's metadata; None for a job that no schedule enqueued."""
     if metadata is None or '"schedule"' not in metadata:
         return None
     try:
         return _metadata_reader.decode(metadata).schedule
-    except msgspec.MsgspecError:  # somebody's own metadata of that name
+    except msgspec.MsgspecError:  # the user's own metadata with that name
         return None
 
 
 def check_timing(timing: ScheduleTiming) -> None:
-    """Refuse what could never tick: a bad expression, an unknown zone, the 30th of February."""
+    """Refuse timings that can never tick: a bad expression, an unknown zone, 30 February."""
     if timing.cron is None:
         return
     _zone(timing.tz)
     _expression(timing.cron)
     if first_after(timing, datetime(2024, 1, 1, tzinfo=UTC)) is None:
-        raise InvalidCron(f"{timing.cron!r} names a day that never comes; give one that does")
+        raise InvalidCron(f"{timing.cron!r} names a date that does not exist; give another")
 
 
 def words(timing: ScheduleTiming) -> str:
-    """The times in plain English: `At 03:00 every day, Europe/Berlin`."""
+    """The timing in plain English: `At 03:00 every day, Europe/Berlin`."""
     if timing.every_seconds is not None:
         return f"Every {_length(timing.every_seconds)}"
     assert timing.cron is not None
@@ -151,7 +151,7 @@ def _length(seconds: float) -> str:
 
 
 def first_after(timing: ScheduleTiming, at: datetime) -> datetime | None:
-    """The first tick later than `at`. None: there is none within fifty years."""
+    """The first tick later than `at`; None if there is none within fifty years."""
     if timing.every_seconds is not None:
         every = round(timing.every_seconds * 1e6)
         passed = (at - LONG_AGO) // _MICROSECOND
@@ -183,11 +183,11 @@ def upcoming(timing: ScheduleTiming, after: datetime, count: int) -> list[dateti
 
 
 def due(timing: ScheduleTiming, since: datetime, until: datetime) -> list[datetime]:
-    """Which ticks later than `since` are to fire at `until`: at most `catch_up_limit`, in order.
+    """The ticks later than `since` that fire at `until`: at most `catch_up_limit`, in order.
 
-    When several have come, all but the last were missed; the last one was missed as well when it is
-    a minute old. What happens to missed ones is the policy. The work is bounded by the limit,
-    however long nobody looked.
+    If several ticks have passed, all but the last were missed; the last one was missed too if it is
+    more than a minute old. The policy decides about missed ticks. The limit bounds the work, no
+    matter how long ago `since` is.
     """
     found = _latest(timing, since, until, timing.catch_up_limit if timing.catch_up == "all" else 1)
     if timing.catch_up == "skip":
@@ -196,7 +196,7 @@ def due(timing: ScheduleTiming, since: datetime, until: datetime) -> list[dateti
 
 
 def _latest(timing: ScheduleTiming, since: datetime, until: datetime, count: int) -> list[datetime]:
-    """The last so many ticks: looked for further and further back."""
+    """The last `count` ticks, searched in growing steps back from `until`."""
     first = first_after(timing, since)
     if first is None or first > until:
         return []
@@ -213,9 +213,9 @@ def _latest(timing: ScheduleTiming, since: datetime, until: datetime, count: int
 
 
 def due_at(timing: ScheduleTiming, name: str, tick: datetime) -> datetime | None:
-    """When the job of a tick is due: after the tick by a part of the jitter that never changes.
+    """When the job of a tick is due: the tick plus a part of the jitter that is fixed per tick.
 
-    None: at once, because there is no jitter.
+    None without jitter: the job is due at once.
     """
     if not timing.jitter_seconds:
         return None
@@ -225,13 +225,13 @@ def due_at(timing: ScheduleTiming, name: str, tick: datetime) -> datetime | None
 
 
 class _Expression(msgspec.Struct, frozen=True):
-    """A cron expression, read. `fixed`: it names hours and minutes, and no clock to follow."""
+    """A parsed cron expression. `fixed`: it names hours and minutes, without a leading *."""
 
     sim: CronSim
     fixed: bool
 
     def first_from(self, wall: datetime, *, also: bool) -> datetime | None:
-        """The first time it names after a time on the wall, or also at it."""
+        """The first named time after a wall-clock time; with `also`, that time itself counts."""
         sim = CronSim.__new__(CronSim)  # as `copy` does, in a tenth of the time
         sim.__dict__ = self.sim.__dict__ | {"dt": wall.replace(microsecond=0)}
         if also and not wall.microsecond:
@@ -242,15 +242,17 @@ class _Expression(msgspec.Struct, frozen=True):
 @lru_cache(maxsize=1024)
 def _expression(cron: str) -> _Expression:
     if len(cron) > MAX_CRON_LENGTH:
-        raise InvalidCron(f"the cron expression has {len(cron)} characters, not {MAX_CRON_LENGTH}")
+        raise InvalidCron(
+            f"the cron expression is {len(cron)} characters long; the maximum is {MAX_CRON_LENGTH}"
+        )
     text = ALIASES.get(cron.strip().lower(), cron)
     if text.strip().startswith("@"):
-        raise InvalidCron(f"{cron!r} is not known; there are {', '.join(ALIASES)}")
+        raise InvalidCron(f"unknown alias {cron!r}; known aliases: {', '.join(ALIASES)}")
     try:
         sim = CronSim(text, datetime(2024, 1, 1))  # noqa: DTZ001 - a wall clock has no zone
     except (CronSimError, AssertionError, TypeError, ValueError) as error:
         raise InvalidCron(
-            f"{cron!r} is not a cron expression ({str(error) or 'it cannot be read'}); it has 5 "
+            f"{cron!r} is not a cron expression ({str(error) or 'it cannot be read'}); write 5 "
             "fields, minute hour day month weekday, or 6 with seconds first"
         ) from error
     minute, hour = sim.parts[1], sim.parts[2]
@@ -260,13 +262,13 @@ def _expression(cron: str) -> _Expression:
 @lru_cache(maxsize=1024)
 def _zone(name: str) -> ZoneInfo:
     if len(name) > 100:
-        raise UnknownZone(f"a time zone is named like Europe/Berlin, not {name!r:.60}")
+        raise UnknownZone(f"tz must be a name such as Europe/Berlin, not {name!r:.60}")
     try:
         return ZoneInfo(name)
     except (KeyError, OSError, ValueError) as error:
         raise UnknownZone(
             f"there is no time zone {name!r} on this machine; use a name such as Europe/Berlin, "
-            "or install tzdata if the machine has no zones at all"
+            "or install tzdata if the machine has no time zones"
         ) from error
 
 
@@ -279,18 +281,18 @@ def _offset(zone: ZoneInfo, at: datetime) -> timedelta:
 
 
 def _first_fixed(expression: _Expression, zone: ZoneInfo, at: datetime) -> datetime | None:
-    """Each time that it names comes once, and their order on the wall is their order."""
+    """Each named time ticks once, and ticks have the order of the wall-clock times."""
     wall = _wall(zone, at)
     while (named := expression.first_from(wall, also=False)) is not None:
         moment = _moment(zone, named)
         if moment > at:
             return moment
-        wall = named  # it has come already: this hour is there for the second time
+        wall = named  # this tick has passed already: the hour repeats
     return None
 
 
 def _moment(zone: ZoneInfo, named: datetime) -> datetime:
-    """When the wall shows this: the first time if twice, the end of the gap if never."""
+    """The moment of a wall-clock time: the first if it repeats, the end of the gap if skipped."""
     moment = named.replace(tzinfo=zone).astimezone(UTC)
     if _wall(zone, moment) == named:
         return moment
@@ -299,10 +301,10 @@ def _moment(zone: ZoneInfo, named: datetime) -> datetime:
 
 
 def _first_by_the_clock(expression: _Expression, zone: ZoneInfo, at: datetime) -> datetime | None:
-    """The first moment at which the wall shows what it names.
+    """The first moment at which the wall clock shows a named time.
 
-    Looked for from one change of the clock to the next, in stretches. Where a stretch has nothing,
-    the wall cannot show the next named time before it is near, so all up to there is passed over.
+    The search goes stretch by stretch, and within a stretch from one change of the clock to the
+    next. If a stretch has no tick, the search jumps to just before the next named time.
     """
     start, also = at, False
     while True:
@@ -315,7 +317,7 @@ def _first_by_the_clock(expression: _Expression, zone: ZoneInfo, at: datetime) -
             moment = (named - offset).replace(tzinfo=UTC)
             if moment < stop:
                 return moment
-            also = True  # a clock may be changed to just what is named
+            also = True  # a change may set the clock to exactly a named time
         named = expression.first_from(_wall(zone, end), also=True)
         if named is None:
             return None
@@ -326,7 +328,7 @@ def _first_by_the_clock(expression: _Expression, zone: ZoneInfo, at: datetime) -
 def _even(
     zone: ZoneInfo, start: datetime, end: datetime
 ) -> Iterator[tuple[datetime, datetime, timedelta]]:
-    """The stretch in parts of a few hours in which the clock is not changed."""
+    """The stretch in parts of a few hours in which the clock does not change."""
     begin = start
     offset = _offset(zone, start)
     while begin < end:
@@ -339,7 +341,7 @@ def _even(
 
 
 def _change(zone: ZoneInfo, before: datetime, after: datetime) -> datetime:
-    """The second in which the clock is changed, between these two."""
+    """The second at which the clock changes, between these two."""
     old = _offset(zone, before)
     low, high = int(before.timestamp()), int(after.timestamp()) + 1
     while high - low > 1:

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tenure.errors import ConfigError, InvalidInput
-from tenure.rules.job import MAX_NAME_LENGTH, check_int, check_seconds, check_text
+from tenure.rules.limits import MAX_NAME_LENGTH, check_int, check_seconds, check_text
 from tenure.store.bell import Bell
 from tenure.store.colours import AsyncRunner, BlockingRunner, Operation
 from tenure.store.jobs.enqueue import enqueue

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
 
-from tenure.rules.job import LONG_AGO, check_seconds
+from tenure.rules.limits import LONG_AGO, check_seconds
 from tenure.store.look.workers import forget_dead
 from tenure.store.schedules.fire import KEEP_TICKS_SECONDS, forget_ticks
 from tenure.store.session import Mode, Row, Scope, Tx, for_all_tenants, to_json

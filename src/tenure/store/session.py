@@ -18,7 +18,8 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, Self, Type
 import msgspec
 
 from tenure.errors import StoreBusy, TenantMismatch, ValueRefused
-from tenure.rules.job import Json, NewJob, State, check_time
+from tenure.rules.job import Json, NewJob, State
+from tenure.rules.limits import check_time
 from tenure.rules.turns import Turn
 from tenure.store.bell import Bell, Ring
 from tenure.store.gate_records import GateQuestion, LineFound, LinePicked, OpenGate

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from tenure.client import Client
 from tenure.errors import InvalidInput
-from tenure.rules.job import check_seconds, check_time
+from tenure.rules.limits import check_seconds, check_time
 from tenure.store import AsyncStore, Store
 from tenure.store.colours import Operation
 from tenure.store.jobs.enqueue import enqueue

@@ -21,8 +21,9 @@ from tenure.client import Client
 from tenure.control import Control
 from tenure.errors import InvalidInput, JobFailed, PayloadInvalid
 from tenure.rules import lifecycle
-from tenure.rules.job import MIN_PRIORITY, Claimed, Job, State
+from tenure.rules.job import Claimed, Job, State
 from tenure.rules.lifecycle import Settlement
+from tenure.rules.limits import MIN_PRIORITY
 from tenure.rules.why import last_error
 from tenure.running import Flag
 from tenure.store import Store

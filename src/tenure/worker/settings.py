@@ -8,7 +8,7 @@ from typing import TypedDict
 import msgspec
 
 from tenure.errors import ConfigError
-from tenure.rules.job import check_int, check_name, check_seconds
+from tenure.rules.limits import check_int, check_name, check_seconds
 
 MAX_SLOTS = 100_000
 

@@ -20,7 +20,7 @@ from typing import Self, Unpack
 
 from tenure.client import Client
 from tenure.errors import ConfigError, InvalidInput
-from tenure.rules.job import check_int
+from tenure.rules.limits import check_int
 from tenure.worker import loop
 from tenure.worker.children.app_ref import locate, refuse_while_imported
 from tenure.worker.environment import Environment

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from tenure.rules.job import LONG_AGO, MAX_ID
+from tenure.rules.limits import LONG_AGO, MAX_ID
 from tenure.store.session import Row, Tx, to_json
 
 CHUNK_ROWS = 1000

@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from tenure.errors import GateNotFound, InvalidInput
 from tenure.rules.gates import Limits
-from tenure.rules.job import check_name
+from tenure.rules.limits import check_name
 from tenure.store.session import Mode, Row, Tx, for_all_tenants, to_json, transaction
 
 

@@ -34,7 +34,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from tenure.rules.gates import Limits
-from tenure.rules.job import MIN_PRIORITY
+from tenure.rules.limits import MIN_PRIORITY
 from tenure.rules.permits import Permits, Room, riders_of, room
 from tenure.rules.turns import Limited, Line, Next, admit, limited_by, next_turn
 from tenure.store.gate_records import GateName, GateQuestion, LinePicked, OpenGate

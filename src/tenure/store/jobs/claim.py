@@ -8,7 +8,8 @@ from functools import partial
 from typing import NamedTuple
 
 from tenure.errors import InvalidInput, StoreError
-from tenure.rules.job import Claim, Claimed, Lease, State, check_int, check_name, check_seconds
+from tenure.rules.job import Claim, Claimed, Lease, State
+from tenure.rules.limits import check_int, check_name, check_seconds
 from tenure.store.gate_records import GateName
 from tenure.store.gates.passing import Passed, any_gates, pass_gates, passed_before, queue_order
 from tenure.store.moves import drop_leases, finish_jobs

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from tenure.rules.codec import clean_text
-from tenure.rules.job import Feature, Json, check_json, check_progress
+from tenure.rules.job import Feature, Json
 from tenure.rules.lifecycle import HeldJob
+from tenure.rules.limits import check_json, check_progress
 from tenure.store.jobs.settle import LANDED, MAX_MESSAGE, STALE, Answer
 from tenure.store.moves import held_rows
 from tenure.store.session import Mode, Row, Tx, for_all_tenants, to_json, transaction

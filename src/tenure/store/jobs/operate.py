@@ -7,11 +7,10 @@ another tenant, raises `JobNotFound`.
 from datetime import datetime
 
 from tenure.errors import InvalidInput, JobNotFound, StoreBusy
-from tenure.rules.job import (
+from tenure.rules.job import Feature, State
+from tenure.rules.limits import (
     MAX_PRIORITY,
     MIN_PRIORITY,
-    Feature,
-    State,
     check_int,
     check_name,
     check_reason,

@@ -13,7 +13,6 @@ from operator import attrgetter
 import msgspec
 
 from tenure.errors import LeaseLost, StoreBusy, ValueRefused
-from tenure.rules.job import check_name
 from tenure.rules.lifecycle import (
     Move,
     Outcome,
@@ -21,6 +20,7 @@ from tenure.rules.lifecycle import (
     Standing,
     after_settlement,
 )
+from tenure.rules.limits import check_name
 from tenure.store.moves import (
     add_events,
     drop_leases,

@@ -8,8 +8,9 @@ from datetime import datetime
 
 from tenure.errors import PayloadTooLarge, StepConflict, TooManySteps
 from tenure.rules.codec import MAX_BYTES
-from tenure.rules.job import MAX_STEP_BYTES, MAX_STEPS, Feature, NewStep
+from tenure.rules.job import Feature, NewStep
 from tenure.rules.lifecycle import HeldJob
+from tenure.rules.limits import MAX_STEP_BYTES, MAX_STEPS
 from tenure.store.jobs.settle import LANDED, STALE, Answer
 from tenure.store.session import Mode, Tx, for_all_tenants, to_json, transaction
 

@@ -7,8 +7,9 @@ from functools import partial
 import msgspec
 
 from tenure.errors import StoreBusy
-from tenure.rules.job import Beat, check_int, check_name, check_seconds
+from tenure.rules.job import Beat
 from tenure.rules.lifecycle import Move, Standing, after_crash
+from tenure.rules.limits import check_int, check_name, check_seconds
 from tenure.store.moves import add_events, finish_jobs, put_in_line, stand_at_gates
 from tenure.store.rows import Ending, Happening, Ticket
 from tenure.store.session import Mode, Row, Scope, Tx, for_all_tenants, to_json, transaction

@@ -6,18 +6,8 @@ from datetime import datetime
 import msgspec
 
 from tenure.errors import InvalidInput, JobNotFound
-from tenure.rules.job import (
-    LIVE_STATES,
-    Event,
-    Job,
-    Progress,
-    State,
-    Step,
-    check_int,
-    check_name,
-    check_time,
-    is_id,
-)
+from tenure.rules.job import LIVE_STATES, Event, Job, Progress, State, Step
+from tenure.rules.limits import check_int, check_name, check_time, is_id
 from tenure.rules.ticks import fired_by
 from tenure.store.session import Mode, Row, Tx, for_all_tenants, to_json, transaction
 

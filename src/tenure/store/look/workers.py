@@ -10,7 +10,8 @@ import msgspec
 
 from tenure.errors import InvalidInput
 from tenure.rules.codec import encode
-from tenure.rules.job import Setting, WorkerInfo, WorkerSeen, check_int, check_name, check_seconds
+from tenure.rules.job import Setting, WorkerInfo, WorkerSeen
+from tenure.rules.limits import check_int, check_name, check_seconds
 from tenure.store.session import Mode, Row, Tx, for_all_tenants, transaction
 
 MAX_WORKERS = 10_000

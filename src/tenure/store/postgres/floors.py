@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tenure.rules.job import MAX_PRIORITY, MIN_PRIORITY
+from tenure.rules.limits import MAX_PRIORITY, MIN_PRIORITY
 from tenure.store.session import Row, to_json
 
 STEP_TICKETS = 2000

@@ -17,7 +17,8 @@ from typing import Literal
 import msgspec
 
 from tenure.errors import InvalidInput, ScheduleExists
-from tenure.rules.job import NewJob, State, check_int, check_reason
+from tenure.rules.job import NewJob, State
+from tenure.rules.limits import check_int, check_reason
 from tenure.rules.ticks import FiredBy, ScheduleTiming, check_timing, first_after
 from tenure.store.moves import stamp
 from tenure.store.schedules.fire import Tick, add_ticks, enqueue_ticks

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import msgspec
 
 from tenure.errors import TenureError
-from tenure.rules.job import LONG_AGO, NewJob
+from tenure.rules.job import NewJob
+from tenure.rules.limits import LONG_AGO
 from tenure.rules.ticks import FiredBy, due, due_at, first_after
 from tenure.store.jobs.enqueue import enqueue_in
 from tenure.store.schedules.records import Name, job_of, named, read_timing

@@ -7,7 +7,8 @@ import msgspec
 
 from tenure.errors import InvalidInput, ScheduleNotFound
 from tenure.rules.codec import encode
-from tenure.rules.job import Json, NewJob, State, Unique, check_name
+from tenure.rules.job import Json, NewJob, State, Unique
+from tenure.rules.limits import check_name
 from tenure.rules.ticks import FiredBy, ScheduleTiming, check_timing, first_after, upcoming
 from tenure.store.session import Row, Tx, to_json
 

@@ -9,7 +9,7 @@ no new one, has them all.
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from tenure.rules.job import check_reason
+from tenure.rules.limits import check_reason
 from tenure.store.moves import put_in_line
 from tenure.store.rows import Ticket
 from tenure.store.session import (

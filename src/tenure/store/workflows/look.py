@@ -5,7 +5,8 @@ from functools import partial
 
 from tenure.errors import WorkflowNotFound
 from tenure.rules.graph import NodePage, NodeSeen, OnFailure, Outcome, ParentEnd, WorkflowSeen
-from tenure.rules.job import State, When, check_int, check_name, is_id
+from tenure.rules.job import State, When
+from tenure.rules.limits import check_int, check_name, is_id
 from tenure.store.look.jobs import seen_job
 from tenure.store.session import Mode, Row, Scope, Tx, to_json, transaction
 from tenure.store.workflows.add import _TOP, MAX_PAGE, RESULTS_AT_ONCE

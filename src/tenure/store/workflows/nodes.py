@@ -9,7 +9,7 @@ found no new one, has them all.
 from collections.abc import Sequence
 
 from tenure.errors import WorkflowNotFound
-from tenure.rules.job import is_id
+from tenure.rules.limits import is_id
 from tenure.store.session import Row, Tx, to_json
 
 PAGE = 1000

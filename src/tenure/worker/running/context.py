@@ -11,7 +11,8 @@ from tenure.errors import InvalidInput, LeaseLost
 from tenure.rules import lifecycle
 from tenure.rules.codec import decode, encode
 from tenure.rules.graph import GrowingNode, ParentEnd
-from tenure.rules.job import Feature, Json, State, check_progress
+from tenure.rules.job import Feature, Json, State
+from tenure.rules.limits import check_progress
 from tenure.running import Flag, Running
 from tenure.store.workflows.grow import grow_workflow
 from tenure.store.workflows.look import parent_ends

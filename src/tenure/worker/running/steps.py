@@ -13,7 +13,8 @@ from typing import Any
 from tenure.control import Control
 from tenure.errors import InvalidInput, StepConflict, TooManySteps
 from tenure.rules.codec import decode, encode
-from tenure.rules.job import MAX_NAME_LENGTH, MAX_STEPS, Json, NewStep, Step, check_step_name
+from tenure.rules.job import Json, NewStep, Step
+from tenure.rules.limits import MAX_NAME_LENGTH, MAX_STEPS, check_step_name
 from tenure.signature import result_type_of
 
 
