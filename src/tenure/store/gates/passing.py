@@ -32,7 +32,7 @@ only one may run, order is promised, and nobody takes more than that.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 from tenure.rules.gates import (
@@ -47,8 +47,8 @@ from tenure.rules.gates import (
     next_turn,
 )
 from tenure.rules.job import MIN_PRIORITY, Places
+from tenure.store.records import TakenTicket
 from tenure.store.session import (
-    Row,
     Tx,
     Walk,
     Wanted,
@@ -60,7 +60,7 @@ SPARE_TURNS = 50
 MORE_TURNS = 100
 """So many at once when all lines were empty or full: few enough to have gates locked for them. Who
 looks at 6,000 needs as long with pages of 100 as with pages of 500: 0.4 s."""
-line_order = itemgetter(1, 2)  # of a ticket: priority, place
+line_order = attrgetter("priority", "position")
 _NOBODY = (float("inf"), 0.0)
 
 
@@ -74,7 +74,7 @@ class Passed(NamedTuple):
     gates were looked at; the places that this worker has at gates that limit how many run; and
     whether there are more turns at a gate (queue, gate) behind lines that were all shut."""
 
-    rows: list[Row]
+    rows: list[TakenTicket]
     queues: Collection[str] = ()
     places: tuple[Places, ...] = ()
     more: Mapping[tuple[str, str], bool] = {}
@@ -101,13 +101,13 @@ async def pass_gates(
     lines = [line for line in lines if line.queue not in late]
     admit(lines, dict(wanted.queues), free=wanted.new_places)
     picked = [line for line in lines if line.passed]
-    taken: list[Row] = []
+    taken: list[TakenTicket] = []
     if picked:
         if any(line.room.rides for line in picked):  # should it die, they have not started
             wanted = wanted._replace(ahead=True)
         by_line = await tx.take_gated(wanted, [_picked(line) for line in picked])
         for line, rows in zip(picked, by_line, strict=True):
-            line.landed = [row[3] for row in rows if row[3] is not None]
+            line.landed = [row.id for row in rows if row.id is not None]
             line.room.tokens += len(line.passed) + line.unseen - len(rows)  # there were no more
         taken = _in_turn(by_line)
     await _go_on(tx, lines)
@@ -147,12 +147,12 @@ def _walk_on(
     return more
 
 
-def _in_turn(by_line: list[list[Row]]) -> list[Row]:
+def _in_turn(by_line: list[list[TakenTicket]]) -> list[TakenTicket]:
     """By priority, then one of each line in turn: that is the order in which they start."""
     if len(by_line) == 1:
         return sorted(by_line[0], key=line_order)
     turns = [
-        (row[1], n, i, row)
+        (row.priority, n, i, row)
         for i, rows in enumerate(by_line)
         for n, row in enumerate(sorted(rows, key=line_order))
     ]
@@ -161,8 +161,9 @@ def _in_turn(by_line: list[list[Row]]) -> list[Row]:
 
 async def passed_before(tx: Tx, worker: str) -> Passed:
     """claim, repeated: what its first try, whose COMMIT got no answer, has taken."""
-    rows = sorted(await tx.fetch("claimed_before", worker=worker, call=tx.call), key=line_order)
-    leases = sorted({row[-2] for row in rows})
+    rows = await tx.fetch_as(TakenTicket, "claimed_before", worker=worker, call=tx.call)
+    rows.sort(key=line_order)
+    leases = sorted({row.lease for row in rows if row.lease is not None})
     given = await tx.fetch("places_given", ids=to_json(leases)) if rows else []
     return Passed(
         rows,

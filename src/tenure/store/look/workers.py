@@ -11,7 +11,8 @@ import msgspec
 from tenure.errors import InvalidInput
 from tenure.rules.codec import encode
 from tenure.rules.job import Setting, WorkerInfo, WorkerSeen, check_int, check_name, check_seconds
-from tenure.store.session import Mode, Row, Tx, for_all_tenants, transaction
+from tenure.store.records import WorkerRow
+from tenure.store.session import Mode, Tx, for_all_tenants, transaction
 
 MAX_WORKERS = 10_000
 FORGET_SECONDS = 86_400.0
@@ -66,7 +67,7 @@ async def workers(
     check_seconds("alive_seconds", alive_seconds)
     check_int("limit", limit, 1, MAX_WORKERS)
     tx.at(now)
-    rows = await tx.fetch("list_workers", alive_seconds=alive_seconds, most=limit)
+    rows = await tx.fetch_as(WorkerRow, "list_workers", alive_seconds=alive_seconds, most=limit)
     return [_seen(tx, row) for row in rows]
 
 
@@ -76,13 +77,12 @@ async def forget_dead(tx: Tx, *, now: datetime | None = None) -> None:
     await tx.fetch("prune_workers", seconds=FORGET_SECONDS)
 
 
-def _seen(tx: Tx, row: Row) -> WorkerSeen:
-    name, host, pid, started_at, seen_at, info, alive = row
-    kept = _read(info)
+def _seen(tx: Tx, row: WorkerRow) -> WorkerSeen:
+    kept = _read(row.info)
     return WorkerSeen(
-        name=name, host=host, pid=pid, queues=kept.queues, tasks=kept.tasks,
-        settings=kept.settings, counts=kept.counts, started_at=tx.when(started_at),
-        seen_at=tx.when(seen_at), alive=bool(alive),
+        name=row.name, host=row.host, pid=row.pid, queues=kept.queues, tasks=kept.tasks,
+        settings=kept.settings, counts=kept.counts, started_at=tx.when(row.started_at),
+        seen_at=tx.when(row.seen_at), alive=bool(row.alive),
     )  # fmt: skip
 
 
