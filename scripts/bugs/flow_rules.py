@@ -21,7 +21,7 @@ FLOWS = (
         "skip-goes-down", "children of skipped jobs are not looked at",
         f"{WORKFLOWS}::test_what_depends_on_a_skipped_node_is_skipped",
         (
-            python("store/jobs/settle", "        _, ids = await finish(tx, await _free_or_end(tx, ids))",
+            python("store/moves", "        _, ids = await finish(tx, await _free_or_end(tx, ids))",
                    "        await finish(tx, await _free_or_end(tx, ids))\n        return"),
         ),
     ),
@@ -43,7 +43,8 @@ FLOWS = (
                 "b.due is null then"),
             sql(POSTGRES, "settle", "put_in_line", "case when j.held then 'held' end", "null"),
             sql(POSTGRES, "settle", "free_nodes", " and not j.held", ""),
-            python("store/jobs/settle", "due is not None or bool(held) or", "due is not None or"),
+            python("store/moves", "due is not None or bool(child.held) or",
+                   "due is not None or"),
         ),
     ),
     Bug(
@@ -77,19 +78,20 @@ FLOWS = (
         "grow-fence", "whoever says that the job is theirs adds to its workflow",
         f"{WORKFLOWS}::test_a_zombie_adds_nothing_to_its_workflow",
         (
-            python("store/workflows/add", "held = await hold_job(tx, worker, job)\n",
-                   "held = await hold_job(tx, worker, job) or (0,) * 7\n"),
+            python("store/workflows/grow", "    if leased is None:\n", "    if False:\n"),
+            python("store/workflows/grow", "    if leased.cancel_requested:\n",
+                   "    if leased is not None and leased.cancel_requested:\n"),
         ),
     ),
     Bug(
         "grow-asked-to-stop", "a job that is asked to stop adds to its workflow",
         f"{WORKFLOWS}::test_one_that_is_asked_to_stop_adds_nothing",
-        (python("store/workflows/add", "    if held[4]:\n", "    if False:\n"),),
+        (python("store/workflows/grow", "    if leased.cancel_requested:\n", "    if False:\n"),),
     ),
     Bug(
         "grow-keeps-open", "the end does not wait for what was added",
         f"{WORKFLOWS}::test_a_workflow_is_open_while_what_was_added_is",
-        (python("store/workflows/add", "    if last:\n", "    if False:\n"),),
+        (python("store/workflows/grow", "    if last:\n", "    if False:\n"),),
     ),
     Bug(
         "cancelled-outlasts-nobody", "a waiting node is cancelled like any other job",
@@ -99,14 +101,15 @@ FLOWS = (
     Bug(
         "replay-goes-down", "the node alone is replayed",
         f"{WORKFLOWS}::test_a_replay_brings_back_what_was_skipped_below",
-        (python("store/workflows/act", "    ids = {row[0] for row in found}\n",
-                "    ids = {row[0] for row in found} & seeds\n"),),
+        (python("store/workflows/replay", "    ids = set(await tx.fetch_column(\"nodes_to_reopen\"",
+                "    ids = seeds & set(await tx.fetch_column(\"nodes_to_reopen\""),),
     ),
     Bug(
         "step-fence", "whoever says that the job is theirs records its steps",
         f"{WORKFLOWS}::test_a_zombie_records_no_step_that_counts",
-        (python("store/jobs/steps", "    if not rows:\n        return STALE\n",
-                "    rows = rows or [(0,) * 7]\n"),),
+        (python("store/jobs/steps", "    if leased is None:\n        return STALE\n", ""),
+         python("store/jobs/steps", "    if not leased.features & Feature.STEPS:\n",
+                "    if leased is None or not leased.features & Feature.STEPS:\n"),),
     ),
     Bug(
         "step-once", "the last one who records a step is believed",
@@ -149,10 +152,11 @@ FLOWS = (
         "gate-turn-at-end", "the end of a job gives no turn",
         f"{GATES}::test_the_end_of_a_job_gives_the_next_one_its_turn",
         (
-            python("store/jobs/settle",
+            python("store/moves",
                    "        await leave_gates(tx, moved.lines)\n"
-                   "    finished = [(row[0], row[2], State.SUCCEEDED)",
-                   "        pass\n    finished = [(row[0], row[2], State.SUCCEEDED)"),
+                   "    finished = [\n        (job.id, job.features, State.SUCCEEDED)",
+                   "        pass\n"
+                   "    finished = [\n        (job.id, job.features, State.SUCCEEDED)"),
         ),
     ),
     Bug(

@@ -35,7 +35,7 @@ JOBS = (
     Bug(
         "flagged-not-handed-out", "claim hands out every live ticket",
         f"{MARKED}::test_a_job_asked_to_cancel_is_finished_by_the_claim_and_not_handed_out",
-        (python("store/jobs/claim", "and not row[_FLAG]]", "]"),),
+        (python("store/jobs/claim", " and not ticket.cancel_requested\n", "\n"),),
         unseen=IN_ORDER + "; what goes back in line is cancelled before",
     ),
     Bug(
@@ -132,23 +132,23 @@ JOBS = (
     Bug(
         "charge-started", "every job of a lost block is charged",
         f"{MARKED}::test_an_innocent_job_of_a_block_never_fails_without_having_run",
-        (python("store/jobs/sweep", "charged = id in reported or", "charged = True or"),),
+        (python("store/jobs/sweep", "charged = job.id in reported or", "charged = True or"),),
     ),
     Bug(
         "charge-started", "reports of started jobs are ignored",
         f"{MARKED}::test_an_innocent_job_of_a_block_never_fails_without_having_run",
-        (python("store/jobs/sweep", "charged = id in reported or", "charged = False or"),),
+        (python("store/jobs/sweep", "charged = job.id in reported or", "charged = False or"),),
     ),
     Bug(
         "charge-started", "a job alone on its lease is not charged",
         f"{MARKED}::test_a_job_alone_on_its_lease_is_charged_without_a_report",
-        (python("store/jobs/sweep", "(len(pairs) == 1 and started is None)", "False"),),
+        (python("store/jobs/sweep", "(len(pairs) == 1 and lease.started is None)", "False"),),
         unseen=BEHIND + "a heartbeat reports whoever has run for a while",
     ),
     Bug(
         "charge-block", "the last one left on a lease counts as alone",
         f"{RACES}::test_a_job_left_on_a_swept_lease_is_not_charged_for_being_the_last",
-        (python("store/jobs/sweep", "len(pairs) == 1 and started is None", "len(pairs) == 1"),),
+        (python("store/jobs/sweep", "len(pairs) == 1 and lease.started is None", "len(pairs) == 1"),),
         (POSTGRES,),
         unseen=IN_ORDER,
     ),
@@ -157,9 +157,9 @@ JOBS = (
         f"{MARKED}::test_a_job_with_a_crash_on_record_is_tried_alone",
         (
             sql(POSTGRES, "claim", "take_tickets", "when j.crashes > 0 then j.id", ""),
-            python("store/sqlite/tx", "trusted = [row for row in rows if not row[10] and",
-                   "trusted = [row for row in rows if"),
-            python("store/sqlite/tx", "[[row] for row in rows if row[10] and not row[16]]", "[]"),
+            python("store/sqlite/tx", "trusted = [ticket for ticket in others if not ticket.crashes]",
+                   "trusted = others"),
+            python("store/sqlite/tx", "[[ticket] for ticket in others if ticket.crashes]", "[]"),
         ),
         unseen=UNUSED + "kill its worker on purpose",
     ),
@@ -216,7 +216,7 @@ JOBS = (
         f"{MARKED}::test_replay_is_a_new_attempt_with_a_new_token",
         (
             sql(POSTGRES, "operate", "replay", "select id, token + 1,", "select id, token,"),
-            sql(POSTGRES, "operate", "replay", "place, id, token + 1", "place, id, token"),
+            sql(POSTGRES, "operate", "replay", "position, id, token + 1", "position, id, token"),
             sql(SQLITE, "operate", "replay", "h.token + 1", "h.token"),
         ),
     ),
@@ -231,7 +231,7 @@ JOBS = (
     Bug(
         "replay-key", "replay does not take the key",
         f"{MARKED}::test_replay_takes_the_unique_key_again_or_is_refused",
-        (python("store/jobs/operate", "    await retake_key(tx, row)\n", ""),),
+        (python("store/jobs/replay", "    await retake_key(tx, job)\n", ""),),
     ),
     Bug(
         "enqueue-repeat", "the repeat does not look into history",
@@ -244,8 +244,7 @@ JOBS = (
         f"{MARKED}::test_a_repeated_enqueue_takes_no_strangers_row_for_its_own",
         (
             python("store/jobs/enqueue",
-                   "if not same or fingerprint(task, args.encode()) !=",
-                   "if False and fingerprint(task, args.encode()) !="),
+                   "if not same or print_found !=", "if False and print_found !="),
         ),
         (POSTGRES,),
         unseen=UNUSED + "draw an id that another has drawn",
@@ -315,8 +314,8 @@ JOBS = (
         "one-ticket", "any ticket with the job's token is valid",
         "tests/statements/test_defects.py::test_a_second_ticket_is_not_a_second_attempt",
         (
-            sql(POSTGRES, "claim", "take_tickets", " and job.place = t.place", ""),
-            sql(SQLITE, "claim", "take_tickets", " and j.place = t.place", ""),
+            sql(POSTGRES, "claim", "take_tickets", " and job.position = t.position", ""),
+            sql(SQLITE, "claim", "take_tickets", " and j.position = t.position", ""),
         ),
         unseen=BEHIND + "no job has two tickets",
     ),

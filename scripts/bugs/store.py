@@ -116,7 +116,7 @@ STORE = (
         "cancel-untold", "a heartbeat does not say who is asked to stop",
         f"{CONTRACT}/test_leases.py"
         "::test_a_heartbeat_tells_which_leases_are_lost_and_which_jobs_must_stop",
-        (python("store/jobs/sweep", "return tuple(sorted(flagged & held))", "return ()"),),
+        (python("store/jobs/sweep", "return tuple(sorted(asked & leased))", "return ()"),),
         unseen=BEHIND + "a job that is asked to cancel may still succeed",
     ),
     Bug(
@@ -124,7 +124,7 @@ STORE = (
         f"{STATEMENTS}/test_defects.py::test_a_claim_takes_no_more_than_was_asked_for",
         (
             sql(SQLITE, "claim", "take_tickets", "limit :most", "limit :most + 3"),
-            python("store/sqlite/tx", "key=_line_order)[:most]", "key=_line_order)"),
+            python("store/sqlite/tx", "key=_by_position)[:most]", "key=_by_position)"),
         ),
         (SQLITE,),
         unseen=BEHIND + "what is too much waits in the worker, on its lease",
@@ -143,7 +143,8 @@ STORE = (
         "floor-without-second-reading", "the floor of a line is where it began before others wrote",
         "tests/plans/test_late_commits.py"
         "::test_no_schedule_of_commits_and_claims_loses_a_job_in_any_lane",
-        (python("store/postgres/floors", "floor = min(place, again.get(lane, place))", "floor = place"),),
+        (python("store/postgres/floors", "floor = min(position, again.get(lane, position))",
+                "floor = position"),),
         (POSTGRES,),
         unseen="only PostgreSQL has floors",
     ),
@@ -187,9 +188,9 @@ STORE = (
     Bug(
         "key-kept-by-the-dead", "a job that did not succeed keeps its unique key",
         f"{CONTRACT}/test_unique.py::test_a_job_that_a_sweep_fails_gives_its_key_back",
-        (python("store/jobs/settle", "keyed = [id for id, features, _ in finished if features & _KEY]",
+        (python("store/moves", "keyed = [id for id, features, _ in finished if features & Feature.KEY]",
                 "keyed = [id for id, features, state in finished\n"
-                "             if features & _KEY and state is State.SUCCEEDED]"),),
+                "             if features & Feature.KEY and state is State.SUCCEEDED]"),),
     ),
     Bug(
         "key-given-back-early", "a job that is put in line again gives its key back",
@@ -221,14 +222,14 @@ STORE = (
     Bug(
         "key-without-tenant", "a unique key is one for all tenants",
         f"{CONTRACT}/test_unique.py::test_tenants_do_not_share_keys",
-        (python("store/jobs/enqueue", "return job.tenant, job.unique.scope or job.task, job.unique.key",
+        (python("store/keys", "return job.tenant, job.unique.scope or job.task, job.unique.key",
                 'return "", job.unique.scope or job.task, job.unique.key'),),
     ),
     Bug(
         "tenant-sees-all", "a tenant can read any job by its id",
         f"{CONTRACT}/test_tenants.py::test_a_scoped_store_sees_its_own_jobs_and_global_ones",
-        (python("store/look/jobs", 'tx.fetch("get_job", id=id, tenant=tx.tenant)',
-                'tx.fetch("get_job", id=id, tenant=None)'),),
+        (python("store/look/jobs", 'tx.fetch_as(JobRow, "get_job", id=id, tenant=tx.tenant)',
+                'tx.fetch_as(JobRow, "get_job", id=id, tenant=None)'),),
         unseen=UNUSED + "read what is not its own",
     ),
     Bug(
@@ -238,7 +239,7 @@ STORE = (
             sql(SQLITE, "enqueue", "mark_parents", " and job.tenant = b.value ->> 'tenant'", ""),
             sql(SQLITE, "enqueue", "lock_finished_parents",
                 " and h.tenant = b.value ->> 'tenant'", ""),
-            python("store/jobs/enqueue", "    missing |= torn", "    torn = set()\n    missing |= torn"),
+            python("store/moves", "    missing |= torn", "    torn = set()\n    missing |= torn"),
         ),
         (SQLITE,),
         unseen=BEHIND + "who waits for a stranger stays with its own tenant",
@@ -246,7 +247,7 @@ STORE = (
     Bug(
         "children-forgotten", "the end of a parent frees nobody",
         f"{CONTRACT}/test_parents.py::test_a_fan_frees_all_of_its_children",
-        (python("store/jobs/settle", "    return sorted(id for id in children if id > 0)",
+        (python("store/moves", "    return sorted(id for id in children if id > 0)",
                 "    return []"),),
     ),
     Bug(
@@ -283,7 +284,7 @@ STORE = (
     Bug(
         "gate-stuck", "the end of an attempt at a gate gives nobody a turn",
         f"{CONTRACT}/test_gates.py::test_every_end_of_an_attempt_frees_its_place",
-        (python("store/gates/passing", "    await tx.leave_gates(lines)\n", "    _ = tx, lines\n"),),
+        (python("store/moves", "    await tx.leave_gates(lines)\n", "    _ = tx, lines\n"),),
     ),
     Bug(
         "commits-for-the-caller", "an enqueue commits the caller's transaction",
