@@ -40,7 +40,8 @@ FLOWS = (
                 "b.due is null then"),
             sql(POSTGRES, "settle", "put_in_line", "case when j.held then 'held' end", "null"),
             sql(POSTGRES, "settle", "free_nodes", " and not j.held", ""),
-            python("store/moves", "due is not None or bool(held) or", "due is not None or"),
+            python("store/moves", "due is not None or bool(child.held) or",
+                   "due is not None or"),
         ),
     ),
     Bug(
@@ -74,14 +75,15 @@ FLOWS = (
         "grow-fence", "whoever says that the job is theirs adds to its workflow",
         "tests/contract/test_workflows.py::test_a_zombie_adds_nothing",
         (
-            python("store/workflows/grow", "held = await lock_leased(tx, worker, job)\n",
-                   "held = await lock_leased(tx, worker, job) or (0,) * 7\n"),
+            python("store/workflows/grow", "    if leased is None:\n", "    if False:\n"),
+            python("store/workflows/grow", "    if leased.cancel_requested:\n",
+                   "    if leased is not None and leased.cancel_requested:\n"),
         ),
     ),
     Bug(
         "grow-asked-to-stop", "a job that is asked to stop adds to its workflow",
         "tests/contract/test_workflows.py::test_neither_a_finaliser_nor_one_that_is_asked_to_stop_adds_nodes",
-        (python("store/workflows/grow", "    if held[4]:\n", "    if False:\n"),),
+        (python("store/workflows/grow", "    if leased.cancel_requested:\n", "    if False:\n"),),
     ),
     Bug(
         "grow-keeps-open", "the end does not wait for what was added",
@@ -96,14 +98,15 @@ FLOWS = (
     Bug(
         "replay-goes-down", "the node alone is replayed",
         "tests/contract/test_workflow_acts.py::test_a_failed_node_is_replayed_and_the_rest_continues",
-        (python("store/workflows/replay", "    ids = {row[0] for row in found}\n",
-                "    ids = {row[0] for row in found} & seeds\n"),),
+        (python("store/workflows/replay", "    ids = set(await tx.fetch_column(\"nodes_to_reopen\"",
+                "    ids = seeds & set(await tx.fetch_column(\"nodes_to_reopen\""),),
     ),
     Bug(
         "step-fence", "whoever says that the job is theirs records its steps",
         "tests/contract/test_steps.py::test_only_the_holder_may_record",
-        (python("store/jobs/steps", "    if not rows:\n        return STALE\n",
-                "    rows = rows or [(0,) * 7]\n"),),
+        (python("store/jobs/steps", "    if leased is None:\n        return STALE\n", ""),
+         python("store/jobs/steps", "    if not leased.features & Feature.STEPS:\n",
+                "    if leased is None or not leased.features & Feature.STEPS:\n"),),
     ),
     Bug(
         "step-once", "the last one who records a step is believed",
@@ -148,8 +151,9 @@ FLOWS = (
         (
             python("store/moves",
                    "        await leave_gates(tx, moved.lines)\n"
-                   "    finished = [(row[0], row[2], State.SUCCEEDED)",
-                   "        pass\n    finished = [(row[0], row[2], State.SUCCEEDED)"),
+                   "    finished = [\n        (job.id, job.features, State.SUCCEEDED)",
+                   "        pass\n"
+                   "    finished = [\n        (job.id, job.features, State.SUCCEEDED)"),
         ),
     ),
     Bug(

@@ -33,7 +33,7 @@ JOBS = (
     Bug(
         "flagged-not-handed-out", "claim hands out every live ticket",
         "tests/contract/test_claim.py::test_a_job_flagged_for_cancellation_is_finished_and_not_handed_out",
-        (python("store/jobs/claim", "and not row[_FLAG]]", "]"),),
+        (python("store/jobs/claim", " and not ticket.cancel_requested\n", "\n"),),
         unseen=IN_ORDER + "; what goes back in line is cancelled before",
     ),
     Bug(
@@ -130,23 +130,23 @@ JOBS = (
     Bug(
         "charge-started", "every job of a lost block is charged",
         "tests/contract/test_leases.py::test_of_a_block_only_the_started_jobs_are_charged",
-        (python("store/jobs/sweep", "charged = id in reported or", "charged = True or"),),
+        (python("store/jobs/sweep", "charged = job.id in reported or", "charged = True or"),),
     ),
     Bug(
         "charge-started", "reports of started jobs are ignored",
         "tests/contract/test_leases.py::test_of_a_block_only_the_started_jobs_are_charged",
-        (python("store/jobs/sweep", "charged = id in reported or", "charged = False or"),),
+        (python("store/jobs/sweep", "charged = job.id in reported or", "charged = False or"),),
     ),
     Bug(
         "charge-started", "a job alone on its lease is not charged",
         "tests/contract/test_leases.py::test_a_job_alone_on_its_lease_is_charged",
-        (python("store/jobs/sweep", "(len(pairs) == 1 and started is None)", "False"),),
+        (python("store/jobs/sweep", "(len(pairs) == 1 and lease.started is None)", "False"),),
         unseen=BEHIND + "a heartbeat reports whoever has run for a while",
     ),
     Bug(
         "charge-block", "the last one left on a lease counts as alone",
         "tests/contract/test_races.py::test_a_job_left_on_a_swept_lease_is_not_charged_for_being_the_last",
-        (python("store/jobs/sweep", "len(pairs) == 1 and started is None", "len(pairs) == 1"),),
+        (python("store/jobs/sweep", "len(pairs) == 1 and lease.started is None", "len(pairs) == 1"),),
         (POSTGRES,),
         unseen=IN_ORDER,
     ),
@@ -155,9 +155,9 @@ JOBS = (
         "tests/contract/test_claim.py::test_a_suspect_is_tried_alone_and_one_at_a_time",
         (
             sql(POSTGRES, "claim", "take_tickets", "when j.crashes > 0 then j.id", ""),
-            python("store/sqlite/tx", "trusted = [row for row in rows if not row[10] and",
-                   "trusted = [row for row in rows if"),
-            python("store/sqlite/tx", "[[row] for row in rows if row[10] and not row[16]]", "[]"),
+            python("store/sqlite/tx", "trusted = [ticket for ticket in others if not ticket.crashes]",
+                   "trusted = others"),
+            python("store/sqlite/tx", "[[ticket] for ticket in others if ticket.crashes]", "[]"),
         ),
         unseen=UNUSED + "kill its worker on purpose",
     ),
@@ -229,7 +229,7 @@ JOBS = (
     Bug(
         "replay-key", "replay does not take the key",
         "tests/contract/test_unique.py::test_a_replay_is_refused_while_another_job_holds_the_key",
-        (python("store/jobs/replay", "    await retake_key(tx, row)\n", ""),),
+        (python("store/jobs/replay", "    await retake_key(tx, job)\n", ""),),
     ),
     Bug(
         "enqueue-repeat", "the repeat does not look into history",
@@ -242,8 +242,7 @@ JOBS = (
         "tests/faults/test_unanswered.py::test_a_repeated_enqueue_does_not_take_another_job_for_its_own",
         (
             python("store/jobs/enqueue",
-                   "if not same or fingerprint(task, args.encode()) !=",
-                   "if False and fingerprint(task, args.encode()) !="),
+                   "if not same or print_found !=", "if False and print_found !="),
         ),
         (POSTGRES,),
         unseen=UNUSED + "draw an id that another has drawn",

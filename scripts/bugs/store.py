@@ -112,7 +112,7 @@ STORE = (
     Bug(
         "cancel-untold", "a heartbeat does not say who is asked to stop",
         "tests/contract/test_leases.py::test_a_heartbeat_tells_which_leases_are_lost_and_which_jobs_must_stop",
-        (python("store/jobs/sweep", "return tuple(sorted(flagged & held))", "return ()"),),
+        (python("store/jobs/sweep", "return tuple(sorted(asked & leased))", "return ()"),),
         unseen=BEHIND + "a job that is asked to cancel may still succeed",
     ),
     Bug(
@@ -120,7 +120,7 @@ STORE = (
         "tests/contract/test_claim.py::test_a_claim_takes_no_more_than_it_asks_for",
         (
             sql(SQLITE, "claim", "take_tickets", "limit :most", "limit :most + 3"),
-            python("store/sqlite/tx", "key=_line_order)[:most]", "key=_line_order)"),
+            python("store/sqlite/tx", "key=_by_position)[:most]", "key=_by_position)"),
         ),
         (SQLITE,),
         unseen=BEHIND + "what is too much waits in the worker, on its lease",
@@ -138,7 +138,8 @@ STORE = (
     Bug(
         "floor-without-second-reading", "the floor of a line is where it began before others wrote",
         "tests/plans/test_late_commits.py::test_no_schedule_of_commits_and_claims_loses_a_job_in_any_lane",
-        (python("store/postgres/floors", "floor = min(position, again.get(lane, position))", "floor = position"),),
+        (python("store/postgres/floors", "floor = min(position, again.get(lane, position))",
+                "floor = position"),),
         (POSTGRES,),
         unseen="only PostgreSQL has floors",
     ),
@@ -220,8 +221,8 @@ STORE = (
     Bug(
         "tenant-sees-all", "a tenant can read any job by its id",
         "tests/contract/test_tenants.py::test_a_scoped_store_sees_its_own_jobs_and_global_ones",
-        (python("store/look/jobs", 'tx.fetch("get_job", id=id, tenant=tx.tenant)',
-                'tx.fetch("get_job", id=id, tenant=None)'),),
+        (python("store/look/jobs", 'tx.fetch_as(JobRow, "get_job", id=id, tenant=tx.tenant)',
+                'tx.fetch_as(JobRow, "get_job", id=id, tenant=None)'),),
         unseen=UNUSED + "read what is not its own",
     ),
     Bug(

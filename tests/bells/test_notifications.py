@@ -14,6 +14,7 @@ from tenure.rules.job import NewJob
 from tenure.store import Store, open_store
 from tenure.store.postgres import notify
 from tenure.store.postgres.session import _PLANNER, Postgres
+from tenure.store.records import AddedTicket, NewLane
 from tenure.store.statements import statements
 from tests.bells.acts import LATER, QUIET, RINGING, SOON
 from tests.bells.rings import Listener
@@ -292,11 +293,12 @@ def test_one_call_in_the_callers_transaction_sends_one_statement_per_queue() -> 
     news = notify.Notifier("", on=True).news(calm=False)
     assert news is not None
     assert news.take() is None
-    news.hear("insert_jobs", [("q", 0, 1000)])
+    news.add_tickets([NewLane("q", 0, 1000, False)])
     assert news.take() is not None
-    news.hear("insert_jobs", [("q", 0, 2000)])
+    news.add_tickets([NewLane("q", 0, 2000, False)])
     assert news.take() is None
-    news.hear("put_in_line", [(7, "r", 0, 3000), (8, "r", 0, None)])
+    held = AddedTicket(8, 0, "r", 0, position=None, due_soon=False)
+    news.add_tickets([AddedTicket(7, 0, "r", 0, position=3000, due_soon=False), held])
     notice = news.take()
     assert notice is not None
     assert notice.params == {"payload": "r", "queue": "r", "priority": 0, "position": 3000}

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tenure.store.postgres.floors import Floors, Lane, _Candidate
+from tenure.store.session import Reader
 
 A, B = ("mail", 0), ("mail", 3)
 LANES = (A, B)
@@ -85,7 +86,7 @@ class Pause:
         yield
 
 
-class Reader:
+class Questions(Reader):
     """Gives the answers of the past again, then stops the claimer at its next question."""
 
     def __init__(self, floors: Floors, past: tuple[Answer | None, ...]) -> None:
@@ -276,7 +277,7 @@ class Explorer:
 def go_on(kind: Kind, began: Knowledge, reads: tuple[Answer | None, ...], rounds: int) -> Reading:
     """Run `advance` with these answers up to its next question, or on into the next call."""
     floors = revive(kind, began)
-    reader = Reader(floors, reads)
+    reader = Questions(floors, reads)
     call = floors.advance(reader)
     try:
         call.send(None)

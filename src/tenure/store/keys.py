@@ -4,7 +4,8 @@ from tenure.errors import KeyTaken, StoreBusy
 from tenure.rules.codec import fingerprint
 from tenure.rules.job import Enqueued, Json, NewJob, Unique, Until
 from tenure.store.moves import Numbered, chunks
-from tenure.store.session import Row, Tx, to_json
+from tenure.store.records import FinishedJob, KeyHolder
+from tenure.store.session import Tx, to_json
 
 _ROUNDS = 20
 
@@ -42,8 +43,9 @@ def key_row(
 ) -> dict[str, object]:
     """One row of `take_keys`."""
     assert unique is not None
+    tenant, scope, name = key
     return {
-        "tenant": key[0], "scope": key[1], "key": key[2], "job_id": job_id, "until": unique.until,
+        "tenant": tenant, "scope": scope, "key": name, "job_id": job_id, "until": unique.until,
         "fingerprint": fingerprint(task, args), "seconds": unique.period_seconds,
     }  # fmt: skip
 
@@ -58,23 +60,22 @@ async def take_keys(tx: Tx, wanted: dict[Key, dict[str, object]]) -> dict[Key, t
     for _ in range(_ROUNDS):
         rows = [wanted[key] for key in sorted(wanted) if key not in held]
         for part in chunks(rows):
-            taken = {row[0] for row in await tx.fetch("take_keys", rows=to_json(part))}
+            taken = set(await tx.fetch_column("take_keys", rows=to_json(part)))
             for row in part:
                 if row["job_id"] in taken:
                     held[_key(row)] = (int(str(row["job_id"])), str(row["fingerprint"]))
             refused = [row for row in part if row["job_id"] not in taken]
             if not refused:
                 continue
-            for tenant, scope, key, job_id, print_held, over, expires_at in await tx.fetch(
-                "key_holders", rows=to_json(refused)
-            ):
-                if over:
+            for holder in await tx.fetch_as(KeyHolder, "key_holders", rows=to_json(refused)):
+                if holder.over:
                     await tx.fetch(
-                        "drop_key", tenant=tenant, scope=scope, key=key, job_id=job_id,
-                        expires_at=expires_at,
+                        "drop_key", tenant=holder.tenant, scope=holder.scope, key=holder.key,
+                        job_id=holder.job_id, expires_at=holder.expires_at,
                     )  # fmt: skip
                 else:
-                    held[tenant, scope, key] = (job_id, print_held)
+                    key = (holder.tenant, holder.scope, holder.key)
+                    held[key] = (holder.job_id, holder.fingerprint)
         if len(held) == len(wanted):
             return held
     raise StoreBusy("unique keys changed hands too often; enqueue again")
@@ -84,23 +85,22 @@ def _key(row: dict[str, object]) -> Key:
     return str(row["tenant"]), str(row["scope"]), str(row["key"])
 
 
-async def retake_key(tx: Tx, row: Row) -> None:
+async def retake_key(tx: Tx, job: FinishedJob) -> None:
     """Take the unique key of a finished job again. Raises `KeyTaken` when another job has it."""
-    id, tenant, task, args, scope, key, until, period = (
-        row[0], row[3], row[4], row[5], row[6], row[7], row[8], row[9],
-    )  # fmt: skip
-    if key is None:
+    key, scope, until = job.unique_key, job.unique_scope, job.unique_until
+    if key is None or scope is None or until is None:
         return
+    period = job.unique_seconds
     unique = Unique(key=key, scope=scope, until=Until(until), period_seconds=period)
-    wanted = (tenant, scope, key)
-    rows = {wanted: key_row(wanted, id, unique, task, Json(args.encode()))}
+    wanted = (job.tenant, scope, key)
+    rows = {wanted: key_row(wanted, job.id, unique, job.task, Json(job.args.encode()))}
     for _ in range(_ROUNDS):
         holder, _print = (await take_keys(tx, rows))[wanted]
-        if holder != id:
+        if holder != job.id:
             raise KeyTaken(
                 f"job {holder} holds the unique key {key!r}; cancel it or wait for its end"
             )
-        if unique.until is not Until.PERIOD or await _begin_period(tx, wanted, id, period):
+        if unique.until is not Until.PERIOD or await _begin_period(tx, wanted, job.id, period):
             return
     raise StoreBusy("the unique key changed hands too often; replay again")
 

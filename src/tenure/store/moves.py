@@ -18,7 +18,8 @@ import msgspec
 
 from tenure.errors import InvalidInput, JobNotFound, TenantMismatch
 from tenure.rules.job import Feature, NewJob, State, When
-from tenure.rules.lifecycle import Ends, HeldJob, Settlement, after_parents
+from tenure.rules.lifecycle import Ends, HeldJob, Move, Settlement, after_parents
+from tenure.store.records import AddedTicket, FinishedJob, FreedChild, LeasedJob
 from tenure.store.rows import Ending, Freed, Happening, Ticket
 from tenure.store.session import Done, FlowNews, Row, Tx, to_json
 
@@ -84,7 +85,7 @@ async def _join_parents(tx: Tx, children: dict[int, NewJob]) -> None:
     torn = {id for id in missing if len({tenant for other, tenant in wanted if other == id}) > 1}
     for _ in range(_PARENT_ROUNDS):  # a replay moves a parent from history to live between the two
         for lock in ("mark_parents", "lock_finished_parents"):
-            missing -= {row[0] for row in await tx.fetch(lock, rows=rows)}
+            missing -= set(await tx.fetch_column(lock, rows=rows))
         if not missing:
             break
     missing |= torn  # wanted for two tenants: for one of them it does not exist
@@ -106,12 +107,15 @@ async def _join_parents(tx: Tx, children: dict[int, NewJob]) -> None:
 
 async def put_in_line(tx: Tx, tickets: list[Ticket]) -> None:
     """retry, snooze, release, sweep, unhold, move, free: a new ticket, at its gate if any."""
-    await stand_at_gates(tx, await tx.fetch("put_in_line", rows=to_json(tickets)))
+    await note_new_tickets(tx, await tx.fetch_as(AddedTicket, "put_in_line", rows=to_json(tickets)))
 
 
-async def stand_at_gates(tx: Tx, rows: list[Row]) -> None:
-    """promote, replay and the others: jobs (id, features, ...) just put in line, or parked."""
-    gated = [row[0] for row in rows if row[1] & Feature.GATE]
+async def note_new_tickets(tx: Tx, tickets: list[AddedTicket]) -> None:
+    """promote, replay and the others: tell workers of new tickets; those of jobs with a gate are
+    still to be written."""
+    if tickets:
+        await tx.tickets_added(tickets)
+    gated = [ticket.id for ticket in tickets if ticket.features & Feature.GATE]
     if gated:
         await give_turns(tx, gated)
 
@@ -119,7 +123,9 @@ async def stand_at_gates(tx: Tx, rows: list[Row]) -> None:
 async def give_turns(tx: Tx, ids: list[int]) -> None:
     """enqueue and all others that put jobs in line: tickets at gates, and turns for their lines."""
     tx.gates.there = True
-    await tx.fetch("stand_at_gates", ids=to_json(ids))
+    queues = await tx.fetch_column("stand_at_gates", ids=to_json(ids))
+    if queues:
+        await tx.gates_changed(queues)
 
 
 async def leave_gates(tx: Tx, lines: Collection[Row]) -> None:
@@ -138,10 +144,12 @@ async def finish_succeeded(
     moved = await tx.succeed_jobs(worker, by_lease)
     if moved.lines:
         await leave_gates(tx, moved.lines)
-    finished = [(row[0], row[2], State.SUCCEEDED) for row in moved.jobs if row[2] & _RELEASES]
+    finished = [
+        (job.id, job.features, State.SUCCEEDED) for job in moved.jobs if job.features & _RELEASES
+    ]
     if finished:
         await free_children(tx, await _release(tx, finished))
-    return {(row[0], row[1]) for row in moved.jobs}
+    return {(job.id, job.token) for job in moved.jobs}
 
 
 async def finish_jobs(tx: Tx, endings: list[Ending]) -> set[tuple[int, int]]:
@@ -162,8 +170,11 @@ async def finish(tx: Tx, endings: list[Ending]) -> tuple[set[tuple[int, int]], l
     moved = await tx.end_jobs(to_json(endings))
     if moved.lines:
         await leave_gates(tx, moved.lines)
-    finished = [(row[0], row[2], by_id[row[0]].state) for row in moved.jobs if row[2] & _RELEASES]
-    return {(row[0], row[1]) for row in moved.jobs}, await _release(tx, finished)
+    finished = [
+        (job.id, job.features, by_id[job.id].state)
+        for job in moved.jobs if job.features & _RELEASES
+    ]  # fmt: skip
+    return {(job.id, job.token) for job in moved.jobs}, await _release(tx, finished)
 
 
 async def _release(tx: Tx, finished: list[tuple[int, int, State]]) -> list[int]:
@@ -184,7 +195,7 @@ async def _release(tx: Tx, finished: list[tuple[int, int, State]]) -> list[int]:
     if not parents:
         return []
     await tx.require_read_committed()
-    children = {row[0] for row in await tx.fetch("note_parent_ends", rows=to_json(parents))}
+    children = set(await tx.fetch_column("note_parent_ends", rows=to_json(parents)))
     lost = {
         id: state
         for id, features, state in finished
@@ -222,33 +233,23 @@ async def _free_or_end(tx: Tx, ids: list[int]) -> list[Ending]:
     endings: list[Ending] = []
     freed: list[Freed] = []
     events: list[Happening] = []
-    for (
-        id,
-        token,
-        due_at,
-        flagged,
-        features,
-        rule,
-        *ends,
-        held,
-        queue,
-        priority,
-        crashes,
-    ) in await tx.fetch("freed_children", ids=to_json(ids)):
-        when = When.ALL_SUCCEEDED if rule is None else When(rule)
-        move = after_parents(Ends(*map(bool, ends)), when=when, cancel_requested=bool(flagged))
+    for child in await tx.fetch_as(FreedChild, "freed_children", ids=to_json(ids)):
+        move = _after_parents(child)
         if move is None:
             continue
         if move.to.final:
-            endings.append(Ending(id, token, move.to, reason=move.reason))
+            endings.append(Ending(child.id, child.token, move.to, reason=move.reason))
             continue
-        due = tx.time(tx.when_or_none(due_at))
-        elsewhere = due is not None or bool(held) or bool(features & Feature.GATE)
+        due = tx.time(tx.when_or_none(child.due_at))
+        gated = bool(child.features & Feature.GATE)
         freed.append(
-            Freed(id, token, queue, priority, crashes > 0, move.reason, due, elsewhere=elsewhere)
-        )
-        if not features & Feature.WORKFLOW:  # that a node was freed is told by its parents' ends
-            events.append(Happening(id, token, "freed"))
+            Freed(
+                child.id, child.token, child.queue, child.priority, child.crashes > 0, move.reason,
+                due, elsewhere=due is not None or bool(child.held) or gated,
+            )
+        )  # fmt: skip
+        if not child.features & Feature.WORKFLOW:  # a node's timeline has the ends of its parents
+            events.append(Happening(child.id, child.token, "freed"))
     if freed:
         if any(job.elsewhere for job in freed):
             await put_in_line(tx, [job.ticket for job in freed])
@@ -256,6 +257,15 @@ async def _free_or_end(tx: Tx, ids: list[int]) -> list[Ending]:
             await tx.free_jobs(freed)
         await add_events(tx, events)
     return endings
+
+
+def _after_parents(child: FreedChild) -> Move | None:
+    ends = Ends(
+        bool(child.unfinished), bool(child.any_succeeded), bool(child.any_failed),
+        bool(child.any_unsuccessful),
+    )  # fmt: skip
+    when = When.ALL_SUCCEEDED if child.rule is None else When(child.rule)
+    return after_parents(ends, when=when, cancel_requested=bool(child.cancel_requested))
 
 
 async def add_events(tx: Tx, events: list[Happening]) -> None:
@@ -274,13 +284,14 @@ async def drop_leases(tx: Tx, ids: Sequence[int], worker: str) -> None:
         await tx.fetch("drop_holds", ids=leases)
 
 
-async def lock_leased(tx: Tx, worker: str, job: HeldJob) -> Row | None:
-    """Lock a job if this worker holds it; the row of `lock_held`."""
-    rows = await tx.fetch("lock_held", rows=held_rows([job]), worker=worker)
-    return rows[0] if rows else None
+async def lock_leased(tx: Tx, worker: str, job: HeldJob) -> LeasedJob | None:
+    """Lock a job if this worker has it on a lease."""
+    jobs = await tx.fetch_as(LeasedJob, "lock_held", rows=held_rows([job]), worker=worker)
+    return jobs[0] if jobs else None
 
 
 def held_rows(jobs: Sequence[HeldJob] | Sequence[Settlement]) -> str:
+    """The rows that `lock_held` takes."""
     return to_json(
         [
             {"id": job.id, "token": job.token,
@@ -290,12 +301,10 @@ def held_rows(jobs: Sequence[HeldJob] | Sequence[Settlement]) -> str:
     )  # fmt: skip
 
 
-def ended_before(tx: Tx, row: Row) -> Happening:
-    """What the row of history said, as a line of the story."""
-    id, token, state, worker, finished_at, reason, claimed_at = (
-        row[0], row[1], row[2], row[11], row[12], row[13], row[14],
-    )  # fmt: skip
-    detail: dict[str, object] = {"reason": reason}
-    if claimed_at is not None:
-        detail["claimed_at"] = tx.when(claimed_at)
-    return Happening(id, token, state, worker, detail, tx.time(tx.when(finished_at)))
+def ended_before(tx: Tx, job: FinishedJob) -> Happening:
+    """How the job ended before its replay, as an entry of its timeline."""
+    detail: dict[str, object] = {"reason": job.reason}
+    if job.claimed_at is not None:
+        detail["claimed_at"] = tx.when(job.claimed_at)
+    at = tx.time(tx.when(job.finished_at))
+    return Happening(job.id, job.token, job.state, job.worker, detail, at)

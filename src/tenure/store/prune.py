@@ -2,12 +2,13 @@
 
 from datetime import datetime, timedelta
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tenure.rules.limits import LONG_AGO, check_seconds
 from tenure.store.look.workers import forget_dead
+from tenure.store.records import PrunedJob, Stretch
 from tenure.store.schedules.fire import KEEP_TICKS_SECONDS, forget_ticks
-from tenure.store.session import Mode, Row, Scope, Tx, for_all_tenants, to_json
+from tenure.store.session import Mode, Scope, Tx, for_all_tenants, to_json
 from tenure.store.workflows.prune import forget_workflows, oldest_workflow
 
 
@@ -32,7 +33,7 @@ async def prune(
 
     async def read_clock(tx: Tx) -> datetime:
         tx.at(now)
-        [(clock,)] = await tx.fetch("clock")
+        [clock] = await tx.fetch_column("clock")
         return tx.when(clock)
 
     clock = await scope.transact(read_clock, Mode.READ)  # not this host's, which may be wrong
@@ -47,12 +48,12 @@ async def prune(
     async def drop_days(tx: Tx) -> int:
         tx.at(now)
         before = await oldest_workflow(tx, min(cuts))
-        [(dropped,)] = await tx.fetch("drop_history_days", before=tx.time(before))
+        [dropped] = await tx.fetch_column("drop_history_days", before=tx.time(before))
         return int(dropped)
 
-    async def stretches(tx: Tx) -> list[Row]:
+    async def stretches(tx: Tx) -> list[Stretch]:
         tx.at(now)
-        return await tx.fetch("history_stretches", latest=tx.time(max(cuts)))
+        return await tx.fetch_as(Stretch, "history_stretches", latest=tx.time(max(cuts)))
 
     await scope.transact(add_days)
     removed = await forget_workflows(scope, *cuts, now=now)
@@ -81,22 +82,24 @@ async def _prune_stretch(
     removed = after = 0
     while True:
 
-        async def step(tx: Tx, start: object = start, after: int = after) -> list[Row]:
+        async def step(tx: Tx, start: object = start, after: int = after) -> list[PrunedJob]:
             tx.at(now)
             await tx.fetch("walk_by_index")
-            rows = await tx.fetch(
-                "prune_finished", start=start, stop=stop, after=after, most=PRUNE_BATCH,
+            rows = await tx.fetch_as(
+                PrunedJob, "prune_finished", start=start, stop=stop, after=after, most=PRUNE_BATCH,
                 succeeded_before=tx.time(cuts.succeeded), other_before=tx.time(cuts.other),
             )  # fmt: skip
-            if gone := [row[0] for row in rows if row[0] is not None]:
+            if gone := [row.id for row in rows if row.id is not None]:
                 await tx.fetch("forget_jobs", ids=to_json(gone))
             return rows
 
         rows = await scope.transact(step)
-        reached = [row for row in rows if row[0] is None]
+        reached = [row for row in rows if row.id is None]
         if not reached:
             return removed
-        [(_, start, after)] = reached
+        [last] = reached
+        assert last.after is not None
+        start, after = last.start, last.after
         removed += len(rows) - 1
 
 
@@ -105,15 +108,15 @@ async def _prune_keys(scope: Scope, now: datetime | None) -> None:
     after: object = None
     while True:
 
-        async def step(tx: Tx, after: object = after) -> list[Row]:
+        async def step(tx: Tx, after: object = after) -> list[Any]:
             tx.at(now)
             since = tx.time(LONG_AGO) if after is None else after
-            return await tx.fetch("prune_keys", after=since, most=PRUNE_BATCH)
+            return await tx.fetch_column("prune_keys", after=since, most=PRUNE_BATCH)
 
-        rows = await scope.transact(step)
-        if not rows:
+        expired = await scope.transact(step)
+        if not expired:
             return
-        after = max(row[0] for row in rows)
+        after = max(expired)
 
 
 async def _prune_orphans(scope: Scope) -> None:
@@ -123,7 +126,7 @@ async def _prune_orphans(scope: Scope) -> None:
         after = walked
 
         async def walk(tx: Tx, after: int = after) -> int | None:
-            [(last,)] = await tx.fetch("prune_orphans", after=after, most=PRUNE_BATCH)
+            [last] = await tx.fetch_column("prune_orphans", after=after, most=PRUNE_BATCH)
             return None if last is None else int(last)
 
         walked = await scope.transact(walk)

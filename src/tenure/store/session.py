@@ -23,6 +23,7 @@ from tenure.rules.limits import check_time
 from tenure.rules.turns import Turn
 from tenure.store.bell import Bell, Ring
 from tenure.store.gate_records import GateQuestion, LineFound, LinePicked, OpenGate
+from tenure.store.records import AddedTicket, MovedJob, Peeked, T, TakenTicket, as_records
 from tenure.store.rows import Freed
 
 P = ParamSpec("P")
@@ -69,11 +70,11 @@ class Wanted(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """Jobs that have just moved to history: (id, token, features) of each; features that are all
-    seen to need not be told. And the lines at gates, (queue, gate, key), in which attempts ended.
+    """Jobs that have just moved to history, and the lines at gates, (queue, gate, key), in which
+    attempts ended. A store may leave out features that it has seen to itself.
     """
 
-    jobs: list[Row]
+    jobs: Sequence[MovedJob]
     lines: Collection[Row] = ()
 
 
@@ -119,7 +120,23 @@ class FlowNews:
     """Nodes that have failed or were cancelled."""
 
 
-class Tx(ABC):
+class Reader(ABC):
+    """Runs named statements and returns their rows."""
+
+    @abstractmethod
+    async def fetch(self, statement: str, **params: object) -> list[Row]:
+        """Run a named statement and return its rows. To read them, use one of the next two."""
+
+    async def fetch_as(self, record: type[T], statement: str, **params: object) -> list[T]:
+        """Run a named statement and return its rows as records: see records.py."""
+        return as_records(record, await self.fetch(statement, **params))
+
+    async def fetch_column(self, statement: str, **params: object) -> list[Any]:
+        """Run a named statement that returns one column, and return its values."""
+        return [value for (value,) in await self.fetch(statement, **params)]
+
+
+class Tx(Reader):
     """One open transaction. `repeat`: an earlier try of this operation got no answer to its COMMIT,
     so it may have landed; `collided`: the repeat met rows that only the first try can have made."""
 
@@ -141,10 +158,6 @@ class Tx(ABC):
     def at(self, now: datetime | None) -> None:
         """Set the time of this operation; None means the database's clock."""
 
-    @abstractmethod
-    async def fetch(self, statement: str, **params: object) -> list[Row]:
-        """Run a named entry and return its rows."""
-
     # The hot steps, where the two databases need different statements.
 
     @abstractmethod
@@ -156,12 +169,11 @@ class Tx(ABC):
         """enqueue: write these jobs under these ids, with their tickets, in order."""
 
     @abstractmethod
-    async def take_tickets(self, wanted: Wanted) -> list[Row]:
-        """claim: consume tickets, by priority and place within each queue, find their jobs and put
-        them on leases: a suspect alone, those to be cancelled together, all others together.
+    async def take_tickets(self, wanted: Wanted) -> list[TakenTicket]:
+        """claim: consume tickets, by priority and position within each queue, find their jobs and
+        put them on leases: a suspect alone, jobs to be cancelled together, all others together.
 
-        Every ticket comes back; a void one without a job. The last columns are the lease and the
-        time of the claim.
+        Every ticket comes back; a void one without a job.
         """
 
     @abstractmethod
@@ -178,26 +190,39 @@ class Tx(ABC):
         """claim: the lines whose turn it is at gates that are locked."""
 
     @abstractmethod
-    async def take_gated(self, wanted: Wanted, lines: Sequence[LinePicked]) -> list[list[Row]]:
+    async def take_gated(
+        self, wanted: Wanted, lines: Sequence[LinePicked]
+    ) -> list[list[TakenTicket]]:
         """claim: the same as `take_tickets` for the first tickets of each line.
 
-        Returns the rows of each line.
+        Returns the tickets of each line.
         """
 
     @abstractmethod
     async def leave_gates(self, lines: Collection[Row]) -> None:
         """succeed, fail, skip, abort, cancel, sweep: a turn for each (queue, gate, key)."""
 
-    async def commit_late(self) -> None:  # noqa: B027 - where nothing was written, nothing is waited for
+    # News for workers that wait for jobs. A store whose bell needs none does nothing here.
+
+    async def tickets_added(self, tickets: Sequence[AddedTicket]) -> None:
+        """These tickets are new."""
+
+    async def queues_ready(self, queues: Collection[str]) -> None:
+        """Tickets that were in these queues before may be claimed now."""
+
+    async def gates_changed(self, queues: Collection[str]) -> None:
+        """At the gates of these queues a job may pass now. A worker looks there by itself, too."""
+
+    async def commit_late(self) -> None:
         """What this transaction has written may be forgotten by a crash of the database."""
 
-    async def wait_briefly(self) -> None:  # noqa: B027 - where one writes at a time, no row is locked
+    async def wait_briefly(self) -> None:
         """From here on give up soon on rows that somebody else has locked."""
 
     @abstractmethod
-    async def peek(self, queues: Collection[str]) -> Row:
-        """peek: the queues in which tickets stand, the time until the next is due, whether there is
-        a dead lease, and whether there are gates."""
+    async def peek(self, queues: Collection[str]) -> Peeked:
+        """peek: which of these queues have tickets, the time until the next is due, whether there
+        is an expired lease, and whether there are gates."""
 
     @abstractmethod
     async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> Moved:
@@ -234,7 +259,7 @@ class Tx(ABC):
     def when(self, value: Any) -> datetime:
         """A time as this store reads it."""
 
-    async def require_read_committed(self) -> None:  # noqa: B027 - only a borrowed one can fail
+    async def require_read_committed(self) -> None:
         """Refuse a transaction whose snapshot is older than its locks. Ours never is."""
 
     def when_or_none(self, value: Any) -> datetime | None:

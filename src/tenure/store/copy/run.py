@@ -22,6 +22,7 @@ from tenure.rules.job import LIVE_STATES, State
 from tenure.store.api import Store
 from tenure.store.copy.tables import Chunk, Jobs, Key, Kind, kinds
 from tenure.store.migrate import VERSION
+from tenure.store.records import Counters, RunningJobs, TableCount
 from tenure.store.session import Mode, R, Row, Scope, Tx, for_all_tenants, transaction
 
 ALIVE_SECONDS = 30.0
@@ -71,11 +72,11 @@ def copy(
     _sweep(source, now)
     for name, store in sides.items():
         _refuse_running(name, store, now)
-    given_out, _ = target.run(_counters)
+    given_out = target.run(_counters).job_id
     source.run(_side_by_side, target, partial(_refuse_strangers, given_out=given_out))
     target.run(_make_days)
     counters = source.run(_counters)
-    for kind in kinds(last_id=counters[0]):  # a busy client cannot make it endless
+    for kind in kinds(last_id=counters.job_id):  # a busy client cannot make it endless
         for chunk in _chunks(source, kind):
             _put(target, kind, chunk)
             if isinstance(kind, Jobs):
@@ -132,19 +133,20 @@ def _sweep(store: Store, now: datetime | None) -> None:
 
 
 def _refuse_running(name: str, store: Store, now: datetime | None) -> None:
-    running, first = store.run(_running)
-    if running:
+    running = store.run(_running)
+    if running.jobs:
+        first = running.first_id
         job = store.get(first, now=now)
         raise StillInUse(
-            f"{running} jobs of the {name} are running; job {first} is on worker {job.worker} "
+            f"{running.jobs} jobs of the {name} are running; job {first} is on worker {job.worker} "
             f"until {job.expires_at}. Stop the workers; what a dead one held is free by then"
         )
 
 
 @transaction(Mode.READ)
-async def _running(tx: Tx) -> tuple[int, int]:
-    [(running, first)] = await tx.fetch("first_running")
-    return running, first
+async def _running(tx: Tx) -> RunningJobs:
+    [running] = await tx.fetch_as(RunningJobs, "first_running")
+    return running
 
 
 @transaction(Mode.READ)
@@ -154,7 +156,7 @@ async def _counted(tx: Tx) -> dict[str, int]:
 
 
 async def _count_all(tx: Tx) -> dict[str, int]:
-    return dict(await tx.fetch("count_all"))
+    return {each.kind: each.rows for each in await tx.fetch_as(TableCount, "count_all")}
 
 
 def _jobs(counts: dict[str, int]) -> tuple[int, int]:
@@ -171,20 +173,19 @@ async def _make_days(tx: Tx) -> None:
 
 
 @transaction(Mode.READ)
-async def _counters(tx: Tx) -> tuple[int, int]:
-    """The highest id and the highest place that were ever given out."""
-    [(job_id, position)] = await tx.fetch("counters")
-    return job_id, position
+async def _counters(tx: Tx) -> Counters:
+    """The highest id and the highest position that were ever drawn."""
+    [counters] = await tx.fetch_as(Counters, "counters")
+    return counters
 
 
 @transaction(Mode.WRITE)
-async def _raise_counters(tx: Tx, counters: tuple[int, int]) -> None:
-    """From now on ids and places are higher than those of the source.
+async def _raise_counters(tx: Tx, counters: Counters) -> None:
+    """From now on ids and positions are higher than those of the source.
 
-    Not before there is a job: ids given out by a target without jobs mean that somebody uses it.
+    Not before there is a job: ids drawn from a target without jobs mean that a client uses it.
     """
-    job_id, position = counters
-    await tx.fetch("raise_counters", job_id=job_id, position=position)
+    await tx.fetch("raise_counters", job_id=counters.job_id, position=counters.position)
 
 
 def _chunks(source: Store, kind: Kind) -> Iterator[Chunk]:
@@ -271,13 +272,13 @@ async def _verify(old: Tx, new: Tx) -> Copied:
 
 
 async def _require_same(kind: Kind, here: Tx, there: Tx, names: tuple[str, str], fix: str) -> None:
-    after = kind.first
+    after, (here_name, there_name) = kind.first, names
     while keys := await kind.next_keys(here, after):
         ours, theirs = await kind.read(here, keys), await kind.read(there, keys)
         for key in ours:
             if key not in theirs:
                 raise CopyConflict(
-                    f"{kind.name(key)} is in the {names[0]} and not in the {names[1]}; {fix}"
+                    f"{kind.name(key)} is in the {here_name} and not in the {there_name}; {fix}"
                 )
         _refuse_changed(kind, ours, theirs, fix)
         after = keys[-1]

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from tenure.rules.limits import LONG_AGO, MAX_ID
+from tenure.store.records import JobSize
 from tenure.store.session import Row, Tx, to_json
 
 CHUNK_ROWS = 1000
@@ -71,11 +72,11 @@ def _table(name: str, columns: str) -> Table:
 JOB_TABLES: tuple[Table, ...] = (
     _table(
         "job",
-        """id token place created_at due_at queued_at timeout_seconds unique_seconds priority
+        """id token position created_at due_at queued_at timeout_seconds unique_seconds priority
         attempts max_attempts crashes features held cancel_requested tenant queue task args retry
         metadata error reason parked unique_scope unique_key unique_until gate gate_key""",
     ),
-    _table("ready", "job_id queue priority place token suspect"),
+    _table("ready", "job_id queue priority position token suspect"),
     _table("due", "job_id due_at token"),
     _table(
         "history",
@@ -88,7 +89,7 @@ JOB_TABLES: tuple[Table, ...] = (
     _table("note", "job_id token fraction message reported_at checkpoint saved_at"),
     _table("step", "job_id name n token recorded_at bytes function result"),
     _table("parent", "job_id parent_id parent_state"),
-    _table("gated", "job_id queue gate key priority place token suspect"),
+    _table("gated", "job_id queue gate key priority position token suspect"),
     _table("node", "job_id workflow_id name rule added_by paused"),
 )
 """All that is known of a job. The first column is its id."""
@@ -149,11 +150,13 @@ class Jobs(Kind):
     async def next_keys(self, tx: Tx, after: Key) -> list[Key]:
         keys: list[Key] = []
         room = CHUNK_BYTES
-        for id, size in await tx.fetch("next_jobs", after=after, last=self._last, most=CHUNK_ROWS):
-            room -= size
+        for job in await tx.fetch_as(
+            JobSize, "next_jobs", after=after, last=self._last, most=CHUNK_ROWS
+        ):
+            room -= job.bytes
             if keys and room < 0:
                 break
-            keys.append(id)
+            keys.append(job.id)
         return keys
 
     async def read(self, tx: Tx, keys: list[Key]) -> Chunk:
@@ -163,7 +166,8 @@ class Jobs(Kind):
         ids = to_json(keys)
         for n, table in enumerate(JOB_TABLES):
             for row in await tx.fetch(f"{table.name}_rows", ids=ids):
-                found[row[0]][n].append(table.read(tx, row))
+                id, *_ = row
+                found[id][n].append(table.read(tx, row))
         return {key: rows for key, rows in found.items() if rows[_LIVE] or rows[_FINISHED]}
 
     async def write(self, tx: Tx, chunk: Chunk) -> None:
@@ -180,18 +184,15 @@ class Workflows(Kind):
         return f"workflow {key}"
 
     async def next_keys(self, tx: Tx, after: Key) -> list[Key]:
-        rows = await tx.fetch("next_workflows", after=after, most=CHUNK_WORKFLOWS)
-        return [row[0] for row in rows]
+        return await tx.fetch_column("next_workflows", after=after, most=CHUNK_WORKFLOWS)
 
     async def read(self, tx: Tx, keys: list[Key]) -> Chunk:
         rows = await tx.fetch("workflow_rows", ids=to_json(keys))
-        found: dict[int, tuple[Row, list[Row]]] = {
-            row[0]: (WORKFLOWS.read(tx, row), []) for row in rows
-        }
-        ends = to_json([-id for id in found])
-        for row in await tx.fetch("parent_rows", ids=ends):
-            found[-row[0]][1].append(_ENDS.read(tx, row))
-        return {id: found[id] for id in sorted(found)}
+        found: dict[int, Row] = {id: WORKFLOWS.read(tx, (id, *rest)) for id, *rest in rows}
+        ends: dict[int, list[Row]] = {id: [] for id in found}
+        for child, *rest in await tx.fetch("parent_rows", ids=to_json([-id for id in found])):
+            ends[-child].append(_ENDS.read(tx, (child, *rest)))
+        return {id: (found[id], ends[id]) for id in sorted(found)}
 
     async def write(self, tx: Tx, chunk: Chunk) -> None:
         await WORKFLOWS.write(tx, (row for row, _ in chunk.values()))
@@ -209,7 +210,8 @@ class _Listed(Kind):
 
     def name(self, key: Key) -> str:
         assert isinstance(key, tuple)
-        return f"{self._what} {key[-1]!r}"
+        *_, name = key
+        return f"{self._what} {name!r}"
 
     async def next_keys(self, tx: Tx, after: Key) -> list[Key]:
         named = self._named(tx, after)

@@ -107,7 +107,7 @@ async def _write(
     )  # fmt: skip
     await tx.fetch("drop_shares", name=name)
     await tx.fetch("reopen_gate", name=name)
-    await tx.fetch("turned_queues", name=name)
+    await tx.queues_ready(await tx.fetch_column("turned_queues", name=name))
 
 
 def _limits_of(row: Row) -> Limits:
@@ -131,4 +131,7 @@ async def heal_gates(tx: Tx, *, now: datetime | None = None) -> int:
     for_all_tenants("heal_gates", tx.tenant)
     tx.at(now)
     await tx.fetch("end_waits")
-    return len(await tx.fetch("heal_holds")) + len(await tx.fetch("heal_turns"))
+    freed = await tx.fetch("heal_holds")
+    turned = await tx.fetch_column("heal_turns")
+    await tx.queues_ready(turned)
+    return len(freed) + len(turned)

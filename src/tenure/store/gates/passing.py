@@ -30,7 +30,7 @@ has its next job ready, could keep the key for ever.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from tenure.rules.gates import Limits
@@ -40,15 +40,16 @@ from tenure.rules.turns import Limited, Line, Next, admit, limited_by, next_turn
 from tenure.store.gate_records import GateName, GateQuestion, LinePicked, OpenGate
 from tenure.store.gates.permits import permits_given, write_permits
 from tenure.store.gates.walks import spare_turns, walk_on
-from tenure.store.session import Row, Tx, Wanted, to_json
+from tenure.store.records import TakenTicket
+from tenure.store.session import Tx, Wanted, to_json
 
 TURNS_PER_PAGE = 50
 """A page has this many turns more than jobs are wanted: some lines are empty, or full."""
 TURNS_PER_NEXT_PAGE = 100
 """A next page is larger, but small enough to keep gates locked for it. To read 6,000 turns takes
 0.4 s with pages of 100, and as long with pages of 500."""
-queue_order = itemgetter(1, 2)
-"""The order of rows of `take_tickets`: by priority, then by position."""
+queue_order = attrgetter("priority", "position")
+"""The order of tickets in a queue."""
 _NO_TICKET = (float("inf"), 0.0)
 
 
@@ -60,8 +61,8 @@ async def any_gates(tx: Tx) -> bool:
 class Passed(NamedTuple):
     """What one claim took at gates."""
 
-    rows: list[Row]
-    """Rows of `take_tickets`, in the order in which the jobs start."""
+    rows: list[TakenTicket]
+    """The tickets that were taken, in the order in which their jobs start."""
     queues: Collection[str] = ()
     """The queues whose gates this claim has looked at."""
     permits: tuple[Permits, ...] = ()
@@ -102,8 +103,9 @@ async def pass_gates(
 
 async def passed_before(tx: Tx, worker: str) -> Passed:
     """claim, repeated: what its first try, whose COMMIT got no answer, has taken."""
-    rows = sorted(await tx.fetch("claimed_before", worker=worker, call=tx.call), key=queue_order)
-    leases = sorted({lease for *_, lease, _ in rows})
+    rows = await tx.fetch_as(TakenTicket, "claimed_before", worker=worker, call=tx.call)
+    rows.sort(key=queue_order)
+    leases = sorted({row.lease for row in rows if row.lease is not None})
     return Passed(rows, permits=await permits_given(tx, leases))
 
 
@@ -155,13 +157,13 @@ def _queues_with_earlier_jobs(opened: Iterable[OpenGate], lines: Sequence[Line])
     return late
 
 
-async def _take(tx: Tx, wanted: Wanted, picked: list[Line]) -> list[Row]:
+async def _take(tx: Tx, wanted: Wanted, picked: list[Line]) -> list[TakenTicket]:
     """Take the tickets that `admit` has picked. Notes on the lines which jobs have passed."""
     if any(line.room.has_riders for line in picked):  # if the worker dies, they have not started
         wanted = wanted._replace(ahead=True)
     by_line = await tx.take_gated(wanted, [_picked(line) for line in picked])
     for line, rows in zip(picked, by_line, strict=True):
-        line.landed = [id for _, _, _, id, *_ in rows if id is not None]
+        line.landed = [row.id for row in rows if row.id is not None]
         line.room.starts += len(line.passed) + line.unread - len(rows)  # there were no more
     return _in_turn(by_line)
 
@@ -175,17 +177,16 @@ def _picked(line: Line) -> LinePicked:
     )  # fmt: skip
 
 
-def _in_turn(by_line: list[list[Row]]) -> list[Row]:
+def _in_turn(by_line: list[list[TakenTicket]]) -> list[TakenTicket]:
     """By priority, then one of each line in turn: the order in which they start."""
     if len(by_line) == 1:
         return sorted(by_line[0], key=queue_order)
     turns = [
-        (row, (priority, n, i))
+        ((row.priority, n, i), row)
         for i, rows in enumerate(by_line)
         for n, row in enumerate(sorted(rows, key=queue_order))
-        for _, priority, *_ in [row]
     ]
-    return [row for row, _ in sorted(turns, key=itemgetter(1))]
+    return [row for _, row in sorted(turns, key=itemgetter(0))]
 
 
 async def _go_on(tx: Tx, lines: list[Line]) -> None:

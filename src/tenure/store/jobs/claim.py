@@ -13,6 +13,7 @@ from tenure.rules.limits import check_int, check_name, check_seconds
 from tenure.store.gate_records import GateName
 from tenure.store.gates.passing import Passed, any_gates, pass_gates, passed_before, queue_order
 from tenure.store.moves import drop_leases, finish_jobs
+from tenure.store.records import TakenTicket
 from tenure.store.rows import Ending
 from tenure.store.session import Mode, Row, Scope, Tx, Wanted, for_all_tenants, to_json
 from tenure.store.workflows.end import end_workflows
@@ -22,7 +23,6 @@ _VOID_ROUNDS = 1000
 _SHUT_PAGES = 2
 """After this many pages of shut lines a claim leaves the rest to the next one: 10 to 15 ms, in
 which other jobs wait. Without this bound, a claim beside 6,000 such turns took 0.25 s."""
-_FLAG, _LEASE = 16, 17  # cancellation requested; the lease, None for a void ticket
 
 
 async def claim(
@@ -82,8 +82,8 @@ async def _from_queues(scope: Scope, wanted: Wanted, now: datetime | None) -> Cl
         taken = await scope.transact(partial(_take, wanted=wanted, now=now), Mode.LONE)
         turns.difference_update(wanted.queues)
         turns.update(taken.turns)
-        if taken.flagged:  # (!) finished as cancelled, not handed out
-            await _cancel_flagged(scope, wanted, taken, now)
+        if taken.asked:  # (!) finished as cancelled, not handed out
+            await _cancel_asked(scope, wanted, taken, now)
         if taken.claim or not taken.tickets:
             return taken.claim
     return Claim()  # (!) a claim that consumed only void tickets goes on at once, but not for ever
@@ -129,8 +129,8 @@ async def _pass(scope: Scope, wanted: Wanted, now: datetime | None, *, first: bo
         op = partial(_take_gated, wanted=wanted, now=now, first=first, only=only)
         taken = await scope.transact(op, Mode.GATE)
         looked_at -= wanted.queues.keys() - taken.looked_at
-        if taken.flagged:
-            await _cancel_flagged(scope, wanted, taken, now)
+        if taken.asked:
+            await _cancel_asked(scope, wanted, taken, now)
         if taken.claim:
             break
         if taken.tickets:
@@ -162,8 +162,8 @@ class _Taken(NamedTuple):
     tickets: int
     """How many tickets, void ones included."""
     claim: Claim
-    flagged: list[Row]
-    """Rows of jobs with a cancel request."""
+    asked: list[TakenTicket]
+    """Jobs with a cancel request."""
     turns: Collection[str] = ()
     """Queues with tickets at gates."""
     looked_at: Set[str] = frozenset()
@@ -198,25 +198,26 @@ async def _take_gated(
 
 
 def _taken(tx: Tx, wanted: Wanted, passed: Passed) -> _Taken:
-    rows = passed.rows
-    flagged = [row for row in rows if row[_FLAG]]
-    granted = [row for row in rows if row[_LEASE] is not None and not row[_FLAG]]
-    return _Taken(len(rows), Claim(_leases(tx, wanted, granted), passed.permits), flagged)
+    tickets = passed.rows
+    asked = [ticket for ticket in tickets if ticket.cancel_requested]
+    granted = [
+        ticket for ticket in tickets
+        if ticket.lease is not None and not ticket.cancel_requested
+    ]  # fmt: skip
+    return _Taken(len(tickets), Claim(_leases(tx, wanted, granted), passed.permits), asked)
 
 
-async def _cancel_flagged(
-    scope: Scope, wanted: Wanted, taken: _Taken, now: datetime | None
-) -> None:
-    """If that fails, the sweep will cancel them: what else was taken is not to be lost with it."""
+async def _cancel_asked(scope: Scope, wanted: Wanted, taken: _Taken, now: datetime | None) -> None:
+    """If this fails, the sweep cancels them. The claim still returns the other jobs."""
     with suppress(StoreError):
-        await scope.transact(partial(_cancel, worker=wanted.worker, rows=taken.flagged, now=now))
+        await scope.transact(partial(_cancel, worker=wanted.worker, jobs=taken.asked, now=now))
 
 
-async def _cancel(tx: Tx, worker: str, rows: list[Row], now: datetime | None) -> None:
-    """They stand on a lease of their own. (Who dies before this leaves them to the sweep.)"""
+async def _cancel(tx: Tx, worker: str, jobs: list[TakenTicket], now: datetime | None) -> None:
+    """They have a lease of their own. If the worker dies before this, the sweep cancels them."""
     tx.at(now)
-    await finish_jobs(tx, [_cancelled(row) for row in rows])
-    leases = sorted({row[_LEASE] for row in rows})
+    await finish_jobs(tx, [_cancelled(job) for job in jobs])
+    leases = sorted({job.lease for job in jobs if job.lease is not None})
     await drop_leases(tx, leases, worker)
     await end_workflows(tx)
 
@@ -231,19 +232,20 @@ def _check(worker: str, queues: Mapping[str, int], lease_seconds: float) -> None
         check_int(f"the number of jobs wanted from {name}", most, 1, MAX_BLOCK)
 
 
-def _leases(tx: Tx, wanted: Wanted, rows: list[Row]) -> list[Lease]:
-    """The trusted ones first; suspects are tried alone, each on a lease of its own."""
+def _leases(tx: Tx, wanted: Wanted, tickets: list[TakenTicket]) -> list[Lease]:
+    """The lease of the trusted jobs first; each suspect is alone on its lease."""
     leases = [
-        _lease(tx, wanted, [row for row in rows if row[_LEASE] == lease])
-        for lease in {row[_LEASE] for row in rows}
+        _lease(tx, wanted, [ticket for ticket in tickets if ticket.lease == lease])
+        for lease in {ticket.lease for ticket in tickets}
     ]
     return sorted(leases, key=lambda lease: (lease.jobs[0].crashes > 0, lease.id))
 
 
-def _lease(tx: Tx, wanted: Wanted, block: list[Row]) -> Lease:
-    *_, lease_id, at = block[0]
-    when, claimed_at = tx.when, tx.when(at)
-    times = {at: when(at) for at in {row[11] for row in block}}  # a bulk shares its time
+def _lease(tx: Tx, wanted: Wanted, block: list[TakenTicket]) -> Lease:
+    """The one place that takes all columns of these rows apart: there may be many."""
+    lease_id, claimed_at, when = block[0].lease, tx.when(block[0].claimed_at), tx.when
+    assert lease_id is not None
+    times = {at: when(at) for at in {each.created_at for each in block}}  # a bulk shares its time
     jobs = tuple(
         Claimed(
             id, token, lease_id, task, args, queue, priority, tenant, attempts, max_attempts,
@@ -256,5 +258,5 @@ def _lease(tx: Tx, wanted: Wanted, block: list[Row]) -> Lease:
     return Lease(lease_id, wanted.worker, claimed_at, expires_at, jobs)
 
 
-def _cancelled(row: Row) -> Ending:
-    return Ending(row[3], row[4], State.CANCELLED, reason="cancelled")
+def _cancelled(job: TakenTicket) -> Ending:
+    return Ending(job.id, job.token, State.CANCELLED, reason="cancelled")

@@ -9,6 +9,7 @@ from tenure.rules.codec import fingerprint
 from tenure.rules.job import Enqueued, NewJob
 from tenure.store.keys import claim_keys
 from tenure.store.moves import Numbered, insert_new, stamp
+from tenure.store.records import StoredJob
 from tenure.store.session import Collided, Mode, Scope, Tx, to_json
 
 _JOBS = frozenset({NewJob})
@@ -95,12 +96,13 @@ async def _already_stored(tx: Tx, new: Numbered) -> set[int]:
     """Which of these jobs did the unanswered first try store? A stranger's row is not ours."""
     numbered = dict(new)
     stored = set()
-    for id, task, args, queue, tenant in await tx.fetch("stored_jobs", ids=to_json(list(numbered))):
-        job = numbered[id]
-        same = (task, queue, tenant) == (job.task, job.queue, job.tenant)
-        if not same or fingerprint(task, args.encode()) != fingerprint(job.task, job.args):
-            raise StoreBusy(f"job id {id} was issued twice by the database; enqueue again")
-        stored.add(id)
+    for found in await tx.fetch_as(StoredJob, "stored_jobs", ids=to_json(list(numbered))):
+        job = numbered[found.id]
+        same = (found.task, found.queue, found.tenant) == (job.task, job.queue, job.tenant)
+        print_found = fingerprint(found.task, found.args.encode())
+        if not same or print_found != fingerprint(job.task, job.args):
+            raise StoreBusy(f"job id {found.id} was issued twice by the database; enqueue again")
+        stored.add(found.id)
     return stored
 
 

@@ -9,7 +9,8 @@ from tenure.rules.lifecycle import HeldJob
 from tenure.rules.limits import check_json, check_progress
 from tenure.store.jobs.settle import LANDED, MAX_MESSAGE, STALE, Answer
 from tenure.store.moves import held_rows
-from tenure.store.session import Mode, Row, Tx, for_all_tenants, to_json, transaction
+from tenure.store.records import LeasedJob
+from tenure.store.session import Mode, Tx, for_all_tenants, to_json, transaction
 
 
 @transaction(Mode.BEAT)
@@ -51,8 +52,8 @@ async def save_checkpoint(
 
 
 async def _hold_notes(tx: Tx, worker: str, jobs: Sequence[HeldJob]) -> set[tuple[int, int]]:
-    rows: list[Row] = await tx.fetch("lock_held", rows=held_rows(jobs), worker=worker)
-    fresh = [row[0] for row in rows if not row[5] & Feature.NOTES]
+    leased = await tx.fetch_as(LeasedJob, "lock_held", rows=held_rows(jobs), worker=worker)
+    fresh = [job.id for job in leased if not job.features & Feature.NOTES]
     if fresh:
         await tx.fetch("mark_noted", ids=to_json(fresh))
-    return {(row[0], row[1]) for row in rows}
+    return {(job.id, job.token) for job in leased}

@@ -18,10 +18,10 @@ from tenure.rules.limits import (
     is_id,
 )
 from tenure.store.moves import add_events, finish_jobs, put_in_line
+from tenure.store.records import FinishedJob, LockedJob, NodeOf
 from tenure.store.rows import Ending, Happening, Ticket
 from tenure.store.session import (
     Mode,
-    Row,
     Scope,
     Tx,
     for_all_tenants,
@@ -48,16 +48,16 @@ async def cancel(
     job = await lock_job(tx, id)
     if job is None:
         return await _final_state(tx, id)
-    token, parked = job[1], job[6]
-    if parked == "parents" and job[11] & Feature.WORKFLOW:
+    if job.parked == "parents" and job.features & Feature.WORKFLOW:
         await before_waiting_node_ends(tx, id)
-    if parked is not None or await _take_ticket(tx, job):
-        await finish_jobs(tx, [Ending(id, token, State.CANCELLED, reason=reason)])
+    if job.parked is not None or await _take_ticket(tx, job):
+        await finish_jobs(tx, [Ending(id, job.token, State.CANCELLED, reason=reason)])
         await end_workflows(tx)
         return State.CANCELLED
-    if not job[8]:
+    if not job.cancel_requested:
         await tx.fetch("request_cancel", id=id, reason=reason)
-        await add_events(tx, [Happening(id, token, "cancel requested", None, {"reason": reason})])
+        detail: dict[str, object] = {"reason": reason}
+        await add_events(tx, [Happening(id, job.token, "cancel requested", None, detail)])
     return State.RUNNING
 
 
@@ -69,11 +69,12 @@ async def hold(tx: Tx, id: int, *, reason: str = "held", now: datetime | None = 
     if await done_before(tx, id):
         return True
     job = await lock_live_job(tx, id)
-    if job[7]:
+    if job.held:
         return False
     park = await _take_ticket(tx, job)
     await tx.fetch("set_held", id=id, held=True, reason=reason, park=park)
-    await add_events(tx, [Happening(id, job[1], "held", None, {"reason": reason}, call=tx.call)])
+    detail: dict[str, object] = {"reason": reason}
+    await add_events(tx, [Happening(id, job.token, "held", None, detail, call=tx.call)])
     return True
 
 
@@ -84,14 +85,13 @@ async def unhold(tx: Tx, id: int, *, now: datetime | None = None) -> bool:
     if await done_before(tx, id):
         return True
     job = await lock_live_job(tx, id)
-    if not job[7]:
+    if not job.held:
         return False
-    token, due_at, parked = job[1], job[5], job[6]
     await tx.fetch("set_held", id=id, held=False, reason=None, park=False)
-    if parked == "held":
-        due = tx.time(tx.when_or_none(due_at))
-        await put_in_line(tx, [Ticket(id, token, due_at=due, reason="unheld")])
-    await add_events(tx, [Happening(id, token, "unheld", call=tx.call)])
+    if job.parked == "held":
+        due = tx.time(tx.when_or_none(job.due_at))
+        await put_in_line(tx, [Ticket(id, job.token, due_at=due, reason="unheld")])
+    await add_events(tx, [Happening(id, job.token, "unheld", call=tx.call)])
     return True
 
 
@@ -122,22 +122,21 @@ async def move(
     if await done_before(tx, id):
         return True
     job = await lock_live_job(tx, id)
-    token, parked = job[1], job[6]
-    if parked is not None:
+    if job.parked is not None:
         await tx.fetch(
             "change_line", id=id, queue=queue, priority=priority, change_due=due_at is not None,
             due_at=tx.time(due_at),
         )  # fmt: skip
     elif await _take_ticket(tx, job):
-        due = due_at if due_at is not None else tx.when_or_none(job[5])
+        due = due_at if due_at is not None else tx.when_or_none(job.due_at)
         ticket = Ticket(
-            id, token, due_at=tx.time(due), reason="moved", queue=queue, priority=priority
+            id, job.token, due_at=tx.time(due), reason="moved", queue=queue, priority=priority
         )
         await put_in_line(tx, [ticket])
     else:
         return False
     detail: dict[str, object] = {"queue": queue, "priority": priority}
-    await add_events(tx, [Happening(id, token, "moved", None, detail, call=tx.call)])
+    await add_events(tx, [Happening(id, job.token, "moved", None, detail, call=tx.call)])
     return True
 
 
@@ -148,13 +147,15 @@ async def delete(tx: Tx, id: int, *, now: datetime | None = None) -> None:
     So is a node of a workflow that has not ended: its children may want its result.
     """
     tx.at(now)
-    row = await finished_job(tx, id)
-    if row is None:
+    job = await finished_job(tx, id)
+    if job is None:
         if tx.repeat and await lock_job(tx, id) is None:
             return  # the first try, whose COMMIT got no answer, has removed it
         await lock_live_job(tx, id)
         raise InvalidInput(f"job {id} is not finished; cancel it first")
-    if row[10] & Feature.WORKFLOW and any(flow[3] for flow in await tx.fetch("node_of", id=id)):
+    if job.features & Feature.WORKFLOW and any(
+        node.is_open for node in await tx.fetch_as(NodeOf, "node_of", id=id)
+    ):
         raise InvalidInput(f"job {id} belongs to a workflow that has not ended; cancel that first")
     await tx.fetch("delete_finished", id=id)
     await tx.fetch("forget_jobs", ids=to_json([id]))
@@ -174,7 +175,7 @@ async def pause(
         await tx.fetch("pause_queue", name=queue, reason=reason)
 
     async def in_flight(tx: Tx) -> set[str]:
-        return {row[0] for row in await tx.fetch("claims_in_flight")}
+        return set(await tx.fetch_column("claims_in_flight"))
 
     await scope.transact(write)
     older = await scope.transact(in_flight, Mode.READ)
@@ -193,7 +194,9 @@ async def resume(tx: Tx, queue: str, *, now: datetime | None = None) -> bool:
     for_all_tenants("resume", tx.tenant)
     check_name("queue", queue)
     tx.at(now)
-    return bool(await tx.fetch("resume_queue", name=queue)) or tx.repeat
+    resumed = await tx.fetch_column("resume_queue", name=queue)
+    await tx.queues_ready(resumed)
+    return bool(resumed) or tx.repeat
 
 
 async def done_before(tx: Tx, id: int) -> bool:
@@ -201,17 +204,24 @@ async def done_before(tx: Tx, id: int) -> bool:
     return tx.repeat and bool(await tx.fetch("events_of_call", id=id, call=tx.call))
 
 
-async def lock_job(tx: Tx, id: int) -> Row | None:
-    rows = await tx.fetch("lock_job", id=id, tenant=tx.tenant) if is_id(id) else []
-    return rows[0] if rows else None
+async def lock_job(tx: Tx, id: int) -> LockedJob | None:
+    """Lock a live job of this tenant, if there is one."""
+    if not is_id(id):
+        return None
+    jobs = await tx.fetch_as(LockedJob, "lock_job", id=id, tenant=tx.tenant)
+    return jobs[0] if jobs else None
 
 
-async def finished_job(tx: Tx, id: int) -> Row | None:
-    rows = await tx.fetch("finished_job", id=id, tenant=tx.tenant) if is_id(id) else []
-    return rows[0] if rows else None
+async def finished_job(tx: Tx, id: int) -> FinishedJob | None:
+    """Lock a finished job of this tenant, if there is one."""
+    if not is_id(id):
+        return None
+    jobs = await tx.fetch_as(FinishedJob, "finished_job", id=id, tenant=tx.tenant)
+    return jobs[0] if jobs else None
 
 
-async def lock_live_job(tx: Tx, id: int) -> Row:
+async def lock_live_job(tx: Tx, id: int) -> LockedJob:
+    """Lock a live job. Raises `JobNotFound`."""
     job = await lock_job(tx, id)
     if job is None:
         raise JobNotFound(f"there is no live job {id}; look at its state first")
@@ -222,31 +232,17 @@ async def _final_state(tx: Tx, id: int) -> State:
     found = await finished_job(tx, id)
     if found is None:
         raise JobNotFound(f"there is no job {id}")
-    return State(found[2])
+    return State(found.state)
 
 
-async def _take_ticket(tx: Tx, job: Row) -> bool:
+async def _take_ticket(tx: Tx, job: LockedJob) -> bool:
     """Take the job's live ticket, from `due` first and then, in a later statement, from `ready`."""
-    id, token, queue, priority, position, due_at = job[:6]
-    gate, key = job[9:11]
-    if due_at is not None and await tx.fetch("take_due_ticket", id=id, token=token, due_at=due_at):
+    named = {"id": job.id, "token": job.token}
+    if job.due_at is not None and await tx.fetch("take_due_ticket", due_at=job.due_at, **named):
         return True
-    if position is None:
+    if job.position is None:
         return False
-    if gate is not None:
-        return bool(
-            await tx.fetch(
-                "take_gated_ticket", id=id, token=token, queue=queue, gate=gate, key=key,
-                priority=priority, position=position,
-            )
-        )  # fmt: skip
-    return bool(
-        await tx.fetch(
-            "take_ready_ticket",
-            id=id,
-            token=token,
-            queue=queue,
-            priority=priority,
-            position=position,
-        )
-    )
+    ticket = {"queue": job.queue, "priority": job.priority, "position": job.position, **named}
+    if job.gate is not None:
+        return bool(await tx.fetch("take_gated_ticket", gate=job.gate, key=job.gate_key, **ticket))
+    return bool(await tx.fetch("take_ready_ticket", **ticket))

@@ -5,7 +5,8 @@ from datetime import datetime
 from tenure.rules.job import Feature, State
 from tenure.store.jobs.operate import done_before, finished_job, lock_live_job
 from tenure.store.keys import retake_key
-from tenure.store.moves import add_events, ended_before, stand_at_gates
+from tenure.store.moves import add_events, ended_before, note_new_tickets
+from tenure.store.records import AddedTicket
 from tenure.store.rows import Happening
 from tenure.store.session import Mode, Tx, to_json, transaction
 from tenure.store.workflows.replay import replay_node
@@ -23,21 +24,20 @@ async def replay(tx: Tx, id: int, *, afresh: bool = False, now: datetime | None 
     tx.at(now)
     if await done_before(tx, id):
         return True
-    row = await finished_job(tx, id)
-    if row is None:
+    job = await finished_job(tx, id)
+    if job is None:
         await lock_live_job(tx, id)
         return False
-    if afresh or row[2] == State.SUCCEEDED:
-        await _forget_work(tx, id, row[10])
-    if row[10] & Feature.WORKFLOW:
-        return await replay_node(tx, row)
-    token = row[1]
-    await retake_key(tx, row)
+    if afresh or job.state == State.SUCCEEDED:
+        await _forget_work(tx, id, job.features)
+    if job.features & Feature.WORKFLOW:
+        return await replay_node(tx, job)
+    await retake_key(tx, job)
     waiting = await tx.fetch("reopen_edges", id=id)
     features = Feature.CHILDREN if waiting else 0
-    await stand_at_gates(tx, await tx.fetch("replay", id=id, features=features))
+    await note_new_tickets(tx, await tx.fetch_as(AddedTicket, "replay", id=id, features=features))
     await add_events(
-        tx, [ended_before(tx, row), Happening(id, token + 1, "replayed", call=tx.call)]
+        tx, [ended_before(tx, job), Happening(id, job.token + 1, "replayed", call=tx.call)]
     )
     return True
 

@@ -29,6 +29,7 @@ from tenure.store.moves import (
     held_rows,
     put_in_line,
 )
+from tenure.store.records import ExpiredJob, JobToken, LeasedJob
 from tenure.store.rows import Ending, Happening, Ticket, raw
 from tenure.store.session import (
     Done,
@@ -177,13 +178,12 @@ async def _settle_unlocked(
     tx.at(now)
     await tx.wait_briefly()
     rows = to_json([{"id": s.id, "token": s.token} for s in settlements])
-    ours = {(row[0], row[1]) for row in await tx.fetch("lock_expired", rows=rows)}
-    live = {(id, token) for id, token in await tx.fetch("still_live", rows=rows)}
+    ours = {(j.id, j.token) for j in await tx.fetch_as(ExpiredJob, "lock_expired", rows=rows)}
+    live = set(await tx.fetch_as(JobToken, "still_live", rows=rows))
     held = [s for s in settlements if (s.id, s.token) in ours]
     ids = to_json(sorted({s.id for s in held}))
     losing = to_json(sorted({s.id for s in held if s.outcome in _MAY_LOSE}))
-    found = await tx.fetch("hindered_parents", ids=ids, losing=losing)
-    hindered = {row[0] for row in found}
+    hindered = set(await tx.fetch_column("hindered_parents", ids=ids, losing=losing))
     locked = live - {(id, token) for id, token in ours if id not in hindered}
     free = [s for s in settlements if (s.id, s.token) not in locked]
     answers = iter(await _settle(tx, worker, free, (), now))
@@ -222,8 +222,7 @@ async def _landed_before(
 ) -> set[tuple[int, int]]:
     """(!) Which of these did this worker settle already, in a COMMIT that got no answer?"""
     rows = to_json([{"id": id, "token": token} for id, token in missed])
-    found = await tx.fetch("landed", rows=rows, worker=worker, kinds=_SETTLED)
-    return {(id, token) for id, token in found}
+    return set(await tx.fetch_as(JobToken, "landed", rows=rows, worker=worker, kinds=_SETTLED))
 
 
 async def _settle_others(
@@ -233,16 +232,17 @@ async def _settle_others(
     endings: list[Ending] = []
     tickets: list[Ticket] = []
     events: list[Happening] = []
-    for id, token, attempts, max_attempts, flagged, _, claimed_at in await tx.fetch(
-        "lock_held", rows=held_rows(settlements), worker=worker
+    for job in await tx.fetch_as(
+        LeasedJob, "lock_held", rows=held_rows(settlements), worker=worker
     ):
-        settlement = by_job[id, token]
-        move = after_settlement(Standing(attempts, max_attempts, bool(flagged)), settlement)
+        settlement = by_job[job.id, job.token]
+        standing = Standing(job.attempts, job.max_attempts, bool(job.cancel_requested))
+        move = after_settlement(standing, settlement)
         if move.to.final:
             endings.append(_ending(settlement, move, worker))
         else:
             tickets.append(_ticket(settlement, move))
-            events.append(_requeued(tx, settlement, worker, claimed_at))
+            events.append(_requeued(tx, settlement, worker, job.claimed_at))
     landed = await finish_jobs(tx, endings)
     if tickets:
         await put_in_line(tx, tickets)

@@ -12,7 +12,9 @@ from tenure.rules.job import Feature, NewStep
 from tenure.rules.lifecycle import HeldJob
 from tenure.rules.limits import MAX_STEP_BYTES, MAX_STEPS
 from tenure.store.jobs.settle import LANDED, STALE, Answer
-from tenure.store.session import Mode, Tx, for_all_tenants, to_json, transaction
+from tenure.store.moves import lock_leased
+from tenure.store.records import FoundStep
+from tenure.store.session import Mode, Tx, for_all_tenants, transaction
 
 
 @transaction(Mode.WRITE)
@@ -31,9 +33,8 @@ async def record_step(
             f"{MAX_BYTES:,} fit. Store the data elsewhere and return a reference to it"
         )
     tx.at(now)
-    held = to_json([{"id": job.id, "token": job.token, "lease": job.lease_id}])
-    rows = await tx.fetch("lock_held", rows=held, worker=worker)
-    if not rows:
+    leased = await lock_leased(tx, worker, job)
+    if leased is None:
         return STALE
     recorded = await tx.fetch(
         "record_step", id=job.id, token=job.token, name=step.name, function=step.function,
@@ -42,15 +43,15 @@ async def record_step(
     )  # fmt: skip
     if not recorded:
         await _recorded_before(tx, job, step)
-    if not rows[0][5] & Feature.STEPS:
+    if not leased.features & Feature.STEPS:
         await tx.fetch("mark_stepped", id=job.id)
     return LANDED
 
 
 async def _recorded_before(tx: Tx, job: HeldJob, step: NewStep) -> None:
     """A repeat after an unanswered COMMIT finds its own row. Anything else is refused."""
-    found = await tx.fetch("find_step", id=job.id, name=step.name)
-    if found == [(job.token, step.function, step.result.decode())]:
+    found = await tx.fetch_as(FoundStep, "find_step", id=job.id, name=step.name)
+    if found == [FoundStep(job.token, step.function, step.result.decode())]:
         return
     if found:
         raise StepConflict(

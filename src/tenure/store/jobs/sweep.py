@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
@@ -10,9 +11,10 @@ from tenure.errors import StoreBusy
 from tenure.rules.job import Beat
 from tenure.rules.lifecycle import Move, Standing, after_crash
 from tenure.rules.limits import check_int, check_name, check_seconds
-from tenure.store.moves import add_events, finish_jobs, put_in_line, stand_at_gates
+from tenure.store.moves import add_events, finish_jobs, note_new_tickets, put_in_line
+from tenure.store.records import AddedTicket, ExpiredJob, ExpiredLease, JobToken, LeaseDeadline
 from tenure.store.rows import Ending, Happening, Ticket
-from tenure.store.session import Mode, Row, Scope, Tx, for_all_tenants, to_json, transaction
+from tenure.store.session import Mode, Scope, Tx, for_all_tenants, to_json, transaction
 from tenure.store.workflows.stop import ending
 
 MAX_PAGE = 10_000
@@ -51,10 +53,10 @@ async def peek(tx: Tx, queues: Collection[str], *, now: datetime | None = None) 
     for name in queues:
         check_name("queue", name)
     tx.at(now)
-    ready, due_seconds, expired, tx.gates.there = await tx.peek(queues)
-    if not tx.gates.there:
-        return Outlook(frozenset(ready), due_seconds, expired)
-    return await _with_gates(tx, Outlook(frozenset(ready), due_seconds, expired), queues)
+    seen = await tx.peek(queues)
+    outlook = Outlook(frozenset(seen.ready), seen.due_seconds, bool(seen.expired))
+    tx.gates.there = bool(seen.gates)
+    return await _with_gates(tx, outlook, queues) if tx.gates.there else outlook
 
 
 async def _with_gates(tx: Tx, outlook: Outlook, queues: Collection[str]) -> Outlook:
@@ -73,8 +75,8 @@ async def promote(tx: Tx, *, most: int = 1000, now: datetime | None = None) -> i
     for_all_tenants("promote", tx.tenant)
     check_int("most", most, 1, MAX_PAGE)
     tx.at(now)
-    promoted = await tx.fetch("promote", most=most)
-    await stand_at_gates(tx, promoted)
+    promoted = await tx.fetch_as(AddedTicket, "promote", most=most)
+    await note_new_tickets(tx, promoted)
     if not promoted:
         await tx.fetch("drop_void_due", most=most)
     return len(promoted)
@@ -104,17 +106,15 @@ async def extend(
         {"id": id, "started": list(started)} if started else {"id": id}
         for id, started in sorted(leases.items())
     ]
-    extended = {
-        row[0]
-        for row in await tx.fetch(
+    extended = set(
+        await tx.fetch_column(
             "extend", rows=to_json(rows), worker=worker, lease_seconds=lease_seconds
         )
-    }
+    )
     missing = sorted(set(leases) - extended)
     busy: set[int] = set()
     if missing:
-        valid = await tx.fetch("valid_leases", ids=to_json(missing), worker=worker)
-        busy = {row[0] for row in valid}
+        busy = set(await tx.fetch_column("valid_leases", ids=to_json(missing), worker=worker))
     lost = tuple(id for id in missing if id not in busy)
     cancelled = await _asked_to_stop(tx, worker, sorted(extended | busy))
     return Beat(lost, cancelled, tuple(sorted(busy)))
@@ -123,12 +123,12 @@ async def extend(
 async def _asked_to_stop(tx: Tx, worker: str, lease_ids: list[int]) -> tuple[Pair, ...]:
     if not lease_ids or not await tx.fetch("any_flagged"):
         return ()
-    held: set[Pair] = set()
-    for (jobs,) in await tx.fetch("lease_jobs", ids=to_json(lease_ids), worker=worker):
-        held.update(_pairs(jobs))
-    ids = to_json(sorted(id for id, _ in held))
-    flagged = {(id, token) for id, token in await tx.fetch("flagged_jobs", ids=ids)}
-    return tuple(sorted(flagged & held))
+    leased: set[Pair] = set()
+    for jobs in await tx.fetch_column("lease_jobs", ids=to_json(lease_ids), worker=worker):
+        leased.update(_pairs(jobs))
+    ids = to_json(sorted(id for id, _ in leased))
+    asked = {(job.id, job.token) for job in await tx.fetch_as(JobToken, "flagged_jobs", ids=ids)}
+    return tuple(sorted(asked & leased))
 
 
 async def sweep(scope: Scope, *, most: int = 20, now: datetime | None = None) -> Swept:
@@ -141,18 +141,18 @@ async def sweep(scope: Scope, *, most: int = 20, now: datetime | None = None) ->
     for_all_tenants("sweep", scope.tenant)
     check_int("most", most, 1, MAX_PAGE)
     requeued = finished = leases = 0
-    after: tuple[object, int] | None = None
+    after: LeaseDeadline | None = None
     for _ in range(MAX_PAGES):
         page = await scope.transact(partial(_expired, most=most, after=after, now=now), Mode.READ)
-        for expires, lease_id in page:
-            after = (expires, lease_id)
+        for lease in page:
+            after = lease
             try:
-                done = await ending(scope, partial(_sweep_lease, lease_id=lease_id, now=now), now)
+                done = await ending(scope, partial(_sweep_lease, lease_id=lease.id, now=now), now)
             except StoreBusy:
                 continue
             if done is None:
                 return Swept(requeued, finished, more=True)
-            requeued, finished = requeued + done[0], finished + done[1]
+            requeued, finished = requeued + done.requeued, finished + done.finished
             leases += any(done)
             if leases == most:
                 return Swept(requeued, finished, more=True)
@@ -162,57 +162,63 @@ async def sweep(scope: Scope, *, most: int = 20, now: datetime | None = None) ->
 
 
 async def _expired(
-    tx: Tx, most: int, after: tuple[object, int] | None, now: datetime | None
-) -> list[tuple[object, int]]:
+    tx: Tx, most: int, after: LeaseDeadline | None, now: datetime | None
+) -> list[LeaseDeadline]:
     tx.at(now)
     expires, lease_id = after or (None, 0)
-    rows = await tx.fetch("expired_leases", most=most, after=expires, after_id=lease_id)
-    return [(row[0], row[1]) for row in rows]
+    return await tx.fetch_as(
+        LeaseDeadline, "expired_leases", most=most, after=expires, after_id=lease_id
+    )
 
 
-async def _sweep_lease(tx: Tx, lease_id: int, now: datetime | None) -> tuple[int, int] | None:
-    """Take back the jobs of one lease; answers how many went in line and how many ended.
+class _Done(NamedTuple):
+    """How many jobs of one lease have new tickets, and how many have finished."""
+
+    requeued: int
+    finished: int
+
+
+async def _sweep_lease(tx: Tx, lease_id: int, now: datetime | None) -> _Done | None:
+    """Sweep the jobs of one lease.
 
     None: the lock took so long that live workers should renew first.
     """
     tx.at(now)
     if tx.waited_seconds > PATIENCE_SECONDS:
         return None
-    leases = await tx.fetch("lock_lease", id=lease_id)
-    return await _take_back(tx, leases[0]) if leases else (0, 0)
+    leases = await tx.fetch_as(ExpiredLease, "lock_lease", id=lease_id)
+    return await _take_back(tx, leases[0]) if leases else _Done(0, 0)
 
 
-async def _take_back(tx: Tx, lease: Row) -> tuple[int, int]:
-    lease_id, worker, claimed_at, jobs, started = lease
-    pairs = _pairs(jobs)
-    reported = set(msgspec.json.decode(started)) if started else set()
+async def _take_back(tx: Tx, lease: ExpiredLease) -> _Done:
+    pairs = _pairs(lease.jobs)
+    reported = set(msgspec.json.decode(lease.started)) if lease.started else set()
     endings: list[Ending] = []
     tickets: list[Ticket] = []
     events: list[Happening] = []
-    for id, token, attempts, max_attempts, flagged, _, _ in await tx.fetch(
-        "lock_expired", rows=_rows(pairs)
-    ):
-        charged = id in reported or (len(pairs) == 1 and started is None)
-        move = after_crash(Standing(attempts, max_attempts, bool(flagged)), charged=charged)
+    claimed_at = tx.when(lease.claimed_at)
+    for job in await tx.fetch_as(ExpiredJob, "lock_expired", rows=_rows(pairs)):
+        charged = job.id in reported or (len(pairs) == 1 and lease.started is None)
+        standing = Standing(job.attempts, job.max_attempts, bool(job.cancel_requested))
+        move = after_crash(standing, charged=charged)
         if move.to.final:
-            endings.append(_lost(id, token, worker, move))
+            endings.append(_lost(job, lease.worker, move))
         else:
-            tickets.append(
-                Ticket(id, token, charged=int(move.charged), crashed=1, reason=move.reason)
-            )
-        detail = {"claimed_at": tx.when(claimed_at), "charged": charged, "reason": move.reason}
-        events.append(Happening(id, token, "crashed", worker, detail))
+            charge = int(move.charged)
+            tickets.append(Ticket(job.id, job.token, charged=charge, crashed=1, reason=move.reason))
+        detail = {"claimed_at": claimed_at, "charged": charged, "reason": move.reason}
+        events.append(Happening(job.id, job.token, "crashed", lease.worker, detail))
     if tickets:
         await put_in_line(tx, tickets)
     await add_events(tx, events)
     await finish_jobs(tx, endings)
-    await _shrink(tx, lease_id, pairs)
-    return len(tickets), len(endings)
+    await _shrink(tx, lease.id, pairs)
+    return _Done(len(tickets), len(endings))
 
 
 async def _shrink(tx: Tx, lease_id: int, pairs: list[Pair]) -> None:
     """(!) Remove from the lease only what was taken back: what somebody locks stays on it."""
-    left = [(id, token) for id, token in await tx.fetch("still_live", rows=_rows(pairs))]
+    left = await tx.fetch_as(JobToken, "still_live", rows=_rows(pairs))
     if left:
         await tx.fetch("keep_on_lease", id=lease_id, jobs=to_json(left))
     else:
@@ -224,9 +230,9 @@ _LEASE_LOST = msgspec.Raw(
 )
 
 
-def _lost(id: int, token: int, worker: str, move: Move) -> Ending:
+def _lost(job: ExpiredJob, worker: str, move: Move) -> Ending:
     return Ending(
-        id, token, move.to, None, worker, charged=int(move.charged), crashed=1,
+        job.id, job.token, move.to, None, worker, charged=int(move.charged), crashed=1,
         error=_LEASE_LOST, reason=move.reason,
     )  # fmt: skip
 

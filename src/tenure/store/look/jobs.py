@@ -9,7 +9,19 @@ from tenure.errors import InvalidInput, JobNotFound
 from tenure.rules.job import LIVE_STATES, Event, Job, Progress, State, Step
 from tenure.rules.limits import check_int, check_name, check_time, is_id
 from tenure.rules.ticks import fired_by
-from tenure.store.session import Mode, Row, Tx, for_all_tenants, to_json, transaction
+from tenure.store.records import (
+    AboutRow,
+    CountRow,
+    EventRow,
+    Holder,
+    JobRow,
+    NoteRow,
+    OldestRow,
+    PausedRow,
+    StepRow,
+    Walked,
+)
+from tenure.store.session import Mode, Tx, for_all_tenants, to_json, transaction
 
 MAX_PAGE = 1000
 SCAN_ROWS = 10_000
@@ -72,8 +84,8 @@ class About(msgspec.Struct, frozen=True):
 async def about(tx: Tx, *, now: datetime | None = None) -> About:
     """The engine and its version, the version of the schema, and the store's clock."""
     tx.at(now)
-    [(engine, version, schema, min_code, clock)] = await tx.fetch("about")
-    return About(engine, version, schema, min_code, tx.when(clock))
+    [row] = await tx.fetch_as(AboutRow, "about")
+    return About(row.engine, row.engine_version, row.schema_version, row.min_code, tx.when(row.now))
 
 
 @transaction(Mode.READ)
@@ -85,10 +97,13 @@ async def get(tx: Tx, id: int, *, now: datetime | None = None) -> Job:
 
 async def seen_job(tx: Tx, id: int) -> Job:
     """A job that this tenant may look at. Raises `JobNotFound`."""
-    rows = await tx.fetch("get_job", id=id, tenant=tx.tenant) if is_id(id) else []
+    rows: list[JobRow] = []
+    if is_id(id):
+        rows = await tx.fetch_as(JobRow, "get_job", id=id, tenant=tx.tenant)
     if not rows:
         raise JobNotFound(f"there is no job {id}")
-    return (await _jobs(tx, rows))[0]
+    [job] = await _jobs(tx, rows)
+    return job
 
 
 @transaction(Mode.READ)
@@ -116,20 +131,20 @@ async def list_jobs(
     tx.at(now)
     below = _TOP if before is None else before
     filters = {"tenant": tx.tenant, "queue": queue, "task": task, "below": below, "most": limit}
-    rows: list[Row] = []
+    rows: list[JobRow] = []
     bottom = 0
     for statement, extra in _walks(wanted):
-        found = await tx.fetch(statement, **filters, **extra, scan=SCAN_ROWS)
+        found = await tx.fetch_as(JobRow, statement, **filters, **extra, scan=SCAN_ROWS)
         rows += found
         if len(found) == limit:
-            reached = int(found[-1][0])
+            reached = found[-1].id
         else:
             floor = statement.removeprefix("list_") + "_floor"
             reached = await _walked_down_to(tx, floor, below, extra)
         bottom = max(bottom, reached)
-    kept = sorted((row for row in rows if row[0] >= bottom), key=lambda row: -row[0])
+    kept = sorted((row for row in rows if row.id >= bottom), key=lambda row: -row.id)
     if len(kept) > limit:
-        kept, bottom = kept[:limit], kept[limit - 1][0]
+        kept, bottom = kept[:limit], kept[limit - 1].id
     return Page(tuple(await _jobs(tx, kept)), bottom or None)
 
 
@@ -148,32 +163,34 @@ def _walks(wanted: frozenset[State]) -> list[tuple[str, dict[str, object]]]:
 
 async def _walked_down_to(tx: Tx, floor: str, below: int, extra: dict[str, object]) -> int:
     """The id at which a bounded walk stopped; 0 when it reached the end."""
-    [(lowest, walked)] = await tx.fetch(floor, below=below, scan=SCAN_ROWS, **extra)
-    return int(lowest) if walked >= SCAN_ROWS else 0
+    [walked] = await tx.fetch_as(Walked, floor, below=below, scan=SCAN_ROWS, **extra)
+    return walked.lowest_id if walked.lowest_id is not None and walked.rows >= SCAN_ROWS else 0
 
 
-async def _jobs(tx: Tx, rows: list[Row]) -> list[Job]:
-    running = [row[0] for row in rows if row[2] == State.RUNNING]
-    holders: dict[tuple[int, int], Row] = {}
+async def _jobs(tx: Tx, rows: list[JobRow]) -> list[Job]:
+    running = [row.id for row in rows if row.state == State.RUNNING]
+    holders: dict[tuple[int, int], Holder] = {}
     if running:
-        for holder in await tx.fetch("holders", ids=to_json(running)):
-            holders[holder[0], holder[1]] = holder
-    return [_job(tx, row, holders.get((row[0], row[1]))) for row in rows]
+        for holder in await tx.fetch_as(Holder, "holders", ids=to_json(running)):
+            holders[holder.job_id, holder.token] = holder
+    return [_job(tx, row, holders.get((row.id, row.token))) for row in rows]
 
 
-def _job(tx: Tx, row: Row, holder: Row | None) -> Job:
+def _job(tx: Tx, row: JobRow, holder: Holder | None) -> Job:
     when = tx.when_or_none
     return Job(
-        id=row[0], token=row[1], state=State(row[2]), task=row[3], args=row[4], queue=row[5],
-        priority=row[6], tenant=row[7], attempts=row[8], max_attempts=row[9], crashes=row[10],
-        created_at=tx.when(row[11]), queued_at=tx.when(row[12]), due_at=when(row[13]),
-        claimed_at=when(holder[4] if holder else row[14]),
-        expires_at=when(holder[5]) if holder else None, finished_at=when(row[15]),
-        duration_seconds=row[16], worker=holder[3] if holder else row[17], reason=row[18],
-        held=bool(row[19]), cancel_requested=bool(row[20]), queue_paused=bool(row[21]),
-        unfinished_parents=row[22], timeout_seconds=row[23], retry=row[24], metadata=row[25],
-        unique_scope=row[26], unique_key=row[27], unique_until=row[28], result=row[29],
-        error=row[30], gate=row[31], gate_key=row[32],
+        id=row.id, token=row.token, state=State(row.state), task=row.task, args=row.args,
+        queue=row.queue, priority=row.priority, tenant=row.tenant, attempts=row.attempts,
+        max_attempts=row.max_attempts, crashes=row.crashes, created_at=tx.when(row.created_at),
+        queued_at=tx.when(row.queued_at), due_at=when(row.due_at),
+        claimed_at=when(holder.claimed_at if holder else row.claimed_at),
+        expires_at=when(holder.expires_at) if holder else None, finished_at=when(row.finished_at),
+        duration_seconds=row.duration_seconds, worker=holder.worker if holder else row.worker,
+        reason=row.reason, held=bool(row.held), cancel_requested=bool(row.cancel_requested),
+        queue_paused=bool(row.queue_paused), unfinished_parents=row.unfinished_parents,
+        timeout_seconds=row.timeout_seconds, retry=row.retry, metadata=row.metadata,
+        unique_scope=row.unique_scope, unique_key=row.unique_key, unique_until=row.unique_until,
+        result=row.result, error=row.error, gate=row.gate, gate_key=row.gate_key,
     )  # fmt: skip
 
 
@@ -184,11 +201,12 @@ async def timeline(tx: Tx, id: int, *, now: datetime | None = None) -> list[Even
     job = await seen_job(tx, id)
     by = fired_by(job.metadata)
     story = [Event(job.created_at, "enqueued", 1, None, None if by is None else f"by {by}")]
-    for at, kind, token, worker, detail in await tx.fetch("job_events", id=id):
-        claimed = msgspec.json.decode(detail).get("claimed_at") if detail else None
+    for row in await tx.fetch_as(EventRow, "job_events", id=id):
+        claimed = msgspec.json.decode(row.detail).get("claimed_at") if row.detail else None
         if claimed:
-            story.append(Event(msgspec.convert(claimed, datetime), "claimed", token, worker))
-        story.append(Event(tx.when(at), kind, token, worker, detail))
+            at = msgspec.convert(claimed, datetime)
+            story.append(Event(at, "claimed", row.token, row.worker))
+        story.append(Event(tx.when(row.at), row.kind, row.token, row.worker, row.detail))
     if job.claimed_at is not None:
         story.append(Event(job.claimed_at, "claimed", job.token, job.worker))
     progress = await _progress(tx, id)
@@ -209,13 +227,10 @@ async def progress(tx: Tx, id: int, *, now: datetime | None = None) -> Progress:
 
 
 async def _progress(tx: Tx, id: int) -> Progress:
-    rows = await tx.fetch("get_note", id=id)
-    if not rows:
-        return Progress()
-    fraction, message, reported_at, checkpoint, saved_at = rows[0]
-    return Progress(
-        fraction, message, tx.when_or_none(reported_at), checkpoint, tx.when_or_none(saved_at)
-    )
+    for note in await tx.fetch_as(NoteRow, "get_note", id=id):
+        reported_at, saved_at = tx.when_or_none(note.reported_at), tx.when_or_none(note.saved_at)
+        return Progress(note.fraction, note.message, reported_at, note.checkpoint, saved_at)
+    return Progress()
 
 
 @transaction(Mode.READ)
@@ -228,8 +243,8 @@ async def steps(tx: Tx, id: int, *, now: datetime | None = None) -> list[Step]:
 
 async def _steps(tx: Tx, id: int) -> list[Step]:
     return [
-        Step(name, function, token, tx.when(at), result)
-        for name, function, token, at, result in await tx.fetch("job_steps", id=id)
+        Step(step.name, step.function, step.token, tx.when(step.recorded_at), step.result)
+        for step in await tx.fetch_as(StepRow, "job_steps", id=id)
     ]
 
 
@@ -237,7 +252,7 @@ async def _steps(tx: Tx, id: int) -> list[Step]:
 async def count_live(tx: Tx, *, now: datetime | None = None) -> list[Count]:
     """Live jobs by queue, task, state and tenant, counted from the rows."""
     tx.at(now)
-    return [_count(row) for row in await tx.fetch("count_live", tenant=tx.tenant)]
+    return [_count(row) for row in await tx.fetch_as(CountRow, "count_live", tenant=tx.tenant)]
 
 
 @transaction(Mode.READ)
@@ -248,14 +263,14 @@ async def count_finished(
     check_time("since", since)
     check_time("until", until)
     tx.at(now)
-    rows = await tx.fetch(
-        "count_finished", since=tx.time(since), before=tx.time(until), tenant=tx.tenant
+    rows = await tx.fetch_as(
+        CountRow, "count_finished", since=tx.time(since), before=tx.time(until), tenant=tx.tenant
     )
     return [_count(row) for row in rows]
 
 
-def _count(row: Row) -> Count:
-    return Count(row[0], row[1], State(row[2]), row[3], row[4])
+def _count(row: CountRow) -> Count:
+    return Count(row.queue, row.task, State(row.state), row.tenant, row.jobs)
 
 
 @transaction(Mode.READ)
@@ -263,13 +278,17 @@ async def oldest_ready(tx: Tx, *, now: datetime | None = None) -> list[OldestRea
     """Per queue with jobs ready: how long its oldest head of line has been ready."""
     for_all_tenants("oldest_ready", tx.tenant)
     tx.at(now)
-    rows = await tx.fetch("oldest_ready")
-    return [OldestReady(queue, tx.when(since), max(0.0, age)) for queue, since, age in rows]
+    return [
+        OldestReady(row.queue, tx.when(row.since), max(0.0, row.age_seconds))
+        for row in await tx.fetch_as(OldestRow, "oldest_ready")
+    ]
 
 
 @transaction(Mode.READ)
 async def paused_queues(tx: Tx, *, now: datetime | None = None) -> list[PausedQueue]:
     """Queues that are paused, since when, and why."""
     tx.at(now)
-    rows = await tx.fetch("paused_queues")
-    return [PausedQueue(name, tx.when(at), reason) for name, at, reason in rows]
+    return [
+        PausedQueue(row.name, tx.when(row.paused_at), row.reason)
+        for row in await tx.fetch_as(PausedRow, "paused_queues")
+    ]

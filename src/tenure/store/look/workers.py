@@ -12,7 +12,8 @@ from tenure.errors import InvalidInput
 from tenure.rules.codec import encode
 from tenure.rules.job import Setting, WorkerInfo, WorkerSeen
 from tenure.rules.limits import check_int, check_name, check_seconds
-from tenure.store.session import Mode, Row, Tx, for_all_tenants, transaction
+from tenure.store.records import WorkerRow
+from tenure.store.session import Mode, Tx, for_all_tenants, transaction
 
 MAX_WORKERS = 10_000
 ALIVE_SECONDS = 30.0
@@ -80,7 +81,7 @@ async def seen_workers(
     tx: Tx, alive_seconds: float = ALIVE_SECONDS, limit: int = 1000
 ) -> list[WorkerSeen]:
     """A part of `workers` and of `why`."""
-    rows = await tx.fetch("list_workers", alive_seconds=alive_seconds, most=limit)
+    rows = await tx.fetch_as(WorkerRow, "list_workers", alive_seconds=alive_seconds, most=limit)
     return [_seen(tx, row) for row in rows]
 
 
@@ -90,13 +91,12 @@ async def forget_dead(tx: Tx, *, now: datetime | None = None) -> None:
     await tx.fetch("prune_workers", seconds=FORGET_SECONDS)
 
 
-def _seen(tx: Tx, row: Row) -> WorkerSeen:
-    name, host, pid, started_at, seen_at, info, alive = row
-    kept = _read(info)
+def _seen(tx: Tx, row: WorkerRow) -> WorkerSeen:
+    kept = _read(row.info)
     return WorkerSeen(
-        name=name, host=host, pid=pid, queues=kept.queues, tasks=kept.tasks,
-        settings=kept.settings, counts=kept.counts, started_at=tx.when(started_at),
-        seen_at=tx.when(seen_at), alive=bool(alive),
+        name=row.name, host=row.host, pid=row.pid, queues=kept.queues, tasks=kept.tasks,
+        settings=kept.settings, counts=kept.counts, started_at=tx.when(row.started_at),
+        seen_at=tx.when(row.seen_at), alive=bool(row.alive),
     )  # fmt: skip
 
 

@@ -18,10 +18,10 @@ every few seconds is the safety net.
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from tenure.rules.limits import MAX_PRIORITY, MIN_PRIORITY
-from tenure.store.session import Row, to_json
+from tenure.store.records import LanePosition
+from tenure.store.session import Reader, Row, to_json
 
 STEP_TICKETS = 2000
 """Look again after so many tickets: a claim never walks much more than this many dead ones."""
@@ -29,12 +29,6 @@ STEP_TICKETS = 2000
 FULL_SCAN_SECONDS = 5.0
 
 Lane = tuple[str, int]
-
-
-class Reader(Protocol):
-    """Runs named statements."""
-
-    async def fetch(self, statement: str, **params: object) -> list[Row]: ...
 
 
 @dataclass
@@ -138,7 +132,7 @@ class Floors:
                 if era == self._era:
                     floor = min(position, again.get(lane, position))
                     self._floors[lane] = max(self._floors.get(lane, 0), floor)
-        [(highest,)] = await reader.fetch("highest_position")
+        [highest] = await reader.fetch_column("highest_position")
         lowest = await self._lowest(reader)
         lanes = {lane: lowest.get(lane, highest + 1) for lane in list(self._floors)}
         drawers = await self._drawers(reader)
@@ -182,19 +176,18 @@ class Floors:
             {"queue": queue, "priority": priority, "floor": floor}
             for (queue, priority), floor in list(self._floors.items())
         ]
-        rows = await reader.fetch("lowest_places", lanes=to_json(lanes))
+        rows = await reader.fetch_as(LanePosition, "lowest_places", lanes=to_json(lanes))
         return {
-            (queue, priority): position
-            for queue, priority, position in rows
-            if position is not None
+            (lane.queue, lane.priority): lane.position for lane in rows if lane.position is not None
         }
 
     async def _drawers(self, reader: Reader) -> set[str]:
-        return {row[0] for row in await reader.fetch("place_drawers")}
+        return set(await reader.fetch_column("place_drawers"))
 
 
 def _range(queue: str, low: tuple[int, int], below_priority: int) -> dict[str, object]:
+    priority, position = low
     return {
-        "queue": queue, "low_priority": low[0], "low_position": low[1],
+        "queue": queue, "low_priority": priority, "low_position": position,
         "below_priority": below_priority,
     }  # fmt: skip

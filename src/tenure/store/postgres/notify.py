@@ -1,4 +1,4 @@
-"""How a transaction that put tickets in line wakes idle workers on PostgreSQL.
+"""How a transaction that adds tickets wakes idle workers on PostgreSQL.
 
 Polling is the truth, a notification is a hint. A commit that notifies takes a lock on the whole
 database, so there is
@@ -14,24 +14,17 @@ operation is run again in silence.
 
 import logging
 import time
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from typing import NamedTuple
 
 from psycopg import sql
 
-from tenure.store.session import Row
+from tenure.store.records import AddedTicket, NewLane
 
 CALM_SECONDS = 0.005
 CALM_DUE_SECONDS = 0.25
 SILENCE_SECONDS = 60.0
 MAX_REMEMBERED = 1000
-
-LANES_OF = frozenset({"insert_jobs", "put_in_line", "free_nodes", "promote", "replay"})
-"""They put tickets in line: the last columns of their rows are queue, priority and place. The place
-0 is that of a ticket that will be due soon."""
-
-QUEUES_OF = frozenset({"resume_queue", "turned_queues", "heal_turns"})
-"""They let somebody go on who stands in line already: their rows are queues."""
 
 Lane = tuple[str, int]
 
@@ -46,7 +39,7 @@ class Notice(NamedTuple):
 
 
 class News:
-    """What one transaction has put in line."""
+    """The queues in which one transaction has made something claimable."""
 
     def __init__(self, notifier: "Notifier", *, calm: bool) -> None:
         self._notifier = notifier
@@ -55,22 +48,24 @@ class News:
         self._due: set[str] = set()
         self._said: set[str] = set()
 
-    def hear(self, statement: str, rows: list[Row]) -> None:
-        """Learn from the answer to a statement."""
-        if statement in LANES_OF:
-            for *_, queue, priority, position in rows:
-                if position:
-                    self.add(queue, priority, position)
-                elif position is not None:
-                    self._due.add(queue)
-        elif statement in QUEUES_OF:
-            for (queue,) in rows:
-                self._lanes[queue, 0] = None  # whoever stands there already is the reason
-        elif statement in ("leave_gates", "stand_at_gates"):  # who frees a place looks by itself
-            self._due.update(queue for queue, *_ in rows)
+    def add_tickets(self, tickets: Iterable[AddedTicket | NewLane]) -> None:
+        """These tickets are new. One that is neither ready nor due soon is no news."""
+        for ticket in tickets:
+            if ticket.position is not None:
+                self.add(ticket.queue, ticket.priority, ticket.position)
+            elif ticket.due_soon:
+                self._due.add(ticket.queue)
+
+    def add_ready(self, queues: Iterable[str]) -> None:
+        """Tickets that were there before may be claimed now: notify without a look at others."""
+        self._lanes.update(((queue, 0), None) for queue in queues)
+
+    def add_soon(self, queues: Iterable[str]) -> None:
+        """There may be something to claim, and workers look often enough to find most of it."""
+        self._due.update(queues)
 
     def add(self, queue: str, priority: int, position: int) -> None:
-        """A ticket was put in line. Only the first place of a lane counts."""
+        """A ticket is ready. Only the lowest position of a lane counts."""
         first = self._lanes.get((queue, priority))
         if first is None or position < first:
             self._lanes[queue, priority] = position
@@ -78,7 +73,9 @@ class News:
     def take(self) -> Notice | None:
         """The notification that is due, if any. It is news once."""
         lanes = {
-            lane: position for lane, position in self._lanes.items() if lane[0] not in self._said
+            (queue, priority): position
+            for (queue, priority), position in self._lanes.items()
+            if queue not in self._said
         }
         queues = {queue for queue, _ in lanes}
         due = self._due - self._said - queues
@@ -88,12 +85,12 @@ class News:
             queues = queues if self._notifier.is_time(queues, CALM_SECONDS) else set()
             due = due if self._notifier.is_time(due, CALM_DUE_SECONDS) else set()
         alone = len(lanes) == 1 and not due
-        lane, position = next(iter(lanes.items())) if alone else (("", 0), None)
+        (queue, priority), position = next(iter(lanes.items())) if alone else (("", 0), None)
         queues |= due
         if not queues:
             return None
         payload = next(iter(queues)) if len(queues) == 1 else ""
-        params = {"payload": payload, "queue": lane[0], "priority": lane[1], "position": position}
+        params = {"payload": payload, "queue": queue, "priority": priority, "position": position}
         return Notice(queues, params)
 
 

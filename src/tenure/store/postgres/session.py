@@ -95,7 +95,8 @@ class Postgres(Session):
         self.silence_seconds = give_up_seconds + _LOCK_SECONDS
         self.read_silence_seconds = self.silence_seconds + _READ_SECONDS
         self._pooler = transaction_pooler
-        self._notifier = Notifier(self._sql["notify"][0], on=notify)
+        [notify_sql] = self._sql["notify"]
+        self._notifier = Notifier(notify_sql, on=notify)
         self._closed = False
         self._commits_late = False
         self._inherited: list[list[Wire]] = []
@@ -300,8 +301,10 @@ class Postgres(Session):
         await wire.script("begin; set local lock_timeout = '60s'")
         await wire.script(f"select pg_advisory_xact_lock({_MIGRATION_LOCK})")
         await wire.script("set local lock_timeout = '5s'")
-        found = await wire.fetch("select to_regclass(%(t)s)::text", {"t": table}, prepare=False)
-        if found[0][0] is None:
+        [(found,)] = await wire.fetch(
+            "select to_regclass(%(t)s)::text", {"t": table}, prepare=False
+        )
+        if found is None:
             await wire.script(f"create schema if not exists {quoted(self._schema)}")
             await wire.script(f"create table {table} {migrate.VERSION_TABLE}")
             await wire.script(f"insert into {table} values (1, 0, 0)")

@@ -19,6 +19,18 @@ from tenure.store.postgres.copy_format import can_copy, job_lines, line, ticket_
 from tenure.store.postgres.errors import CONFLICTS, translate
 from tenure.store.postgres.floors import Floors, LineFloors
 from tenure.store.postgres.notify import News
+from tenure.store.records import (
+    AddedTicket,
+    DrawnPositions,
+    FreedNode,
+    MovedJob,
+    NewLane,
+    Peeked,
+    TakenTicket,
+    as_records,
+    line_of,
+    lines_of,
+)
 from tenure.store.rows import Freed, job_row, raw
 from tenure.store.session import Done, Edge, Moved, Row, Tx, Wanted, given_time, to_json
 
@@ -27,15 +39,13 @@ BRIEF_MILLISECONDS = 100
 PLACES_PER_DRAW = 1000
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
-_BETWEEN = "\x1e"
-"""Between the names of a line: see `succeed`. No name has it: it is not printable."""
 
 
 class PostgresTx(Tx):
     """An open transaction on one connection."""
 
     news: News | None = None
-    """What it has put in line; None: nobody is to be told."""
+    """What it may tell workers; None: it sends no notification."""
 
     def __init__(
         self, wire: Wire, sql: Mapping[str, tuple[str, ...]], floors: Floors, *, prepare: bool
@@ -52,13 +62,28 @@ class PostgresTx(Tx):
     async def fetch(self, statement: str, **params: object) -> list[Row]:
         [sql] = self._sql[statement]
         params["now"] = self._now
-        rows = await self._wire.fetch(sql, params, prepare=self._prepare)
+        return await self._wire.fetch(sql, params, prepare=self._prepare)
+
+    async def tickets_added(self, tickets: Sequence[AddedTicket | NewLane]) -> None:
         if self.news is not None:
-            self.news.hear(statement, rows)
-        return rows
+            self.news.add_tickets(tickets)
+            await self._send_news()
+
+    async def queues_ready(self, queues: Collection[str]) -> None:
+        if self.news is not None:
+            self.news.add_ready(queues)
+            await self._send_news()
+
+    async def gates_changed(self, queues: Collection[str]) -> None:
+        if self.news is not None:
+            self.news.add_soon(queues)
+            await self._send_news()
+
+    async def _send_news(self) -> None:
+        """Our own transactions send the news with their COMMIT."""
 
     async def draw_ids(self, count: int) -> list[int]:
-        return [row[0] for row in await self.fetch("draw_ids", count=count)]
+        return await self.fetch_column("draw_ids", count=count)
 
     async def insert_jobs(self, jobs: Sequence[tuple[int, NewJob]]) -> None:
         if len(jobs) >= COPY_ROWS and all(can_copy(job) for _, job in jobs):
@@ -68,7 +93,9 @@ class PostgresTx(Tx):
 
     async def _insert_jobs(self, jobs: Sequence[tuple[int, NewJob]]) -> None:
         rows = to_json([job_row(id, job, job.due_at) for id, job in jobs])
-        await self.fetch("insert_jobs", rows=rows)
+        lanes = await self.fetch("insert_jobs", rows=rows)
+        if self.news is not None:
+            await self.tickets_added(as_records(NewLane, lanes))
 
     async def _copy_jobs(self, jobs: Sequence[tuple[int, NewJob]]) -> None:
         """COPY writes many rows per WAL record: about 80 bytes less per job than INSERT.
@@ -77,7 +104,7 @@ class PostgresTx(Tx):
         the floors of the claimers rely on it.
         """
         assert len(jobs) <= PLACES_PER_DRAW
-        [(first, now)] = await self.fetch("draw_places")
+        [(first, now)] = await self.fetch_as(DrawnPositions, "draw_places")
         created_at = now.isoformat()
         await self._wire.copy(self._sql["copy_jobs"][0], job_lines(jobs, first, created_at))
         await self._wire.copy(self._sql["copy_tickets"][0], ticket_lines(jobs, first))
@@ -96,19 +123,19 @@ class PostgresTx(Tx):
         at: datetime = value
         return at.astimezone(UTC)  # the session's time zone is the user's business
 
-    async def take_tickets(self, wanted: Wanted) -> list[Row]:
+    async def take_tickets(self, wanted: Wanted) -> list[TakenTicket]:
         await self._floors.advance(self)
         queues = [
             {"n": n, "name": name, "most": most}
             for n, (name, most) in enumerate(wanted.queues.items())
         ]
-        rows = await self.fetch(
-            "take_tickets", queues=to_json(queues), ranges=self._floors.ranges(wanted.queues),
-            worker=wanted.worker, call=self.call, lease_seconds=wanted.lease_seconds,
-            ahead=wanted.ahead,
+        tickets = await self.fetch_as(
+            TakenTicket, "take_tickets", queues=to_json(queues),
+            ranges=self._floors.ranges(wanted.queues), worker=wanted.worker, call=self.call,
+            lease_seconds=wanted.lease_seconds, ahead=wanted.ahead,
         )  # fmt: skip
-        self._floors.note_taken({(row[0], row[1]) for row in rows}, len(rows))
-        return rows
+        self._floors.note_taken({(each.queue, each.priority) for each in tickets}, len(tickets))
+        return tickets
 
     async def open_gates(self, queues: Collection[str]) -> list[OpenGate]:
         rows = await self.fetch(
@@ -154,22 +181,25 @@ class PostgresTx(Tx):
             floors=to_json(from_here),
         )  # fmt: skip
 
-    async def take_gated(self, wanted: Wanted, lines: Sequence[LinePicked]) -> list[list[Row]]:
+    async def take_gated(
+        self, wanted: Wanted, lines: Sequence[LinePicked]
+    ) -> list[list[TakenTicket]]:
         several = len(lines) > 1
         rows = await self.fetch(
             "take_gated", rows=to_json(lines), worker=wanted.worker, call=self.call,
             lease_seconds=wanted.lease_seconds, ahead=wanted.ahead, several=several,
         )  # fmt: skip
+        tickets = as_records(TakenTicket, [ticket for *ticket, _ in rows])
         if not several:
             [only] = lines
-            if len(rows) >= LineFloors.MANY:
-                last = max((priority, position) for _, priority, position, *_ in rows)
+            if len(tickets) >= LineFloors.MANY:
+                last = max((ticket.priority, ticket.position) for ticket in tickets)
                 self._floors.lines.note((only.queue, only.gate, only.key), *last)
-            return [[row[:-1] for row in rows]]
-        names = [_BETWEEN.join([line.queue, line.gate, line.key]) for line in lines]
-        by_line: dict[str, list[Row]] = {name: [] for name in names}
-        for *row, name in rows:
-            by_line[name].append(tuple(row))
+            return [tickets]
+        names = [line_of(line.queue, line.gate, line.key) for line in lines]
+        by_line: dict[str, list[TakenTicket]] = {name: [] for name in names}
+        for (*_, name), ticket in zip(rows, tickets, strict=True):
+            by_line[name].append(ticket)
         return list(by_line.values())
 
     async def leave_gates(self, lines: Collection[Row]) -> None:
@@ -185,9 +215,11 @@ class PostgresTx(Tx):
                 (line, self._floors.heads.of(line)) for line in map(tuple, lines)
             )
         ]
-        for *name, priority, position in await self.fetch("leave_gates", rows=to_json(rows)):
+        left = await self.fetch("leave_gates", rows=to_json(rows))
+        for *name, priority, position in left:
             if priority is not None:
                 self._floors.heads.note(tuple(name), priority, position)
+        await self.gates_changed({queue for queue, *_ in left})
 
     async def commit_late(self) -> None:
         await self._wire.script("set local synchronous_commit = off")
@@ -195,11 +227,11 @@ class PostgresTx(Tx):
     async def wait_briefly(self) -> None:
         await self._wire.script(f"set local lock_timeout = '{BRIEF_MILLISECONDS}ms'")
 
-    async def peek(self, queues: Collection[str]) -> Row:
+    async def peek(self, queues: Collection[str]) -> Peeked:
         ranges = self._floors.ranges(queues, all_of_it=False)
-        [(ready, due_seconds, expired, gates)] = await self.fetch("peek", ranges=ranges)
-        # What nobody may have seen for a while counts as ready: the claim will look everywhere.
-        return {*ready, *self._floors.overdue(queues)}, due_seconds, expired, gates
+        [seen] = await self.fetch_as(Peeked, "peek", ranges=ranges)
+        # A queue whose dead part was not read for a while counts as ready: the claim reads all.
+        return seen._replace(ready={*seen.ready, *self._floors.overdue(queues)})
 
     async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> Moved:
         groups = []
@@ -209,17 +241,26 @@ class PostgresTx(Tx):
             if any(results):
                 group["results"] = [raw(result) for result in results]
             groups.append(group)
-        return _moved(await self.fetch("succeed", rows=to_json(groups), worker=worker))
+        rows = to_json(groups)
+        return _moved(await self.fetch_as(MovedJob, "succeed", rows=rows, worker=worker))
 
     async def end_jobs(self, rows: str) -> Moved:
-        return _moved(await self.fetch("finish", rows=rows))
+        return _moved(await self.fetch_as(MovedJob, "finish", rows=rows))
 
     async def free_nodes(self, ids: list[int]) -> list[int]:
-        rows = await self.fetch("free_nodes", ids=to_json(ids), reason=PARENTS_FINISHED)
-        return [id for id, _, _, position in rows if position is None]
+        nodes = await self.fetch_as(
+            FreedNode, "free_nodes", ids=to_json(ids), reason=PARENTS_FINISHED
+        )
+        if self.news is not None:
+            for node in nodes:
+                if node.position is not None:
+                    self.news.add(node.queue, node.priority, node.position)
+            await self._send_news()
+        return [node.id for node in nodes if node.position is None]
 
     async def free_jobs(self, freed: Sequence[Freed]) -> None:
-        await self.fetch("put_in_line", rows=to_json([job.ticket for job in freed]))
+        rows = to_json([job.ticket for job in freed])
+        await self.tickets_added(await self.fetch_as(AddedTicket, "put_in_line", rows=rows))
 
     async def write_edges(self, edges: Sequence[Edge]) -> None:
         await self.write_rows("write_edges", edges)
@@ -229,10 +270,8 @@ class PostgresTx(Tx):
         await self._wire.copy(sql, ["".join([line(row) for row in rows])])
 
 
-def _moved(rows: list[Row]) -> Moved:
-    lines = {line for _, _, _, line in rows}
-    lines.discard(None)
-    return Moved(rows, [tuple(line.split(_BETWEEN)) for line in lines])
+def _moved(jobs: list[MovedJob]) -> Moved:
+    return Moved(jobs, lines_of({job.line for job in jobs}))
 
 
 class BorrowedTx(PostgresTx):
@@ -251,10 +290,7 @@ class BorrowedTx(PostgresTx):
 
     async def fetch(self, statement: str, **params: object) -> list[Row]:
         try:
-            rows = await super().fetch(statement, **params)
-            if self.news is not None and (notice := self.news.take()):
-                await super().fetch("notify", **notice.params)
-            return rows
+            return await super().fetch(statement, **params)
         except UnicodeEncodeError as error:
             raise ValueRefused(
                 f"on= cannot carry a text ({error}); set its client_encoding to UTF8"
@@ -266,6 +302,11 @@ class BorrowedTx(PostgresTx):
             if isinstance(error, CONFLICTS):  # the caller's transaction, and theirs to run again
                 raise own from own.__cause__
             raise translate(error) from error
+
+    async def _send_news(self) -> None:
+        """At once: the COMMIT is the caller's."""
+        if self.news is not None and (notice := self.news.take()):
+            await self.fetch("notify", **notice.params)
 
     async def require_read_committed(self) -> None:
         [(level,)] = await self._wire.fetch(

@@ -21,6 +21,7 @@ from tenure.rules.job import NewJob, State
 from tenure.rules.limits import check_int, check_reason
 from tenure.rules.ticks import FiredBy, ScheduleTiming, check_timing, first_after
 from tenure.store.moves import stamp
+from tenure.store.records import ScheduleRow, TickRow
 from tenure.store.schedules.fire import Tick, add_ticks, enqueue_ticks
 from tenure.store.schedules.records import (
     Name,
@@ -184,9 +185,10 @@ async def list_schedules(
     check_int("limit", limit, 1, MAX_LIST)
     tx.at(now)
     tenant, name = ("", "") if after is None else (after.tenant, after.name)
-    rows = await tx.fetch(
-        "list_schedules", tenant=tx.tenant, after_tenant=tenant, after_name=name, most=limit
-    )
+    rows = await tx.fetch_as(
+        ScheduleRow, "list_schedules", tenant=tx.tenant, after_tenant=tenant, after_name=name,
+        most=limit,
+    )  # fmt: skip
     return [info_of(stored_of(tx, row)) for row in rows]
 
 
@@ -198,11 +200,16 @@ async def schedule_runs(
     check_int("limit", limit, 1, MAX_LIST)
     tx.at(now)
     stored = await get_stored(tx, name)
-    rows = await tx.fetch("list_ticks", tenant=stored.tenant, name=stored.name, most=limit)
+    ticks = await tx.fetch_as(
+        TickRow, "list_ticks", tenant=stored.tenant, name=stored.name, most=limit
+    )
     return [
-        ScheduleRun(tick_at=tx.when(tick), fired_at=tx.when(fired), triggered=bool(triggered),
-            job_id=job_id, state=None if state is None else State(state))
-        for tick, fired, triggered, job_id, state in rows
+        ScheduleRun(
+            tick_at=tx.when(tick.tick_at), fired_at=tx.when(tick.fired_at),
+            triggered=bool(tick.triggered), job_id=tick.job_id,
+            state=None if tick.state is None else State(tick.state),
+        )
+        for tick in ticks
     ]  # fmt: skip
 
 
@@ -244,8 +251,8 @@ async def _declare_all(
 
 
 async def _left_over(declared: set[Name], tasks: frozenset[str], tx: Tx) -> tuple[str, ...]:
-    rows = await tx.fetch(
-        "list_schedules", tenant=None, after_tenant="", after_name="", most=MAX_LIST
+    rows = await tx.fetch_as(
+        ScheduleRow, "list_schedules", tenant=None, after_tenant="", after_name="", most=MAX_LIST
     )
     infos = [info_of(stored_of(tx, row)) for row in rows]
     return tuple(

@@ -17,8 +17,9 @@ from tenure.rules.job import NewJob
 from tenure.rules.limits import LONG_AGO
 from tenure.rules.ticks import FiredBy, due, due_at, first_after
 from tenure.store.jobs.enqueue import enqueue_in
+from tenure.store.records import AddedTick, DueSchedule, ScheduleKey, ScheduleOutlook
 from tenure.store.schedules.records import Name, job_of, named, read_timing
-from tenure.store.session import Mode, Row, Scope, Tx, for_all_tenants, to_json
+from tenure.store.session import Mode, Scope, Tx, for_all_tenants, to_json
 
 PAGE = 50
 KEEP_TICKS_SECONDS = 86_400.0
@@ -52,7 +53,7 @@ async def fire(scope: Scope, *, now: datetime | None = None) -> Fired:
     jobs: list[int] = []
     refused: dict[str, str] = {}
     for statement in ["lock_early_schedules"] * early + ["lock_due_schedules"] * is_due:
-        after: _Place | None = _FIRST
+        after: _Reached | None = _FIRST
         while after is not None:
             page = await scope.transact(
                 partial(_fire_page, statement=statement, after=after, now=now)
@@ -66,7 +67,7 @@ async def fire(scope: Scope, *, now: datetime | None = None) -> Fired:
     return Fired(jobs=tuple(jobs), wait_seconds=wait, refused=refused)
 
 
-class _Place(NamedTuple):
+class _Reached(NamedTuple):
     """Up to where a page of due schedules went."""
 
     at: datetime
@@ -74,13 +75,13 @@ class _Place(NamedTuple):
     name: str
 
 
-_FIRST = _Place(LONG_AGO, "", "")
+_FIRST = _Reached(LONG_AGO, "", "")
 
 
 class _Page(NamedTuple):
     jobs: list[int]
     refused: dict[str, str]
-    next: _Place | None
+    next: _Reached | None
 
 
 class Tick(NamedTuple):
@@ -94,26 +95,28 @@ class Tick(NamedTuple):
 
 async def _look(tx: Tx, now: datetime | None) -> tuple[float | None, bool]:
     tx.at(now)
-    [(wait, early)] = await tx.fetch("look_at_schedules")
-    return wait, bool(early)
+    [outlook] = await tx.fetch_as(ScheduleOutlook, "look_at_schedules")
+    return outlook.wait_seconds, bool(outlook.is_early)
 
 
-async def _fire_page(tx: Tx, statement: str, after: _Place, now: datetime | None) -> _Page:
+async def _fire_page(tx: Tx, statement: str, after: _Reached, now: datetime | None) -> _Page:
     tx.at(now)
-    rows = await tx.fetch(
-        statement, after=tx.time(after.at), tenant=after.tenant, name=after.name, most=PAGE
-    )
+    rows = await tx.fetch_as(
+        DueSchedule, statement, after=tx.time(after.at), tenant=after.tenant, name=after.name,
+        most=PAGE,
+    )  # fmt: skip
     ticking: list[_Ticking] = []
     refused: dict[str, str] = {}
     for row in rows:
         try:
             ticking.append(_ticking(tx, row))
         except (TenureError, msgspec.MsgspecError) as error:
-            refused[row[1]] = str(error)
+            refused[row.name] = str(error)
     jobs = await _fire(tx, ticking, now)
-    last = rows[-1] if len(rows) == PAGE else None
-    position = None if last is None else _Place(tx.when(last[6]), last[0], last[1])
-    return _Page(jobs, refused, position)
+    if len(rows) < PAGE:
+        return _Page(jobs, refused, None)
+    last = rows[-1]
+    return _Page(jobs, refused, _Reached(tx.when(last.sorted_by), last.tenant, last.name))
 
 
 class _Ticking(NamedTuple):
@@ -126,16 +129,15 @@ class _Ticking(NamedTuple):
     next_at: datetime | None
 
 
-def _ticking(tx: Tx, row: Row) -> _Ticking:
-    tenant, name, done_until, timing_text, job, clock = row[:6]
-    timing, until = read_timing(timing_text), tx.when(clock)
-    since = min(tx.when(done_until), until)  # later than now: the clock was set back
+def _ticking(tx: Tx, row: DueSchedule) -> _Ticking:
+    name, timing, until = row.name, read_timing(row.timing), tx.when(row.now)
+    since = min(tx.when(row.done_until), until)  # later than now: the clock was set back
     jobs = {
-        tick: job_of(tenant, job, FiredBy(name, tick), due_at(timing, name, tick))
+        tick: job_of(row.tenant, row.job, FiredBy(name, tick), due_at(timing, name, tick))
         for tick in due(timing, since, until)
     }
     alone = timing.overlap == "skip"
-    return _Ticking((tenant, name), jobs, alone, until, first_after(timing, until))
+    return _Ticking((row.tenant, name), jobs, alone, until, first_after(timing, until))
 
 
 async def _fire(tx: Tx, ticking: list[_Ticking], now: datetime | None) -> list[int]:
@@ -160,15 +162,18 @@ async def _busy(tx: Tx, keys: list[Name]) -> set[Name]:
     if not keys:
         return set()
     rows = to_json([named(key) for key in keys])
-    return {(tenant, name) for tenant, name in await tx.fetch("busy_schedules", rows=rows)}
+    return set(await tx.fetch_as(ScheduleKey, "busy_schedules", rows=rows))
 
 
 async def add_ticks(tx: Tx, ticks: list[Tick]) -> set[Tick]:
     """Those of them that were not there."""
     if not ticks:
         return set()
-    rows = await tx.fetch("add_ticks", rows=to_json([_tick_row(tx, tick) for tick in ticks]))
-    added = {((tenant, name), tx.when(at)) for tenant, name, at in rows}
+    rows = to_json([_tick_row(tx, tick) for tick in ticks])
+    added = {
+        ((tick.tenant, tick.schedule), tx.when(tick.tick_at))
+        for tick in await tx.fetch_as(AddedTick, "add_ticks", rows=rows)
+    }
     return {tick for tick in ticks if (tick.key, tick.at) in added}
 
 
@@ -206,10 +211,10 @@ async def forget_ticks(scope: Scope, before: datetime, most: int) -> None:
     """A part of `prune`: ticks that were fired before this, unless their job is not finished."""
 
     async def step(tx: Tx, after: datetime) -> datetime | None:
-        rows = await tx.fetch(
+        fired = await tx.fetch_column(
             "prune_ticks", after=tx.time(after), before=tx.time(before), most=most
         )
-        return max((tx.when(row[0]) for row in rows), default=None)
+        return max(map(tx.when, fired), default=None)
 
     after: datetime | None = LONG_AGO
     while after is not None:
@@ -217,8 +222,8 @@ async def forget_ticks(scope: Scope, before: datetime, most: int) -> None:
 
 
 def _tick_row(tx: Tx, tick: Tick) -> dict[str, object]:
+    tenant, name = tick.key
     row: dict[str, object] = {
-        "tenant": tick.key[0], "schedule": tick.key[1], "tick_at": tx.time(tick.at),
-        "job_id": tick.job_id,
+        "tenant": tenant, "schedule": name, "tick_at": tx.time(tick.at), "job_id": tick.job_id,
     }  # fmt: skip
     return row | {"triggered": True} if tick.triggered else row

@@ -10,7 +10,8 @@ from tenure.rules.codec import encode
 from tenure.rules.job import Json, NewJob, State, Unique
 from tenure.rules.limits import check_name
 from tenure.rules.ticks import FiredBy, ScheduleTiming, check_timing, first_after, upcoming
-from tenure.store.session import Row, Tx, to_json
+from tenure.store.records import ScheduleRow
+from tenure.store.session import Tx, to_json
 
 Name = tuple[str, str]
 """Tenant and name."""
@@ -92,7 +93,7 @@ class _Template(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Stored(NamedTuple):
-    """A row of `schedule`."""
+    """A schedule as it is stored, with its times and its JSON read."""
 
     tenant: str
     name: str
@@ -139,7 +140,8 @@ def own(tx: Tx, name: str) -> Name:
 
 def named(key: Name) -> dict[str, str]:
     """A key as parameters."""
-    return {"tenant": key[0], "name": key[1]}
+    tenant, name = key
+    return {"tenant": tenant, "name": name}
 
 
 def not_found(name: str) -> ScheduleNotFound:
@@ -149,24 +151,25 @@ def not_found(name: str) -> ScheduleNotFound:
 
 async def read_clock(tx: Tx) -> datetime:
     """The database's clock, once: what is written about a schedule must agree on the time."""
-    [(clock,)] = await tx.fetch("clock")
+    [clock] = await tx.fetch_column("clock")
     return tx.when(clock)
 
 
 async def get_stored(tx: Tx, name: str) -> Stored:
     """A schedule to look at: the tenant's own one, or a global one."""
-    rows = await tx.fetch("get_schedule", **named(own(tx, name)))
-    if not rows:
+    schedules = await tx.fetch_as(ScheduleRow, "get_schedule", **named(own(tx, name)))
+    if not schedules:
         raise not_found(name)
-    return stored_of(tx, rows[0])
+    return stored_of(tx, schedules[0])
 
 
 async def lock_stored(tx: Tx, key: Name) -> Stored:
     """A schedule to change."""
-    rows = await tx.fetch("lock_schedule", **named(key))
-    if not rows:
-        raise not_found(key[1])
-    return stored_of(tx, rows[0])
+    schedules = await tx.fetch_as(ScheduleRow, "lock_schedule", **named(key))
+    if not schedules:
+        _, name = key
+        raise not_found(name)
+    return stored_of(tx, schedules[0])
 
 
 async def insert(
@@ -203,13 +206,15 @@ def _json_or_none(prints: list[str] | None) -> str | None:
     return None if prints is None else to_json(prints)
 
 
-def stored_of(tx: Tx, row: Row) -> Stored:
-    """A row, read."""
+def stored_of(tx: Tx, row: ScheduleRow) -> Stored:
+    """A row with its times and its JSON read."""
     when = tx.when_or_none
     return Stored(
-        row[0], row[1], when(row[2]), tx.when(row[3]), when(row[4]), row[5], tx.when(row[6]),
-        tx.when(row[7]), when(row[8]), row[9], read_timing(row[10]), row[11],
-        None if row[12] is None else _prints_reader.decode(row[12]),
+        tenant=row.tenant, name=row.name, next_at=when(row.next_at),
+        done_until=tx.when(row.done_until), last_at=when(row.last_at), last_job_id=row.last_job_id,
+        created_at=tx.when(row.created_at), changed_at=tx.when(row.changed_at),
+        paused_at=when(row.paused_at), reason=row.reason, timing=read_timing(row.timing),
+        job=row.job, declared=None if row.declared is None else _prints_reader.decode(row.declared),
     )  # fmt: skip
 
 

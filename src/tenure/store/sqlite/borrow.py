@@ -114,7 +114,7 @@ async def borrowed_tx(on: object, path: str, clock: Clock, *, blocking: bool) ->
         begun = bool(handle.connection.in_transaction)
     except (sqlite3.ProgrammingError, ValueError) as error:  # closed, or made in another thread
         raise InvalidInput(f"on= is closed or cannot be used here: {error}") from error
-    [file] = [row[2] for row in databases if row[1] == "main"]
+    [file] = [file for _, name, file in databases if name == "main"]
     if not file or not os.path.samefile(file, path):
         raise InvalidInput(f"on= is a connection to {file or 'memory'}, not to {path}")
     if not begun:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
 from itertools import chain
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any
 
 import apsw
@@ -14,6 +14,16 @@ import msgspec
 from tenure.rules.gates import line_name
 from tenure.rules.job import Feature, Json, NewJob, Unique
 from tenure.store.gate_records import GateQuestion, LineFound, LinePicked, OpenGate
+from tenure.store.records import (
+    BatchFeatures,
+    MovedJob,
+    NewLease,
+    Peeked,
+    ReadTicket,
+    TakenTicket,
+    as_records,
+    lines_of,
+)
 from tenure.store.rows import Freed, features_of, is_plain
 from tenure.store.session import Done, Edge, Moved, Row, Tx, Wanted, given_time, to_json
 from tenure.store.sqlite import driver
@@ -85,7 +95,8 @@ class SQLiteTx(Tx):
                  "parents" if waits else None, *key)
             )  # fmt: skip
         await self._insert("insert_job", rows)
-        await self.fetch("insert_tickets", first=jobs[0][0], last=jobs[-1][0])
+        ids = [id for id, _ in jobs]
+        await self.fetch("insert_tickets", first=ids[0], last=ids[-1])
         if gated:
             await self._each("set_gate_of", gated)
 
@@ -96,24 +107,27 @@ class SQLiteTx(Tx):
             due = now + int(1e6 * job.delay_seconds)
         return due if due is not None and due > now else None
 
-    async def take_tickets(self, wanted: Wanted) -> list[Row]:
-        taken: list[Row] = []
-        suspect: list[Row] = []
+    async def take_tickets(self, wanted: Wanted) -> list[TakenTicket]:
+        taken: list[ReadTicket] = []
+        suspect: list[ReadTicket] = []
         for queue, most in wanted.queues.items():
-            rows = await self.fetch("take_tickets", queue=queue, most=most)
+            tickets = await self.fetch_as(ReadTicket, "take_tickets", queue=queue, most=most)
             if not suspect:  # one per claim, in all queues
-                suspect = await self.fetch("take_suspect", queue=queue)
-                rows = sorted(rows + suspect, key=_line_order)[:most]
-                suspect = [row for row in rows if row[17]]
-                for _, priority, position, *_ in suspect:
+                suspect = await self.fetch_as(ReadTicket, "take_suspect", queue=queue)
+                tickets = sorted(tickets + suspect, key=_by_position)[:most]
+                suspect = [ticket for ticket in tickets if ticket.suspect]
+                for ticket in suspect:
                     await self.fetch(
-                        "drop_suspect", queue=queue, priority=priority, position=position
-                    )
-            trusted = [row for row in rows if not row[17]]
-            if trusted:  # the single writer took the head of the line: all up to the last one
-                _, priority, position, *_ = trusted[-1]
-                await self.fetch("drop_tickets", queue=queue, priority=priority, position=position)
-            taken += rows
+                        "drop_suspect", queue=queue, priority=ticket.priority,
+                        position=ticket.position,
+                    )  # fmt: skip
+            trusted = [ticket for ticket in tickets if not ticket.suspect]
+            if trusted:  # the single writer read the head of the queue: all up to the last one
+                last = trusted[-1]
+                await self.fetch(
+                    "drop_tickets", queue=queue, priority=last.priority, position=last.position
+                )
+            taken += tickets
         return await self._put_on_leases(wanted, taken)
 
     async def open_gates(self, queues: Collection[str]) -> list[OpenGate]:
@@ -132,55 +146,53 @@ class SQLiteTx(Tx):
         rows = [{"queue": queue, "gate": gate, "key": key} for queue, gate, key in lines]
         await self.fetch("leave_gates", rows=to_json(rows))
 
-    async def take_gated(self, wanted: Wanted, lines: Sequence[LinePicked]) -> list[list[Row]]:
-        taken: list[Row] = []
+    async def take_gated(
+        self, wanted: Wanted, lines: Sequence[LinePicked]
+    ) -> list[list[TakenTicket]]:
+        taken: list[ReadTicket] = []
         line_of: dict[tuple[str, int], int] = {}
         for n, line in enumerate(lines):
             picked = msgspec.structs.asdict(line)
-            rows = await self.fetch("take_gated", **picked)
-            if rows:
-                _, priority, position, *_ = rows[-1]
-                await self.fetch(
-                    "drop_gated", **picked | {"priority": priority, "position": position}
-                )
-            line_of.update(dict.fromkeys([(row[0], row[2]) for row in rows], n))
-            taken += rows
+            tickets = await self.fetch_as(ReadTicket, "take_gated", **picked)
+            if tickets:
+                last = {"priority": tickets[-1].priority, "position": tickets[-1].position}
+                await self.fetch("drop_gated", **picked | last)
+            line_of.update(dict.fromkeys([(each.queue, each.position) for each in tickets], n))
+            taken += tickets
         leased = await self._put_on_leases(wanted, taken)
-        by_line: list[list[Row]] = [leased] if len(lines) == 1 else [[] for _ in lines]
-        for row in leased if len(lines) > 1 else ():
-            by_line[line_of[row[0], row[2]]].append(row)
+        by_line: list[list[TakenTicket]] = [leased] if len(lines) == 1 else [[] for _ in lines]
+        for ticket in leased if len(lines) > 1 else ():
+            by_line[line_of[ticket.queue, ticket.position]].append(ticket)
         await self._each("hold_at_gates", list(_holds(wanted, lines, by_line)))
         return by_line
 
-    async def _put_on_leases(self, wanted: Wanted, taken: list[Row]) -> list[Row]:
-        live = [row for row in sorted(taken, key=_line_order) if row[3] is not None]
-        rows = [(*row[:17], None, None) for row in taken if row[3] is None]
+    async def _put_on_leases(self, wanted: Wanted, taken: list[ReadTicket]) -> list[TakenTicket]:
+        live = [ticket for ticket in sorted(taken, key=_by_position) if ticket.id is not None]
+        leased = _on_lease([ticket for ticket in taken if ticket.id is None], None)
         for block in _blocks(live):
-            crashes, flagged = block[0][10], block[0][16]
-            [(lease, claimed_at)] = await self.fetch(
-                "insert_lease", worker=wanted.worker, call=self.call,
-                jobs=to_json([(row[3], row[4]) for row in block]),
-                started="[]" if wanted.ahead and not crashes and not flagged else None,
-                lease_seconds=wanted.lease_seconds,
+            first = block[0]
+            unstarted = wanted.ahead and not first.crashes and not first.cancel_requested
+            [lease] = await self.fetch_as(
+                NewLease, "insert_lease", worker=wanted.worker, call=self.call,
+                jobs=to_json([(ticket.id, ticket.token) for ticket in block]),
+                started="[]" if unstarted else None, lease_seconds=wanted.lease_seconds,
             )  # fmt: skip
-            rows += [(*row[:17], lease, claimed_at) for row in block]
-        keyed = [row[3] for row in live if row[15] & Feature.KEY_UNTIL_STARTED]
+            leased += _on_lease(block, lease)
+        keyed = [ticket.id for ticket in live if ticket.features & Feature.KEY_UNTIL_STARTED]
         if keyed:
             await self.fetch("drop_started_keys", ids=to_json(keyed))
-        return rows
+        return leased
 
-    async def peek(self, queues: Collection[str]) -> Row:
-        [(ready, due_microseconds, expired, gates)] = await self.fetch(
-            "peek", queues=to_json([*queues])
-        )
-        due_seconds = None if due_microseconds is None else due_microseconds / 1e6
-        return set(msgspec.json.decode(ready)), due_seconds, bool(expired), bool(gates)
+    async def peek(self, queues: Collection[str]) -> Peeked:
+        [seen] = await self.fetch_as(Peeked, "peek", queues=to_json([*queues]))
+        ready, due_seconds, expired, gates = seen
+        return Peeked(set(msgspec.json.decode(ready)), due_seconds, bool(expired), bool(gates))
 
     async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> Moved:
         """Through a table in memory: half the cost of a JSON batch answered by RETURNING."""
         rows: list[tuple[object, ...]] = []
         for lease, jobs in by_lease.items():
-            for (claimed_at,) in await self.fetch("held_lease", id=lease, worker=worker):
+            for claimed_at in await self.fetch_column("held_lease", id=lease, worker=worker):
                 rows += [
                     (id, token, duration, _text(result), claimed_at)
                     for id, token, duration, result in jobs
@@ -193,25 +205,27 @@ class SQLiteTx(Tx):
         await self.fetch("succeed", worker=worker)
         changed = driver.total_changes(self._connection) - before
         if changed < len(rows):
-            ids = to_json([row[0] for row in rows])
-            return await self._drop_live(await self.fetch("moved_jobs", ids=ids))
-        moved: list[Row] = [(row[0], row[1], 0) for row in rows]
-        kinds = await self.fetch("features_of_batch") if await self.fetch("any_featured") else []
-        if any(row[0] & ~Feature.GATE for row in kinds):
-            featured = {row[0]: row for row in await self.fetch("featured_in_batch")}
-            moved = [featured.get(row[0], row) for row in moved]
+            ids = to_json([id for id, *_ in rows])
+            return await self._drop_live(await self.fetch_as(MovedJob, "moved_jobs", ids=ids))
+        moved = as_records(MovedJob, [(id, token, 0, None) for id, token, *_ in rows])
+        kinds: list[BatchFeatures] = []
+        if await self.fetch("any_featured"):
+            kinds = await self.fetch_as(BatchFeatures, "features_of_batch")
+        if any(kind.features & ~Feature.GATE for kind in kinds):
+            featured = {job.id: job for job in await self.fetch_as(MovedJob, "featured_in_batch")}
+            moved = [featured.get(job.id, job) for job in moved]
         await self.fetch("drop_batch")
-        return Moved(moved, sorted({row[1:] for row in kinds if row[0] & Feature.GATE}))
+        return Moved(moved, lines_of({kind.line for kind in kinds}))
 
     async def end_jobs(self, rows: str) -> Moved:
-        return await self._drop_live(await self.fetch("finish", rows=rows))
+        return await self._drop_live(await self.fetch_as(MovedJob, "finish", rows=rows))
 
     async def free_jobs(self, freed: Sequence[Freed]) -> None:
         """Row by row with bound values: half the cost of `put_in_line`."""
         if len(freed) >= MANY_CHILDREN:
             self._widen_cache()
         now: int = self._now["now"]
-        [(last,)] = await self.fetch("draw_places", count=len(freed))
+        [last] = await self.fetch_column("draw_places", count=len(freed))
         placed = list(enumerate(freed, last - len(freed) + 1))
         await self._each(
             "free", [(now, position, j.reason, j.id, j.token) for position, j in placed]
@@ -230,12 +244,11 @@ class SQLiteTx(Tx):
     async def write_rows(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
         await self._each(statement, rows)
 
-    async def _drop_live(self, moved: list[Row]) -> Moved:
-        """Of jobs (id, token, features, queue, gate, key) that are in history now."""
+    async def _drop_live(self, moved: list[MovedJob]) -> Moved:
+        """Delete the live rows of jobs that are in history now."""
         if moved:
-            await self.fetch("drop_live", ids=to_json([row[0] for row in moved]))
-        lines = {row[3:] for row in moved if row[4] is not None}
-        return Moved([row[:3] for row in moved], sorted(lines))
+            await self.fetch("drop_live", ids=to_json([job.id for job in moved]))
+        return Moved(moved, lines_of({job.line for job in moved}))
 
     async def _insert(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
         """Run an insert of one row for all of these, several at a time.
@@ -281,26 +294,37 @@ def _for_rows(sql: str, count: int) -> str:
     return head + word + ", ".join([row.rstrip(";")] * count)
 
 
-_line_order = itemgetter(1, 2)  # of a ticket: priority, place
+_by_position = attrgetter("priority", "position")
 _NO_KEY = (None, None, None, None)
+_BEFORE_LEASE = TakenTicket._fields.index("lease")
+"""Up to here a `ReadTicket` has the same columns as a `TakenTicket`."""
 
 
-def _blocks(rows: list[Row]) -> list[list[Row]]:
-    """What goes on one lease: those to be cancelled, all without a crash on record, each other."""
-    flagged = [row for row in rows if row[16]]
-    trusted = [row for row in rows if not row[10] and not row[16]]
-    suspects = [[row] for row in rows if row[10] and not row[16]]
-    return [block for block in (flagged, trusted, *suspects) if block]
+def _on_lease(tickets: list[ReadTicket], lease: NewLease | None) -> list[TakenTicket]:
+    """These tickets on one lease; without one they are void."""
+    id, claimed_at = lease or (None, None)
+    rows = [(*ticket[:_BEFORE_LEASE], id, claimed_at) for ticket in tickets]
+    return as_records(TakenTicket, rows)
 
 
-def _holds(wanted: Wanted, lines: Sequence[LinePicked], by_line: list[list[Row]]) -> Iterator[Row]:
-    """For each lease and line, who has passed."""
-    for line, rows in zip(lines, by_line, strict=True):
-        for lease in {row[17] for row in rows if row[17] is not None}:
-            jobs = [(row[3], row[4]) for row in rows if row[17] == lease]
-            yield (
-                lease, line.queue, line.gate, line.key, wanted.worker, len(jobs), to_json(jobs)
-            )  # fmt: skip
+def _blocks(tickets: list[ReadTicket]) -> list[list[ReadTicket]]:
+    """The tickets of each lease: all to be cancelled, all trusted ones, each suspect alone."""
+    asked = [ticket for ticket in tickets if ticket.cancel_requested]
+    others = [ticket for ticket in tickets if not ticket.cancel_requested]
+    trusted = [ticket for ticket in others if not ticket.crashes]
+    suspects = [[ticket] for ticket in others if ticket.crashes]
+    return [block for block in (asked, trusted, *suspects) if block]
+
+
+def _holds(
+    wanted: Wanted, lines: Sequence[LinePicked], by_line: list[list[TakenTicket]]
+) -> Iterator[Row]:
+    """For each lease and line, the jobs that have passed."""
+    for line, tickets in zip(lines, by_line, strict=True):
+        for lease in {each.lease for each in tickets if each.lease is not None}:
+            jobs = [(each.id, each.token) for each in tickets if each.lease == lease]
+            name = (line.queue, line.gate, line.key)
+            yield (lease, *name, wanted.worker, len(jobs), to_json(jobs))
 
 
 def _key(job: NewJob, unique: Unique) -> tuple[str, str, str, float | None]:

@@ -11,28 +11,21 @@ from datetime import datetime
 
 from tenure.rules.limits import check_reason
 from tenure.store.moves import put_in_line
+from tenure.store.records import LockedNode
 from tenure.store.rows import Ticket
 from tenure.store.session import (
     Mode,
-    Row,
     Tx,
     to_json,
     transaction,
 )
 from tenure.store.workflows.end import STOPPED
 from tenure.store.workflows.nodes import (
-    BY_PAUSE_,
-    DUE_,
-    ENDED_,
-    FINALISER_,
-    HELD_,
-    ID_,
     PAGE,
-    PARKED_,
-    PAUSED_,
-    TOKEN_,
     begin_work,
     end_of,
+    get_node,
+    get_row,
     lock_live_nodes,
     take_node_tickets,
 )
@@ -45,33 +38,33 @@ PAUSED = "the workflow is paused"
 async def cancel_workflow(
     tx: Tx, id: int, *, reason: str = "cancelled", now: datetime | None = None
 ) -> bool:
-    """Cancel what has not started, and ask what runs to stop. Answers False when it had ended.
+    """Cancel the nodes that have not started, and ask the running ones to stop.
 
-    The finaliser still runs, once all others have ended; if it alone is left, it is cancelled, too.
+    Returns False when the workflow had ended. The finaliser still runs, once all other nodes have
+    finished; if it alone is left, it is cancelled, too.
     """
     check_reason(reason)
     tx.at(now)
-    flow = await begin_work(tx, id)
-    if flow[ENDED_] is not None:
+    workflow = await begin_work(tx, id)
+    if workflow.ended_at is not None:
         return False
-    rows = await lock_live_nodes(tx, id)
-    others = [row for row in rows if row[ID_] != flow[FINALISER_]]
+    nodes = await lock_live_nodes(tx, id)
+    others = [node for node in nodes if node.id != workflow.finaliser_id]
     await tx.fetch("cancel_workflow", id=id, reason=reason, asked=True)
-    await cancel_nodes(tx, flow, rows, others or rows, reason)
+    await cancel_nodes(tx, workflow, nodes, others or nodes, reason)
     return True
 
 
 async def before_waiting_node_ends(tx: Tx, id: int) -> None:
-    """cancel: a node that waits, and is about to end, outlasts its parents no more.
+    """cancel: a waiting node is about to finish before its parents.
 
-    They are locked, so that none can end before the end of the workflow waits for it.
+    They are locked, so that none can finish before the end of the workflow waits for it.
     """
-    [(workflow, *_)] = await tx.fetch("node_of", id=id)
-    [flow] = await tx.fetch("workflow_row", id=workflow, tenant=None)
-    parents = to_json([row[0] for row in await tx.fetch("unfinished_parents", id=id)])
-    live = [row[0] for row in await tx.fetch("lock_jobs", ids=parents)]
+    workflow = await get_row(tx, (await get_node(tx, id)).workflow_id)
+    parents = to_json(await tx.fetch_column("unfinished_parents", id=id))
+    live = await tx.fetch_column("lock_jobs", ids=parents)
     if live:
-        child = -workflow if flow[FINALISER_] == id else await end_of(tx, flow)
+        child = -workflow.id if workflow.finaliser_id == id else await end_of(tx, workflow)
         await tx.fetch("add_ends", child=child, ids=to_json(live))
 
 
@@ -79,56 +72,53 @@ async def before_waiting_node_ends(tx: Tx, id: int) -> None:
 async def pause_workflow(
     tx: Tx, id: int, *, reason: str = PAUSED, now: datetime | None = None
 ) -> bool:
-    """Hold all nodes that have not started, until `resume_workflow`. What runs goes on.
+    """Hold all nodes that have not started, until `resume_workflow`. Running nodes go on.
 
-    Answers False when it was paused already, or has ended.
+    Returns False when it was paused already, or has ended.
     """
     check_reason(reason)
     tx.at(now)
-    flow = await begin_work(tx, id)
-    if flow[ENDED_] is not None or flow[PAUSED_] is not None:
-        return tx.repeat and flow[ENDED_] is None
-    await _hold(tx, [row for row in await lock_live_nodes(tx, id) if not row[HELD_]], reason)
+    workflow = await begin_work(tx, id)
+    if workflow.ended_at is not None or workflow.paused_at is not None:
+        return tx.repeat and workflow.ended_at is None
+    await _hold(tx, [node for node in await lock_live_nodes(tx, id) if not node.held], reason)
     await tx.fetch("pause_workflow", id=id, paused=True, reason=reason, stopped=STOPPED)
     return True
 
 
 async def hold_nodes(tx: Tx, id: int, nodes: Collection[int]) -> None:
     """enqueue, replay: nodes that come into a paused workflow are held."""
-    await _hold(tx, [row for row in await lock_live_nodes(tx, id) if row[ID_] in nodes], PAUSED)
+    await _hold(tx, [node for node in await lock_live_nodes(tx, id) if node.id in nodes], PAUSED)
 
 
-async def _hold(tx: Tx, rows: Sequence[Row], reason: str) -> None:
-    taken = await take_node_tickets(tx, rows)
-    for start in range(0, len(rows), PAGE):
-        ids = [row[ID_] for row in rows[start : start + PAGE]]
+async def _hold(tx: Tx, nodes: Sequence[LockedNode], reason: str) -> None:
+    taken = await take_node_tickets(tx, nodes)
+    for start in range(0, len(nodes), PAGE):
+        ids = [node.id for node in nodes[start : start + PAGE]]
         part = [id for id in ids if id in taken]
         await tx.fetch("hold_nodes", ids=to_json(ids), taken=to_json(part), reason=reason)
 
 
 @transaction(Mode.WRITE)
 async def resume_workflow(tx: Tx, id: int, *, now: datetime | None = None) -> bool:
-    """Let a paused workflow go on. What was held before the pause stays held.
+    """Let a paused workflow go on. Nodes that were held before the pause stay held.
 
-    Answers False when it was not paused.
+    Returns False when it was not paused.
     """
     tx.at(now)
-    flow = await begin_work(tx, id)
-    if flow[PAUSED_] is None:
+    workflow = await begin_work(tx, id)
+    if workflow.paused_at is None:
         return tx.repeat
-    rows = [row for row in await lock_live_nodes(tx, id) if row[BY_PAUSE_]]
-    for start in range(0, len(rows), PAGE):
-        part = rows[start : start + PAGE]
-        await tx.fetch("unhold_nodes", ids=to_json([row[ID_] for row in part]))
+    nodes = [node for node in await lock_live_nodes(tx, id) if node.paused]
+    for start in range(0, len(nodes), PAGE):
+        part = nodes[start : start + PAGE]
+        await tx.fetch("unhold_nodes", ids=to_json([node.id for node in part]))
         tickets = [
-            Ticket(row[ID_], row[TOKEN_], due_at=tx.time(tx.when_or_none(row[DUE_])),
+            Ticket(node.id, node.token, due_at=tx.time(tx.when_or_none(node.due_at)),
                    reason="resumed")
-            for row in part if row[PARKED_] == "held"
+            for node in part if node.parked == "held"
         ]  # fmt: skip
         if tickets:
             await put_in_line(tx, tickets)
     await tx.fetch("pause_workflow", id=id, paused=False, reason=None, stopped=STOPPED)
     return True
-
-
-# --- a part of `prune` ----------------------------------------------------------------------------

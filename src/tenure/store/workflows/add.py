@@ -126,14 +126,14 @@ async def _add(
 
 
 async def _take_key(tx: Tx, workflow: NewWorkflow, id: int, final: int | None) -> int:
-    """Write the row of the workflow; or answer who holds its key."""
+    """Write the row of the workflow and return its id; or the id of the holder of its key."""
     named = {"tenant": workflow.tenant, "name": workflow.name, "key": workflow.key}
     for _ in range(_KEY_ROUNDS):
         if await tx.fetch(
             "add_workflow", id=id, on_failure=str(workflow.on_failure), finaliser=final, **named
         ):
             return id
-        for (holder,) in await tx.fetch("keyed_workflow", **named):
+        for holder in await tx.fetch_column("keyed_workflow", **named):
             return int(holder)
     raise StoreBusy("the key of the workflow changed hands too often; enqueue again")
 
@@ -190,9 +190,3 @@ async def _write_edges(tx: Tx, edges: Sequence[Edge]) -> None:
 def _chunks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
     for start in range(0, len(rows), ROWS_AT_ONCE):
         yield rows[start : start + ROWS_AT_ONCE]
-
-
-# --- while it runs --------------------------------------------------------------------------------
-
-
-# --- looking --------------------------------------------------------------------------------------

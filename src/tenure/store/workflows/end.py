@@ -10,6 +10,7 @@ done in the next one; should the worker die between the two, any other one does 
 """
 
 from tenure.rules.job import State
+from tenure.store.records import StoppingWorkflow
 from tenure.store.session import Tx, to_json
 
 STOPPED = "the workflow was stopped"
@@ -18,7 +19,7 @@ STOPPED = "the workflow was stopped"
 async def end_workflows(tx: Tx) -> list[int]:
     """Write what became of the workflows whose nodes this transaction has ended.
 
-    Called last, when all jobs and leases are locked. Answers those whose rest is to be stopped.
+    Called last, when all jobs and leases are locked. Returns the workflows to be stopped.
     """
     news = tx.flows
     if news is None:
@@ -26,19 +27,20 @@ async def end_workflows(tx: Tx) -> list[int]:
     tx.flows = None
     losses = await _losses(tx, news.lost)
     ids = to_json(sorted(news.over | losses.keys()))
-    locked = await tx.fetch("lock_workflows", ids=ids)
+    locked = await tx.fetch_as(StoppingWorkflow, "lock_workflows", ids=ids)
     stopping: set[int] = set()
     if losses:
         rows = [
             {"id": id, "failed": State.FAILED in states, "cancelled": State.CANCELLED in states}
             for id, states in sorted(losses.items())
         ]
-        marked = await tx.fetch("mark_workflows", rows=to_json(rows), stopped=STOPPED)
-        before = {id for id, stops in locked if stops}  # somebody does that already, or will
-        stopping = {id for id, stops in marked if stops} - before
+        marked = await tx.fetch_as(
+            StoppingWorkflow, "mark_workflows", rows=to_json(rows), stopped=STOPPED
+        )
+        before = {each.id for each in locked if each.stopping}  # another transaction stops these
+        stopping = {each.id for each in marked if each.stopping} - before
     if news.over:
-        over = await tx.fetch("end_workflows", ids=to_json(sorted(news.over)))
-        stopping -= {row[0] for row in over}
+        stopping -= set(await tx.fetch_column("end_workflows", ids=to_json(sorted(news.over))))
     return sorted(stopping)
 
 
@@ -47,6 +49,6 @@ async def _losses(tx: Tx, lost: dict[int, State]) -> dict[int, set[State]]:
     losses: dict[int, set[State]] = {}
     for state in sorted(set(lost.values())):
         ids = to_json(sorted(id for id, became in lost.items() if became is state))
-        for (workflow,) in await tx.fetch("workflows_of", ids=ids):
+        for workflow in await tx.fetch_column("workflows_of", ids=ids):
             losses.setdefault(workflow, set()).add(state)
     return losses

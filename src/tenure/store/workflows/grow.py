@@ -11,11 +11,12 @@ from tenure.rules.graph import GrowingNode, check_nodes, in_order
 from tenure.rules.job import When
 from tenure.rules.lifecycle import WAITS_FOR_ALL, HeldJob
 from tenure.store.moves import free_children, lock_leased, stamp
-from tenure.store.session import Edge, Mode, Row, Tx, for_all_tenants, to_json, transaction
+from tenure.store.records import Ancestor, NamedNode, NodeOf, WorkflowRow
+from tenure.store.session import Edge, Mode, Tx, for_all_tenants, to_json, transaction
 from tenure.store.workflows.act import hold_nodes
 from tenure.store.workflows.add import _insert, _write_edges
 from tenure.store.workflows.end import end_workflows
-from tenure.store.workflows.nodes import end_of
+from tenure.store.workflows.nodes import end_of, get_row
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -52,7 +53,7 @@ async def grow_workflow(
     *,
     now: datetime | None = None,
 ) -> list[int] | None:
-    """Add nodes to the workflow of a job that the worker holds; answers their ids, in order.
+    """Add nodes to the workflow of a job that the worker has on a lease. Returns their ids.
 
     Fenced: raises `LeaseLost`, and adds nothing, when the job is not the worker's any more. None:
     the job is asked to stop, and nothing was added. A name that an earlier attempt of the same job
@@ -62,10 +63,10 @@ async def grow_workflow(
     for_all_tenants("grow_workflow", tx.tenant)
     check_nodes(nodes)
     tx.at(now)
-    position = await tx.fetch("node_of", id=job.id)
-    if not position:
+    node_of = await tx.fetch_as(NodeOf, "node_of", id=job.id)
+    if not node_of:
         raise InvalidWorkflow(f"job {job.id} belongs to no workflow; app.workflow(...) starts one")
-    id, _, tenant, _ = position[0]
+    id, tenant = node_of[0].workflow_id, node_of[0].tenant
     await tx.fetch("begin_work", id=id)
     known = await _named(tx, id, {name for node in nodes for name in _names(node)})
     older = {name for node in nodes for name in (*node.after_names, *node.before_names)}
@@ -75,14 +76,14 @@ async def grow_workflow(
            if node.name in known}  # fmt: skip
     locked = sorted({job.id} | {known[name].id for name in older})
     await tx.fetch("lock_jobs", ids=to_json(locked))
-    held = await lock_leased(tx, worker, job)
-    if held is None:
+    leased = await lock_leased(tx, worker, job)
+    if leased is None:
         raise LeaseLost(f"job {job.id} is no longer ours; nothing was added to its workflow")
-    if held[4]:
+    if leased.cancel_requested:
         return None
     known |= await _named(tx, id, {name for node in nodes for name in node.before_names})
-    [flow] = await tx.fetch("workflow_row", id=id, tenant=None)
-    if flow[10] == job.id:
+    workflow = await get_row(tx, id)
+    if workflow.finaliser_id == job.id:
         raise InvalidWorkflow("the finaliser is the last job of its workflow; it cannot add more")
     if len(own) < len(nodes):
         stamped = [
@@ -90,7 +91,7 @@ async def grow_workflow(
         ]
         growth = _Growth(stamped, known, own)
         await _check_circle(tx, growth)
-        own |= await _grow(tx, flow, job.id, growth)
+        own |= await _grow(tx, workflow, job.id, growth)
     return [own[node.name] for node in nodes]
 
 
@@ -109,19 +110,21 @@ def _same(node: GrowingNode, known: _Known, adder: int) -> int:
 
 
 async def _named(tx: Tx, id: int, names: Iterable[str]) -> dict[str, _Known]:
-    rows = await tx.fetch("named_nodes", id=id, names=to_json(sorted(names)))
+    nodes = await tx.fetch_as(NamedNode, "named_nodes", id=id, names=to_json(sorted(names)))
     return {
-        name: _Known(job, When(rule), bool(waits), task, args, added_by)
-        for name, job, rule, waits, task, args, added_by in rows
+        node.name: _Known(
+            node.job_id, When(node.rule), bool(node.waits), node.task, node.args, node.added_by
+        )
+        for node in nodes
     }
 
 
 async def _check_circle(tx: Tx, growth: _Growth) -> None:
     """A node that comes before X must not wait for what waits for X."""
     known, new = growth.known, growth.new
-    late = sorted({name for node in new for name in node.before_names if not known[name].waits})
+    late = {name for node in new for name in node.before_names if not known[name].waits}
     if late:
-        raise InvalidWorkflow(f"node {late[0]} has started or ended: nothing can come before it")
+        raise InvalidWorkflow(f"node {min(late)} has started or ended: nothing can come before it")
     before = {known[name].id for node in new for name in node.before_names}
     if not before:
         return
@@ -130,21 +133,20 @@ async def _check_circle(tx: Tx, growth: _Growth) -> None:
     names = [*(node.name for node in growth.nodes), *sorted(older)]
     parents = [list(node.after) for node in growth.nodes] + [[] for _ in older]
     spots = {known[name].id: names.index(name, len(growth.nodes)) for name in older}
-    for n, node in enumerate(growth.nodes):
-        if node.name not in growth.own:
-            parents[n] += [spots[known[name].id] for name in node.after_names]
-            for name in node.before_names:
+    for n, new_node in enumerate(growth.nodes):
+        if new_node.name not in growth.own:
+            parents[n] += [spots[known[name].id] for name in new_node.after_names]
+            for name in new_node.before_names:
                 parents[spots[known[name].id]].append(n)
-    for low, high in await tx.fetch("nodes_above", ids=to_json(sorted(after))):
-        if high in before and high != low:
-            parents[spots[low]].append(spots[high])
+    for node, ancestor in await tx.fetch_as(Ancestor, "nodes_above", ids=to_json(sorted(after))):
+        if ancestor in before and ancestor != node:
+            parents[spots[node]].append(spots[ancestor])
     in_order(names, parents)
 
 
-async def _grow(tx: Tx, flow: Row, adder: int, growth: _Growth) -> dict[str, int]:
-    """Write those of the nodes that are not there; answers their ids by name."""
-    id, paused = flow[0], flow[8] is not None
-    new = growth.new
+async def _grow(tx: Tx, workflow: WorkflowRow, adder: int, growth: _Growth) -> dict[str, int]:
+    """Write the nodes that are not there yet. Returns their ids by name."""
+    id, new = workflow.id, growth.new
     ids = dict(zip((node.name for node in new), await tx.draw_ids(len(new)), strict=True))
     await _insert(tx, id, list(ids.values()), new, adder)
     await _write_edges(tx, _new_edges(growth, ids))
@@ -153,9 +155,9 @@ async def _grow(tx: Tx, flow: Row, adder: int, growth: _Growth) -> dict[str, int
     outlasted = _outlasted(growth)
     last = [job for name, job in ids.items() if name not in outlasted]
     if last:
-        await tx.fetch("add_ends", child=await end_of(tx, flow), ids=to_json(last))
+        await tx.fetch("add_ends", child=await end_of(tx, workflow), ids=to_json(last))
     await free_children(tx, [ids[node.name] for node in new if node.after or node.after_names])
-    if paused:
+    if workflow.paused_at is not None:
         await hold_nodes(tx, id, set(ids.values()))
     await end_workflows(tx)
     return ids

@@ -8,7 +8,16 @@ from tenure.rules.graph import NodePage, NodeSeen, OnFailure, Outcome, ParentEnd
 from tenure.rules.job import State, When
 from tenure.rules.limits import check_int, check_name, is_id
 from tenure.store.look.jobs import seen_job
-from tenure.store.session import Mode, Row, Scope, Tx, to_json, transaction
+from tenure.store.records import (
+    EndedParent,
+    NamedNode,
+    NodeOf,
+    NodeRow,
+    ParentEdge,
+    StateCount,
+    WorkflowRow,
+)
+from tenure.store.session import Mode, Scope, Tx, to_json, transaction
 from tenure.store.workflows.add import _TOP, MAX_PAGE, RESULTS_AT_ONCE
 
 
@@ -16,16 +25,16 @@ from tenure.store.workflows.add import _TOP, MAX_PAGE, RESULTS_AT_ONCE
 async def get_workflow(tx: Tx, id: int, *, now: datetime | None = None) -> WorkflowSeen:
     """One workflow, with how many of its nodes are in which state. Raises `WorkflowNotFound`."""
     tx.at(now)
-    row = await _seen(tx, id)
-    counts = {State(state): int(count) for state, count in await tx.fetch("count_nodes", id=id)}
-    return _workflow(tx, row, counts)
+    workflow = await _seen(tx, id)
+    counts = await tx.fetch_as(StateCount, "count_nodes", id=id)
+    return _workflow(tx, workflow, {State(each.state): int(each.jobs) for each in counts})
 
 
 @transaction(Mode.READ)
 async def has_ended(tx: Tx, id: int, *, now: datetime | None = None) -> bool:
     """Has a workflow ended? One row is read. Raises `WorkflowNotFound`."""
     tx.at(now)
-    return (await _seen(tx, id))[6] is not None
+    return (await _seen(tx, id)).ended_at is not None
 
 
 @transaction(Mode.READ)
@@ -47,10 +56,11 @@ async def list_workflows(
         check_int("before", before, 1, _TOP)
         below = before
     tx.at(now)
-    rows = await tx.fetch(
-        "list_workflows", tenant=tx.tenant, name=name, open=open, below=below, most=limit
-    )
-    return [_workflow(tx, row, {}) for row in rows]
+    workflows = await tx.fetch_as(
+        WorkflowRow, "list_workflows", tenant=tx.tenant, name=name, open=open, below=below,
+        most=limit,
+    )  # fmt: skip
+    return [_workflow(tx, workflow, {}) for workflow in workflows]
 
 
 @transaction(Mode.READ)
@@ -62,16 +72,18 @@ async def list_nodes(
     check_int("after", after, 0, _TOP)
     tx.at(now)
     await _seen(tx, id)
-    rows = await tx.fetch("list_nodes", id=id, after=after, most=limit)
+    rows = await tx.fetch_as(NodeRow, "list_nodes", id=id, after=after, most=limit)
     parents: dict[int, list[int]] = {}
-    for child, parent in await tx.fetch("node_edges", ids=to_json([row[0] for row in rows])):
-        parents.setdefault(child, []).append(parent)
+    ids = to_json([row.job_id for row in rows])
+    for edge in await tx.fetch_as(ParentEdge, "node_edges", ids=ids):
+        parents.setdefault(edge.job_id, []).append(edge.parent_id)
     nodes = tuple(
         NodeSeen(
-            id=job, name=name, task=task, state=State(state), when=When(rule), reason=reason,
-            added_by=added_by, after=tuple(parents.get(job, ())),
+            id=row.job_id, name=row.name, task=row.task, state=State(row.state),
+            when=When(row.rule), reason=row.reason, added_by=row.added_by,
+            after=tuple(parents.get(row.job_id, ())),
         )
-        for job, name, task, state, rule, reason, added_by in rows
+        for row in rows
     )  # fmt: skip
     return NodePage(nodes, nodes[-1].id if len(nodes) == limit else None)
 
@@ -81,10 +93,10 @@ async def node_named(tx: Tx, id: int, name: str, *, now: datetime | None = None)
     """The id of the job that is this node. Raises `WorkflowNotFound` when there is none."""
     tx.at(now)
     await _seen(tx, id)
-    rows = await tx.fetch("named_nodes", id=id, names=to_json([name]))
-    if not rows:
+    nodes = await tx.fetch_as(NamedNode, "named_nodes", id=id, names=to_json([name]))
+    if not nodes:
         raise WorkflowNotFound(f"workflow {id} has no node {name!r:.60}")
-    return int(rows[0][1])
+    return nodes[0].job_id
 
 
 async def parent_ends(
@@ -107,36 +119,41 @@ async def _parent_page(tx: Tx, id: int, after: int, now: datetime | None) -> lis
     tx.at(now)
     if tx.tenant is not None and not after:
         await seen_job(tx, id)
-    rows = await tx.fetch("parent_ends", id=id, after=after, most=RESULTS_AT_ONCE)
+    parents = await tx.fetch_as(
+        EndedParent, "parent_ends", id=id, after=after, most=RESULTS_AT_ONCE
+    )
     return [
-        ParentEnd(parent, name, task, None if state is None else State(state), result)
-        for parent, name, task, state, result in rows
-    ]
+        ParentEnd(each.id, each.name, each.task,
+                  None if each.state is None else State(each.state), each.result)
+        for each in parents
+    ]  # fmt: skip
 
 
 @transaction(Mode.READ)
 async def workflow_of(tx: Tx, id: int, *, now: datetime | None = None) -> tuple[int, str] | None:
     """The workflow to which a job belongs, and the job's name there; None for any other job."""
     tx.at(now)
-    rows = await tx.fetch("node_of", id=id) if is_id(id) else []
-    for workflow, name, tenant, _ in rows:
-        if tx.tenant in (None, tenant) or not tenant:
-            return workflow, name
+    for node in await tx.fetch_as(NodeOf, "node_of", id=id) if is_id(id) else ():
+        if tx.tenant in (None, node.tenant) or not node.tenant:
+            return node.workflow_id, node.name
     return None
 
 
-async def _seen(tx: Tx, id: int) -> Row:
-    rows = await tx.fetch("workflow_seen", id=id, tenant=tx.tenant) if is_id(id) else []
-    if not rows:
+async def _seen(tx: Tx, id: int) -> WorkflowRow:
+    workflows: list[WorkflowRow] = []
+    if is_id(id):
+        workflows = await tx.fetch_as(WorkflowRow, "workflow_seen", id=id, tenant=tx.tenant)
+    if not workflows:
         raise WorkflowNotFound(f"there is no workflow {id}")
-    return rows[0]
+    return workflows[0]
 
 
-def _workflow(tx: Tx, row: Row, counts: dict[State, int]) -> WorkflowSeen:
+def _workflow(tx: Tx, row: WorkflowRow, counts: dict[State, int]) -> WorkflowSeen:
     when = tx.when_or_none
     return WorkflowSeen(
-        id=row[0], name=row[1], key=row[2], tenant=row[3], on_failure=OnFailure(row[4]),
-        created_at=tx.when(row[5]), ended_at=when(row[6]),
-        outcome=None if row[7] is None else Outcome(row[7]), paused_at=when(row[8]),
-        cancelled_at=when(row[9]), finaliser_id=row[10], reason=row[11], counts=counts,
+        id=row.id, name=row.name, key=row.key, tenant=row.tenant,
+        on_failure=OnFailure(row.on_failure), created_at=tx.when(row.created_at),
+        ended_at=when(row.ended_at), outcome=None if row.outcome is None else Outcome(row.outcome),
+        paused_at=when(row.paused_at), cancelled_at=when(row.cancelled_at),
+        finaliser_id=row.finaliser_id, reason=row.reason, counts=counts,
     )  # fmt: skip

@@ -10,60 +10,77 @@ from collections.abc import Sequence
 
 from tenure.errors import WorkflowNotFound
 from tenure.rules.limits import is_id
-from tenure.store.session import Row, Tx, to_json
+from tenure.store.records import LockedJob, LockedNode, NodeOf, WorkflowRow
+from tenure.store.session import Tx, to_json
 
 PAGE = 1000
-# Of a row of `workflow_row`, and of one of `lock_nodes`.
-ENDED_, PAUSED_, FINALISER_ = 6, 8, 10
-ID_, TOKEN_, DUE_, PARKED_, HELD_, GATE_, RULE_, BY_PAUSE_ = 0, 1, 5, 6, 7, 9, 11, 12
 
 
-async def begin_work(tx: Tx, id: int) -> Row:
-    """Nobody else acts on this workflow from here on."""
+async def begin_work(tx: Tx, id: int) -> WorkflowRow:
+    """From here on no other transaction acts on this workflow. Raises `WorkflowNotFound`."""
+    workflows: list[WorkflowRow] = []
     if is_id(id):
         await tx.fetch("begin_work", id=id)
-    rows = await tx.fetch("workflow_row", id=id, tenant=tx.tenant) if is_id(id) else []
-    if not rows:
+        workflows = await tx.fetch_as(WorkflowRow, "workflow_row", id=id, tenant=tx.tenant)
+    if not workflows:
         raise WorkflowNotFound(f"there is no workflow {id}")
-    return rows[0]
+    return workflows[0]
 
 
-async def lock_live_nodes(tx: Tx, id: int) -> list[Row]:
-    """All live jobs of a workflow, locked. What was added meanwhile is found by looking again."""
-    found: dict[int, Row] = {}
+async def get_row(tx: Tx, id: int) -> WorkflowRow:
+    """The row of a workflow that exists, of any tenant."""
+    [workflow] = await tx.fetch_as(WorkflowRow, "workflow_row", id=id, tenant=None)
+    return workflow
+
+
+async def get_node(tx: Tx, id: int) -> NodeOf:
+    """The workflow of a job that is a node."""
+    [node] = await tx.fetch_as(NodeOf, "node_of", id=id)
+    return node
+
+
+async def lock_live_nodes(tx: Tx, id: int) -> list[LockedNode]:
+    """All live jobs of a workflow, locked. It looks again until it finds no new one."""
+    found: dict[int, LockedNode] = {}
     more = True
     while more:
         more, after = False, 0
-        while page := await tx.fetch("lock_nodes", id=id, after=after, most=PAGE):
-            more = more or any(row[ID_] not in found for row in page)
-            found.update((row[ID_], row) for row in page)
-            after = page[-1][ID_]
+        while page := await tx.fetch_as(LockedNode, "lock_nodes", id=id, after=after, most=PAGE):
+            more = more or any(node.id not in found for node in page)
+            found.update((node.id, node) for node in page)
+            after = page[-1].id
     return [found[job] for job in sorted(found)]
 
 
-async def take_node_tickets(tx: Tx, rows: Sequence[Row]) -> set[int]:
+async def take_node_tickets(tx: Tx, nodes: Sequence[LockedNode] | Sequence[LockedJob]) -> set[int]:
     """Take the live tickets of these jobs, from `due` first and then, in later statements, from
-    `ready` and from gates."""
-    names = ("id", "token", "queue", "priority", "position", "due_at")
-    tickets = [
-        dict(zip(names, row, strict=False)) | {"gate": row[GATE_], "gate_key": row[GATE_ + 1]}
-        for row in rows if row[PARKED_] is None
-    ]  # fmt: skip
+    `ready` and from gates. Returns the ids of the jobs whose ticket was taken."""
+    free = [node for node in nodes if node.parked is None]
+    placed = [node for node in free if node.position is not None]
     taken: set[int] = set()
     for statement, those in (
-        ("take_due_tickets", [t for t in tickets if t["due_at"] is not None]),
-        ("take_ready_tickets", [t for t in tickets if t["position"] is not None and not t["gate"]]),
-        ("take_gated_tickets", [t for t in tickets if t["position"] is not None and t["gate"]]),
+        ("take_due_tickets", [node for node in free if node.due_at is not None]),
+        ("take_ready_tickets", [node for node in placed if node.gate is None]),
+        ("take_gated_tickets", [node for node in placed if node.gate is not None]),
     ):
         for start in range(0, len(those), PAGE):
-            part = [t for t in those[start : start + PAGE] if t["id"] not in taken]
-            taken.update(row[0] for row in await tx.fetch(statement, rows=to_json(part)))
+            part = [_ticket(node) for node in those[start : start + PAGE] if node.id not in taken]
+            taken.update(await tx.fetch_column(statement, rows=to_json(part)))
     return taken
 
 
-async def end_of(tx: Tx, flow: Row) -> int:
+def _ticket(node: LockedNode | LockedJob) -> dict[str, object]:
+    """A row of `take_due_tickets` and the statements like it."""
+    return {
+        "id": node.id, "token": node.token, "queue": node.queue, "priority": node.priority,
+        "position": node.position, "due_at": node.due_at, "gate": node.gate,
+        "gate_key": node.gate_key,
+    }  # fmt: skip
+
+
+async def end_of(tx: Tx, workflow: WorkflowRow) -> int:
     """What waits for the last nodes: the finaliser, if there is one and it waits, or the end."""
-    final, end = flow[FINALISER_], -int(flow[0])
+    final, end = workflow.finaliser_id, -workflow.id
     if final is None:
         return end
-    return int(final) if await tx.fetch("lock_waiting", id=final) else end
+    return final if await tx.fetch("lock_waiting", id=final) else end

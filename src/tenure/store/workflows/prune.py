@@ -10,21 +10,21 @@ from tenure.store.workflows.nodes import PAGE
 async def forget_workflows(
     scope: Scope, succeeded_before: datetime, other_before: datetime, *, now: datetime | None
 ) -> int:
-    """Remove workflows that ended before these moments, with all of their jobs; answers how many
-    jobs. In batches: one that is half gone goes on being due."""
+    """Remove workflows that ended before these moments, with all of their jobs.
+
+    Returns how many jobs. In batches: a workflow that is half gone is still due."""
 
     async def due(tx: Tx) -> list[int]:
         tx.at(now)
-        rows = await tx.fetch(
+        return await tx.fetch_column(
             "due_workflows", succeeded_before=tx.time(succeeded_before),
             other_before=tx.time(other_before), most=PAGE,
         )  # fmt: skip
-        return [row[0] for row in rows]
 
     async def some(tx: Tx, id: int) -> int:
         tx.at(now)
         await tx.fetch("begin_work", id=id)
-        gone = [row[0] for row in await tx.fetch("prune_nodes", id=id, most=PAGE)]
+        gone = await tx.fetch_column("prune_nodes", id=id, most=PAGE)
         if gone:
             await tx.fetch("forget_jobs", ids=to_json(gone))
         else:
@@ -41,5 +41,5 @@ async def forget_workflows(
 
 async def oldest_workflow(tx: Tx, before: datetime) -> datetime:
     """The earlier of this moment and the beginning of the oldest workflow that is kept."""
-    [(oldest,)] = await tx.fetch("oldest_workflow")
+    [oldest] = await tx.fetch_column("oldest_workflow")
     return before if oldest is None else min(before, tx.when(oldest))

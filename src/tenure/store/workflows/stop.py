@@ -12,12 +12,12 @@ from functools import partial
 from tenure.errors import StoreError, StoreUnavailable, TenureError
 from tenure.rules.job import State, When
 from tenure.store.moves import add_events, finish, free_children
+from tenure.store.records import JobToken, LockedNode, WorkflowRow
 from tenure.store.rows import Ending, Happening
 from tenure.store.session import (
     Mode,
     Operation,
     R,
-    Row,
     RowsLocked,
     Scope,
     Tx,
@@ -26,12 +26,7 @@ from tenure.store.session import (
 )
 from tenure.store.workflows.end import STOPPED, end_workflows
 from tenure.store.workflows.nodes import (
-    FINALISER_,
-    ID_,
     PAGE,
-    PARKED_,
-    RULE_,
-    TOKEN_,
     begin_work,
     lock_live_nodes,
     take_node_tickets,
@@ -65,14 +60,13 @@ async def stop_workflow(tx: Tx, id: int, now: datetime | None) -> None:
     """
     tx.at(now)
     await tx.wait_briefly()
-    flow = await begin_work(tx, id)
-    if not flow[13]:
+    workflow = await begin_work(tx, id)
+    if not workflow.stopping:
         return
-    rows = await lock_live_nodes(tx, id)
+    nodes = await lock_live_nodes(tx, id)
     await tx.fetch("cancel_workflow", id=id, reason=STOPPED, asked=False)
-    await cancel_nodes(
-        tx, flow, rows, [row for row in rows if row[RULE_] in _NEEDS_SUCCESS], STOPPED
-    )
+    needy = [node for node in nodes if node.rule in _NEEDS_SUCCESS]
+    await cancel_nodes(tx, workflow, nodes, needy, STOPPED)
 
 
 async def heal_workflows(scope: Scope, *, now: datetime | None = None) -> int:
@@ -85,7 +79,7 @@ async def heal_workflows(scope: Scope, *, now: datetime | None = None) -> int:
 
     async def look(tx: Tx) -> list[int]:
         tx.at(now)
-        return [row[0] for row in await tx.fetch("stopping_workflows", most=PAGE)]
+        return await tx.fetch_column("stopping_workflows", most=PAGE)
 
     healed, trouble = 0, None
     for id in await scope.transact(look, Mode.READ):
@@ -104,32 +98,38 @@ async def heal_workflows(scope: Scope, *, now: datetime | None = None) -> int:
 
 
 async def cancel_nodes(
-    tx: Tx, flow: Row, live: Sequence[Row], rows: Sequence[Row], reason: str
+    tx: Tx,
+    workflow: WorkflowRow,
+    live: Sequence[LockedNode],
+    nodes: Sequence[LockedNode],
+    reason: str,
 ) -> None:
-    """Cancel these of the live jobs. What is left may have nobody who outlasts it any more."""
-    taken = await take_node_tickets(tx, rows)
-    waits = {row[ID_]: row[TOKEN_] for row in rows if row[ID_] in taken or row[PARKED_] is not None}
-    flagged = [row[ID_] for row in rows if row[ID_] not in waits]
-    final = flow[FINALISER_]
-    left = [row[ID_] for row in live if row[ID_] not in waits and row[ID_] != final]
+    """Cancel these of the live nodes. The end of the workflow waits for the nodes that are left."""
+    taken = await take_node_tickets(tx, nodes)
+    waits = {node.id: node.token for node in nodes if node.id in taken or node.parked is not None}
+    running = [node.id for node in nodes if node.id not in waits]
+    final = workflow.finaliser_id
+    left = [node.id for node in live if node.id not in waits and node.id != final]
     if left:
-        parked = {row[ID_] for row in live if row[PARKED_] == "parents"} - waits.keys()
-        await tx.fetch("add_ends", child=final if final in parked else -flow[0], ids=to_json(left))
-    if flagged:
-        await _ask_to_stop(tx, flagged, reason)
+        parked = {node.id for node in live if node.parked == "parents"} - waits.keys()
+        end = final if final in parked else -workflow.id
+        await tx.fetch("add_ends", child=end, ids=to_json(left))
+    if running:
+        await _ask_to_stop(tx, running, reason)
     endings = [
         Ending(id, token, State.CANCELLED, reason=reason) for id, token in sorted(waits.items())
     ]
     children: set[int] = set()
     for start in range(0, len(endings), PAGE):  # all of them before any child is looked at
-        children.update((await finish(tx, endings[start : start + PAGE]))[1])
+        _, told = await finish(tx, endings[start : start + PAGE])
+        children.update(told)
     await free_children(tx, sorted(children))
     await end_workflows(tx)
 
 
 async def _ask_to_stop(tx: Tx, ids: Sequence[int], reason: str) -> None:
-    flagged = await tx.fetch("flag_jobs", ids=to_json(ids), reason=reason)
+    asked = await tx.fetch_as(JobToken, "flag_jobs", ids=to_json(ids), reason=reason)
     detail: dict[str, object] = {"reason": reason}
     await add_events(
-        tx, [Happening(id, token, "cancel requested", None, detail) for id, token in flagged]
+        tx, [Happening(id, token, "cancel requested", None, detail) for id, token in asked]
     )

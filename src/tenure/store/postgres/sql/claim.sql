@@ -79,16 +79,16 @@ with served as materialized (
     where f.unique_until = 'started' and k.tenant = any (array[f.tenant])
       and k.scope = f.unique_scope and k.key = f.unique_key and k.job_id = f.id
 )
-select f.queue, f.priority, f.position, f.id, f.token, f.task, f.args::text, f.tenant, f.attempts,
-       f.max_attempts, f.crashes, timestamptz_send(f.created_at), f.timeout_seconds, f.retry::text,
-       f.metadata::text, f.features, f.cancel_requested, b.lease, timestamptz_send(b.now)
+select f.queue, f.priority, f.position, f.id, f.token, f.task, f.args::text as args, f.tenant, f.attempts,
+       f.max_attempts, f.crashes, timestamptz_send(f.created_at) as created_at, f.timeout_seconds, f.retry::text as retry,
+       f.metadata::text as metadata, f.features, f.cancel_requested, b.lease, timestamptz_send(b.now) as claimed_at
 from found f left join block b on b.block = f.block and f.id is not null;
 
 -- name: claimed_before
 -- claim, repeated: what its first try, whose COMMIT got no answer, has left on leases.
-select j.queue, j.priority, j.position, j.id, j.token, j.task, j.args::text, j.tenant, j.attempts,
-       j.max_attempts, j.crashes, timestamptz_send(j.created_at), j.timeout_seconds, j.retry::text,
-       j.metadata::text, j.features, j.cancel_requested, l.id, timestamptz_send(l.claimed_at)
+select j.queue, j.priority, j.position, j.id, j.token, j.task, j.args::text as args, j.tenant, j.attempts,
+       j.max_attempts, j.crashes, timestamptz_send(j.created_at) as created_at, j.timeout_seconds, j.retry::text as retry,
+       j.metadata::text as metadata, j.features, j.cancel_requested, l.id as lease, timestamptz_send(l.claimed_at) as claimed_at
 from tenure.lease l, json_array_elements(l.jobs) as pair,
      lateral (select * from tenure.job
               where id = (pair ->> 0)::bigint and token = (pair ->> 1)::bigint offset 0) as j
@@ -96,14 +96,14 @@ where l.worker = :worker and l.call = :call;
 
 -- name: highest_position
 -- floor, step 1: the highest position drawn so far.
-select 1000 * last_value + 999 from tenure.position;
+select 1000 * last_value + 999 as position from tenure.position;
 
 -- name: lowest_places
 -- floor, steps 2 and 4: the lowest live position of each lane, read from its present floor on.
 select l.queue, l.priority,
        (select r.position from tenure.ready r
         where r.queue = l.queue and r.priority = l.priority and r.position >= l.floor
-        order by r.position limit 1)
+        order by r.position limit 1) as position
 from json_to_recordset(:lanes::json) as l (queue text, priority smallint, floor bigint);
 
 -- name: place_drawers

@@ -49,10 +49,11 @@ batch as materialized (
     insert into tenure.due (due_at, job_id, token)
     select due, id, 1 from new where due is not null and parked is null
 )
-select coalesce(queue, 'default'), coalesce(priority, 0::smallint), coalesce(min(position), 0)
+select coalesce(queue, 'default') as queue, coalesce(priority, 0::smallint) as priority,
+       min(position) as position, position is null as due_soon
 from new, t
 where position is not null or (parked is null and due <= t.now + interval '1.5 seconds')
-group by 1, 2, position is null;
+group by 1, 2, 4;
 
 -- name: draw_places
 -- enqueue in bulk: the first of a thousand places. The lock on `ready` comes before the draw, as the
@@ -61,7 +62,8 @@ with locked as (
     insert into tenure.ready (position, job_id, token, priority, queue)
     select 0, 0, 0, 0, '' where false
 )
-select 1000 * nextval('tenure.position'), coalesce(:now::timestamptz, clock_timestamp());
+select 1000 * nextval('tenure.position') as first,
+       coalesce(:now::timestamptz, clock_timestamp()) as now;
 
 -- name: copy_jobs
 -- enqueue: many jobs that stand in line at once.
@@ -76,7 +78,7 @@ copy tenure.ready (position, job_id, token, priority, queue) from stdin;
 
 -- name: stored_jobs
 -- Where did an enqueue whose COMMIT got no answer leave its jobs? Live or finished.
-select j.id, j.task, j.args::text, j.queue, j.tenant
+select j.id, j.task, j.args::text as args, j.queue, j.tenant
 from unnest(array(select (value #>> '{}')::bigint from json_array_elements(:ids::json))) as b (id),
      lateral (select id, task, args, queue, tenant from tenure.job where id = b.id
               union all

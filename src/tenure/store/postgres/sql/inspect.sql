@@ -1,17 +1,19 @@
 -- name: get_job
-select id, token, state::text, task, args::text, queue, priority, tenant, attempts, max_attempts,
+select id, token, state::text as state, task, args::text as args, queue, priority, tenant, attempts, max_attempts,
        crashes, created_at, queued_at, due_at, claimed_at, finished_at, duration_seconds, worker,
        reason, held, cancel_requested, queue_paused, unfinished_parents, timeout_seconds,
-       retry::text, metadata::text, unique_scope, unique_key, unique_until, result::text, error::text, gate, gate_key
+       retry::text as retry, metadata::text as metadata, unique_scope, unique_key, unique_until, result::text as result,
+       error::text as error, gate, gate_key
 from tenure.jobs
 where id = :id and (:tenant::text is null or tenant in (:tenant::text, ''));
 
 -- name: list_live
 -- A bounded walk down the ids: at most `scan` rows are looked at, whatever the filter.
-select id, token, state::text, task, args::text, queue, priority, tenant, attempts, max_attempts,
+select id, token, state::text as state, task, args::text as args, queue, priority, tenant, attempts, max_attempts,
        crashes, created_at, queued_at, due_at, claimed_at, finished_at, duration_seconds, worker,
        reason, held, cancel_requested, queue_paused, unfinished_parents, timeout_seconds,
-       retry::text, metadata::text, unique_scope, unique_key, unique_until, result::text, error::text, gate, gate_key
+       retry::text as retry, metadata::text as metadata, unique_scope, unique_key, unique_until, result::text as result,
+       error::text as error, gate, gate_key
 from tenure.live
 where id = any (array(
         select j.id from (select id, tenant, queue, task from tenure.job
@@ -26,14 +28,16 @@ limit :most;
 
 -- name: live_floor
 -- Where the bounded walk of list_live ends.
-select min(id), count(*) from (
+select min(id) as lowest_id, count(*) as rows from (
     select id from tenure.job where id < :below order by id desc limit :scan) as walked;
 
 -- name: list_finished
-select id, token, state::text, task, args::text, queue, priority, tenant, attempts, max_attempts,
-       crashes, created_at, created_at, null::timestamptz, claimed_at, finished_at, duration_seconds,
-       worker, reason, false, false, false, 0, timeout_seconds, retry::text, metadata::text,
-       unique_scope, unique_key, unique_until, result::text, error::text, gate, gate_key
+select id, token, state::text as state, task, args::text as args, queue, priority, tenant, attempts, max_attempts,
+       crashes, created_at, created_at as queued_at, null::timestamptz as due_at, claimed_at, finished_at,
+       duration_seconds, worker, reason, false as held, false as cancel_requested,
+       false as queue_paused, 0 as unfinished_parents, timeout_seconds, retry::text as retry, metadata::text as metadata,
+       unique_scope, unique_key, unique_until, result::text as result,
+       error::text as error, gate, gate_key
 from (select * from tenure.history where id < :below order by id desc limit :scan) as h
 where (:tenant::text is null or tenant in (:tenant::text, ''))
   and (:queue::text is null or queue = :queue::text)
@@ -45,10 +49,12 @@ limit :most;
 -- name: list_unsuccessful
 -- One final state other than success: the index holds nothing else, so the walk is as long as the
 -- list. The literal condition is what lets a prepared plan use the partial index.
-select id, token, state::text, task, args::text, queue, priority, tenant, attempts, max_attempts,
-       crashes, created_at, created_at, null::timestamptz, claimed_at, finished_at, duration_seconds,
-       worker, reason, false, false, false, 0, timeout_seconds, retry::text, metadata::text,
-       unique_scope, unique_key, unique_until, result::text, error::text, gate, gate_key
+select id, token, state::text as state, task, args::text as args, queue, priority, tenant, attempts, max_attempts,
+       crashes, created_at, created_at as queued_at, null::timestamptz as due_at, claimed_at, finished_at,
+       duration_seconds, worker, reason, false as held, false as cancel_requested,
+       false as queue_paused, 0 as unfinished_parents, timeout_seconds, retry::text as retry, metadata::text as metadata,
+       unique_scope, unique_key, unique_until, result::text as result,
+       error::text as error, gate, gate_key
 from (select * from tenure.history
       where state = :state::tenure.state and state <> 'succeeded' and id < :below
       order by id desc limit :scan) as h
@@ -59,13 +65,13 @@ order by id desc
 limit :most;
 
 -- name: unsuccessful_floor
-select min(id), count(*) from (
+select min(id) as lowest_id, count(*) as rows from (
     select id from tenure.history
     where state = :state::tenure.state and state <> 'succeeded' and id < :below
     order by id desc limit :scan) as walked;
 
 -- name: finished_floor
-select min(id), count(*) from (
+select min(id) as lowest_id, count(*) as rows from (
     select id from tenure.history where id < :below order by id desc limit :scan) as walked;
 
 -- name: holders
@@ -74,13 +80,13 @@ select job_id, token, lease_id, worker, claimed_at, expires_at from tenure.holdi
 where job_id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));
 
 -- name: count_live
-select queue, task, state::text, tenant, count(*) from tenure.live
+select queue, task, state::text as state, tenant, count(*) as jobs from tenure.live
 where (:tenant::text is null or tenant in (:tenant::text, ''))
 group by queue, task, state, tenant
 order by queue, task, state, tenant;
 
 -- name: count_finished
-select queue, task, state::text, tenant, count(*) from tenure.history
+select queue, task, state::text as state, tenant, count(*) as jobs from tenure.history
 where finished_at >= :since and finished_at < :before
   and (:tenant::text is null or tenant in (:tenant::text, ''))
 group by queue, task, state, tenant
@@ -97,25 +103,25 @@ with recursive lane as (
         where (r.queue, r.priority) > (lane.queue, lane.priority)
         order by queue, priority, position limit 1) as n
 )
-select lane.queue, min(coalesce(j.queued_at, j.created_at)),
+select lane.queue, min(coalesce(j.queued_at, j.created_at)) as since,
        extract(epoch from coalesce(:now::timestamptz, clock_timestamp())
-               - min(coalesce(j.queued_at, j.created_at)))::double precision
+               - min(coalesce(j.queued_at, j.created_at)))::double precision as age_seconds
 from lane, lateral (select created_at, queued_at from tenure.job where id = lane.job_id offset 0) as j
 group by lane.queue order by lane.queue;
 
 -- name: job_events
-select at, kind, token, worker, detail::text from tenure.event
+select at, kind, token, worker, detail::text as detail from tenure.event
 where job_id = :id order by seq;
 
 -- name: get_note
-select fraction, message, reported_at, checkpoint::text, saved_at from tenure.note where job_id = :id;
+select fraction, message, reported_at, checkpoint::text as checkpoint, saved_at from tenure.note where job_id = :id;
 
 -- name: clock
 -- prune: retention is judged by this, not by the clock of whoever asks.
-select coalesce(:now::timestamptz, clock_timestamp());
+select coalesce(:now::timestamptz, clock_timestamp()) as now;
 
 -- name: about
 -- What the store is, and the version of its schema.
-select 'PostgreSQL', current_setting('server_version'), v.version, v.min_code,
-       coalesce(:now::timestamptz, clock_timestamp())
+select 'PostgreSQL' as engine, current_setting('server_version') as engine_version,
+       v.version as schema_version, v.min_code, coalesce(:now::timestamptz, clock_timestamp()) as now
 from tenure.schema_version v;

@@ -49,7 +49,7 @@ where id = :id;
 
 -- name: finished_job
 -- replay, delete: lock the row of history.
-select id, token, state::text, tenant, task, args::text, unique_scope, unique_key, unique_until,
+select id, token, state::text as state, tenant, task, args::text as args, unique_scope, unique_key, unique_until,
        unique_seconds, features, worker, finished_at, reason, claimed_at
 from tenure.history where id = :id and (:tenant::text is null or tenant = :tenant::text)
 for update;
@@ -87,7 +87,7 @@ with old as (
     insert into tenure.ready (position, job_id, token, priority, queue)
     select position, id, token + 1, priority, queue from new where gate is null
 )
-select id, features, queue, priority, position from new;
+select id, features, queue, priority, position, false as due_soon from new;
 
 -- name: delete_finished
 -- delete: only a row of history, locked by `finished_job`.
@@ -223,7 +223,7 @@ with walked as materialized (
 ), edges as (
     delete from tenure.parent where job_id = any (array(select job_id from orphan))
 )
-select max(job_id) from walked;
+select max(job_id) as last_id from walked;
 
 -- name: add_history_days
 -- prune, copy: one at a time. Two would each keep the other from the default partition until both gave

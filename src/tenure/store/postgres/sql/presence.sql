@@ -12,7 +12,7 @@ delete from tenure.worker where name = :name;
 
 -- name: list_workers
 -- Those who are alive first, and of these the newest.
-select w.name, w.host, w.pid, w.started_at, w.seen_at, w.info::text,
+select w.name, w.host, w.pid, w.started_at, w.seen_at, w.info::text as info,
        w.seen_at > t.now - :alive_seconds * interval '1 second' as alive
 from tenure.worker w, (select coalesce(:now::timestamptz, clock_timestamp()) as now) as t
 order by alive desc, w.started_at desc, w.name

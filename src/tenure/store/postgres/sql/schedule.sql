@@ -2,14 +2,14 @@
 -- fire: in how many seconds is something due, and has the clock been set back? Two steps to the ends
 -- of two indexes.
 select extract(epoch from (select s.next_at from tenure.schedule s where s.next_at is not null
-                           order by s.next_at limit 1) - t.now)::double precision,
-       exists (select from tenure.schedule s where s.done_until > t.now offset 0)
+                           order by s.next_at limit 1) - t.now)::double precision as wait_seconds,
+       exists (select from tenure.schedule s where s.done_until > t.now offset 0) as is_early
 from (select coalesce(:now::timestamptz, clock_timestamp()) as now offset 0) as t;
 
 -- name: lock_due_schedules
 -- fire: those that nobody else is firing just now.
-select s.tenant, s.name, s.done_until, s.timing::text, s.job::text,
-       coalesce(:now::timestamptz, clock_timestamp()), s.next_at
+select s.tenant, s.name, s.done_until, s.timing::text as timing, s.job::text as job,
+       coalesce(:now::timestamptz, clock_timestamp()) as now, s.next_at as sorted_by
 from tenure.schedule s
 where s.next_at <= (select coalesce(:now::timestamptz, clock_timestamp()))
   and (s.next_at, s.tenant, s.name) > (:after::timestamptz, :tenant::text, :name::text)
@@ -19,8 +19,8 @@ for update skip locked;
 
 -- name: lock_early_schedules
 -- fire: dealt with up to a moment that has not come yet: the clock was set back.
-select s.tenant, s.name, s.done_until, s.timing::text, s.job::text,
-       coalesce(:now::timestamptz, clock_timestamp()), s.done_until
+select s.tenant, s.name, s.done_until, s.timing::text as timing, s.job::text as job,
+       coalesce(:now::timestamptz, clock_timestamp()) as now, s.done_until as sorted_by
 from tenure.schedule s
 where s.done_until > (select coalesce(:now::timestamptz, clock_timestamp()))
   and (s.done_until, s.tenant, s.name) > (:after::timestamptz, :tenant::text, :name::text)
@@ -94,20 +94,20 @@ delete from tenure.schedule where tenant = :tenant and name = :name returning na
 
 -- name: lock_schedule
 select tenant, name, next_at, done_until, last_at, last_job_id, created_at, changed_at, paused_at,
-       reason, timing::text, job::text, declared::text
+       reason, timing::text as timing, job::text as job, declared::text as declared
 from tenure.schedule where tenant = :tenant and name = :name
 for update;
 
 -- name: get_schedule
 -- A tenant's own one comes before a global one of the same name.
 select tenant, name, next_at, done_until, last_at, last_job_id, created_at, changed_at, paused_at,
-       reason, timing::text, job::text, declared::text
+       reason, timing::text as timing, job::text as job, declared::text as declared
 from tenure.schedule where tenant in (:tenant::text, '') and name = :name
 order by tenant desc limit 1;
 
 -- name: list_schedules
 select tenant, name, next_at, done_until, last_at, last_job_id, created_at, changed_at, paused_at,
-       reason, timing::text, job::text, declared::text
+       reason, timing::text as timing, job::text as job, declared::text as declared
 from tenure.schedule
 where (tenant, name) > (:after_tenant::text, :after_name::text)
   and (:tenant::text is null or tenant in (:tenant::text, ''))
@@ -117,7 +117,7 @@ order by tenant, name limit :most;
 -- The latest ticks of a schedule, and what has become of their jobs.
 select t.tick_at, t.fired_at, t.triggered, t.job_id,
        coalesce((select l.state::text from tenure.live l where l.id = t.job_id),
-                (select h.state::text from tenure.history h where h.id = t.job_id limit 1))
+                (select h.state::text from tenure.history h where h.id = t.job_id limit 1)) as state
 from tenure.tick t
 where t.tenant = :tenant and t.schedule = :name
 order by t.tick_at desc limit :most;

@@ -32,7 +32,7 @@ select id, token, created_at, claimed_at, coalesce(:now::timestamptz, clock_time
        gate_key
 from gone
 returning id, token, features,
-          queue || e'\x1e' || gate || e'\x1e' || gate_key;
+          queue || e'\x1e' || gate || e'\x1e' || gate_key as line;
 
 -- name: finish
 -- fail, skip, abort, cancel, sweep: the job moves to history. Guarded by id and token and, for a
@@ -62,7 +62,7 @@ select id, token, created_at, (select claimed_at from tenure.lease l where l.id 
        unique_scope, unique_key, unique_until, gate, gate_key
 from gone
 returning id, token, features,
-          queue || e'\x1e' || gate || e'\x1e' || gate_key;
+          queue || e'\x1e' || gate || e'\x1e' || gate_key as line;
 
 -- name: lock_held
 -- retry, fail, snooze, release, abort, skip, progress, checkpoint: lock what this worker truly holds.
@@ -107,8 +107,8 @@ batch as materialized (
     insert into tenure.due (due_at, job_id, token)
     select due_at, id, token from moved where parked is null and due_at is not null
 )
-select id, features, queue, priority,
-       coalesce(position, case when parked is null and due_at <= t.now + interval '1.5 seconds' then 0 end)
+select id, features, queue, priority, position,
+       coalesce(parked is null and due_at <= t.now + interval '1.5 seconds', false) as due_soon
 from moved, t;
 
 -- name: add_events
@@ -281,12 +281,12 @@ select j.id, j.token, j.due_at, j.cancel_requested, j.features, n.rule, j.unfini
             or exists (select from tenure.parent p
                        where p.job_id = j.id and p.silent and p.parent_state is null
                          and not exists (select from tenure.job q where q.id = p.parent_id offset 0)
-                       offset 0)),
+                       offset 0)) as any_succeeded,
        n.rule = 'any_failed'
        and exists (select from tenure.parent p
-                   where p.job_id = j.id and p.parent_state = 'failed' offset 0),
+                   where p.job_id = j.id and p.parent_state = 'failed' offset 0) as any_failed,
        exists (select from tenure.parent p
-               where p.job_id = j.id and p.parent_state <> 'succeeded' offset 0),
+               where p.job_id = j.id and p.parent_state <> 'succeeded' offset 0) as any_unsuccessful,
        j.held, j.queue, j.priority, j.crashes
 from (select id, token, due_at, cancel_requested, features, held, queue, priority, crashes,
              exists (select from tenure.parent p

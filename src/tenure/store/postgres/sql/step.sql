@@ -15,10 +15,10 @@ returning n;
 update tenure.job set features = features | {STEPS} where id = :id;
 
 -- name: find_step
-select token, function, result::text from tenure.step where job_id = :id and name = :name;
+select token, function, result::text as result from tenure.step where job_id = :id and name = :name;
 
 -- name: job_steps
-select name, function, token, recorded_at, result::text from tenure.step
+select name, function, token, recorded_at, result::text as result from tenure.step
 where job_id = :id order by n;
 
 -- name: forget_steps

@@ -13,11 +13,11 @@ select array(
                       and r.priority < g.below_priority
                     order by r.priority, r.position limit 1) as first
            where not exists (select from tenure.queue p
-                             where p.name = g.queue and p.paused_at is not null offset 0)),
+                             where p.name = g.queue and p.paused_at is not null offset 0)) as ready,
        (select extract(epoch from d.due_at - t.now)::double precision
-        from tenure.due d where d.due_at > '-infinity' order by d.due_at limit 1),
-       exists (select from tenure.lease l where l.expires_at <= t.now offset 0),
-       exists (select from tenure.gate offset 0) or exists (select from tenure.turn offset 0)
+        from tenure.due d where d.due_at > '-infinity' order by d.due_at limit 1) as due_seconds,
+       exists (select from tenure.lease l where l.expires_at <= t.now offset 0) as expired,
+       exists (select from tenure.gate offset 0) or exists (select from tenure.turn offset 0) as gates
 from t;
 
 -- name: promote
@@ -49,7 +49,7 @@ picked as materialized (
     insert into tenure.ready (position, job_id, token, priority, queue, suspect)
     select position, job_id, token, priority, queue, suspect from new where gate is null
 )
-select job_id, features, queue, priority, position from new;
+select job_id as id, features, queue, priority, position, false as due_soon from new;
 
 -- name: drop_void_due
 -- promote: a due ticket whose job is gone or has moved on is void.
@@ -65,7 +65,7 @@ where d.due_at <= (select coalesce(:now::timestamptz, clock_timestamp()))
 
 -- name: expired_leases
 -- sweep: leases whose deadline has passed, a page at a time, behind the last one seen.
-select l.expires_at, l.id from tenure.lease l
+select l.expires_at as expires, l.id from tenure.lease l
 where l.expires_at <= (select coalesce(:now::timestamptz, clock_timestamp()))
   and (l.expires_at, l.id) > (coalesce(:after::timestamptz, '-infinity'), :after_id)
 order by l.expires_at, l.id
@@ -73,15 +73,15 @@ limit :most;
 
 -- name: lock_lease
 -- sweep: no leader: a lease that another sweep has locked is skipped.
-select l.id, l.worker, l.claimed_at, l.jobs::text, l.started::text from tenure.lease l
+select l.id, l.worker, l.claimed_at, l.jobs::text as jobs, l.started::text as started from tenure.lease l
 where l.id = :id and l.expires_at <= (select coalesce(:now::timestamptz, clock_timestamp()))
 for update skip locked;
 
 -- name: lock_expired
 -- sweep: of the jobs on expired leases, those whose token still matches and that nobody locks.
-select j.id, j.token, j.attempts, j.max_attempts, j.cancel_requested, j.crashes, j.held
+select j.id, j.token, j.attempts, j.max_attempts, j.cancel_requested
 from json_to_recordset(:rows::json) as b (id bigint, token bigint),
-     lateral (select id, token, attempts, max_attempts, cancel_requested, crashes, held
+     lateral (select id, token, attempts, max_attempts, cancel_requested
               from tenure.job where id = b.id and token = b.token for update skip locked) as j
 order by j.id;
 

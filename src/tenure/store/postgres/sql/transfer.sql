@@ -4,11 +4,11 @@ select pg_postmaster_start_time()::text, current_database()::text, 'tenure.job':
 
 -- name: first_running
 -- copy: is anything on a lease?
-select count(*), min(id) from tenure.live where state = 'running';
+select count(*) as jobs, min(id) as first_id from tenure.live where state = 'running';
 
 -- name: count_all
 -- copy: everything that is copied, counted.
-select state::text, count(*) from tenure.live group by state
+select state::text as kind, count(*) as rows from tenure.live group by state
 union all
 select state::text, count(*) from tenure.history group by state
 union all
@@ -26,8 +26,8 @@ select 'ticks', count(*) from tenure.tick;
 
 -- name: counters
 -- copy: the highest id and the highest position that were ever drawn.
-select case when i.is_called then i.last_value else 0 end,
-       case when p.is_called then 1000 * p.last_value + 999 else 0 end
+select case when i.is_called then i.last_value else 0 end as job_id,
+       case when p.is_called then 1000 * p.last_value + 999 else 0 end as position
 from tenure.job_id as i, tenure.position as p;
 
 -- name: raise_counters
@@ -50,7 +50,7 @@ select n.id, n.bytes
        + coalesce((select octet_length(o.checkpoint::text)
                    from tenure.note o where o.job_id = n.id), 0)
        + coalesce((select sum(100 + s.bytes) from tenure.step s where s.job_id = n.id), 0)
-       + (select 50 * count(*) from tenure.parent p where p.job_id = n.id)
+       + (select 50 * count(*) from tenure.parent p where p.job_id = n.id) as bytes
 from (
     (select id, octet_length(args::text) + coalesce(octet_length(metadata::text), 0)
             + coalesce(octet_length(error::text), 0) as bytes
@@ -65,7 +65,7 @@ order by n.id;
 -- name: job_rows
 select id, token, position, created_at, due_at, queued_at, timeout_seconds, unique_seconds, priority,
        attempts, max_attempts, crashes, features, held, cancel_requested, tenant, queue, task,
-       args::text, retry::text, metadata::text, error::text, reason, parked, unique_scope,
+       args::text as args, retry::text as retry, metadata::text as metadata, error::text as error, reason, parked, unique_scope,
        unique_key, unique_until, gate, gate_key
 from tenure.job
 where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));
@@ -88,31 +88,31 @@ from (select id, token, due_at from tenure.job
 
 -- name: history_rows
 select id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds,
-       unique_seconds, state::text, priority, attempts, max_attempts, crashes, features, tenant,
-       queue, task, args::text, worker, result::text, error::text, reason, retry::text,
-       metadata::text, unique_scope, unique_key, unique_until, gate, gate_key
+       unique_seconds, state::text as state, priority, attempts, max_attempts, crashes, features, tenant,
+       queue, task, args::text as args, worker, result::text as result, error::text as error, reason, retry::text as retry,
+       metadata::text as metadata, unique_scope, unique_key, unique_until, gate, gate_key
 from tenure.history
 where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));
 
 -- name: event_rows
-select job_id, at, token, kind, worker, call, detail::text
+select job_id, at, token, kind, worker, call, detail::text as detail
 from tenure.event
 where job_id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
 order by job_id, seq;
 
 -- name: note_rows
-select job_id, token, fraction, message, reported_at, checkpoint::text, saved_at
+select job_id, token, fraction, message, reported_at, checkpoint::text as checkpoint, saved_at
 from tenure.note
 where job_id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));
 
 -- name: step_rows
-select job_id, name, n, token, recorded_at, bytes, function, result::text
+select job_id, name, n, token, recorded_at, bytes, function, result::text as result
 from tenure.step
 where job_id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
 order by job_id, n;
 
 -- name: parent_rows
-select job_id, parent_id, parent_state::text
+select job_id, parent_id, parent_state::text as parent_state
 from tenure.edge
 where job_id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
 order by job_id, parent_id;
@@ -204,7 +204,7 @@ copy tenure.gated (job_id, queue, gate, key, priority, position, token, suspect)
 select name from tenure.gate where name > :name order by name limit :most;
 
 -- name: gate_rows
-select g.name, g.max_running, g.rate, g.per_seconds, g.burst, g.keyed, g.by_hand, g.declared::text
+select g.name, g.max_running, g.rate, g.per_seconds, g.burst, g.keyed, g.by_hand, g.declared::text as declared
 from json_to_recordset(:rows::json) as b (name text),
      lateral (select * from tenure.gate where name = b.name offset 0) as g;
 
@@ -219,7 +219,7 @@ order by tenant, name limit :most;
 
 -- name: schedule_rows
 select s.tenant, s.name, s.next_at, s.done_until, s.last_at, s.last_job_id, s.created_at,
-       s.changed_at, s.paused_at, s.reason, s.timing::text, s.job::text, s.declared::text
+       s.changed_at, s.paused_at, s.reason, s.timing::text as timing, s.job::text as job, s.declared::text as declared
 from json_to_recordset(:rows::json) as b (tenant text, name text),
      lateral (select * from tenure.schedule
               where tenant = b.tenant and name = b.name offset 0) as s;

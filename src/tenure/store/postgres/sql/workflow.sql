@@ -69,13 +69,13 @@ where w.id = :id and (:tenant::text is null or w.tenant = :tenant::text);
 
 -- name: workflow_seen
 select w.id, w.name, w.key, w.tenant, w.on_failure, w.created_at, w.ended_at, w.outcome, w.paused_at,
-       w.cancelled_at, w.finaliser_id, w.reason
+       w.cancelled_at, w.finaliser_id, w.reason, w.failed, w.stopping
 from tenure.workflow w
 where w.id = :id and (:tenant::text is null or w.tenant in (:tenant::text, ''));
 
 -- name: list_workflows
 select w.id, w.name, w.key, w.tenant, w.on_failure, w.created_at, w.ended_at, w.outcome, w.paused_at,
-       w.cancelled_at, w.finaliser_id, w.reason
+       w.cancelled_at, w.finaliser_id, w.reason, w.failed, w.stopping
 from tenure.workflow w
 where w.id < :below and (:tenant::text is null or w.tenant in (:tenant::text, ''))
   and (:name::text is null or w.name = :name::text)
@@ -83,11 +83,11 @@ where w.id < :below and (:tenant::text is null or w.tenant in (:tenant::text, ''
 order by w.id desc limit :most;
 
 -- name: count_nodes
-select s.state, count(*)
+select s.state, count(*) as jobs
 from tenure.node n, lateral (
-    select state::text from tenure.live where id = n.job_id
+    select state::text as state from tenure.live where id = n.job_id
     union all
-    select state::text from tenure.history where id = n.job_id) as s
+    select state::text as state from tenure.history where id = n.job_id) as s
 where n.workflow_id = :id
 group by s.state;
 
@@ -95,7 +95,7 @@ group by s.state;
 select n.job_id, n.name, s.task, s.state, n.rule, s.reason, n.added_by
 from (select * from tenure.node where workflow_id = :id and job_id > :after
       order by job_id limit :most) as n,
-     lateral (select task, state::text, reason from tenure.live where id = n.job_id
+     lateral (select task, state::text as state, reason from tenure.live where id = n.job_id
               union all
               select task, state::text, reason from tenure.history where id = n.job_id) as s
 order by n.job_id;
@@ -112,7 +112,7 @@ order by job_id, parent_id;
 -- name: named_nodes
 -- Nodes by name, with where they stand and what they are. `waits`: nothing has let it go yet.
 select n.name, n.job_id, n.rule, coalesce(j.parked = 'parents', false) as waits,
-       coalesce(j.task, h.task), coalesce(j.args, h.args)::text, n.added_by
+       coalesce(j.task, h.task) as task, coalesce(j.args, h.args)::text as args, n.added_by
 from json_array_elements_text(:names::json) as b (name),
      lateral (select * from tenure.node where workflow_id = :id and name = b.name offset 0) as n
      left join lateral (select parked, task, args from tenure.job
@@ -122,7 +122,7 @@ from json_array_elements_text(:names::json) as b (name),
 order by n.job_id;
 
 -- name: node_of
-select n.workflow_id, n.name, w.tenant, w.ended_at is null
+select n.workflow_id, n.name, w.tenant, w.ended_at is null as is_open
 from tenure.node n join tenure.workflow w on w.id = n.workflow_id
 where n.job_id = :id;
 
@@ -136,7 +136,7 @@ with recursive up as (
     from up, lateral (select parent_id from tenure.edge
                       where job_id = any (array[up.high]) and parent_state is null offset 0) as p
 )
-select low, high from up;
+select low as node, high as ancestor from up;
 
 -- name: lock_waiting
 -- enqueue, replay, cancel: the finaliser, if it still waits.
@@ -266,7 +266,7 @@ select id from back order by id;
 
 -- name: finished_nodes
 -- replay: lock the rows of history, in id order. The same columns as `finished_job`.
-select id, token, state::text, tenant, task, args::text, unique_scope, unique_key, unique_until,
+select id, token, state::text as state, tenant, task, args::text as args, unique_scope, unique_key, unique_until,
        unique_seconds, features, worker, finished_at, reason, claimed_at
 from tenure.history
 where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
@@ -327,7 +327,7 @@ where w.id = :id;
 
 -- name: parent_ends
 -- The parents of a job, those that have ended with their results; a page of them.
-select p.parent_id, n.name, h.task, p.parent_state::text, h.result::text
+select p.parent_id as id, n.name, h.task, p.parent_state::text as state, h.result::text as result
 from (select * from tenure.edge where job_id = :id and parent_id > :after
       order by parent_id limit :most) as p
      left join tenure.node n on n.job_id = p.parent_id
@@ -366,7 +366,7 @@ delete from tenure.parent where job_id = any (array(select - id from gone));
 
 -- name: oldest_workflow
 -- prune: days of history that are younger than this have jobs of workflows.
-select min(created_at) from tenure.workflow;
+select min(created_at) as created_at from tenure.workflow;
 
 -- name: write_edges
 -- enqueue: who waits for whom in a graph.

@@ -26,12 +26,13 @@ order by id desc
 limit :most;
 
 -- name: live_floor
-select min(id), count(*) from (select id from tenure.job where id < :below order by id desc limit :scan);
+select min(id) as lowest_id, count(*) as rows from (select id from tenure.job where id < :below order by id desc limit :scan);
 
 -- name: list_finished
 select id, token, state, task, args, queue, priority, tenant, attempts, max_attempts, crashes,
-       created_at, created_at, null, claimed_at, finished_at, duration_seconds, worker, reason, 0, 0,
-       0, 0, timeout_seconds, retry, metadata, unique_scope, unique_key, unique_until, result, error,
+       created_at, created_at as queued_at, null as due_at, claimed_at, finished_at,
+       duration_seconds, worker, reason, 0 as held, 0 as cancel_requested, 0 as queue_paused,
+       0 as unfinished_parents, timeout_seconds, retry, metadata, unique_scope, unique_key, unique_until, result, error,
        gate, gate_key
 from (select * from tenure.history where id < :below order by id desc limit :scan)
 where (:tenant is null or tenant in (:tenant, ''))
@@ -45,8 +46,9 @@ limit :most;
 -- One final state other than success: the index holds nothing else, so the walk is as long as the
 -- list. The literal condition is what lets a prepared plan use the partial index.
 select id, token, state, task, args, queue, priority, tenant, attempts, max_attempts, crashes,
-       created_at, created_at, null, claimed_at, finished_at, duration_seconds, worker, reason, 0, 0,
-       0, 0, timeout_seconds, retry, metadata, unique_scope, unique_key, unique_until, result, error,
+       created_at, created_at as queued_at, null as due_at, claimed_at, finished_at,
+       duration_seconds, worker, reason, 0 as held, 0 as cancel_requested, 0 as queue_paused,
+       0 as unfinished_parents, timeout_seconds, retry, metadata, unique_scope, unique_key, unique_until, result, error,
        gate, gate_key
 from (select * from tenure.history
       where state = :state and state <> 'succeeded' and id < :below
@@ -58,26 +60,26 @@ order by id desc
 limit :most;
 
 -- name: unsuccessful_floor
-select min(id), count(*) from (
+select min(id) as lowest_id, count(*) as rows from (
     select id from tenure.history
     where state = :state and state <> 'succeeded' and id < :below
     order by id desc limit :scan);
 
 -- name: finished_floor
-select min(id), count(*) from (select id from tenure.history where id < :below order by id desc limit :scan);
+select min(id) as lowest_id, count(*) as rows from (select id from tenure.history where id < :below order by id desc limit :scan);
 
 -- name: holders
 select job_id, token, lease_id, worker, claimed_at, expires_at from tenure.holding
 where job_id in (select value from json_each(:ids));
 
 -- name: count_live
-select queue, task, state, tenant, count(*) from tenure.live
+select queue, task, state, tenant, count(*) as jobs from tenure.live
 where (:tenant is null or tenant in (:tenant, ''))
 group by queue, task, state, tenant
 order by queue, task, state, tenant;
 
 -- name: count_finished
-select queue, task, state, tenant, count(*) from tenure.history
+select queue, task, state, tenant, count(*) as jobs from tenure.history
 where finished_at >= :since and finished_at < :before
   and (:tenant is null or tenant in (:tenant, ''))
 group by queue, task, state, tenant
@@ -101,8 +103,8 @@ with recursive lane (queue, priority) as (
                      order by r.queue, r.priority limit 1))
     from lane where lane.queue is not null
 )
-select lane.queue, min(coalesce(j.queued_at, j.created_at)),
-       (:now - min(coalesce(j.queued_at, j.created_at))) / 1e6
+select lane.queue, min(coalesce(j.queued_at, j.created_at)) as since,
+       (:now - min(coalesce(j.queued_at, j.created_at))) / 1e6 as age_seconds
 from lane cross join tenure.job as j on j.id = (
     select r.job_id from tenure.ready r where r.queue = lane.queue and r.priority = lane.priority
     order by r.position limit 1)
@@ -117,8 +119,10 @@ select fraction, message, reported_at, checkpoint, saved_at from tenure.note whe
 
 -- name: clock
 -- prune: retention is judged by this, not by the clock of whoever asks.
-select :now;
+select :now as now;
 
 -- name: about
 -- What the store is, and the version of its schema.
-select 'SQLite', sqlite_version(), version, min_code, :now from tenure.schema_version;
+select 'SQLite' as engine, sqlite_version() as engine_version, version as schema_version, min_code,
+       :now as now
+from tenure.schema_version;

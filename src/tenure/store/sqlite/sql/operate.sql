@@ -65,7 +65,7 @@ select h.id, h.token + 1, c.position, h.created_at, :now, h.timeout_seconds, h.u
        0, h.max_attempts, 0, h.features | :features, h.tenant, h.queue, h.task, h.args, h.retry, h.metadata,
        h.error, 'replayed', h.unique_scope, h.unique_key, h.unique_until, h.gate, h.gate_key
 from tenure.history h, tenure.counter c where h.id = :id
-returning id, features;
+returning id, features, queue, priority, position, 0 as due_soon;
 insert into tenure.ready (queue, priority, position, job_id, token)
 select queue, priority, position, id, token from tenure.job where id = :id and gate is null;
 delete from tenure.history where id = :id;
@@ -101,7 +101,7 @@ select name, paused_at, reason from tenure.queue where paused_at is not null ord
 
 -- name: history_stretches
 -- prune: history is one table, and its index on the time leads along it.
-select 0, :latest where :latest > 0;
+select 0 as start, :latest as stop where :latest > 0;
 
 -- name: walk_by_index
 -- The statement below names its index.
@@ -109,11 +109,11 @@ select 1;
 
 -- name: prune_finished
 -- prune: one step of a walk along the times. First how far it comes, then the ids that are gone.
-select null, finished_at, id
+select null as id, walked.finished_at as start, walked.id as after
 from (select finished_at, id from tenure.history indexed by tenure.history_finished_at
       where (finished_at, id) > (:start, :after) and finished_at < :stop
-      order by finished_at, id limit :most)
-order by finished_at desc, id desc limit 1;
+      order by finished_at, id limit :most) as walked
+order by walked.finished_at desc, walked.id desc limit 1;
 delete from tenure.history
 where id in (
     select id
@@ -122,7 +122,7 @@ where id in (
           order by finished_at, id limit :most)
     where features & {WORKFLOW} = 0
       and finished_at < case when state = 'succeeded' then :succeeded_before else :other_before end)
-returning id, null, null;
+returning id, null as start, null as after;
 
 -- name: prune_keys
 -- prune: keys whose period is over and whose job is no longer live. One step of a walk along the

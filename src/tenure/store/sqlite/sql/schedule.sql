@@ -1,25 +1,25 @@
 -- name: look_at_schedules
 -- fire: in how many seconds is something due, and has the clock been set back? Two steps to the ends
 -- of two indexes.
-select (min(next_at) - :now) / 1e6,
-       exists (select 1 from tenure.schedule where done_until > :now)
+select (min(next_at) - :now) / 1e6 as wait_seconds,
+       exists (select 1 from tenure.schedule where done_until > :now) as is_early
 from tenure.schedule where next_at is not null;
 
 -- name: lock_due_schedules
 -- fire: the single writer needs no lock.
-select tenant, name, done_until, timing, job, :now, next_at from tenure.schedule
+select tenant, name, done_until, timing, job, :now as now, next_at as sorted_by from tenure.schedule
 where next_at <= :now and (next_at, tenant, name) > (:after, :tenant, :name)
 order by next_at, tenant, name limit :most;
 
 -- name: lock_early_schedules
 -- fire: dealt with up to a moment that has not come yet: the clock was set back.
-select tenant, name, done_until, timing, job, :now, done_until from tenure.schedule
+select tenant, name, done_until, timing, job, :now as now, done_until as sorted_by from tenure.schedule
 where done_until > :now and (done_until, tenant, name) > (:after, :tenant, :name)
 order by done_until, tenant, name limit :most;
 
 -- name: busy_schedules
 -- fire: which of these have a job that is not finished? Its latest hundred are looked at.
-select b.value ->> 'tenant', b.value ->> 'name' from json_each(:rows) as b
+select b.value ->> 'tenant' as tenant, b.value ->> 'name' as name from json_each(:rows) as b
 where exists (
     select 1 from (
         select t.job_id from tenure.tick t
@@ -103,7 +103,7 @@ order by tenant, name limit :most;
 -- The latest ticks of a schedule, and what has become of their jobs.
 select t.tick_at, t.fired_at, t.triggered, t.job_id,
        coalesce((select l.state from tenure.live l where l.id = t.job_id),
-                (select h.state from tenure.history h where h.id = t.job_id))
+                (select h.state from tenure.history h where h.id = t.job_id)) as state
 from tenure.tick t
 where t.tenant = :tenant and t.schedule = :name
 order by t.tick_at desc limit :most;

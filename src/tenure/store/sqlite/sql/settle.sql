@@ -34,19 +34,19 @@ select id from tenure.job indexed by tenure.job_featured where features <> 0 lim
 
 -- name: features_of_batch
 -- succeed: what this batch has of these, and the lines at gates in which attempts have ended.
-select distinct j.features, j.queue, j.gate, j.gate_key
+select distinct j.features, j.queue || char(30) || j.gate || char(30) || j.gate_key as line
 from temp.tenure.batch as b cross join tenure.job as j on j.id = b.id
 where j.features <> 0;
 
 -- name: featured_in_batch
 -- succeed: those that have more to let go of than a gate (32).
-select j.id, j.token, j.features
+select j.id, j.token, j.features, j.queue || char(30) || j.gate || char(30) || j.gate_key as line
 from temp.tenure.batch as b cross join tenure.job as j on j.id = b.id
 where j.features & ~{GATE} <> 0;
 
 -- name: moved_jobs
 -- succeed: what is in history and still live has just been moved.
-select j.id, j.token, j.features, j.queue, j.gate, j.gate_key
+select j.id, j.token, j.features, j.queue || char(30) || j.gate || char(30) || j.gate_key as line
 from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
      cross join tenure.history as h on h.id = j.id;
 
@@ -67,7 +67,7 @@ from json_each(:rows) as b
      cross join tenure.job as j on j.id = b.value ->> 'id' and j.token = b.value ->> 'token'
      left join tenure.lease as l on l.id = b.value ->> 'lease' and l.worker = b.value ->> 'worker'
 where b.value ->> 'lease' is null or l.id is not null
-returning id, token, features, queue, gate, gate_key;
+returning id, token, features, queue || char(30) || gate || char(30) || gate_key as line;
 
 -- name: drop_live
 -- The second half of succeed and finish: what is in history is no longer live.
@@ -98,7 +98,8 @@ set token = token + 1, attempts = attempts + coalesce(b.value ->> 'charged', 0),
     priority = coalesce(b.value ->> 'priority', priority)
 from json_each(:rows) as b
 where job.id = b.value ->> 'id' and job.token = b.value ->> 'token'
-returning id, features;
+returning id, features, queue, priority, position,
+          coalesce(parked is null and due_at <= :now + 1500000, 0) as due_soon;
 insert into tenure.ready (queue, priority, position, job_id, token, suspect)
 select j.queue, j.priority, j.position, j.id, j.token, j.crashes > 0
 from json_each(:rows) as b cross join tenure.job as j on j.id = b.value ->> 'id'
@@ -117,7 +118,7 @@ select b.value ->> 'job_id', coalesce(b.value ->> 'at', :now), b.value ->> 'toke
 from json_each(:rows) as b order by b.key;
 
 -- name: landed
-select b.value ->> 'id', b.value ->> 'token'
+select b.value ->> 'id' as id, b.value ->> 'token' as token
 from json_each(:rows) as b
 where (exists (select 1 from tenure.history h where h.id = b.value ->> 'id'
                and h.token = b.value ->> 'token' and h.worker = :worker)
@@ -181,11 +182,12 @@ select j.id, j.token, j.due_at, j.cancel_requested, j.features, n.rule,
        and exists (select 1 from tenure.parent p indexed by tenure.parent_unfinished
                    where p.job_id = j.id and p.parent_state is null) as unfinished,
        n.rule = 'any_succeeded'
-       and exists (select 1 from tenure.parent p where p.job_id = j.id and p.parent_state = 'succeeded'),
+       and exists (select 1 from tenure.parent p where p.job_id = j.id and p.parent_state = 'succeeded') as any_succeeded,
        n.rule = 'any_failed'
        and exists (select 1 from tenure.parent p indexed by tenure.parent_failed
-                   where p.job_id = j.id and p.parent_state = 'failed'),
-       exists (select 1 from tenure.parent p where p.job_id = j.id and p.parent_state <> 'succeeded'),
+                   where p.job_id = j.id and p.parent_state = 'failed') as any_failed,
+       exists (select 1 from tenure.parent p where p.job_id = j.id and p.parent_state <> 'succeeded')
+           as any_unsuccessful,
        j.held, j.queue, j.priority, j.crashes
 from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
      left join tenure.node as n on n.job_id = j.id and j.features & {RULE}

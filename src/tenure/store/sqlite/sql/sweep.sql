@@ -2,12 +2,12 @@
 -- peek: is there anything to claim, to promote or to sweep, and are there gates?
 select (select json_group_array(q.value) from json_each(:queues) as q
         where exists (select 1 from tenure.ready r where r.queue = q.value)
-          and not exists (select 1 from tenure.queue p where p.name = q.value and p.paused_at is not null)),
-       (select min(due_at) from tenure.due) - :now,
+          and not exists (select 1 from tenure.queue p where p.name = q.value and p.paused_at is not null)) as ready,
+       ((select min(due_at) from tenure.due) - :now) / 1e6 as due_seconds,
        exists (select 1 from tenure.lease where boot = :boot and expires_tick <= :tick)
        or exists (select 1 from tenure.lease where boot < :boot)
-       or exists (select 1 from tenure.lease where boot > :boot),
-       exists (select 1 from tenure.gate) or exists (select 1 from tenure.turn);
+       or exists (select 1 from tenure.lease where boot > :boot) as expired,
+       exists (select 1 from tenure.gate) or exists (select 1 from tenure.turn) as gates;
 
 -- name: promote
 -- promote: due tickets go to the end of the line; the token stays. The job row remembers the new
@@ -21,7 +21,7 @@ update tenure.job as job
 set position = (select c.position from tenure.counter c) + picked.n, due_at = null, queued_at = :now
 from picked
 where job.id = picked.job_id and job.token = picked.token
-returning id, features;
+returning id, features, queue, priority, position, 0 as due_soon;
 insert into tenure.ready (queue, priority, position, job_id, token, suspect)
 select j.queue, j.priority, j.position, j.id, j.token, j.crashes > 0
 from (select job_id, token from tenure.due where due_at <= :now order by due_at, job_id limit :most) as d
@@ -41,7 +41,7 @@ select 1 where false;
 
 -- name: expired_leases
 -- sweep: past the deadline on this boot's clock, or from another boot.
-select expires_tick, id from (
+select expires_tick as expires, id from (
     select expires_tick, id from tenure.lease where boot = :boot and expires_tick <= :tick
     union all
     select expires_tick, id from tenure.lease where boot < :boot
@@ -57,13 +57,13 @@ select id, worker, claimed_at, jobs, started from tenure.lease
 where id = :id and (boot <> :boot or expires_tick <= :tick);
 
 -- name: lock_expired
-select j.id, j.token, j.attempts, j.max_attempts, j.cancel_requested, j.crashes, j.held
+select j.id, j.token, j.attempts, j.max_attempts, j.cancel_requested
 from json_each(:rows) as b
      cross join tenure.job as j on j.id = b.value ->> 'id' and j.token = b.value ->> 'token'
 order by j.id;
 
 -- name: still_live
-select b.value ->> 'id', b.value ->> 'token'
+select j.id, j.token
 from json_each(:rows) as b
      cross join tenure.job as j on j.id = b.value ->> 'id' and j.token = b.value ->> 'token';
 

@@ -4,11 +4,11 @@ select file from pragma_database_list where name = 'main';
 
 -- name: first_running
 -- copy: is anything on a lease?
-select count(*), min(id) from tenure.live where state = 'running';
+select count(*) as jobs, min(id) as first_id from tenure.live where state = 'running';
 
 -- name: count_all
 -- copy: everything that is copied, counted.
-select state, count(*) from tenure.live group by state
+select state as kind, count(*) as rows from tenure.live group by state
 union all
 select state, count(*) from tenure.history group by state
 union all
@@ -43,7 +43,7 @@ select n.id, n.bytes
                    from tenure.event e where e.job_id = n.id), 0)
        + coalesce((select length(o.checkpoint) from tenure.note o where o.job_id = n.id), 0)
        + coalesce((select sum(100 + s.bytes) from tenure.step s where s.job_id = n.id), 0)
-       + (select 50 * count(*) from tenure.parent p where p.job_id = n.id)
+       + (select 50 * count(*) from tenure.parent p where p.job_id = n.id) as bytes
 from (
     select * from (
         select id, length(args) + coalesce(length(metadata), 0) + coalesce(length(error), 0) as bytes

@@ -60,13 +60,13 @@ where w.id = :id and (:tenant is null or w.tenant = :tenant);
 
 -- name: workflow_seen
 select w.id, w.name, w.key, w.tenant, w.on_failure, w.created_at, w.ended_at, w.outcome, w.paused_at,
-       w.cancelled_at, w.finaliser_id, w.reason
+       w.cancelled_at, w.finaliser_id, w.reason, w.failed, w.stopping
 from tenure.workflow w
 where w.id = :id and (:tenant is null or w.tenant in (:tenant, ''));
 
 -- name: list_workflows
 select w.id, w.name, w.key, w.tenant, w.on_failure, w.created_at, w.ended_at, w.outcome, w.paused_at,
-       w.cancelled_at, w.finaliser_id, w.reason
+       w.cancelled_at, w.finaliser_id, w.reason, w.failed, w.stopping
 from tenure.workflow w
 where w.id < :below and (:tenant is null or w.tenant in (:tenant, ''))
   and (:name is null or w.name = :name)
@@ -74,7 +74,7 @@ where w.id < :below and (:tenant is null or w.tenant in (:tenant, ''))
 order by w.id desc limit :most;
 
 -- name: count_nodes
-select state, count(*)
+select state, count(*) as jobs
 from (select l.state from tenure.node n cross join tenure.live as l on l.id = n.job_id
       where n.workflow_id = :id
       union all
@@ -102,8 +102,8 @@ select p.job_id, p.parent_id from json_each(:ids) as b cross join tenure.parent 
 order by p.job_id, p.parent_id;
 
 -- name: named_nodes
-select n.name, n.job_id, n.rule, coalesce(j.parked = 'parents', 0), coalesce(j.task, h.task),
-       coalesce(j.args, h.args), n.added_by
+select n.name, n.job_id, n.rule, coalesce(j.parked = 'parents', 0) as waits,
+       coalesce(j.task, h.task) as task, coalesce(j.args, h.args) as args, n.added_by
 from json_each(:names) as b
      cross join tenure.node as n on n.workflow_id = :id and n.name = b.value
      left join tenure.job as j on j.id = n.job_id
@@ -111,7 +111,7 @@ from json_each(:names) as b
 order by n.job_id;
 
 -- name: node_of
-select n.workflow_id, n.name, w.tenant, w.ended_at is null
+select n.workflow_id, n.name, w.tenant, w.ended_at is null as is_open
 from tenure.node n cross join tenure.workflow as w on w.id = n.workflow_id
 where n.job_id = :id;
 
@@ -122,7 +122,7 @@ with recursive up (low, high) as (
     select up.low, p.parent_id
     from up cross join tenure.parent as p on p.job_id = up.high and p.parent_state is null
 )
-select low, high from up;
+select low as node, high as ancestor from up;
 
 -- name: lock_waiting
 select id from tenure.job where id = :id and parked = 'parents';
@@ -274,7 +274,7 @@ set ended_at = null, outcome = null, cancelled_at = null, stopping = 0, reason =
 where id = :id;
 
 -- name: parent_ends
-select p.parent_id, n.name, h.task, p.parent_state, h.result
+select p.parent_id as id, n.name, h.task, p.parent_state as state, h.result
 from (select * from tenure.parent where job_id = :id and parent_id > :after
       order by parent_id limit :most) as p
      left join tenure.node as n on n.job_id = p.parent_id
@@ -306,7 +306,7 @@ delete from tenure.parent
 where job_id = - :id and not exists (select 1 from tenure.workflow w where w.id = :id);
 
 -- name: oldest_workflow
-select min(created_at) from tenure.workflow;
+select min(created_at) as created_at from tenure.workflow;
 
 -- name: write_node
 -- enqueue, copy: which job is which node; values are bound in this order.
