@@ -72,7 +72,7 @@ STORE = (
         f"{STATEMENTS}/test_marked_rules.py::test_a_lease_is_kept_while_one_of_its_jobs_is_live",
         (
             python("worker/settling/settler", "if id in leases and len(leases[id].jobs) <= count",
-                   "if id in leases and jobs"),
+                   "if id in leases and count"),
             sql(POSTGRES, "settle", "drop_leases", "and not exists (", "or false and exists ("),
             sql(SQLITE, "settle", "drop_leases", "and not exists (", "or false and exists ("),
         ),
