@@ -1,4 +1,4 @@
-"""A clock that stands still, and an application that lives by it."""
+"""A clock that stands still, and an application that uses it."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ START = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 
 
 class Clock:
-    """A time that moves when it is told to, and never back."""
+    """A clock that moves only when told to, and never back."""
 
     def __init__(self, now: datetime = START) -> None:
         check_time("now", now)
@@ -33,26 +33,28 @@ class Clock:
 
     @property
     def now(self) -> datetime:
-        """What time it is."""
+        """The time."""
         return self._now
 
     def advance(self, seconds: float) -> datetime:
-        """Let time pass. Answers what time it is then."""
+        """Advance the clock. Returns the new time."""
         check_seconds("seconds", seconds)
         self._now += timedelta(seconds=seconds)
         return self._now
 
     def advance_to(self, at: datetime) -> datetime:
-        """Let time pass until then."""
+        """Advance the clock to this time."""
         check_time("at", at)
         if at < self._now:
-            raise InvalidInput(f"it is {self._now.isoformat()}; time does not go back to {at}")
+            raise InvalidInput(
+                f"the clock is at {self._now.isoformat()}, and cannot go back to {at}"
+            )
         self._now = at
         return at
 
 
 class Trial:
-    """How an application lives while it is tested: its stores are told the time."""
+    """An application under test: its stores use this clock."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -64,14 +66,14 @@ class Trial:
         return TrialAsyncStore(store, self)
 
     def after_enqueue(self) -> None:
-        """New jobs stand in line; nothing happens, unless they run inline."""
+        """Called after each enqueue. Does nothing, except in `inline`."""
 
     async def after_enqueue_async(self) -> None:
-        """The same on an event loop."""
+        """The same for async calls."""
 
 
 class TrialStore(WatchedStore):
-    """A store that is told the time."""
+    """A store that uses the clock."""
 
     def __init__(self, store: Store, trial: Trial) -> None:
         super().__init__(store, trial)
@@ -79,13 +81,13 @@ class TrialStore(WatchedStore):
 
     def run(self, call: Call[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         answer = self._store.run(call, *args, **_told(call, kwargs, self._trial.clock))
-        if _puts_in_line(call, kwargs):
+        if _enqueues(call, kwargs):
             self._trial.after_enqueue()
         return answer
 
 
 class TrialAsyncStore(WatchedAsyncStore):
-    """The same for the other colour."""
+    """The same for async calls."""
 
     def __init__(self, store: AsyncStore, trial: Trial) -> None:
         super().__init__(store, trial)
@@ -93,13 +95,13 @@ class TrialAsyncStore(WatchedAsyncStore):
 
     async def run(self, call: Call[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         answer = await self._store.run(call, *args, **_told(call, kwargs, self._trial.clock))
-        if _puts_in_line(call, kwargs):
+        if _enqueues(call, kwargs):
             await self._trial.after_enqueue_async()
         return answer
 
 
 def _told(call: Callable[..., Any], kwargs: Any, clock: Clock) -> Any:
-    """The arguments of an operation with the time, where it takes one and none was given."""
+    """The arguments of an operation, with the time of the clock if it takes one and got none."""
     if _takes_time(call) and kwargs.get("now") is None:
         return {**kwargs, "now": clock.now}
     return kwargs
@@ -110,17 +112,17 @@ def _takes_time(call: Callable[..., Any]) -> bool:
     return "now" in inspect.signature(call).parameters
 
 
-def _puts_in_line(call: Callable[..., Any], kwargs: Any) -> bool:
-    """In a transaction of the caller nothing stands in line before that commits."""
+def _enqueues(call: Callable[..., Any], kwargs: Any) -> bool:
+    """Does this call enqueue? In a transaction of the caller the jobs are not visible yet."""
     return call is enqueue and kwargs.get("on") is None
 
 
 @contextmanager
 def frozen(app: Client, *, url: str | None = None, clock: Clock | None = None) -> Iterator[Clock]:
-    """Let an application live by a clock that stands still, and, with `url`, on another database.
+    """Let an application use a clock that stands still and, with `url`, another database.
 
-    At the end the application is closed, and is as it was before. A `Worker` lives by the true
-    time, whatever the clock says: use `drain`.
+    At the end the application is closed, and uses its own clock and database again. A `Worker`
+    always uses the real time: run jobs with `drain`.
     """
     clock = clock or Clock()
     with app.on_trial(Trial(clock), url):
