@@ -69,7 +69,7 @@ STORE = (
         "tests/contract/test_settle.py::test_a_lease_goes_only_when_nothing_on_it_is_live",
         (
             python("worker/settling/settler", "if id in leases and len(leases[id].jobs) <= count",
-                   "if id in leases and jobs"),
+                   "if id in leases and count"),
             sql(POSTGRES, "settle", "drop_leases", "and not exists (", "or false and exists ("),
             sql(SQLITE, "settle", "drop_leases", "and not exists (", "or false and exists ("),
         ),

@@ -147,9 +147,9 @@ BUDGETS: Table = {
     "postgres.life": {"WAL bytes": Budget(888.5, allowance=0.01, ceiling=900)},
     "postgres.life_without_history": {"WAL bytes": Budget(563.2, allowance=0.02, ceiling=600)},
     # One job: calls of our functions, of C functions, of libraries; and its share of a batch.
-    "sqlite.worker_calls.async": _calls(19, 27, 0, 0.7),
+    "sqlite.worker_calls.async": _calls(19, 25, 0, 0.7),
     "sqlite.worker_calls.thread": _calls(21, 30, 0, 0.5),
-    "postgres.worker_calls.async": _calls(18, 27, 0, 1.05),
+    "postgres.worker_calls.async": _calls(18, 25, 0, 1.05),
     "postgres.worker_calls.thread": _calls(20, 30, 0, 0.7),
     "sqlite.enqueue_calls.bulk": _calls(11, 19, 0, 0.07),
     "sqlite.enqueue_calls.one": _calls(78, 67, 4, 0.07),

@@ -281,7 +281,7 @@ def leaves_a_thread(job: Running) -> int:
     def late() -> None:
         begun.wait()
         job.progress(0.99, "of the first job")
-        job._signals.completed = True  # type: ignore[attr-defined]
+        job._leased.completed = True  # type: ignore[attr-defined]
         spoken.set()
 
     threading.Thread(target=late, daemon=True).start()

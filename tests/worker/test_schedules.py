@@ -77,11 +77,11 @@ def test_the_log_says_what_became_of_declarations(app: Tenure, lines: Lines) -> 
     app.schedule("@daily", name="edited")(work)
     app.schedule("@daily", name="new")(work)
     with working(app):
-        until(lambda: any("any more" in line for line in messages(lines)))
+        until(lambda: any("no longer declared" in line for line in messages(lines)))
     said = messages(lines)
     assert "schedule new was set as this code declares it" in said
     assert any(line.startswith("schedule edited differs from its declaration") for line in said)
-    assert any(line.startswith("schedule gone is not declared") for line in said)
+    assert any(line.startswith("schedule gone is no longer declared") for line in said)
     assert app.schedules.get("edited").timing == ScheduleTiming(cron="@weekly")
 
 

@@ -1,4 +1,4 @@
-"""A clock that stands still, and an application that lives by it."""
+"""A clock that stands still, and an application that uses it."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ START = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 
 
 class Clock:
-    """A time that moves when it is told to, and never back."""
+    """A clock that moves only when told to, and never back."""
 
     def __init__(self, now: datetime = START) -> None:
         check_time("now", now)
@@ -33,26 +33,28 @@ class Clock:
 
     @property
     def now(self) -> datetime:
-        """What time it is."""
+        """The time."""
         return self._now
 
     def advance(self, seconds: float) -> datetime:
-        """Let time pass. Answers what time it is then."""
+        """Advance the clock. Returns the new time."""
         check_seconds("seconds", seconds)
         self._now += timedelta(seconds=seconds)
         return self._now
 
     def advance_to(self, at: datetime) -> datetime:
-        """Let time pass until then."""
+        """Advance the clock to this time."""
         check_time("at", at)
         if at < self._now:
-            raise InvalidInput(f"it is {self._now.isoformat()}; time does not go back to {at}")
+            raise InvalidInput(
+                f"the clock is at {self._now.isoformat()}, and cannot go back to {at}"
+            )
         self._now = at
         return at
 
 
 class Trial:
-    """How an application lives while it is tested: its stores are told the time."""
+    """An application under test: its stores use this clock."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -64,10 +66,10 @@ class Trial:
         return TrialAsyncStore(store, self)
 
     def after_enqueue(self) -> None:
-        """New jobs stand in line; nothing happens, unless they run inline."""
+        """Called after each enqueue. Does nothing, except in `inline`."""
 
     async def after_enqueue_async(self) -> None:
-        """The same on an event loop."""
+        """The same for async calls."""
 
 
 class TrialStore(StoreProxy):
@@ -79,13 +81,13 @@ class TrialStore(StoreProxy):
 
     def run(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         answer = self._store.run(operation, *args, **_told(operation, kwargs, self._trial.clock))
-        if _puts_in_line(operation, kwargs):
+        if _enqueues(operation, kwargs):
             self._trial.after_enqueue()
         return answer
 
 
 class TrialAsyncStore(AsyncStoreProxy):
-    """The same for the other colour."""
+    """The same for async stores."""
 
     def __init__(self, store: AsyncStore, trial: Trial) -> None:
         super().__init__(store, trial)
@@ -95,7 +97,7 @@ class TrialAsyncStore(AsyncStoreProxy):
         answer = await self._store.run(
             operation, *args, **_told(operation, kwargs, self._trial.clock)
         )
-        if _puts_in_line(operation, kwargs):
+        if _enqueues(operation, kwargs):
             await self._trial.after_enqueue_async()
         return answer
 
@@ -112,17 +114,17 @@ def _takes_time(operation: Callable[..., Any]) -> bool:
     return "now" in inspect.signature(operation).parameters
 
 
-def _puts_in_line(operation: Callable[..., Any], kwargs: Any) -> bool:
-    """In a transaction of the caller nothing stands in line before that commits."""
+def _enqueues(operation: Callable[..., Any], kwargs: Any) -> bool:
+    """Does this enqueue? In a transaction of the caller the jobs are not visible yet."""
     return operation is enqueue and kwargs.get("on") is None
 
 
 @contextmanager
 def frozen(app: Client, *, url: str | None = None, clock: Clock | None = None) -> Iterator[Clock]:
-    """Let an application live by a clock that stands still, and, with `url`, on another database.
+    """Let an application use a clock that stands still and, with `url`, another database.
 
-    At the end the application is closed, and is as it was before. A `Worker` lives by the true
-    time, whatever the clock says: use `drain`.
+    At the end the application is closed, and uses its own clock and database again. A `Worker`
+    always uses the real time: run jobs with `drain`.
     """
     clock = clock or Clock()
     with app.on_trial(Trial(clock), url):

@@ -1,4 +1,4 @@
-"""Every job runs as soon as it is enqueued, before `enqueue` returns."""
+"""Runs each job when it is enqueued, before `enqueue` returns."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,10 +17,10 @@ def inline(
     clock: Clock | None = None,
     raise_errors: bool = True,
 ) -> Iterator[Clock]:
-    """`frozen`, and whoever enqueues also runs what is ready, by `drain`, before `enqueue` returns.
+    """Like `frozen`, and each `enqueue` runs all ready jobs by `drain` before it returns.
 
-    What a job enqueues runs after it. What is due later, and what is enqueued in a transaction of
-    the caller's own with `on=`, waits for the next `enqueue` or `drain`.
+    Jobs that a job enqueues run after it. Jobs that are due later, and jobs enqueued in a
+    transaction of the caller with `on=`, wait for the next `enqueue` or `drain`.
     """
     clock = clock or Clock()
     with app.on_trial(_Inline(app, clock, raise_errors), url):
@@ -34,7 +34,7 @@ class _Inline(Trial):
         self._raise_errors = raise_errors
 
     def after_enqueue(self) -> None:
-        if current() is None:  # else whoever runs this job goes on with the new one
+        if current() is None:  # otherwise the drain that runs this job runs the new one, too
             drain(self._app, raise_errors=self._raise_errors)
 
     async def after_enqueue_async(self) -> None:

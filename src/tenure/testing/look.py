@@ -1,4 +1,4 @@
-"""What stands in line, to be looked at and asserted."""
+"""The enqueued jobs, for assertions in tests."""
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
@@ -20,7 +20,7 @@ AnyTask = Task[..., Any] | str
 
 
 class EnqueuedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A live job, its arguments decoded from JSON. `job` has all the rest."""
+    """A live job, with its arguments decoded from JSON. `job` has all other fields."""
 
     id: int
     task: str
@@ -35,7 +35,7 @@ class EnqueuedJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def enqueued(app: Client, task: AnyTask | None = None) -> list[EnqueuedJob]:
-    """The live jobs, oldest first; of one task, when it is named."""
+    """The live jobs, oldest first; with `task`, only those of this task."""
     return [_seen(job) for job in _jobs(app, LIVE_STATES, None if task is None else _name(task))]
 
 
@@ -70,10 +70,10 @@ def assert_enqueued(
     tenant: str | None = None,
     times: int | None = None,
 ) -> list[EnqueuedJob]:
-    """Assert that live jobs match: at least one, or exactly `times`, which may be 0. Answers them.
+    """Assert that live jobs match: at least one, or exactly `times`, which may be 0. Returns them.
 
-    `task.call(...)` asks for this very call, defaults filled in; a task or its name for any call,
-    or for those where the arguments in `args` have these values. An error shows what is there.
+    `task.call(...)` matches this call, with defaults filled in. A task or its name matches any
+    call, or with `args` those whose arguments have these values. An error lists all jobs.
     """
     __tracebackhide__ = True
     wanted = {"queue": queue, "key": key, "tenant": tenant}

@@ -1,13 +1,13 @@
-"""The recorder: who did what, with which token, and what the store answered.
+"""The recorder: writes down all operations, their tokens, and what the store returned.
 
     environment = RecordingEnvironment(folder)
     environment.record(app)                        # the application: its clients and handlers
     Worker(app, environment=environment).run()     # the worker
 
-Each process writes a file of its own into the folder, one line of JSON per moment, each with one
-write: a kill loses nothing that was written before. An operation leaves a line when it is sent and
-another when it is answered, so one that was sent and never answered can be seen as such. Operations
-that only read leave none. A worker in another environment pays nothing for any of this.
+Each process writes a file of its own into the folder, one line of JSON per entry, each with one
+write: a kill loses nothing that was written before. An operation has one entry when it is sent and
+another when it returns, so a reader sees operations that never returned. Operations that only read
+have none. A worker in another environment does not pay for this.
 """
 
 import itertools
@@ -171,7 +171,7 @@ class Log:
     def sent(
         self, op: "Op", args: tuple[Any, ...], kwargs: Mapping[str, Any], tenant: str | None
     ) -> int:
-        """An operation is about to be sent. Answers the number under which it will be answered."""
+        """An operation is about to be sent. Returns the number of its entries."""
         line = op.sent(*args, **kwargs)
         line.n, line.op = next(self._numbers), op.name
         line.on = kwargs.get("on") is not None
@@ -234,7 +234,7 @@ class RecordingStore(StoreProxy):
 
 
 class RecordingAsyncStore(AsyncStoreProxy):
-    """The same for the other colour."""
+    """The same for async stores."""
 
     def __init__(
         self, store: AsyncStore, watcher: StoreWrapper, log: Log, tenant: str | None = None
@@ -262,7 +262,7 @@ class RecordingAsyncStore(AsyncStoreProxy):
 
 
 class RecordingEnvironment(Environment):
-    """The real environment, with a record of what is done in it, in files in this folder."""
+    """The real environment; records all operations in files in this folder."""
 
     def __init__(self, folder: str | Path) -> None:
         self._log = Log(Path(folder), self)

@@ -1,13 +1,21 @@
-"""The worker: claims blocks of jobs, runs their handlers, settles them in batches.
+"""The worker: claims blocks of jobs, runs their handlers, and settles them in batches.
 
-worker.py     what users hold: run, serve, stop     crew.py member.py    several processes
-loop.py       its event loop                        shift.py   one process at work
-claimer.py    the claim loop        slots.py      how many, from which queue, and how far ahead
-executors.py  coroutines, threads
-children.py child_process.py child.py messages.py elsewhere.py    processes
-attempt.py    how an attempt ended  settler.py    batches of settlements
-heartbeat.py  leases renewed        services.py   promote, sweep, prune
-telling.py    log lines and events
-context.py    the running job       leased.py    what is in hand
-environment.py      the seam to time, chance and processes              recorder.py    what happened
+worker.py        what users call: run, serve, stop; signals
+supervisor/      several worker processes
+loop.py          the event loop of a worker process
+process.py       one worker process: builds its parts and runs them
+settling/        ends attempts, writes settlements, renews leases, stops handlers, drains
+claiming/        claims jobs and starts them as slots come free
+upkeep/          work for all workers: promote, sweep, prune, heal, fire schedules
+children/        handlers in child processes
+running/         one attempt: runs the handler, as a coroutine or in a thread
+backlog.py       ended attempts that wait to be written
+watchlist.py     jobs with a time limit, jobs told to stop, stuck jobs
+events.py        log lines and events about jobs
+stores.py        the connections
+leases.py        the leased jobs
+settings.py      the settings
+environment.py   the seam to time, randomness, threads and processes
+
+A module imports only from those below it in this list.
 """

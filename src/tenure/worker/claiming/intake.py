@@ -109,10 +109,8 @@ class Intake:
             self._start(self.slots.admit(known))
 
     def _start(self, jobs: Sequence[LeasedJob]) -> None:
-        by_kind: dict[Kind, list[LeasedJob]] = {}
-        for leased in jobs:
-            by_kind.setdefault(leased.task.kind, []).append(leased)
-        for kind, some in by_kind.items():
+        for kind in {leased.task.kind: None for leased in jobs}:
+            some = [leased for leased in jobs if leased.task.kind == kind]
             self.kinds.learn({leased.job.queue for leased in some}, kind)
             self.executors[kind].submit(some)
         if self._app.hooks.listeners:

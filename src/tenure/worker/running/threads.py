@@ -7,6 +7,7 @@ import asyncio
 import logging
 from abc import abstractmethod
 from collections import deque
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 
@@ -50,8 +51,9 @@ class InThreads(Executor):
 
     def _take_back(self) -> list[LeasedJob]:
         unstarted = []
-        while (leased := self._next()) is not None:
-            unstarted.append(leased)
+        with suppress(IndexError):  # the threads take jobs meanwhile
+            while True:
+                unstarted.append(self._backlog.popleft())
         return unstarted
 
     def waits_since(self) -> float | None:
@@ -65,12 +67,6 @@ class InThreads(Executor):
         for _ in self._threads:
             self._permits.put(None)
 
-    def _next(self) -> LeasedJob | None:
-        try:
-            return self._backlog.popleft()
-        except IndexError:
-            return None
-
     def _run(self, number: int) -> None:
         """The body of one thread."""
         while True:
@@ -78,15 +74,17 @@ class InThreads(Executor):
             if self._closed:
                 self._thread_ends(number)
                 return
-            leased = self._next()
-            if leased is not None:  # None: it was taken back
-                try:
-                    settlement = self._clean.copy().run(self._attempt, leased, number)
-                except BaseException as error:  # noqa: BLE001 - the thread must not end
-                    settlement = self._failed(leased, error)
-                if Forks.count != self._forks:
-                    self.exit_if_forked()
-                self._report(leased, settlement)
+            try:
+                leased = self._backlog.popleft()
+            except IndexError:
+                continue  # it was taken back
+            try:
+                settlement = self._clean.copy().run(self._attempt, leased, number)
+            except BaseException as error:  # noqa: BLE001 - the thread must not end
+                settlement = self._failed(leased, error)
+            if Forks.count != self._forks:
+                self.exit_if_forked()
+            self._report(leased, settlement)
 
     def _failed(self, leased: LeasedJob, error: BaseException) -> Settlement | None:
         """An error of the worker itself ends the attempt, but not the thread."""

@@ -1,1 +1,5 @@
-"""TODO."""
+"""Work that every worker does for all.
+
+upkeep.py   promote due jobs, sweep expired leases, prune, heal
+ticker.py   declare schedules, and fire them
+"""
