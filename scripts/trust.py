@@ -68,7 +68,8 @@ def kills_at_points(output: str) -> str:
 LAYERS = (
     Layer(
         "simulation", "steps of the real code on a virtual clock, with faults",
-        ("tests.simulation", "--steps", "2000000"), last(r"seeds \d+ to \d+: ([\d,]+) steps", "steps"),
+        ("tests.simulation", "--steps", "2000000"),
+        last(r"seeds \d+ to \d+: ([\d,]+) steps", "steps"),
     ),
     Layer(
         "model", "steps whose answers are compared with a model",
