@@ -7,7 +7,7 @@
 
 Nothing here changes a file of the project, but for the table. It ends with status 1 when a patch no
 longer applies, when a test fails without any patch, or when a bug was not found by who must find
-it. `make bugs` runs it.
+it. `make trust ARGS=bugs` runs it.
 """
 
 from __future__ import annotations

@@ -144,10 +144,11 @@ def _pytest(
     tree: Path, tests: Sequence[str], *, limit_seconds: float = TEST_SECONDS
 ) -> tuple[int, str]:
     """Run tests of a copied tree against its own code."""
+    variables = {"PYTHONPATH": str(tree / "src"), "COLUMNS": "400", "TENURE_PATIENCE": "30"}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-rfE", "-n", "0", "-k", "not async",
          "-p", "no:cacheprovider", "--timeout", "60", *tests],
-        cwd=tree, env=os.environ | {"PYTHONPATH": str(tree / "src"), "COLUMNS": "400"},
+        cwd=tree, env=os.environ | variables,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         timeout=limit_seconds,
     )  # fmt: skip

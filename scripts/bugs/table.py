@@ -10,18 +10,18 @@ from scripts.bugs.rules import RULES
 PAGE = ROOT / "docs" / "explanation" / "reliability-bugs.md"
 HEAD = """# Reliability: seeded bugs
 
-<!-- Written by `make bugs ARGS=--write`: do not edit. -->
+<!-- Written by `make trust ARGS="bugs --write"`: do not edit. -->
 
 A test that has never failed proves little. These are bugs that other queues have had, or that a
-rule of this one prevents. Each is a small patch. `make bugs` puts them into a copy of the code, one
-at a time, and asks the layers of tests in the order of what they cost, until one finds the bug: the
+rule of this one prevents. Each is a small patch. `make trust ARGS=bugs` puts them into a copy of the
+code, one at a time, and asks the layers of tests in the order of what they cost, until one finds the bug: the
 [simulation](reliability-simulation.md) (seeds from 1 on), then the test that is named for the bug,
 on each database that it is about. A marked rule (in bold) must be noticed by its own test as well.
 `make test` checks that every patch still fits the code and stands in this table.
 
 {count} bugs, all found: {simulated} by the simulation, {tested} by their tests, {both} of them by
-both. Where the simulation was not asked, the reason is in italics. It is an argument; `make bugs
-ARGS=--ask-all` asks both layers about every bug.
+both. Where the simulation was not asked, the reason is in italics. It is an argument;
+`make trust ARGS="bugs --ask-all"` asks both layers about every bug.
 
 | bug | what is wrong | simulation | its test |
 |---|---|---|---|

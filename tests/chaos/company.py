@@ -27,7 +27,8 @@ from tests.support.patience import until
 
 WORKERS, CREWS, PRODUCERS, SWEEPERS = 3, 1, 2, 1
 SETTINGS = {
-    **FAST, "thread_slots": 8, "process_slots": 8, "async_slots": 20, "schedule_seconds": 0.5,
+    **FAST, "lease_seconds": LEASE_SECONDS, "schedule_seconds": 0.5,
+    "thread_slots": 8, "process_slots": 8, "async_slots": 20,
 }  # fmt: skip
 """All kinds of handlers share a queue: a claim is no larger than the smallest of these."""
 KINDS = {"worker": 10, "asleep": 3, "member": 3, "child": 1, "crew": 1, "producer": 2, "sweeper": 2}

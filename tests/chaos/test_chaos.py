@@ -24,9 +24,9 @@ from tests.support.patience import PATIENCE_SECONDS
 from tests.support.recovery import Recovery, merged
 
 SHARES = {
-    "sqlite": Plan(seed=1, kills=20, pauses=4, ends=2),
-    "shared": Plan(seed=2, kills=20, pauses=4, ends=2),
-    "postgres": Plan(seed=3, kills=20, pauses=4, ends=2, cuts=4, restarts=2),
+    "sqlite": Plan(seed=1, kills=12, pauses=3, ends=2),
+    "shared": Plan(seed=2, kills=12, pauses=3, ends=2),
+    "postgres": Plan(seed=3, kills=12, pauses=3, ends=2, cuts=4, restarts=2),
 }
 PLANS = {
     "sqlite": Plan(seed=1, kills=100, pauses=20, ends=8),

@@ -1,7 +1,7 @@
 """A stage for crash tests: worker processes, gates, what handlers said, and the record of it all.
 
 stage.add(hold.call("later"))
-victim = stage.worker(moment="before settle", signal=signal.SIGKILL)    # meets it there
+victim = stage.victim(moment="before settle", signal=signal.SIGKILL)    # meets it there
 stage.heard("ran")
 stage.open("later")
 stage.worker()
@@ -55,14 +55,15 @@ STALL = 0
 MID_SWEEP = "in the middle of a sweep"
 
 FAST: Mapping[str, Any] = {
-    "lease_seconds": LEASE_SECONDS,
+    "lease_seconds": 60.0,
     "heartbeat_seconds": 0.4,
     "sweep_seconds": 0.1,
     "promote_seconds": 0.05,
     "idle_poll_seconds": 0.05,
-    "drain_seconds": 10.0,
+    "drain_seconds": 120.0,
     "kill_seconds": 0.5,
 }
+"""The lease is long: a worker that waits for a processor is not dead."""
 
 
 QUIET: Mapping[str, Any] = {
@@ -202,6 +203,10 @@ class Stage:
         )  # fmt: skip
         member.wait_for("begun")
         return member
+
+    def victim(self, queues: Mapping[str, int] | None = None, **settings: Any) -> Member:
+        """Start a worker process that is about to be hit: its lease is soon over."""
+        return self.worker(queues, **{"lease_seconds": LEASE_SECONDS, **settings})
 
     def stop(self, member: Member) -> None:
         """SIGSTOP, at a moment at which the process does not hold up everybody else.

@@ -20,7 +20,7 @@ RECOVERY_SECONDS = 60.0
 @pytest.mark.slow
 def test_a_successor_has_another_name_and_inherits_no_claim(stage: Stage) -> None:
     [id] = stage.add(wait_deaf.call("never"))
-    first = stage.worker()
+    first = stage.victim()
     stage.heard("ran", id)
     until(stage.store.workers, "an announcement")
     first.kill()
@@ -74,7 +74,7 @@ def has_ended(process: psutil.Process) -> bool:
 @pytest.mark.slow
 def test_when_the_supervisor_is_killed_its_workers_drain_and_end(stage: Stage) -> None:
     ids = stage.add(*[hold.call("end") for _ in range(2)])
-    supervisor = stage.worker({"default": 1}, processes=2)
+    supervisor = stage.victim({"default": 1}, processes=2)
     stage.heard("ran", times=2)
     members = children_of(supervisor.pid)
     assert {word.pid for word in stage.said("ran")} <= {member.pid for member in members}
@@ -91,7 +91,7 @@ def test_when_the_supervisor_is_killed_its_workers_drain_and_end(stage: Stage) -
 @pytest.mark.slow
 def test_an_orphaned_worker_gives_back_what_outlives_the_grace(stage: Stage) -> None:
     ids = stage.add(*[wait_deaf.call("never") for _ in range(2)])
-    supervisor = stage.worker({"default": 1}, processes=2, drain_seconds=0.2, kill_seconds=0.2)
+    supervisor = stage.victim({"default": 1}, processes=2, drain_seconds=0.2, kill_seconds=0.2)
     stage.heard("ran", times=2)
     members = children_of(supervisor.pid)
     supervisor.kill()
@@ -105,7 +105,7 @@ def test_an_orphaned_worker_gives_back_what_outlives_the_grace(stage: Stage) -> 
 @pytest.mark.slow
 def test_child_processes_die_with_their_worker(stage: Stage) -> None:
     [id] = stage.add(hold_in_child.call("never"))
-    worker = stage.worker()
+    worker = stage.victim()
     [ran] = stage.heard("ran", id)
     children = children_of(worker.pid)
     assert ran.pid in {child.pid for child in children}

@@ -103,7 +103,7 @@ def test_results_that_cannot_be_written_at_the_end_are_no_success(
 ) -> None:
     stage = postgres_stage
     ids = stage.add(*[hold_async.call("end") for _ in range(5)])
-    worker = stage.worker(url=url_through(proxy, stage), drain_seconds=1.0)
+    worker = stage.victim(url=url_through(proxy, stage), drain_seconds=1.0)
     stage.heard("ran", times=5)
     proxy.close()  # for good: connections are refused
     stage.open("end")

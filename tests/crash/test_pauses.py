@@ -81,7 +81,7 @@ def lost_leases(stage: Stage, member: Member) -> list[int]:
 @pytest.mark.parametrize("how", ["return", "raise", "snooze"])
 def test_a_late_settlement_changes_nothing(stage: Stage, how: str) -> None:
     [id] = stage.add(end_as.options(max_attempts=2).call(how))
-    late = stage.worker(moment="before settle", signal=signal.SIGSTOP, **QUIET)
+    late = stage.victim(moment="before settle", signal=signal.SIGSTOP, **QUIET)
     stopped(stage, late)
     stage.worker()
     stage.finished(id)
@@ -98,7 +98,7 @@ def test_a_late_settlement_changes_nothing(stage: Stage, how: str) -> None:
 @pytest.mark.parametrize("task", HOLDERS, ids=lambda task: task.name.rpartition(".")[2])
 def test_a_handler_is_told_that_its_job_has_moved_on(stage: Stage, task: Task[[str], str]) -> None:
     [id] = stage.add(task.call("never"))
-    late = stage.worker(moment="before heartbeat", signal=signal.SIGSTOP, **QUIET)
+    late = stage.victim(moment="before heartbeat", signal=signal.SIGSTOP, **QUIET)
     stage.heard("ran", id)
     stage.open("armed")
     stopped(stage, late)
@@ -120,7 +120,7 @@ def test_a_handler_is_told_that_its_job_has_moved_on(stage: Stage, task: Task[[s
 def test_everything_that_a_late_handler_writes_is_refused(shared_stage: Stage) -> None:
     stage = shared_stage
     [id] = stage.add(write_late.call("late"))
-    late = stage.worker(**QUIET)
+    late = stage.victim(**QUIET)
     stage.heard("ran", id)
     stage.stop(late)
     stage.worker()
@@ -141,7 +141,7 @@ def test_everything_that_a_late_handler_writes_is_refused(shared_stage: Stage) -
 def test_a_late_worker_enqueues_nothing_with_its_completion(shared_stage: Stage) -> None:
     stage = shared_stage
     [id] = stage.add(book_and_meet_a_signal.call("before the transaction", signal.SIGSTOP))
-    late = stage.worker(**QUIET)
+    late = stage.victim(**QUIET)
     stopped(stage, late)
     stage.worker()
     stage.drained()
@@ -160,7 +160,7 @@ def test_a_late_worker_in_the_middle_of_its_transaction_enqueues_nothing(
     stage = postgres_stage
     ledger.create(stage.url)
     [id] = stage.add(book_and_meet_a_signal.call("before complete", signal.SIGSTOP))
-    late = stage.worker(**QUIET)
+    late = stage.victim(**QUIET)
     stopped(stage, late)
     stage.worker()
     stage.drained()
@@ -180,7 +180,7 @@ def test_stopped_between_completion_and_commit_nobody_else_can_take_the_job(
     stage = postgres_stage
     ledger.create(stage.url)
     [id] = stage.add(book_and_meet_a_signal.call("before commit", signal.SIGSTOP))
-    late = stage.worker(**QUIET)
+    late = stage.victim(**QUIET)
     stopped(stage, late)
     other = stage.worker()
     ends = stage.store.get(id).expires_at
@@ -199,7 +199,7 @@ def test_stopped_between_completion_and_commit_nobody_else_can_take_the_job(
 
 def test_a_late_heartbeat_is_refused_even_before_anybody_took_the_job(stage: Stage) -> None:
     [id] = stage.add(hold.call("never"))
-    late = stage.worker(moment="before heartbeat", signal=signal.SIGSTOP, **QUIET)
+    late = stage.victim(moment="before heartbeat", signal=signal.SIGSTOP, **QUIET)
     stage.heard("ran", id)
     stage.open("armed")
     stopped(stage, late)
@@ -223,7 +223,7 @@ def test_a_lost_job_gives_its_only_slot_back(stage: Stage) -> None:
     [stale, waiting] = stage.add(
         hold_lonely.call("never"), quick_async.options(queue="lonely").call()
     )
-    worker = stage.worker({"lonely": 1})
+    worker = stage.victim({"lonely": 1})
     stage.heard("ran", stale)
     stage.stop(worker)
     until(lambda: stage.store.sweep().requeued == 1, "somebody takes the job back")

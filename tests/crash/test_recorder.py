@@ -164,8 +164,8 @@ def test_reading_leaves_no_line(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_an_operation_that_was_sent_and_never_answered_can_be_seen(stage: Stage) -> None:
     [id] = stage.add(wait_deaf.call("never"))
-    assert gone(stage.worker(moment="after claim")) == -signal.SIGKILL
-    rescuer = stage.worker(moment=MID_SWEEP)
+    assert gone(stage.victim(moment="after claim")) == -signal.SIGKILL
+    rescuer = stage.victim(moment=MID_SWEEP)
     assert gone(rescuer) == -signal.SIGKILL
     cut_short = [
         call

@@ -79,7 +79,7 @@ def test_a_second_signal_ends_at_once_and_the_lease_brings_the_job_back(
     stage: Stage, first: signal.Signals, second: signal.Signals, code: int
 ) -> None:
     [id] = stage.add(wait_deaf.call("never"))
-    worker = stage.worker(drain_seconds=600.0)
+    worker = stage.victim(drain_seconds=600.0)
     stage.heard("ran", id)
     worker.signal(first)
     until(lambda: "is draining" in stage.log_of(worker), "the worker drains")

@@ -27,7 +27,7 @@ def run_to_the_end(stage: Stage, task: Task[[list[str]], Any]) -> int:
     victims = []
     if task is not steps_in_child:
         for _ in DEATHS:
-            victims.append(stage.worker())
+            victims.append(stage.victim())
             assert gone(victims[-1]) == -signal.SIGKILL
     stage.worker()
     assert stage.finished(id).state is State.SUCCEEDED
@@ -55,7 +55,7 @@ def test_a_step_runs_once_unless_it_is_killed_between_effect_and_record(
 def test_a_worker_that_stops_for_longer_than_its_lease_records_nothing(stage: Stage) -> None:
     """It stops in the middle of a step. When it goes on, the job is another's, and over."""
     [id] = stage.add(step_late.call("late"))
-    late = stage.worker(**QUIET)
+    late = stage.victim(**QUIET)
     stage.heard("effect", id)
     stage.stop(late)
     stage.worker()

@@ -39,7 +39,7 @@ def lease_end(stage: Stage, id: int) -> float:
 
 def test_killed_between_the_handlers_return_and_the_settlement(stage: Stage) -> None:
     [id] = stage.add(quick.call())
-    victim = stage.worker(moment="before settle")
+    victim = stage.victim(moment="before settle")
     assert gone(victim) == -signal.SIGKILL
     end = lease_end(stage, id)
     stage.worker()
@@ -61,7 +61,7 @@ def test_killed_around_a_completion_in_the_handlers_own_transaction(
 ) -> None:
     stage = shared_stage
     [id] = stage.add(book_and_meet_a_signal.call(moment, signal.SIGKILL))
-    victim = stage.worker()
+    victim = stage.victim()
     assert gone(victim) == -signal.SIGKILL
     stage.worker()
     stage.drained()
@@ -78,7 +78,7 @@ def test_killed_around_a_completion_in_the_handlers_own_transaction(
 
 def test_killed_right_after_the_claim_before_any_heartbeat(stage: Stage) -> None:
     [id] = stage.add(quick.call())
-    victim = stage.worker(moment="after claim")
+    victim = stage.victim(moment="after claim")
     assert gone(victim) == -signal.SIGKILL
     end = lease_end(stage, id)
     stage.worker()
@@ -92,7 +92,7 @@ def test_killed_right_after_the_claim_before_any_heartbeat(stage: Stage) -> None
 
 def test_killed_while_a_handler_runs_that_was_renewed_for_long(stage: Stage) -> None:
     [id] = stage.add(wait_deaf.call("never"))
-    victim = stage.worker()
+    victim = stage.victim()
     stage.heard("ran", id)
     first_end = lease_end(stage, id)
     until(lambda: lease_end(stage, id) > first_end + LEASE_SECONDS, "more than one renewal")
@@ -108,7 +108,7 @@ def test_killed_while_a_handler_runs_that_was_renewed_for_long(stage: Stage) -> 
 
 def test_the_dead_workers_row_is_gone_before_its_job_is_rescued(stage: Stage) -> None:
     [id] = stage.add(wait_deaf.call("never"))
-    victim = stage.worker()
+    victim = stage.victim()
     stage.heard("ran", id)
     until(stage.store.workers, "an announcement")
     victim.kill()
@@ -127,7 +127,7 @@ def test_the_dead_workers_row_is_gone_before_its_job_is_rescued(stage: Stage) ->
 
 def test_killed_while_completions_are_buffered(stage: Stage) -> None:
     ids = stage.add(*[quick_async.call() for _ in range(30)])
-    victim = stage.worker(moment="before settle")
+    victim = stage.victim(moment="before settle")
     assert gone(victim) == -signal.SIGKILL
     buffered = {word.job for word in stage.said("ran")}
     assert len(buffered) > 1
@@ -143,7 +143,7 @@ def test_killed_while_completions_are_buffered(stage: Stage) -> None:
 
 def test_killed_after_the_settlements_landed_before_the_worker_heard_of_it(stage: Stage) -> None:
     ids = stage.add(*[quick_async.call() for _ in range(30)])
-    victim = stage.worker(moment="after settle")
+    victim = stage.victim(moment="after settle")
     assert gone(victim) == -signal.SIGKILL
     landed = {id for id in ids if stage.store.get(id).state is State.SUCCEEDED}
     assert landed
@@ -158,7 +158,7 @@ def test_killed_after_the_settlements_landed_before_the_worker_heard_of_it(stage
 
 def test_jobs_that_were_claimed_ahead_come_back_uncharged(stage: Stage) -> None:
     stage.add(*[quick.call() for _ in range(40)])  # short ones: the worker learns to claim ahead
-    victim = stage.worker(thread_slots=1, process_slots=100)  # one block for all that is ahead
+    victim = stage.victim(thread_slots=1, process_slots=100)  # one block for all that is ahead
     stage.drained()
     [long, *others] = stage.add(wait_deaf.call("never"), *[quick.call() for _ in range(30)])
     stage.heard("ran", long)
@@ -188,10 +188,10 @@ def test_a_rescuer_that_dies_or_stalls_is_replaced_by_any_other(
     stage: Stage, number: int, moment: str
 ) -> None:
     [id] = stage.add(wait_deaf.call("never"))
-    victim = stage.worker()
+    victim = stage.victim()
     stage.heard("ran", id)
     victim.kill()
-    rescuer = stage.worker(moment=moment, signal=number)
+    rescuer = stage.victim(moment=moment, signal=number)
     stage.heard("moment")
     if number == signal.SIGKILL:
         assert gone(rescuer) == -signal.SIGKILL
@@ -211,11 +211,11 @@ def test_a_rescuer_that_stops_with_its_locks_held_holds_up_one_lease_only(
 ) -> None:
     stage = postgres_stage
     ids = stage.add(*[wait_deaf.call("never") for _ in range(3)])
-    victims = [stage.worker({"default": 1}) for _ in ids]  # a lease for each job
+    victims = [stage.victim({"default": 1}) for _ in ids]  # a lease for each job
     stage.heard("ran", times=3)
     for victim in victims:
         victim.kill()
-    rescuer = stage.worker(moment=MID_SWEEP, signal=signal.SIGSTOP)
+    rescuer = stage.victim(moment=MID_SWEEP, signal=signal.SIGSTOP)
     stage.heard("moment")
     stage.worker()
     until(lambda: sum(stage.store.get(id).state.final for id in ids) == 2, "the other two")
@@ -229,7 +229,7 @@ def test_a_rescuer_that_stops_with_its_locks_held_holds_up_one_lease_only(
 def test_a_rescue_beside_a_new_holder_of_the_same_key(stage: Stage) -> None:
     keyed = wait_deaf.options(unique=Unique(key="once", until=Until.STARTED))
     first, other = stage.add(keyed.call("never"), wait_deaf.call("never"))
-    victim = stage.worker()
+    victim = stage.victim()
     stage.heard("ran", times=2)
     [second] = stage.store.enqueue([keyed.call("open").job])
     assert second.created
@@ -246,7 +246,7 @@ def test_a_rescue_beside_a_new_holder_of_the_same_key(stage: Stage) -> None:
 def test_a_rescued_job_keeps_its_key_until_it_is_finished(stage: Stage) -> None:
     keyed = wait_deaf.options(key="once")
     [id] = stage.add(keyed.call("never"))
-    victim = stage.worker()
+    victim = stage.victim()
     stage.heard("ran", id)
     victim.kill()
     [again] = stage.store.enqueue([keyed.call("never").job])

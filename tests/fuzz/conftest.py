@@ -1,4 +1,4 @@
-"""How many examples: some with every change, as many as TENURE_EXAMPLES says by `make fuzz`."""
+"""How many examples: some with every change, as many as TENURE_EXAMPLES says by `make trust`."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Result:
                 self.wrong,
                 "what was done to the processes:",
                 *(f"    {line}" for line in self.story),
-                f"again: make simulate SEED={self.seed}",
+                f"again: python -m tests.simulation --seed {self.seed}",
             ]
         return "\n".join(lines)
 
