@@ -72,7 +72,7 @@ FLOWS = (
     ),
     Bug(
         "grow-fence", "whoever says that the job is theirs adds to its workflow",
-        "tests/contract/test_workflows.py::test_a_zombie_adds_nothing",
+        "tests/contract/test_zombies.py::test_a_zombie_adds_nothing_to_its_workflow",
         (
             python("store/workflows/add", "held = await hold_job(tx, worker, job)\n",
                    "held = await hold_job(tx, worker, job) or (0,) * 7\n"),
@@ -101,7 +101,7 @@ FLOWS = (
     ),
     Bug(
         "step-fence", "whoever says that the job is theirs records its steps",
-        "tests/contract/test_steps.py::test_only_the_holder_may_record",
+        "tests/contract/test_zombies.py::test_a_zombie_records_no_step",
         (python("store/jobs/steps", "    if not rows:\n        return STALE\n",
                 "    rows = rows or [(0,) * 7]\n"),),
     ),
@@ -180,7 +180,7 @@ FLOWS = (
     ),
     Bug(
         "gate-tenant", "a line is named by its key alone",
-        "tests/contract/test_gates.py::test_every_key_contains_the_tenant",
+        "tests/contract/test_gates.py::test_tenants_do_not_share_keys_at_a_gate",
         (python("rules/gates", 'f"{tenant}{SEPARATOR}{key}"', 'f"{SEPARATOR}{key}"'),),
     ),
 )  # fmt: skip
