@@ -18,7 +18,7 @@ TESTS = Path(__file__).resolve().parents[1]
 
 RULES = {
     "void-tickets": "a claim that took only void tickets claims again at once",
-    "flagged-not-handed-out": "a claim cancels a job whose cancellation is requested, instead of handing it out",
+    "flagged-not-handed-out": "a claim cancels a job whose cancellation is requested",
     "lease-must-exist": "a settlement needs the worker's own lease row, whatever the token says",
     "token-guard": "a write about a running job needs the job's present token",
     "read-back": "a settlement that changed nothing looks whether it had landed before",
