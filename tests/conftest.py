@@ -18,6 +18,7 @@ import pytest
 from hypothesis import settings
 
 from tenure.store import Store
+from tests.processes.crew import Crew
 from tests.support.pgbouncer import Bouncer
 from tests.support.postgres import Server
 from tests.support.recycled import Recycled
@@ -225,6 +226,23 @@ def store(style: str, store_url: str) -> Iterator[Store]:
     opened = open_face(style, store_url)
     yield opened
     opened.close()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of a fresh store; a test that asks for it runs once per database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'jobs.db'}"
+    return str(request.getfixturevalue("pg_migrated_url"))
+
+
+@pytest.fixture
+def crew(tmp_path: Path) -> Iterator[Crew]:
+    """Processes that end with the test."""
+    folder = tmp_path / "crew"
+    folder.mkdir()
+    with Crew(folder) as running:
+        yield running
 
 
 @pytest.fixture

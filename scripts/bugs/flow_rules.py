@@ -73,7 +73,7 @@ FLOWS = (
     ),
     Bug(
         "grow-fence", "whoever says that the job is theirs adds to its workflow",
-        "tests/contract/test_workflows.py::test_a_zombie_adds_nothing",
+        "tests/contract/test_zombies.py::test_a_zombie_adds_nothing_to_its_workflow",
         (
             python("store/workflows/grow", "    if leased is None:\n", "    if False:\n"),
             python("store/workflows/grow", "    if leased.cancel_requested:\n",
@@ -103,7 +103,7 @@ FLOWS = (
     ),
     Bug(
         "step-fence", "whoever says that the job is theirs records its steps",
-        "tests/contract/test_steps.py::test_only_the_holder_may_record",
+        "tests/contract/test_zombies.py::test_a_zombie_records_no_step",
         (python("store/jobs/steps", "    if leased is None:\n        return STALE\n", ""),
          python("store/jobs/steps", "    if not leased.features & Feature.STEPS:\n",
                 "    if leased is None or not leased.features & Feature.STEPS:\n"),),
@@ -184,7 +184,7 @@ FLOWS = (
     ),
     Bug(
         "gate-tenant", "a line is named by its key alone",
-        "tests/contract/test_gates.py::test_every_key_contains_the_tenant",
+        "tests/contract/test_gates.py::test_tenants_do_not_share_keys_at_a_gate",
         (python("rules/gates", 'f"{tenant}{SEPARATOR}{key}"', 'f"{SEPARATOR}{key}"'),),
     ),
 )  # fmt: skip

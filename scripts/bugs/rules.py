@@ -32,7 +32,7 @@ JOBS = (
     ),
     Bug(
         "flagged-not-handed-out", "claim hands out every live ticket",
-        "tests/contract/test_claim.py::test_a_job_flagged_for_cancellation_is_finished_and_not_handed_out",
+        "tests/contract/test_claim.py::test_a_job_whose_cancellation_is_requested_is_finished_and_not_handed_out",
         (python("store/jobs/claim", " and not ticket.cancel_requested\n", "\n"),),
         unseen=IN_ORDER + "; what goes back in line is cancelled before",
     ),
@@ -178,7 +178,7 @@ JOBS = (
     ),
     Bug(
         "flagged-retry", "a retry ignores the request to cancel",
-        "tests/contract/test_settle.py::test_a_job_asked_to_stop_does_not_come_back",
+        "tests/contract/test_settle.py::test_a_job_whose_cancellation_is_requested_does_not_come_back",
         (
             python("rules/lifecycle",
                    f"if job.cancel_requested:\n{DEEP}return Move(State.CANCELLED, charged=True",
@@ -187,7 +187,7 @@ JOBS = (
     ),
     Bug(
         "flagged-release", "a snooze or release ignores the request to cancel",
-        "tests/contract/test_settle.py::test_a_job_asked_to_stop_does_not_come_back",
+        "tests/contract/test_settle.py::test_a_job_whose_cancellation_is_requested_does_not_come_back",
         (
             python("rules/lifecycle",
                    f"if job.cancel_requested:\n{DEEP}return Move(State.CANCELLED, reason",
@@ -196,7 +196,7 @@ JOBS = (
     ),
     Bug(
         "flagged-sweep", "a sweep ignores the request to cancel",
-        "tests/contract/test_leases.py::test_a_job_asked_to_stop_is_cancelled_by_a_sweep",
+        "tests/contract/test_leases.py::test_a_job_whose_cancellation_is_requested_is_cancelled_by_a_sweep",
         (
             python("rules/lifecycle",
                    "if job.cancel_requested:\n        return Move(State.CANCELLED, charged=charged",

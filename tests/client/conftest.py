@@ -11,14 +11,6 @@ from tenure import Tenure
 from tests.support.audit import audit
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where the jobs live; a test that asks for it runs once per store."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'jobs.db'}"
-    return str(request.getfixturevalue("pg_migrated_url"))
-
-
 @pytest.fixture
 def app(url: str) -> Iterator[Tenure]:
     """An application on each store; its rows are audited at the end."""

@@ -112,19 +112,6 @@ def test_an_answer_that_makes_no_sense_is_a_failure_that_says_so(
     assert message in told["message"]
 
 
-@pytest.mark.parametrize("way", [returned_from_a_thread, returned_on_the_loop])
-@pytest.mark.parametrize("nonsense", [object(), float("nan"), {1: 2}, "\0", "x" * 2_000_000, open])
-def test_a_result_that_cannot_be_stored_is_a_failure_without_another_attempt(
-    local: Tenure, way: Way, nonsense: Any
-) -> None:
-    task = way(local, lambda: nonsense)
-    with working(local):
-        job = local.wait(task.enqueue().id, timeout_seconds=30)
-    assert (job.state, job.attempts) == (State.FAILED, 1)
-    assert job.reason == "the result cannot be stored"
-    assert f"the result of {task.name}" in (job.error or "")
-
-
 @pytest.mark.parametrize("way", [raised_in_a_thread, raised_on_the_loop])
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
 def test_what_is_no_exception_is_final_unless_the_task_says_otherwise(

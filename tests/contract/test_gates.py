@@ -331,7 +331,7 @@ def test_lines_take_turns_one_job_at_a_time(store: Store, clock: Clock) -> None:
 
 
 @rule("gate-tenant")
-def test_every_key_contains_the_tenant(store: Store, clock: Clock) -> None:
+def test_tenants_do_not_share_keys_at_a_gate(store: Store, clock: Clock) -> None:
     """Seen failing with the tenant left out of the name of a line: one tenant kept the other
     waiting."""
     store.enqueue([job(gate="each", gate_key="k", tenant=t) for t in ("", "a", "b", "b")],

@@ -10,7 +10,7 @@ from tenure.errors import InvalidInput
 from tenure.rules.codec import encode
 from tenure.rules.job import Beat, State
 from tenure.rules.lifecycle import release, succeed
-from tenure.store import LANDED, STALE, Store, Swept
+from tenure.store import LANDED, Store, Swept
 from tests.support.plain import Plain
 from tests.support.rules import rule
 from tests.support.stores import Clock, open_face
@@ -47,16 +47,6 @@ def test_a_lease_is_held_until_the_last_moment(store: Store, clock: Clock) -> No
     assert store.extend("w1", {lease_id: []}, now=clock.now).lost == ()
 
 
-def test_another_workers_lease_cannot_be_extended(store: Store, plain: Plain, clock: Clock) -> None:
-    add(store, clock.now)
-    lease_id = take_one(store, clock.now).lease_id
-    before = plain.everything()
-    assert store.extend("w2", {lease_id: [], 4711: []}, now=clock.advance(1)).lost == tuple(
-        sorted((lease_id, 4711))
-    )
-    assert plain.everything() == before
-
-
 def test_a_heartbeat_tells_which_leases_are_lost_and_which_jobs_must_stop(
     store: Store, clock: Clock
 ) -> None:
@@ -80,13 +70,6 @@ def test_settling_after_the_deadline_but_before_a_sweep_lands(store: Store, cloc
     first, second = take(store, clock.now)
     clock.advance(3600)
     assert settle(store, clock.now, succeed(first), release(second)) == [LANDED, LANDED]
-
-
-def test_settling_after_a_sweep_is_stale(store: Store, clock: Clock) -> None:
-    add(store, clock.now)
-    claimed = take_one(store, clock.now)
-    store.sweep(now=clock.advance(30))
-    assert settle(store, clock.now, succeed(claimed)) == [STALE]
 
 
 # Sweeps.
@@ -166,7 +149,9 @@ def test_a_held_job_stays_held_through_a_sweep(store: Store, clock: Clock) -> No
 
 
 @rule("flagged-sweep")
-def test_a_job_asked_to_stop_is_cancelled_by_a_sweep(store: Store, clock: Clock) -> None:
+def test_a_job_whose_cancellation_is_requested_is_cancelled_by_a_sweep(
+    store: Store, clock: Clock
+) -> None:
     """Seen failing with the request ignored: the cancelled job was queued for another worker."""
     id = add(store, clock.now)
     take_one(store, clock.now)

@@ -181,7 +181,7 @@ def test_a_dead_worker_gives_places_and_riders_back(store: Store, clock: Clock) 
     assert [some[0].id for some in seen[:10]] == ids[:10]
 
 
-def test_a_stale_settlement_frees_nothing(store: Store, clock: Clock) -> None:
+def test_a_stale_settlement_frees_no_permit_of_a_share(store: Store, clock: Clock) -> None:
     add_many(store, clock.now, 40, gate="ten")
     late = jobs_of(claim(store, clock.now, riders=1.0))
     clock.advance(60)

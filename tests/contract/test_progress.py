@@ -59,18 +59,6 @@ def test_a_long_message_is_cut(store: Store, clock: Clock) -> None:
     assert message.startswith("é" * 100)
 
 
-def test_only_the_holder_may_report_or_save(store: Store, plain: Plain, clock: Clock) -> None:
-    add(store, clock.now)
-    job = take_one(store, clock.now)
-    store.sweep(now=clock.advance(31))
-    new = take_one(store, clock.now, worker="w2")
-    before = plain.everything()
-    for worker, held in (("w1", job), ("w2", job), ("w1", new)):
-        assert store.report_progress(worker, [(held, 1.0, "!")], now=clock.now) == [STALE]
-        assert store.save_checkpoint(worker, held, encode(1), now=clock.now) == STALE
-    assert plain.everything() == before
-
-
 def test_a_checkpoint_waits_for_the_next_attempt(store: Store, clock: Clock) -> None:
     id = add(store, clock.now)
     job = take_one(store, clock.now)

@@ -24,7 +24,7 @@ from tenure.rules.ticks import ScheduleTiming, fired_by
 from tenure.store import Declared, Fired, NewSchedule, ScheduleInfo, Store
 from tenure.store.jobs import operate
 from tests.support.plain import Plain
-from tests.support.stores import START, Clock, open_face
+from tests.support.stores import START, Clock
 from tests.support.work import TASK, job, run, take_one
 
 MINUTELY = ScheduleTiming(cron="* * * * *")
@@ -461,7 +461,7 @@ def test_a_removed_schedule_ticks_no_more_and_its_jobs_stay(store: Store, clock:
     assert len(store.fire(now=clock.advance(60)).jobs) == 1
 
 
-def test_what_is_not_there_is_not_found(store: Store, clock: Clock) -> None:
+def test_a_schedule_that_does_not_exist_is_not_found(store: Store, clock: Clock) -> None:
     for call in (
         lambda: store.get_schedule("none", now=clock.now),
         lambda: store.edit_schedule("none", timing={"cron": "@daily"}, now=clock.now),
@@ -613,22 +613,6 @@ def test_the_job_of_a_tick_is_a_job_like_any_other(store: Store, clock: Clock) -
     store.delete(done.id)
     [seen] = store.schedule_runs("s")
     assert (seen.job_id, seen.state) == (done.id, None)
-
-
-def test_two_stores_on_one_database_fire_each_tick_once(
-    store: Store, style: str, store_url: str, clock: Clock
-) -> None:
-    other = open_face(style, store_url)
-    try:
-        store.add_schedule(new(), now=clock.now)
-        made = 0
-        for n in range(10):
-            clock.advance(60)
-            for each in (store, other)[:: 1 if n % 2 else -1]:
-                made += len(each.fire(now=clock.now).jobs)
-        assert made == len(jobs(store)) == 10
-    finally:
-        other.close()
 
 
 def test_plain_jobs_are_not_touched(store: Store, clock: Clock) -> None:

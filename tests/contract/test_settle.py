@@ -105,7 +105,9 @@ def test_skip_and_abort_are_final(store: Store, clock: Clock) -> None:
     [lambda job: retry(job, ERROR, 0), lambda job: snooze(job, 5), release],
     ids=["retry", "snooze", "release"],
 )
-def test_a_job_asked_to_stop_does_not_come_back(store: Store, clock: Clock, end: End) -> None:
+def test_a_job_whose_cancellation_is_requested_does_not_come_back(
+    store: Store, clock: Clock, end: End
+) -> None:
     """Seen failing with the request ignored: the job was queued or scheduled again after its
     cancellation."""
     id = add(store, clock.now)
@@ -115,7 +117,9 @@ def test_a_job_asked_to_stop_does_not_come_back(store: Store, clock: Clock, end:
     assert (store.get(id).state, store.get(id).reason) == (State.CANCELLED, "cancelled")
 
 
-def test_a_job_asked_to_stop_may_still_succeed(store: Store, clock: Clock) -> None:
+def test_a_job_whose_cancellation_is_requested_may_still_succeed(
+    store: Store, clock: Clock
+) -> None:
     id = add(store, clock.now)
     claimed = take_one(store, clock.now)
     store.cancel(id, now=clock.now)
@@ -123,44 +127,7 @@ def test_a_job_asked_to_stop_may_still_succeed(store: Store, clock: Clock) -> No
     assert store.get(id).state is State.SUCCEEDED
 
 
-# Who may settle.
-
-
-def test_an_old_token_is_stale_and_changes_nothing(
-    store: Store, plain: Plain, clock: Clock
-) -> None:
-    add(store, clock.now)
-    old = take_one(store, clock.now)
-    store.sweep(now=clock.advance(31))
-    new = take_one(store, clock.now, worker="w2")
-    before = plain.everything()
-    for end in (succeed(old), retry(old, ERROR, 0), fail(old, ERROR), snooze(old, 1), skip(old)):
-        assert store.settle("w1", [end], now=clock.now) == [STALE]
-    assert plain.everything() == before
-    assert settle(store, clock.now, succeed(new), worker="w2") == [LANDED]
-
-
-def test_another_worker_cannot_settle_with_my_lease(
-    store: Store, plain: Plain, clock: Clock
-) -> None:
-    add(store, clock.now)
-    claimed = take_one(store, clock.now)
-    before = plain.everything()
-    for end in (succeed(claimed), retry(claimed, ERROR, 0), release(claimed), abort(claimed)):
-        assert store.settle("w2", [end], now=clock.now) == [STALE]
-    assert plain.everything() == before
-
-
-def test_a_lease_that_is_gone_refuses_even_the_right_token(
-    store: Store, plain: Plain, clock: Clock
-) -> None:
-    add(store, clock.now)
-    claimed = take_one(store, clock.now)
-    forged = msgspec.structs.replace(claimed, lease_id=claimed.lease_id + 1000)
-    before = plain.everything()
-    for end in (succeed(forged), retry(forged, ERROR, 0), release(forged), abort(forged)):
-        assert store.settle("w1", [end], now=clock.now) == [STALE]
-    assert plain.everything() == before
+# Who may settle. How zombies are refused is shown in test_zombies.
 
 
 def test_a_job_that_does_not_exist_is_stale(store: Store, clock: Clock) -> None:

@@ -42,9 +42,9 @@ def test_a_store_closed_twice_stays_closed_and_says_so(store_url: str, style: st
         await store.enqueue([job()])
         await store.close()
         await store.close()
-        with pytest.raises(TenureError, match="closed"):
+        with pytest.raises(TenureError, match="closed; open another one"):
             await store.enqueue([job()])
-        with pytest.raises(TenureError, match="closed"):
+        with pytest.raises(TenureError, match="closed; open another one"):
             await store.settle("w1", [])
 
     if style.endswith("async"):
@@ -54,7 +54,7 @@ def test_a_store_closed_twice_stays_closed_and_says_so(store_url: str, style: st
     store.enqueue([job()])
     store.close()
     store.close()
-    with pytest.raises(TenureError, match="closed"):
+    with pytest.raises(TenureError, match="closed; open another one"):
         store.enqueue([job()])
-    with pytest.raises(TenureError, match="closed"):
+    with pytest.raises(TenureError, match="closed; open another one"):
         store.settle("w1", [])

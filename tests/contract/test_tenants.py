@@ -10,7 +10,7 @@ import pytest
 
 from tenure.errors import InvalidInput, JobNotFound, TenantMismatch, WorkflowNotFound
 from tenure.rules.codec import encode
-from tenure.rules.job import Claimed, NewStep, State, Unique
+from tenure.rules.job import Claimed, NewStep, State
 from tenure.rules.lifecycle import fail, succeed
 from tenure.store import Store
 from tenure.store.colours import operation
@@ -132,17 +132,6 @@ def test_a_parent_must_be_of_the_same_tenant(
             a.enqueue([job(parents=(own, parent))], now=clock.now)
     assert plain.everything() == before
     assert a.get(add(a, clock.now, parents=(own,))).state is State.WAITING
-
-
-def test_every_key_contains_the_tenant(
-    a: Store, b: Store, store: Store, plain: Plain, clock: Clock
-) -> None:
-    unique = Unique(key="k", scope="s")
-    ids = {name: add(scope, clock.now, unique=unique) for name, scope in (("a", a), ("b", b))}
-    ids[""] = add(store, clock.now, unique=unique)
-    held = plain.rows("select tenant, job_id from tenure.unique_key")
-    assert dict(held) == ids
-    assert a.enqueue([job(unique=unique)], now=clock.now)[0].id == ids["a"]
 
 
 def test_what_concerns_all_tenants_is_not_for_a_scoped_store(

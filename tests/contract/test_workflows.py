@@ -11,7 +11,6 @@ from tenure.errors import (
     InvalidWorkflow,
     JobNotFound,
     KeyTaken,
-    LeaseLost,
     TenantMismatch,
     WorkflowNotFound,
 )
@@ -357,25 +356,6 @@ def test_an_added_node_without_a_join_keeps_the_workflow_open(store: Store, cloc
     assert run_all(store, clock.now) == ["fin"]
 
 
-@rule("grow-fence")
-def test_a_zombie_adds_nothing(store: Store, plain: Plain, clock: Clock) -> None:
-    """Seen failing with the look at token and lease taken out: the workflow had the nodes of an
-    attempt that had been swept, beside those of its successor."""
-    added(store, clock.now, {"a": (), "b": ("a",)})
-    [zombie] = take(store, clock.now)
-    store.sweep(now=clock.advance(31))
-    before = plain.everything()
-    with pytest.raises(LeaseLost):
-        store.grow_workflow("w1", zombie, [more("x")], now=clock.now)
-    [winner] = take(store, clock.now, worker="w2")
-    with pytest.raises(LeaseLost):
-        store.grow_workflow("w1", zombie, [more("x")], now=clock.now)
-    with pytest.raises(LeaseLost):  # another worker with the right token
-        store.grow_workflow("w1", winner, [more("x")], now=clock.now)
-    assert plain.everything()["node"] == before["node"]
-    assert store.grow_workflow("w2", winner, [more("x")], now=clock.now)
-
-
 def test_a_second_attempt_may_repeat_what_the_first_has_added(store: Store, clock: Clock) -> None:
     run = added(store, clock.now, {"split": (), "join": ("split",)})
     [first] = take(store, clock.now)
@@ -463,7 +443,7 @@ def test_workflows_and_nodes_are_listed_page_by_page(store: Store, clock: Clock)
 
 
 @pytest.mark.parametrize("id", [0, -1, 12345])
-def test_what_is_not_there_is_not_found(store: Store, clock: Clock, id: int) -> None:
+def test_a_workflow_that_does_not_exist_is_not_found(store: Store, clock: Clock, id: int) -> None:
     for act in (
         store.get_workflow, store.list_nodes, store.cancel_workflow, store.pause_workflow,
         store.resume_workflow,

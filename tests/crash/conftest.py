@@ -12,15 +12,6 @@ from tests.crash.cast import Stage
 from tests.processes.crew import Crew
 
 
-@pytest.fixture
-def crew(tmp_path: Path) -> Iterator[Crew]:
-    """Processes that end with the test."""
-    folder = tmp_path / "crew"
-    folder.mkdir()
-    with Crew(folder) as running:
-        yield running
-
-
 @pytest.fixture(params=["sqlite", "postgres"])
 def stage(request: pytest.FixtureRequest, tmp_path: Path, crew: Crew) -> Iterator[Stage]:
     """A stage on each store."""

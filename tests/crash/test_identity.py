@@ -9,7 +9,7 @@ import pytest
 
 from tenure.rules.job import State
 from tests.crash.cast import LEASE_SECONDS, Stage, gone
-from tests.crash.handlers import hold, hold_in_child, quick, wait_deaf
+from tests.crash.handlers import hold, quick, wait_deaf
 from tests.support.audit import audit
 from tests.support.patience import until
 
@@ -100,18 +100,3 @@ def test_an_orphaned_worker_gives_back_what_outlives_the_grace(stage: Stage) -> 
     assert {stage.store.get(id).reason for id in ids} == {"shutdown"}
     assert {stage.store.get(id).attempts for id in ids} == {0}
     audit(stage.url)
-
-
-@pytest.mark.slow
-def test_child_processes_die_with_their_worker(stage: Stage) -> None:
-    [id] = stage.add(hold_in_child.call("never"))
-    worker = stage.victim()
-    [ran] = stage.heard("ran", id)
-    children = children_of(worker.pid)
-    assert ran.pid in {child.pid for child in children}
-    worker.kill()
-    until(lambda: all(has_ended(child) for child in children), "the child ends")
-    stage.worker()
-
-    assert stage.finished(id).token == 2
-    stage.check(disturbed={worker.pid}, recovery_seconds=RECOVERY_SECONDS)

@@ -35,15 +35,11 @@ KILL_WITHIN_SECONDS = 0.15
 Run = Callable[..., "subprocess.Popen[str]"]
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+@pytest.fixture
+def url(url: str) -> Iterator[str]:
     """A fresh database, audited after the test."""
-    if request.param == "sqlite":
-        address = f"sqlite:///{tmp_path / 'jobs.db'}"
-    else:
-        address = str(request.getfixturevalue("pg_migrated_url"))
-    yield address
-    audit(address)
+    yield url
+    audit(url)
 
 
 @pytest.fixture

@@ -111,20 +111,6 @@ def test_the_safety_scan_finds_a_job_below_a_floor_that_is_wrong(store: Store) -
     assert until(lambda: claim_and_settle(store), "the scan") == [lost.id]
 
 
-def test_floors_are_forgotten_on_a_new_connection(store: Store, pg_migrated_url: str) -> None:
-    drain_some(store, 300)
-    drain_some(store, 300)
-    assert floors_of(store).floor("default", 0) > 0
-    with psycopg.connect(pg_migrated_url, autocommit=True) as admin:
-        admin.execute(
-            "select pg_terminate_backend(pid) from pg_stat_activity"
-            " where application_name = 'tenure' and datname = current_database()"
-        )
-    store.enqueue([new_job()])
-    assert floors_of(store).floor("default", 0) == 0
-    assert len(drain(store)) == 1
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_no_schedule_of_commits_and_claims_loses_a_job_in_any_lane(
     store: Store, pg_migrated_url: str, seed: int

@@ -11,9 +11,8 @@ from functools import partial
 from typing import Any, cast
 
 import apsw
-import pytest
 
-from tenure.errors import InvalidInput, JobNotFound
+from tenure.errors import JobNotFound
 from tenure.rules import lifecycle
 from tenure.rules.codec import encode
 from tenure.rules.job import Enqueued, NewJob, State
@@ -202,11 +201,3 @@ def test_a_task_that_is_cancelled_in_mid_operation_harms_nobody(url: str) -> Non
 
     asyncio.run(main())
     audit(url)
-
-
-def test_a_closed_store_says_so(url: str) -> None:
-    store = open_store(url)
-    store.close()
-    store.close()
-    with pytest.raises(InvalidInput, match="closed; open another one"):
-        store.enqueue([numbered(1)])

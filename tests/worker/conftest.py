@@ -16,14 +16,6 @@ SCRIPTS = Path(__file__).parent / "scripts"
 Run = Callable[..., Script]
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A fresh store."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'jobs.db'}"
-    return str(request.getfixturevalue("pg_migrated_url"))
-
-
 @pytest.fixture
 def app(url: str) -> Iterator[Tenure]:
     """An application without tasks on a fresh store."""

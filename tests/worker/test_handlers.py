@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -24,7 +23,6 @@ from tests.worker.conftest import Run
 from tests.worker.scripts import station
 from tests.worker.support import (
     PATIENCE_SECONDS,
-    QUICK_LEASE,
     Lines,
     ended,
     eventually,
@@ -219,8 +217,8 @@ def all_done(app: Tenure, ids: list[int]) -> bool:
 
 @pytest.mark.parametrize(
     "value",
-    [object(), float("nan"), "a\0b", "\ud800", b"x" * 2_000_000, lambda: None],
-    ids=["object", "nan", "nul", "surrogate", "huge", "function"],
+    [object(), float("nan"), "a\0b", "\ud800", b"x" * 2_000_000, lambda: None, {1: 2}],
+    ids=["object", "nan", "nul", "surrogate", "huge", "function", "key"],
 )
 def test_a_result_that_cannot_be_stored_fails_the_job(app: Tenure, value: object) -> None:
     ids = both(app, lambda: value, max_attempts=3)
@@ -229,6 +227,7 @@ def test_a_result_that_cannot_be_stored_fails_the_job(app: Tenure, value: object
             job = ended(app, id)
             assert (job.state, job.reason) == (State.FAILED, "the result cannot be stored")
             assert job.attempts == 1
+            assert f"the result of {job.task}" in (job.error or "")
 
 
 @pytest.mark.parametrize("ending", ["raise", "return"])
@@ -594,22 +593,3 @@ def test_a_handler_that_raises_after_it_is_over_disturbs_nobody(with_checks: Ten
         assert ended(app, leaves_a_task.enqueue().id).state is State.SUCCEEDED
         assert done.wait(PATIENCE_SECONDS)
         goes_on(app)
-
-
-def test_a_worker_that_is_alone_with_a_killed_handlers_job_gives_it_back(
-    app: Tenure, run_script: Run
-) -> None:
-    """The process dies while another job runs; that job comes back, too."""
-    script = run_script("station")
-    script.wait_for("serves")
-    slow = station_job(app, "slow", seconds=60)
-    script.wait_for(f"slow {slow} attempt 1")
-    os.kill(script.pid, 9)
-    script.ends()
-
-    @app.task(name="station.slow")
-    def short(seconds: float) -> None: ...
-
-    with working(app, **QUICK_LEASE):
-        job = ended(app, slow)
-    assert (job.state, job.crashes) == (State.SUCCEEDED, 1)
