@@ -33,7 +33,7 @@ async def embed(job: Running, page: int) -> int:
 
 @app.task(queue="books", max_attempts=50)
 def summarise(job: Running, book: int, chapters: int) -> list[int]:  # noqa: ARG001
-    """A long job that continues from its checkpoint. Returns the token of each chapter's attempt."""
+    """A long job that continues from its checkpoint. Returns the token of each chapter."""
     tokens = job.load(list[int]) or []
     for chapter in range(len(tokens), chapters):
         time.sleep(0.5)

@@ -4,11 +4,11 @@
     TENURE_URL=sqlite:///corpus.db python -m examples.corpus work            # as many as you like
     TENURE_URL=sqlite:///corpus.db python -m examples.corpus show
 
-- *Content-hash idempotency*: each text has one job for ever. Its unique key is the hash of the text.
-  To add a folder twice, or the same text under two names, adds nothing.
+- *Content-hash idempotency*: each text has one job for ever. Its unique key is the hash of the
+  text. To add a folder twice, or the same text under two names, adds nothing.
 - *Priorities*: texts in a folder called `urgent` run first.
-- *Never in parallel*: the gate lets one job use the GPU, across all workers. If its worker dies, its
-  permit is free again when the lease expires.
+- *Never in parallel*: the gate lets one job use the GPU, across all workers. If its worker dies,
+  its permit is free again when the lease expires.
 """
 
 import hashlib

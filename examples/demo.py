@@ -4,10 +4,11 @@
     python -m examples.demo --check FOLDER
 
 The demo runs the backfill of examples/backfill.py on an embedded SQLite file, with two worker
-processes. Small jobs fail and are retried, long jobs save their progress, and the jobs of one broken
-task become dead letters. In the middle of a long job the demo kills its worker with SIGKILL. Then
-the broken task is fixed and its jobs are replayed. At the end every job must be accounted for: see
-examples/verdict.py. You can kill more workers from another terminal; their jobs are recovered too.
+processes. Small jobs fail and are retried, long jobs save their progress, and the jobs of one
+broken task become dead letters. In the middle of a long job the demo kills its worker with SIGKILL.
+Then the broken task is fixed and its jobs are replayed. At the end every job must be accounted for:
+see examples/verdict.py. You can kill more workers from another terminal; their jobs are recovered
+too.
 """
 
 import argparse
@@ -240,7 +241,7 @@ class Demo:
         return left
 
     def _hands(self) -> Counter[int]:
-        """Process -> how many jobs it has claimed. Reports when the jobs of a dead one are swept."""
+        """Process -> how many jobs it has. Reports when the jobs of a dead one are swept."""
         hands = Counter(pid_of(job) for job in app.list_jobs(states={State.RUNNING}).jobs)
         for pid, count in self._dead.items():
             if count and not hands[pid]:

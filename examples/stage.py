@@ -35,8 +35,8 @@ Line = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The state of the work at one moment. `books` have a name, a fraction and words; `workers` have
-    a process id, words and a style."""
+    """The state of the work at one moment. `books` have a name, a fraction and words; `workers`
+    have a process id, words and a style."""
 
     done: int
     total: int

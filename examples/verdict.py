@@ -1,8 +1,8 @@
 """Is every job of the demo accounted for?
 
 Two accounts must agree. The demo keeps the first: the jobs that it enqueued and the workers that
-died. The second is the database: every job with its result and its history. Then the history checker
-checks every operation that every process has recorded against the invariants.
+died. The second is the database: every job with its result and its history. Then the history
+checker checks every operation that every process has recorded against the invariants.
 """
 
 import sys
@@ -131,7 +131,7 @@ def summary(found: list[Job], books: Books, script: Script) -> tuple[str, ...]:
             f"  SIGKILL       {workers} killed with {counted(len(held), 'job')}, "
             f"{len(running):,} of them running; all recovered"
         ),
-        f"  long jobs     {went_on} of {len(results)} continued from a checkpoint in another worker",
+        f"  long jobs     {went_on} of {len(results)} continued in another worker",
         (
             f"  checked       {calls:,} operations and {runs:,} runs of {processes} processes: "
             "no errors"
