@@ -471,7 +471,7 @@ CASES: dict[str, Case] = {
         tells("queues", "pause", "mail", "--reason", "the post is closed", look=_says_paused),
     ),
     "queues resume": Case(
-        shows("queues", "resume", "mail", before=_pause_mail, texts=["queue mail goes on"],
+        shows("queues", "resume", "mail", before=_pause_mail, texts=["queue mail is resumed"],
               after=_nothing_is_paused),
         tells("queues", "resume", "mail", before=_pause_mail, look=_says_resumed),
     ),

@@ -61,7 +61,7 @@ def _shown(lines: list[Any], world: World) -> None:  # noqa: ARG001
 GATE_CASES = {
     "gate list": Case(
         shows("gate", "list", before=_gates,
-              texts=["api", "5 in 1 s (20 after a quiet time)", "doc", "1 at once for each key",
+              texts=["api", "5 per 1 s (burst 20)", "doc", "1 at once for each key",
                      "by hand", "by code"]),
         tells("gate", "list", before=_gates, look=_listed),
     ),
@@ -78,7 +78,7 @@ GATE_CASES = {
               look=_says("api", Limits(max_running=4))),
     ),
     "gate reset": Case(
-        shows("gate", "reset", "api", before=_gates, texts=["gate api allows 10 in 1 s"],
+        shows("gate", "reset", "api", before=_gates, texts=["gate api allows 10 per 1 s"],
               after=_allows("api", Limits(rate=10.0))),
         tells("gate", "reset", "doc", before=_gates,
               look=_says("doc", Limits(max_running=1, keyed=True))),

@@ -139,7 +139,7 @@ SCHEDULE_CASES: dict[str, Case] = {
               look=_says(_is(next_at=None), next_at=None, reason=None)),
     ),
     "schedule resume": Case(
-        shows("schedule", "resume", "nightly", before=_paused, texts=["goes on", "next tick"],
+        shows("schedule", "resume", "nightly", before=_paused, texts=["is resumed", "next tick"],
               after=_is(paused_at=None)),
         tells("schedule", "resume", "nightly", before=_paused,
               look=_says(_is(paused_at=None), paused_at=None, reason=None)),

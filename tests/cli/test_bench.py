@@ -69,7 +69,7 @@ def test_without_a_terminal_it_must_be_told(world: World) -> None:
     done = run("bench", url=world.url, folder=world.folder)
     assert (done.code, done.out) == (2, "")
     assert done.err == (
-        f"tenure: put load on {world.url} to measure it? Say --yes to do it without being asked\n"
+        f"tenure: put load on {world.url} to measure it? Use --yes to confirm without a terminal\n"
     )
     assert places(world) == []
 

@@ -60,7 +60,7 @@ def fails_in_json(
 
 
 def test_no_database_is_named(tmp_path: Path) -> None:
-    texts = ("no database is named", "--url", "TENURE_URL", "pyproject.toml")
+    texts = ("no database is given", "--url", "TENURE_URL", "pyproject.toml")
     fails("ls", code=2, texts=texts, folder=tmp_path)
 
 
@@ -188,7 +188,7 @@ def test_a_password_is_never_shown(login: str, tmp_path: Path) -> None:
         (("enqueue", "shop.greet", "--app", "shop", "--args", '{"name": 1}'), 2,
          ("--args does not fit shop.greet", "Expected `str`, got `int` - at `$.name`")),
         (("ls", "colour=red"), 2, ("'colour=red' is not a filter", "state=..., queue=...")),
-        (("ls", "state=faild"), 2, ("no state 'faild'", "queued", "failed")),
+        (("ls", "state=faild"), 2, ("unknown state 'faild'", "queued", "failed")),
         (("ls", "queue=a b"), 2, ("not a valid name",)),
         (("cancel",), 2, ("which jobs?", "state=failed", "`all`")),
         (("ls", "--limt", "3"), 2, ("No such option '--limt'. Did you mean '--limit'?",)),
@@ -197,8 +197,8 @@ def test_a_password_is_never_shown(login: str, tmp_path: Path) -> None:
         (("db", "stats"), 2, ("'stats'. Did you mean 'status'? See `tenure db --help`",)),
         (("move", "5"), 2, ("--queue, --priority or --due-at",)),
         (("move", "5", "--due-at", "soon"), 2, ("--due-at is not a time", "2030-01-31T08:00")),
-        (("move", "5", "--due-at", "2100-01-31T08:00"), 2, ("needs its offset from UTC",)),
-        (("prune", "--other-days", "nan"), 2, ("nan is not a number",)),
+        (("move", "5", "--due-at", "2100-01-31T08:00"), 2, ("needs an offset from UTC",)),
+        (("prune", "--other-days", "nan"), 2, ("nan is not allowed; give a number",)),
         (("stats", "--hours", "1e9"), 2, ("is not in the range",)),
         (("--tenant", "acme", "workers"), 2, ("tenant",)),
     ],
@@ -226,20 +226,20 @@ MODULES = {
 @pytest.mark.parametrize(
     ("words", "texts"),
     [
-        ((), ("which application?", "MODULE:NAME", "TENURE_APP")),
-        (("nope",), ("there is no module nope; run this in the folder that holds it",)),
+        ((), ("no application is given", "MODULE:NAME", "TENURE_APP")),
+        (("nope",), ("there is no module nope; run the command in the folder that contains it",)),
         (("shop.nope:app",), ("shop.nope",)),
         (("pair.py",), ("there is no module pair.py; write pair",)),
         (("pair.one",), ("there is no module pair.one; write pair:one",)),
         (("bare",), ("write @app.task() with parentheses", "bare.py, line 4)")),
-        (("empty",), ("empty has no application; write app = Tenure(...) in it",)),
+        (("empty",), ("empty has no application; add app = Tenure(...) to it",)),
         (("pair",), ("pair has several applications; write pair:one or pair:two",)),
         (("pair:three",), ("no application called three; write pair:one or pair:two",)),
         (("broken",), ("broken cannot be imported: JSONDecodeError", "broken.py, line 3)")),
         (("needy",), ("needy cannot be imported", "no_such_library", "needy.py, line 1)")),
         (("typo",), ("typo cannot be imported: SyntaxError", "line 1)")),
         (("leaver",), ("leaver cannot be imported: SystemExit: 7",)),
-        (("shop", "-q", "gpu=many"), ("'gpu=many': slots are a whole number, as in gpu=1",)),
+        (("shop", "-q", "gpu=many"), ("'gpu=many': slots must be a whole number, as in gpu=1",)),
         (("shop", "--lease-seconds", "5"), ("two heartbeats",)),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
@@ -266,8 +266,8 @@ def test_a_worker_without_a_schema(pg_url: str, tmp_path: Path) -> None:
         ("[tool.tenure\n", "pyproject.toml cannot be read"),
         ("[tool]\ntenure = 3\n", "must be a table"),
         ("[tool.tenure]\nurl = 3\n", "url under [tool.tenure]"),
-        ("[tool.tenure]\nulr = 'sqlite:///a.db'\n", "'ulr', which nobody reads; known are url"),
-        ("[tool.tenure.ls]\nlimt = 3\n", "[tool.tenure.ls] in pyproject.toml has no option 'limt'"),
+        ("[tool.tenure]\nulr = 'sqlite:///a.db'\n", "unknown setting 'ulr' in [tool.tenure] of pyproject.toml; known settings: url"),
+        ("[tool.tenure.ls]\nlimt = 3\n", "unknown option 'limt' in [tool.tenure.ls] of pyproject.toml"),
         ("[tool.tenure.ls]\nlimit = 'many'\n", "'many' is not a valid integer"),
     ],
 )  # fmt: skip

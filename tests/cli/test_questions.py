@@ -35,7 +35,7 @@ def test_without_a_terminal_it_refuses(name: str, world: World) -> None:
     done = run(*words, url=world.url, folder=world.folder)
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith(f"tenure: {BULK[name][1]}")
-    assert done.err.endswith("? Say --yes to do it without being asked\n")
+    assert done.err.endswith("? Use --yes to confirm without a terminal\n")
     assert done.err.count("\n") == 1
     assert everything(world) == before
 
@@ -72,7 +72,7 @@ def test_one_job_by_its_id_is_changed_without_a_question(world: World) -> None:
         assert terminal.end() == 0
     assert terminal.text == "cancelled 1 job\n"
     again = run(*words, url=world.url, folder=world.folder)
-    assert (again.code, again.out) == (0, "cancelled 0 jobs; 1 was finished already\n")
+    assert (again.code, again.out) == (0, "cancelled 0 jobs; 1 was already finished\n")
 
 
 def test_nothing_matches(world: World) -> None:

@@ -88,7 +88,7 @@ def test_ctrl_c_while_waiting_for_a_job(world: World) -> None:
         terminal.type(CTRL_C)
         assert terminal.end() == 130
     id = newest(world)
-    assert f"tenure: interrupted; job {id} goes on, see `tenure get {id}`" in terminal.text
+    assert f"tenure: interrupted; job {id} is not affected, see `tenure get {id}`" in terminal.text
     assert world.state(id) is State.QUEUED
 
 
@@ -115,7 +115,7 @@ def test_ctrl_c_as_soon_as_the_job_is_there(
     id = newest(world)
     assert id not in world.ids
     assert end.value.code == 130
-    told = f"tenure: interrupted; job {id} goes on, see `tenure get {id}`\n"
+    told = f"tenure: interrupted; job {id} is not affected, see `tenure get {id}`\n"
     assert capsys.readouterr() == ("", told)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -135,7 +135,7 @@ def test_a_database_that_goes_away_while_a_job_is_waited_for(
         main()
     assert end.value.code == 4
     id = newest(world)
-    told = f"tenure: job {id} is in line, see `tenure get {id}`; it cannot be reached\n"
+    told = f"tenure: job {id} is enqueued, see `tenure get {id}`; it cannot be reached\n"
     assert capsys.readouterr() == ("", told)
 
 
@@ -173,7 +173,7 @@ def test_ctrl_c_in_a_copy(world: World) -> None:
         terminal.type("y\n")
         terminal.wait_for("0%")
         assert terminal.interrupt() == 130, terminal.text
-    assert "tenure: interrupted; the same command again finishes the copy" in terminal.text
+    assert "tenure: interrupted; run the command again to finish the copy" in terminal.text
     assert "Traceback" not in terminal.text
     with Terminal(*words, "--yes", folder=world.folder) as again:
         assert again.end() == 0, again.text

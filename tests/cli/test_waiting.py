@@ -44,7 +44,7 @@ def test_waiting_for_a_job(world: World) -> None:
 def test_ill_health_has_a_reason_and_a_code(world: World) -> None:
     announce(world)
     for words, reason in (
-        (("--workers", "2"), "1 workers are alive, not 2"),
+        (("--workers", "2"), "1 workers are alive; at least 2 are needed"),
         (("--max-age-seconds", "0"), "queue default has had a job ready for"),
         (("--file", "heart"), "heart: No such file or directory; does the worker run with"),
     ):

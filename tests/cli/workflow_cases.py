@@ -108,7 +108,7 @@ WORKFLOW_CASES = {
         tells("workflow", "pause", "%flow", before=_flow, look=_says("flow", "paused")),
     ),
     "workflow resume": Case(
-        shows("workflow", "resume", "%flow", before=_paused, texts=["goes on"],
+        shows("workflow", "resume", "%flow", before=_paused, texts=["is resumed"],
               after=_is("flow", "running")),
         tells("workflow", "resume", "%flow", before=_paused, look=_says("flow", "running")),
     ),

@@ -382,8 +382,8 @@ def test_a_second_attempt_may_repeat_what_the_first_has_added(store: Store, cloc
         (more("x", before_names=("nobody",)), "no node nobody"),
         (more("x", before_names=("a",)), "a has started"),
         (more("x", before_names=("done",)), "done has started"),
-        (more("x", after_names=("c",), before_names=("b",)), "circle"),
-        (more("x", after_names=("b",), before_names=("b",)), "circle"),
+        (more("x", after_names=("c",), before_names=("b",)), "cycle"),
+        (more("x", after_names=("b",), before_names=("b",)), "cycle"),
     ],
 )
 def test_what_does_not_fit_into_the_running_graph_is_refused_without_a_trace(

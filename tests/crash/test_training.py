@@ -121,7 +121,7 @@ def test_a_pipeline_that_is_killed_at_random_goes_on_and_publishes_once(
         run("start", "line", str(EPOCHS)).communicate(timeout=PATIENCE_SECONDS)[0] for _ in range(2)
     ]
     flow = int(told[0].split()[1])
-    assert told == [f"workflow {flow}\n", f"workflow {flow} is at it already\n"]
+    assert told == [f"workflow {flow}\n", f"workflow {flow} is already running\n"]
     with open_store(url) as store:
         nodes = {name: store.node_named(flow, name) for name in NODES}
         kills = kill_at_random(store, nodes, run, random.Random(seed))

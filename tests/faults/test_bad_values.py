@@ -197,7 +197,7 @@ def calls_with_name(store: Store, name: Any) -> list[Callable[[], object]]:
 
 
 def test_bad_names_are_refused(store: Store, store_url: str) -> None:
-    rule = "use letters|at most 200 fit|must be a string"
+    rule = "use letters|the maximum is 200|must be a string"
     with refused_each(store_url, InvalidName, rule) as refused_one:
         for name in [*NAMES, *NOT_NAMES]:
             for call in calls_with_name(store, name):
@@ -217,7 +217,7 @@ def calls_with_text(store: Store, id: int, text: str) -> list[Callable[[], objec
 
 def test_bad_texts_are_refused(store: Store, store_url: str, clock: Clock) -> None:
     id = add(store, clock.now)
-    with refused_each(store_url, InvalidInput, "remove them|at most") as refused_one:
+    with refused_each(store_url, InvalidInput, "remove them|the maximum") as refused_one:
         for text in TEXTS:
             for call in calls_with_text(store, id, text):
                 refused_one(call)
@@ -302,7 +302,7 @@ TIMES: list[Any] = [
 
 def test_bad_times_are_refused(store: Store, store_url: str, clock: Clock) -> None:
     id = add(store, clock.now)
-    rule = "no time zone; use|must lie between|must be a datetime"
+    rule = "no time zone; use|must be between|must be a datetime"
     with refused_each(store_url, OutOfRange, rule) as refused_one:
         for at in TIMES:
             refused_one(lambda: store.enqueue([job(), job(due_at=at)]))  # noqa: B023

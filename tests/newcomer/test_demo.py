@@ -28,15 +28,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PAINTED = (
     r"^jobs    [█░]{36}  \d+ of 409$",
-    r"^rate    .{36}  \d+ jobs a second$",
-    r"^ +\d+ in line, \d+ in hand, \d+ to be tried again, 6 dead letters$",
+    r"^rate    .{36}  \d+ jobs per second$",
+    r"^ +\d+ queued, \d+ claimed, \d+ to retry, 6 dead letters$",
     r"^book 2  █+░+  chapter \d+ of 12, worker \d+$",
     r"^book 2  █+  done$",
-    r"^worker  \d+ +\d+ jobs in hand$",
-    r"^worker  \d+ +killed; its lease on \d+ jobs? runs out soon$",
-    r"^worker  \d+ +killed; its jobs are with the others$",
-    r"^ +[\d.]+ s  SIGKILL to worker \d+, with \d+ jobs? in hand$",
-    r"^ +[\d.]+ s  the lease of \d+ is over; \d+ jobs? back in line$",
+    r"^worker  \d+ +\d+ jobs claimed$",
+    r"^worker  \d+ +killed; its lease on \d+ jobs? expires soon$",
+    r"^worker  \d+ +killed; other workers run its jobs$",
+    r"^ +[\d.]+ s  SIGKILL to worker \d+, which has \d+ jobs?$",
+    r"^ +[\d.]+ s  the lease of \d+ has expired; \d+ jobs? queued again$",
 )
 
 
@@ -115,7 +115,7 @@ def test_a_small_terminal_shows_what_fits_and_ctrl_c_gives_it_back(
         assert terminal.finish() == 130
         assert_given_back(terminal)
         told = terminal.screen.transcript
-    assert "interrupted; the workers are gone" in told
+    assert "interrupted; the workers are stopped" in told
     assert "Traceback" not in told
     assert not any(worker.is_running() for worker in workers)
     assert list(folder.iterdir()) == []
@@ -124,7 +124,7 @@ def test_a_small_terminal_shows_what_fits_and_ctrl_c_gives_it_back(
 def test_without_colours_nothing_is_coloured(tmp_path: Path) -> None:
     env = {**environment(tmp_path / "tmp"), "NO_COLOR": "1"}
     with Terminal(command(), cwd=ROOT, env=env) as terminal:
-        terminal.wait_for(shows(r"^worker  \d+ +\d+ jobs in hand"))
+        terminal.wait_for(shows(r"^worker  \d+ +\d+ jobs claimed"))
         assert {style for row in terminal.screen.cells for _, style in row} == {()}
         terminal.press_ctrl_c()
         assert terminal.finish() == 130
@@ -139,7 +139,7 @@ def test_a_signal_ends_it_and_leaves_neither_process_nor_file(
         process.send_signal(number)
         printed, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 128 + number, printed
-    assert printed.endswith("interrupted; the workers are gone, and so is their database\n")
+    assert printed.endswith("interrupted; the workers are stopped and their database is removed\n")
     assert "Traceback" not in printed
     assert not any(worker.is_running() for worker in workers)
     assert list((tmp_path / "tmp").iterdir()) == []
@@ -151,7 +151,7 @@ def test_a_worker_that_ends_by_itself_is_no_part_of_the_show(tmp_path: Path) -> 
         workers[0].terminate()
         printed, _ = process.communicate(timeout=RUN_SECONDS)
     assert process.returncode == 1
-    assert f"NOT finished: worker {workers[0].pid} has ended with" in printed
+    assert f"NOT finished: worker {workers[0].pid} exited with" in printed
     assert not any(worker.is_running() for worker in workers)
     assert list((tmp_path / "tmp").iterdir()) == []
 
@@ -181,7 +181,7 @@ def test_a_folder_that_is_there_already_is_not_touched(tmp_path: Path) -> None:
         command("--keep", tmp_path), cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout == f"NOT finished: {tmp_path} is there already; name a new folder\n"
+    assert done.stdout == f"NOT finished: {tmp_path} already exists; name a new folder\n"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -32,11 +32,11 @@ def test_the_picture_is_small_well_formed_and_whole() -> None:
     "words",
     [
         r"^jobs +█+░+  [\d,]+ of 3,009$",
-        r"^rate .* jobs a second$",
+        r"^rate .* jobs per second$",
         r"^book 1 +█+",
-        r"^worker  \d+ +killed; its jobs are with the others$",
-        r"SIGKILL to worker \d+, with \d+ jobs? in hand$",
-        r"the lease of \d+ is over; \d+ jobs? back in line$",
+        r"^worker  \d+ +killed; other workers run its jobs$",
+        r"SIGKILL to worker \d+, which has \d+ jobs?$",
+        r"the lease of \d+ has expired; \d+ jobs? queued again$",
     ],
 )
 def test_the_picture_shows_what_the_demo_shows(words: str) -> None:

@@ -115,7 +115,7 @@ def test_what_is_said_of_a_kill_is_what_the_database_held(kept: Kept) -> None:
     with Plain(f"sqlite:///{kept.folder / 'jobs.db'}") as plain:
         crashed = plain.rows("select worker from tenure.event where kind = 'crashed'")
     pids = [int(worker.split("-")[-2]) for (worker,) in crashed]
-    said = re.findall(r"SIGKILL to worker (\d+), with (\d+) jobs? in hand", kept.printed)
+    said = re.findall(r"SIGKILL to worker (\d+), which has (\d+) jobs?", kept.printed)
     assert said
     for pid, count in said:
         assert int(count) <= pids.count(int(pid))
@@ -209,7 +209,7 @@ def edit_records(folder: Path, edit: Callable[[dict[str, Any]], dict[str, Any] |
         (a_result_is_edited, "with the result"),
         (a_count_of_attempts_is_edited, "attempts do not add up"),
         (a_kill_is_not_owned_up_to, "unexplained crash"),
-        (a_dead_letter_is_not_replayed, "6 jobs were replayed, and not 7"),
+        (a_dead_letter_is_not_replayed, "6 jobs were replayed, not 7"),
         (a_claim_is_taken_out_of_the_records, "run without a claim"),
         (a_settlement_in_the_records_is_another_one, "end without a settlement"),
         (a_handler_ran_twice, "run twice"),

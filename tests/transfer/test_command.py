@@ -52,7 +52,7 @@ def test_without_a_yes_nothing_is_copied(new_url: NewUrl, clock: Clock) -> None:
         add_many(source, clock.now, 3)
         asked = tenure("copy", "--from", one, "--to", two)
         assert asked.returncode == 2
-        assert asked.stderr == "tenure: copy 3 jobs? Say --yes to do it without being asked\n"
+        assert asked.stderr == "tenure: copy 3 jobs? Use --yes to confirm without a terminal\n"
         assert transfer.count(target) == 0
 
 

@@ -53,21 +53,21 @@ def test_one_value_is_every_percentile() -> None:
         (figures(enqueue_one=1.0, limit_commits=1e5, limit_round_trip=0.1), None),
         (
             figures(enqueue_one=1.0, limit_commits=1e5, worker_cpu=97.0),
-            "What limits here: draining, the CPU of the worker (97 % of a core per process).",
+            "Limits: draining is limited by the worker's CPU (97 % of a core per process).",
         ),
         (
             figures(enqueue_one=2.0, limit_commits=500.0, limit_round_trip=0.1),
-            "What limits here: one-by-one enqueue, the commit (about 1.9 of 2 ms).",
+            "Limits: one-by-one enqueue is limited by the commit (about 1.9 of 2 ms).",
         ),
         (
             figures(enqueue_one=4.0, limit_commits=800.0, limit_round_trip=1.1),
-            "What limits here: one-by-one enqueue, round trips (3.3 of 4 ms).",
+            "Limits: one-by-one enqueue is limited by round trips (3.3 of 4 ms).",
         ),
         (
             figures(enqueue_one=1.0, limit_commits=1000.0, worker_cpu=90.0),
             (
-                "What limits here: draining, the CPU of the worker (90 % of a core per process); "
-                "one-by-one enqueue, the commit (about 1 of 1 ms)."
+                "Limits: draining is limited by the worker's CPU (90 % of a core per process); "
+                "one-by-one enqueue is limited by the commit (about 1 of 1 ms)."
             ),
         ),
     ],

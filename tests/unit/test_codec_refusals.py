@@ -309,7 +309,7 @@ def test_the_limit_is_exact_and_the_message_says_what_to_do() -> None:
         encode(fits + "x", what="the result of shop.report")
     message = str(caught.value)
     assert message.startswith("the result of shop.report is 1,048,577 bytes as JSON; ")
-    assert "at most 1,048,576 bytes fit" in message
+    assert "the maximum is 1,048,576 bytes" in message
     assert "Store the data elsewhere" in message
     assert "pass a reference" in message
 

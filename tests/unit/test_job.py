@@ -181,7 +181,7 @@ def test_the_bounds_themselves_are_accepted() -> None:
     ],
 )
 def test_due_times_lie_where_every_store_can_keep_them(due_at: datetime) -> None:
-    with pytest.raises(OutOfRange, match="due_at must lie between"):
+    with pytest.raises(OutOfRange, match="due_at must be between"):
         NewJob(task="t", due_at=due_at)
 
 

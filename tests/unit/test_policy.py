@@ -195,7 +195,7 @@ def test_the_other_fields_are_checked_too() -> None:
             Delays(waits)  # type: ignore[arg-type]
     with pytest.raises(OutOfRange, match=r"seconds\[1\] must be"):
         Delays((1, -1))
-    with pytest.raises(OutOfRange, match="the last one repeats"):
+    with pytest.raises(OutOfRange, match="the last delay repeats"):
         Delays((1,) * (MAX_ATTEMPTS_LIMIT + 1))
 
 

@@ -168,8 +168,8 @@ def _before(flow: Workflow, one: Any) -> None:
 @pytest.mark.parametrize(
     ("build", "match"),
     [
-        (_circle, "circle: .* -> .* -> "),
-        (_before, "circle"),
+        (_circle, "cycle: .* -> .* -> "),
+        (_before, "cycle"),
         (lambda flow, one: flow.add(one.call(1), name="a", after=["a"]), "a waits for itself"),
         (lambda flow, one: flow.add(one.call(1), after=["x"]), "names x, which is no node"),
         (lambda flow, one: flow.add(one.call(1), before=["x"]), "names x, which is no node"),
@@ -321,7 +321,7 @@ def test_a_circle_of_a_hundred_thousand_nodes_is_refused(shop: Shop) -> None:
     for _ in range(99_998):
         last = flow.add(call, after=[last])
     flow.add(call, after=[last], before=["one"])
-    with pytest.raises(InvalidWorkflow, match="circle"):
+    with pytest.raises(InvalidWorkflow, match="cycle"):
         flow.enqueue()
     assert shop.app.workflows() == []
     assert shop.app.count_live() == []
