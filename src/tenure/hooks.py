@@ -1,7 +1,7 @@
-"""What users hang around their jobs. None of it can break a job: failures are logged, no more.
+"""The hooks of users. A hook cannot break a job: its failure is logged, and that is all.
 
 around      a context manager per attempt, entered where the handler runs
-listeners   told of each step of a job that this worker makes
+listeners   called for each thing that this worker does with a job
 start, stop run once per worker process, before its first job and after its last
 """
 
@@ -21,10 +21,10 @@ log = logging.getLogger("tenure.hooks")
 
 
 class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of a job, as its worker saw it.
+    """What a worker has just done with a job.
 
     `kind` is started, succeeded, failed, retried, snoozed, released, cancelled, skipped, lost or
-    stale. A lost lease and a stale settlement mean that the job goes on elsewhere.
+    stale. After a lost lease or a stale settlement another worker continues with the job.
     """
 
     kind: str
@@ -53,48 +53,50 @@ class Hooks:
         self.stops: list[Setup] = []
 
     async def set_up(self) -> None:
-        """Before the first job. Raises what a hook raises: a worker without its set-up is none."""
+        """Before the first job. Raises what a hook raises: then the worker must not start."""
         for hook in self.starts:
             await _finished(hook())
 
     async def tear_down(self) -> None:
-        """After the last job. Each gets its chance, whatever the others do."""
+        """After the last job. Runs every hook, even if others fail."""
         for hook in self.stops:
             try:
                 await _finished(hook())
             except Exception:
-                log.exception("what an application does when a worker stops has failed")
+                log.exception("on_stop hook failed")
 
     def tell(self, event: JobEvent) -> None:
         """Tell every listener."""
         for listener in self.listeners:
             try:
                 listener(event)
-            except BaseException:  # even SystemExit: a listener is not who ends a worker
-                log.exception("a listener failed; job %d of %s goes on", event.id, event.task)
+            except BaseException:  # even SystemExit: a listener must not end a worker
+                log.exception("listener failed for job %d of %s", event.id, event.task)
 
     @contextmanager
     def around(self, job: Running) -> Iterator[None]:
-        """Everything that surrounds an attempt, the first registered outermost."""
+        """All `around` hooks of an attempt, the first registered outermost."""
         with ExitStack() as stack:
             for around in self.arounds:
                 stack.enter_context(_harmless(around, job))
             yield
 
 
-async def _finished(answer: Awaitable[None] | None) -> None:
-    if inspect.isawaitable(answer):
-        await answer
+async def _finished(returned: Awaitable[None] | None) -> None:
+    if inspect.isawaitable(returned):
+        await returned
 
 
 @contextmanager
 def _harmless(around: Around, job: Running) -> Generator[None, None, None]:
-    """The context manager of a user, kept from breaking the job or hiding its error."""
+    """A user's context manager that can neither break the job nor hide its error."""
     try:
         manager = around(job)
         manager.__enter__()
-    except BaseException:  # even SystemExit: nothing that the job itself did
-        log.exception("what surrounds job %d of %s failed; it runs without", job.id, job.task)
+    except BaseException:  # even SystemExit: the job itself did not raise it
+        log.exception(
+            "around hook failed for job %d of %s; the job runs without it", job.id, job.task
+        )
         yield
         return
     try:
@@ -115,4 +117,4 @@ def _leave(
             manager.__exit__(type(error), error, error.__traceback__)
     except BaseException as failure:
         if failure is not error:
-            log.exception("what surrounds job %d of %s failed at its end", job.id, job.task)
+            log.exception("around hook failed at the end of job %d of %s", job.id, job.task)

@@ -90,7 +90,7 @@ def scratch_on(url: str, *, give_up_seconds: float) -> Scratch:
         return SQLiteScratch(url)
     if url.startswith(("postgresql:", "postgres:")):
         return PostgresScratch(url, give_up_seconds)
-    raise ConfigError("a store URL starts with sqlite:/// or postgresql://; this one does not")
+    raise ConfigError("a store URL must start with sqlite:/// or postgresql://")
 
 
 class PostgresScratch(Scratch):

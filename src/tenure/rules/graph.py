@@ -176,7 +176,7 @@ def check_nodes(nodes: Iterable[NewNode | GrowingNode]) -> None:
     names: set[str] = set()
     for n, node in enumerate(nodes):
         if node.name in names:
-            raise InvalidWorkflow(f"two nodes are called {node.name}; give each a name= of its own")
+            raise InvalidWorkflow(f"two nodes are named {node.name}; give each its own name=")
         check_name("node", node.name)
         names.add(node.name)
         if any(not 0 <= parent < n for parent in node.after):
