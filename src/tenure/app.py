@@ -1,4 +1,4 @@
-"""The application: everything in one object, from the declaration of tasks to their worker.
+"""The application: tasks, their jobs and their workers in one object.
 
 app = Tenure("sqlite:///jobs.db")       # or postgresql://..., or nothing: TENURE_URL
 
@@ -25,7 +25,7 @@ S = TypeVar("S", bound=Setup)
 
 
 class Tenure(Client):
-    """Tasks, the database on which their jobs live, and the workers that run them."""
+    """Tasks, the database of their jobs, and the workers that run them."""
 
     def run_worker(
         self,
@@ -34,20 +34,20 @@ class Tenure(Client):
         processes: int = 1,
         **settings: Unpack[Settings],
     ) -> None:
-        """Work until SIGTERM, SIGINT or SIGHUP: then finish what runs, and return."""
+        """Run a worker until SIGTERM, SIGINT or SIGHUP; then finish the running jobs and return."""
         Worker(self, queues, processes=processes, **settings).run()
 
     def around(self, hook: A) -> A:
         """Surround every attempt with a context manager that receives the running job.
 
-        It runs where the handler runs, and sees the handler's exception. What it raises is logged,
-        and neither stops the job nor changes how it ends.
+        It runs where the handler runs, and sees the handler's exception. An exception of its own
+        is logged; it neither stops the job nor changes its outcome.
         """
         self.hooks.arounds.append(hook)
         return hook
 
     def listen(self, hook: L) -> L:
-        """Call a function with a `JobEvent` for each step of a job that a worker here makes."""
+        """Call a function with a `JobEvent` for each thing that a worker here does with a job."""
         self.hooks.listeners.append(hook)
         return hook
 

@@ -1,8 +1,7 @@
-"""The client: tasks on one side, a store on the other, and all that users do with jobs.
+"""The client: tasks, the store of their jobs, and everything that users do with jobs.
 
-Every operation exists twice under one name, `get` and `get_async`, made from one body. No database
-is touched before the first operation. Inside a handler the client works for the tenant of the
-running job.
+Every operation exists as `get` and as `get_async`, made from one body. The first operation opens
+the database. Inside a handler the client works for the tenant of the running job.
 """
 
 import asyncio
@@ -67,7 +66,7 @@ def _refuse_handles(args: tuple[object, ...]) -> None:
 class Client(TaskSet):
     """Tasks and the database on which their jobs live. Safe to share between threads and loops.
 
-    With `tenant`, everything enqueued is stamped with it and only its jobs are seen.
+    With `tenant`, every new job belongs to that tenant, and jobs of other tenants are not visible.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class Client(TaskSet):
     ) -> None:
         super().__init__()
         if not (url is None or isinstance(url, str)):
-            raise ConfigError(f"the URL of the database is a text, not {url!r:.60}")
+            raise ConfigError(f"url must be a string, not {url!r:.60}")
         if url:
             check_scheme(url)
         if tenant == "":
@@ -89,10 +88,10 @@ class Client(TaskSet):
         self._async_stores: dict[asyncio.AbstractEventLoop, AsyncStore] = {}
         self._workers = 0
         self._undeclared: dict[str, Limits] = {}
-        """What the database has not been told of gates, except by workers."""
+        """The gates that this application still has to declare in the database."""
         self.hooks = Hooks()
         self.wrapper: StoreWrapper | None = None
-        """Sees every operation of this application. Set it before the first one."""
+        """Puts a proxy in front of each store. Set it before the first operation."""
 
     get, get_async = both(look.get)
     list_jobs, list_jobs_async = both(look.list_jobs)
@@ -141,17 +140,17 @@ class Client(TaskSet):
         return await _wait(self.async_store, id, timeout_seconds)
 
     def migrate(self) -> int:
-        """Bring the schema up to date, one process at a time. A SQLite file does so by itself."""
+        """Bring the schema up to date, one process at a time. A SQLite file migrates itself."""
         return self.whole_store.migrate()
 
     async def migrate_async(self) -> int:
-        """Bring the schema up to date, one process at a time. A SQLite file does so by itself."""
+        """Bring the schema up to date, one process at a time. A SQLite file migrates itself."""
         return await self.whole_async_store.migrate()
 
     def enqueue_many(
         self, calls: Iterable[Call[R]], *, on: object | None = None
     ) -> list[Handle[R]]:
-        """Enqueue all of these calls, or none, in one transaction; one handle each, in order."""
+        """Enqueue all of these calls in one transaction. Returns one handle per call, in order."""
         calls = _checked(calls)
         if self._undeclared and on is None:
             self._declare_gates()
@@ -160,7 +159,7 @@ class Client(TaskSet):
     async def enqueue_many_async(
         self, calls: Iterable[Call[R]], *, on: object | None = None
     ) -> list[Handle[R]]:
-        """Enqueue all of these calls, or none, in one transaction; one handle each, in order."""
+        """Enqueue all of these calls in one transaction. Returns one handle per call, in order."""
         calls = _checked(calls)
         if self._undeclared and on is None:
             await self._declare_gates_async()
@@ -168,7 +167,7 @@ class Client(TaskSet):
         return self._handles(calls, enqueued)
 
     def _enqueue(self, call: Call[R], on: object | None) -> Handle[R]:
-        """For a task: one call that it has just made."""
+        """Enqueue one call of a task."""
         if self._undeclared and on is None:
             self._declare_gates()
         [enqueued] = self.store.run(enqueue, [call.job], on=on)
@@ -181,7 +180,7 @@ class Client(TaskSet):
         return Handle(self, call.task, enqueued)
 
     def _declare_gates(self) -> None:
-        """Before its first enqueue. Not in a caller's transaction, which may last for hours."""
+        """Before the first enqueue; never in a caller's transaction, which may last for hours."""
         self.whole_store.declare_gates(self._undeclared)
         self._undeclared = {}
 
@@ -190,9 +189,7 @@ class Client(TaskSet):
         self._undeclared = {}
 
     def _handles(self, calls: list[Call[R]], enqueued: list[Enqueued]) -> list[Handle[R]]:
-        return [
-            Handle(self, call.task, answer) for call, answer in zip(calls, enqueued, strict=True)
-        ]
+        return [Handle(self, call.task, each) for call, each in zip(calls, enqueued, strict=True)]
 
     def workflow(
         self,
@@ -203,45 +200,45 @@ class Client(TaskSet):
         finaliser: Call[Any] | None = None,
         tenant: str | None = None,
     ) -> Workflow:
-        """A workflow to be filled with `add`, and then enqueued as one.
+        """A new workflow: fill it with `add`, then enqueue it as a whole.
 
-        While one of this name and key has not ended, to enqueue another one gives the first.
-        `on_failure`: "finish" what does not depend on a failed node, or "stop" the rest.
-        `finaliser` is a call that runs once all others have ended, however they did.
+        While a workflow with this name and key is unfinished, `enqueue` returns that workflow.
+        `on_failure`: after a node has failed, "finish" the nodes that do not depend on it, or
+        "stop" all others. `finaliser` is a call that runs after all other nodes have finished.
         """
         return Workflow(
             self, name, key=key, on_failure=on_failure, finaliser=finaliser, tenant=tenant
         )
 
     def workflow_run(self, id: int) -> WorkflowRun:
-        """A workflow that was enqueued before, to wait for it, look at it or act on it."""
+        """A workflow that was enqueued before: wait for it, inspect it or act on it."""
         return WorkflowRun(self, WorkflowAdded(id))
 
     def _add_workflow(self, new: NewWorkflow, on: object | None) -> WorkflowAdded:
-        """For a workflow: what it has just been filled with."""
+        """Enqueue a workflow."""
         if self._undeclared and on is None:
             self._declare_gates()
         return self.store.run(enqueue_workflow, new, on=on)
 
     async def _add_workflow_async(self, new: NewWorkflow, on: object | None) -> WorkflowAdded:
-        """For a workflow: what it has just been filled with."""
+        """Enqueue a workflow."""
         if self._undeclared and on is None:
             await self._declare_gates_async()
         return await self.async_store.run(enqueue_workflow, new, on=on)
 
     def handle(self, task: Task[..., R], id: int) -> Handle[R]:
-        """The handle of a job that was enqueued elsewhere."""
+        """The handle of a job that was enqueued before, perhaps by another process."""
         return Handle(self, task, Enqueued(id))
 
     def include(self, tasks: TaskSet) -> None:
-        """Take in tasks and schedules that were declared without an application."""
+        """Add the tasks and schedules of a `TaskSet`, which knows no application."""
         if not isinstance(tasks, TaskSet):
             raise InvalidInput(f"include takes a TaskSet, not {tasks!r:.60}")
         self._take_in(tasks)
 
     @property
     def schedules(self) -> Schedules:
-        """Schedules: those of the code, and those that are added while it runs."""
+        """All schedules: those declared in code and those added at run time."""
         return Schedules(self)
 
     def add(self, task: Task[..., Any]) -> None:
@@ -260,29 +257,29 @@ class Client(TaskSet):
         return url
 
     def use_url(self, url: str) -> None:
-        """Work on another database than the one named before; only while nothing is open."""
+        """Use another database. Allowed only before the first operation, or after `close`."""
         if self._store is not None or len(self._async_stores):
             raise InvalidInput(
-                "the database is open already; choose another one before its first use"
+                "the database is already open; call use_url before the first operation"
             )
         self._url = url
 
     @property
     def store(self) -> Store:
-        """The store for callers in threads, as the tenant at hand may see it."""
-        tenant = self._tenant_at_hand()
+        """The store for callers in threads, limited to the current tenant."""
+        tenant = self._current_tenant()
         return self.whole_store if tenant is None else self.whole_store.for_tenant(tenant)
 
     @property
     def async_store(self) -> AsyncStore:
-        """The store for callers on the running event loop, as the tenant at hand may see it."""
-        tenant = self._tenant_at_hand()
+        """The store for callers on the running event loop, limited to the current tenant."""
+        tenant = self._current_tenant()
         store = self.whole_async_store
         return store if tenant is None else store.for_tenant(tenant)
 
     @property
     def whole_store(self) -> Store:
-        """The store of all tenants for callers in threads, opened when first asked for."""
+        """The store of all tenants for callers in threads. The first access opens it."""
         if (open_already := self._store) is not None:
             return open_already
         with self._lock:
@@ -317,15 +314,15 @@ class Client(TaskSet):
             return self._async_stores[loop]
 
     def _close_ended_loops(self) -> None:
-        """Close the connections of loops that ended without doing so, such as `asyncio.run`'s."""
+        """Close the connections of event loops that have ended, such as those of `asyncio.run`."""
         for loop in [loop for loop in self._async_stores if loop.is_closed()]:
             drive(self._async_stores.pop(loop).close())  # does not suspend on PostgreSQL
 
     @contextmanager
     def on_trial(self, wrapper: StoreWrapper, url: str | None = None) -> Iterator[None]:
-        """For tests: all stores pass through a wrapper, on another database if one is named.
+        """For tests: use wrapped stores, on another database if `url` is given.
 
-        Closed before and after: the application is then as it was.
+        Closes the application before and after. Afterwards it is as it was before.
         """
         self.close()
         before = (self.wrapper, self._url, self._async_stores)
@@ -340,10 +337,10 @@ class Client(TaskSet):
 
     @property
     def is_local(self) -> bool:
-        """Do the jobs live in a SQLite file?"""
+        """Is the database a SQLite file?"""
         return self.url.startswith("sqlite:")
 
-    def _tenant_at_hand(self) -> str | None:
+    def _current_tenant(self) -> str | None:
         job = current()
         if job is None:
             return self.tenant
@@ -356,7 +353,7 @@ class Client(TaskSet):
 
     @contextmanager
     def in_use_by_worker(self) -> Iterator[None]:
-        """While a worker uses this application it cannot be closed, least of all by a handler."""
+        """While a worker runs, nothing can close this application: no handler either."""
         self._workers += 1
         try:
             yield
@@ -365,12 +362,13 @@ class Client(TaskSet):
 
     def _refuse_if_in_use(self) -> None:
         if self._workers:
-            raise InvalidInput("a worker of this application is at work; stop it first")
+            raise InvalidInput("a worker of this application is running; stop it first")
 
     def close(self) -> None:
         """Close the connections of callers in threads. The next operation opens new ones.
 
-        A SQLite file is closed for all; on PostgreSQL a running event loop closes its own.
+        A SQLite file is closed for event loops too; on PostgreSQL each event loop closes its own
+        connections.
         """
         self._refuse_if_in_use()
         with self._lock:
@@ -381,7 +379,7 @@ class Client(TaskSet):
             store.close()
 
     async def close_async(self) -> None:
-        """Close the connections of callers on this event loop, and of those in threads."""
+        """Close the connections of this event loop and of callers in threads."""
         self._refuse_if_in_use()
         with self._lock:
             shared, self._shared_async_store = self._shared_async_store, None
@@ -425,7 +423,7 @@ _CALLS = frozenset({Call})
 
 def _checked(calls: Iterable[Call[R]]) -> list[Call[R]]:
     if isinstance(calls, Call):
-        raise InvalidInput("enqueue_many takes a list of calls; put this one in brackets")
+        raise InvalidInput("enqueue_many takes a list of calls; put this call in brackets")
     calls = list(calls)
     if _CALLS.issuperset(map(type, calls)):
         return calls

@@ -1,4 +1,4 @@
-"""What a handler may answer instead of a result: raise one of these, or return it.
+"""What a handler may return instead of a result, or raise.
 
 raise Retry(after_seconds=60)      charged like an error, tried again after a minute
 return Snooze(seconds=300)         not now; comes back uncharged
@@ -13,20 +13,20 @@ from tenure.rules.limits import check_seconds
 
 
 class Control(Exception):
-    """The root of a handler's answers that are not results."""
+    """The base of everything that a handler may return or raise instead of a result."""
 
     def __init__(self, reason: str) -> None:
         if not isinstance(reason, str):
             raise InvalidInput(
-                f"the reason of a {type(self).__name__} is a text, not {reason!r:.60}; seconds are "
-                "given as Retry(after_seconds=5) or Snooze(5)"
+                f"the reason of a {type(self).__name__} must be a string, not {reason!r:.60}; to "
+                "give seconds, write Retry(after_seconds=5) or Snooze(5)"
             )
         super().__init__(reason)
         self.reason = reason
 
 
 class Retry(Control):
-    """This attempt failed; try again, after `after_seconds` or as the task's policy says."""
+    """This attempt failed. Try again after `after_seconds`, or as the task's policy says."""
 
     def __init__(self, reason: str = "retry", *, after_seconds: float | None = None) -> None:
         if after_seconds is not None:
@@ -59,4 +59,4 @@ class Cancel(Control):
 
 
 Instead: TypeAlias = Retry | Snooze | Skip | Cancel
-"""Each by its name: type checkers take them out of a handler's result type one by one."""
+"""A union of four names: type checkers remove each of them from a handler's result type."""

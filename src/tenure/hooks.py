@@ -21,10 +21,10 @@ log = logging.getLogger("tenure.hooks")
 
 
 class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of a job, as its worker saw it.
+    """What a worker has just done with a job.
 
     `kind` is started, succeeded, failed, retried, snoozed, released, cancelled, skipped, lost or
-    stale. A lost lease and a stale settlement mean that the job goes on elsewhere.
+    stale. After a lost lease or a stale settlement another worker continues with the job.
     """
 
     kind: str
@@ -84,9 +84,9 @@ class Hooks:
             yield
 
 
-async def _finished(answer: Awaitable[None] | None) -> None:
-    if inspect.isawaitable(answer):
-        await answer
+async def _finished(returned: Awaitable[None] | None) -> None:
+    if inspect.isawaitable(returned):
+        await returned
 
 
 @contextmanager

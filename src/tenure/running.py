@@ -1,4 +1,4 @@
-"""The running job as its handler sees it: who am I, how far have I come, am I still wanted."""
+"""The running job as its handler sees it."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -23,7 +23,7 @@ T = TypeVar("T")
 class Flag:
     """A fact that may become true while a handler runs, and then stays true."""
 
-    # Every job has two, and hardly any is ever set: no `__init__` that would run for nothing.
+    # Every job has two, and hardly any is ever set: there is no `__init__` to save its cost.
     _set = False
     _bell: threading.Event | None = None
 
@@ -34,16 +34,16 @@ class Flag:
         return f"<Flag {self._set}>"
 
     def set(self) -> None:
-        """Make it true, and wake whoever waits."""
+        """Make it true, and wake all threads that wait for it."""
         self._set = True
         if self._bell is not None:
             self._bell.set()
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
-        """Block this thread until it is true, at most so long. Answers whether it is."""
-        # In one step: of two threads that begin to wait, neither may replace the other's bell.
+        """Block this thread until it is true, or until the timeout. Returns whether it is true."""
+        # In one step: if two threads begin to wait, neither may replace the other's bell.
         bell: threading.Event = self.__dict__.setdefault("_bell", threading.Event())
-        if self._set:  # perhaps while the bell was made
+        if self._set:  # it may have been set while the bell was made
             return True
         return bell.wait(timeout_seconds)
 
@@ -85,12 +85,12 @@ class Running(ABC):
     @property
     @abstractmethod
     def queue(self) -> str:
-        """Where it stood in line."""
+        """The queue from which it was claimed."""
 
     @property
     @abstractmethod
     def tenant(self) -> str:
-        """Whose job it is; empty for a global one."""
+        """The tenant of the job; empty for a global job."""
 
     @property
     @abstractmethod
@@ -100,32 +100,32 @@ class Running(ABC):
     @property
     @abstractmethod
     def cancelled(self) -> Flag:
-        """True once somebody has asked this job to stop."""
+        """True once an operator has asked this job to stop."""
 
     @property
     @abstractmethod
     def lost(self) -> Flag:
-        """True once the lease is gone: nothing that this attempt does is recorded any more."""
+        """True once the lease is lost: from then on nothing of this attempt is recorded."""
 
     @property
     @abstractmethod
     def metadata(self) -> Mapping[str, object]:
-        """What was stored with the job beside its arguments."""
+        """The metadata that was enqueued with the job."""
 
     def check(self) -> None:
         """Raise `LeaseLost` or `Cancel` when this attempt should stop."""
         if self.lost:
-            raise LeaseLost(f"job {self.id} is no longer ours; stop")
+            raise LeaseLost(f"this worker has lost the lease of job {self.id}; stop")
         if self.cancelled:
             raise Cancel("cancelled")
 
     @abstractmethod
     def progress(self, fraction: float | None = None, message: str | None = None) -> None:
-        """Report how far the job has come, from 0 to 1. Cheap: travels with the next heartbeat."""
+        """Report progress, from 0 to 1. Cheap: it is sent with the next heartbeat."""
 
     @abstractmethod
     def save(self, state: object) -> None:
-        """Keep a checkpoint for a later attempt. Raises `LeaseLost` when the job is not ours."""
+        """Save a checkpoint for later attempts. Raises `LeaseLost` if the lease is lost."""
 
     @abstractmethod
     async def save_async(self, state: object) -> None:
@@ -133,7 +133,7 @@ class Running(ABC):
 
     @abstractmethod
     def load(self, type: type[T]) -> T | None:
-        """The last checkpoint of this job, of any attempt, or None."""
+        """The last checkpoint that any attempt of this job has saved, or None."""
 
     @abstractmethod
     async def load_async(self, type: type[T]) -> T | None:
@@ -142,11 +142,11 @@ class Running(ABC):
     @property
     @abstractmethod
     def workflow(self) -> "Growth":
-        """To add jobs to the workflow of this job: `add(...)`, and then `enqueue()`."""
+        """Adds jobs to the workflow of this job: call `add(...)`, then `enqueue()`."""
 
     @abstractmethod
     def parents(self) -> "list[ParentEnd]":
-        """The jobs that this one has waited for: their names, tasks and states, in order."""
+        """The parents of this job, in order: their names, tasks and states."""
 
     @abstractmethod
     async def parents_async(self) -> "list[ParentEnd]":
@@ -154,7 +154,7 @@ class Running(ABC):
 
     @abstractmethod
     def results(self, task: "Task[..., R]") -> list[R]:
-        """What those parents returned that are jobs of this task and have succeeded, in order."""
+        """The results of all succeeded parents of this task, in order."""
 
     @abstractmethod
     async def results_async(self, task: "Task[..., R]") -> list[R]:
@@ -162,10 +162,10 @@ class Running(ABC):
 
     @abstractmethod
     def step(self, name: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run `fn` once, and keep its result: later attempts get that, and do not run it again.
+        """Run `fn` once and keep its result. Later attempts get that result without running `fn`.
 
-        Recorded and durable when it returns. Raises `LeaseLost` when the job is not ours,
-        `StepConflict` when the name is taken, `TooManySteps`, `PayloadTooLarge`. When `fn` raises,
+        The result is durable when this returns. Raises `LeaseLost` if the lease is lost,
+        `StepConflict` if the name is taken, `TooManySteps` or `PayloadTooLarge`. If `fn` raises,
         nothing is recorded.
         """
 
@@ -181,13 +181,13 @@ class Running(ABC):
     async def step_async(
         self, name: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> Any:
-        """`step` for async handlers; `fn` is a coroutine function, or one that does not block."""
+        """`step` for async handlers; `fn` is a coroutine function, or does not block."""
 
     @abstractmethod
     def complete(self, result: object = None, *, on: object) -> None:
         """Finish the job in the caller's own transaction: both commit, or neither.
 
-        Raises `LeaseLost` when the job is not ours, so that the transaction rolls back.
+        Raises `LeaseLost` if the lease is lost, so that the transaction rolls back.
         """
 
     @abstractmethod
@@ -199,7 +199,7 @@ _current: ContextVar[Running | None] = ContextVar("tenure_running", default=None
 
 
 def current() -> Running | None:
-    """The job that is running here, if any: in its handler and in what the handler calls."""
+    """The job that is running here, or None; also in functions that its handler calls."""
     return _current.get()
 
 
@@ -207,7 +207,7 @@ set_current, reset_current = _current.set, _current.reset
 
 
 class running_as:  # noqa: N801 - it reads as a statement
-    """Make `job` the current one. (As a generator it would take four times as long.)"""
+    """Make `job` the current job. (A generator would take four times as long.)"""
 
     __slots__ = ("_before", "_job")
 

@@ -1,9 +1,9 @@
-"""The schedules of an application: added, edited, paused, triggered and looked at, while it runs.
+"""The schedules of an application: add, edit, pause, trigger and list them at run time.
 
 app.schedules.add("nightly-eu", report.call("eu"), cron="0 3 * * *", tz="Europe/Berlin")
 app.schedules.pause("nightly-eu", reason="the source is down")
 
-Every operation exists as `x` and as `x_async`. What code declares is here, too.
+Every operation exists as `x` and as `x_async`. Schedules that are declared in code are here, too.
 """
 
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 
 class Stores(Protocol):
-    """What is needed of an application."""
+    """The part of an application that schedules use."""
 
     @property
     def store(self) -> Store:
@@ -31,7 +31,7 @@ class Stores(Protocol):
 
 
 class Schedules:
-    """What an application can do with schedules, for its tenant if it has one."""
+    """The schedules of an application, limited to its tenant if it has one."""
 
     def __init__(self, app: Stores) -> None:
         self._app = app
@@ -39,13 +39,13 @@ class Schedules:
     def add(
         self, name: str, call: Call[Any] | Task[..., Any], **timing: Unpack[TimingOptions]
     ) -> ScheduleInfo:
-        """Add a schedule; it ticks from now on. Raises `ScheduleExists` when the name is taken."""
+        """Add a schedule that ticks from now on. Raises `ScheduleExists` if the name is taken."""
         return self._run(schedules.add_schedule, _new(name, call, timing))
 
     async def add_async(
         self, name: str, call: Call[Any] | Task[..., Any], **timing: Unpack[TimingOptions]
     ) -> ScheduleInfo:
-        """Add a schedule; it ticks from now on. Raises `ScheduleExists` when the name is taken."""
+        """Add a schedule that ticks from now on. Raises `ScheduleExists` if the name is taken."""
         return await self._run_async(schedules.add_schedule, _new(name, call, timing))
 
     def edit(
@@ -54,7 +54,7 @@ class Schedules:
         call: Call[Any] | Task[..., Any] | None = None,
         **timing: Unpack[TimingOptions],
     ) -> ScheduleInfo:
-        """Change what is given. Ticks that have passed stay passed."""
+        """Change the given fields. A tick that has passed does not fire again."""
         job = None if call is None else job_of(call)
         return self._run(schedules.edit_schedule, name, timing=timing, job=job)
 
@@ -64,7 +64,7 @@ class Schedules:
         call: Call[Any] | Task[..., Any] | None = None,
         **timing: Unpack[TimingOptions],
     ) -> ScheduleInfo:
-        """Change what is given. Ticks that have passed stay passed."""
+        """Change the given fields. A tick that has passed does not fire again."""
         job = None if call is None else job_of(call)
         return await self._run_async(schedules.edit_schedule, name, timing=timing, job=job)
 

@@ -1,7 +1,7 @@
 """The signature of a task: how a call becomes JSON, and JSON a call again.
 
-Arguments travel by name. What is sent must arrive as it was: a call is encoded, decoded against the
-annotations and looked at before anything is written. A first parameter annotated `Running` is left
+Arguments are stored by name. A value must arrive unchanged: before anything is written, a call is
+encoded, decoded against the annotations and compared. A first parameter annotated `Running` is left
 out, because the worker fills it in.
 """
 
@@ -23,13 +23,13 @@ from tenure.rules.job import Json
 from tenure.running import Running
 
 _SAME = frozenset({str, int, float, bool, NoneType})
-"""What needs no look: JSON has it, so it arrives as it was, or as the annotation says."""
+"""Types that JSON has: such a value arrives unchanged, or as the annotation says."""
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class Signature:
-    """What a task takes and returns. Raises `InvalidInput` when that has no JSON form."""
+    """The parameters and the result of a task. Raises `InvalidInput` if a type has no JSON form."""
 
     def __init__(self, task: str, fn: Callable[..., Any]) -> None:
         self._task = task
@@ -61,7 +61,7 @@ class Signature:
         self._read = decoder(self._fields).decode
 
     def _check(self, hints: Mapping[str, object]) -> None:
-        """Find out now whether every annotation can be decoded, not in the middle of the night."""
+        """Check now that every annotation can be decoded, not when the first job runs."""
         for name in self._names:
             hint = hints.get(name, object)
             if _names_running(hint):
@@ -73,7 +73,7 @@ class Signature:
         _check_result_type(self._task, self.result_type)
 
     def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Json:
-        """A call as JSON. Refuses what does not fit the signature, or would arrive changed."""
+        """A call as JSON. Refuses arguments that do not fit, or that would arrive changed."""
         sent = self._bind(args, kwargs)
         data = encode(sent, what=self._what)
         try:
@@ -94,13 +94,13 @@ class Signature:
         return data
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of a call by name, those with a default too."""
+        """The arguments of a call by name, including defaults."""
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return bound.arguments
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
-        """The arguments by name. (`inspect` takes 6 microseconds for what is checked here in 1.)"""
+        """The arguments by name. (`inspect` takes 6 microseconds, this takes 1.)"""
         if self._is_simple and len(args) <= len(self._by_position):
             sent = dict(zip(self._by_position, args, strict=False)) | kwargs if args else kwargs
             names = sent.keys()
@@ -117,14 +117,14 @@ class Signature:
         return InvalidInput(f"this call does not fit {self._task}{self._signature}: {why}")
 
     def unpack(self, data: str | bytes) -> tuple[list[Any], dict[str, Any]]:
-        """JSON as a call, every value of its annotated type."""
+        """JSON as a call. Every value has its annotated type."""
         try:
             values = astuple(self._read(data))  # in the order of the parameters
         except Exception as error:  # a model of the user may raise anything
             raise misfit(self._fields, error) from error
         named = len(self._by_position)
         args = list(values[:named])
-        if named == len(values):  # as most are
+        if named == len(values):  # the usual case
             return args, {}
         if self._star:
             args += values[named]
@@ -136,9 +136,9 @@ class Signature:
 
 
 def result_type_of(what: str, fn: Callable[..., Any]) -> object:
-    """What any function returns, by its annotation; `object` without one.
+    """The annotated result of any function; `object` without an annotation.
 
-    Raises `InvalidInput` when that has no JSON form.
+    Raises `InvalidInput` if that type has no JSON form.
     """
     while isinstance(fn, partial):
         fn = fn.func
@@ -162,8 +162,8 @@ def _hints(what: str, fn: Callable[..., Any]) -> dict[str, Any]:
         return get_type_hints(fn, include_extras=True)
     except Exception as error:  # an annotation is an expression, and may raise anything
         raise InvalidInput(
-            f"an annotation of {what} cannot be read: {error}; what it names must be "
-            "imported at run time, not only under TYPE_CHECKING, at the top of the module"
+            f"an annotation of {what} cannot be read: {error}; import every name in it at the top "
+            "of the module, not only under TYPE_CHECKING"
         ) from error
 
 
@@ -179,7 +179,7 @@ def _field(param: inspect.Parameter, hint: Any) -> Any:
 
 
 def _result_type(hint: Any) -> object:
-    """The annotated result without what a handler may answer instead: Retry, Snooze and so on."""
+    """The annotated result without `Retry`, `Snooze`, `Skip` and `Cancel`."""
     is_union = get_origin(hint) in (Union, UnionType)
     kept = [part for part in (get_args(hint) if is_union else [hint]) if not _is_control(part)]
     return reduce(or_, kept) if kept else NoneType
@@ -196,10 +196,10 @@ def _names_running(hint: object) -> bool:
 
 
 def _change(sent: Any, arrived: Any) -> tuple[str, str, str] | None:
-    """Where text or a dict arrives in place of something else: (path, type sent, what arrives).
+    """The first value that would arrive as text or as a dict: (path, type sent, what arrives).
 
-    JSON has no other form for a date, a UUID or a record. Where the annotation says what it was it
-    is itself again; without one the handler would get something else than the caller gave.
+    JSON has no other form for a date, a UUID or a record. With an annotation such a value is
+    decoded to its own type. Without one the handler would get another value than the caller gave.
     """
     kind = type(arrived)
     if kind is str:

@@ -1,16 +1,16 @@
-"""Tasks: functions with a name, typed calls of them, and the sets in which they are registered.
+"""Tasks: named functions, typed calls of them, and sets of tasks.
 
-    tasks = TaskSet()                      # in a module that knows no database
+    tasks = TaskSet()                      # in a module without a database
 
     @tasks.task(queue="mail", max_attempts=8)
     async def send(to: str, subject: str, *, urgent: bool = False) -> str: ...
 
-    app = Tenure("sqlite:///jobs.db")      # somewhere else
+    app = Tenure("sqlite:///jobs.db")      # in another module
     app.include(tasks)
     send.enqueue("user@example.org", subject="hi")
 
 A call is checked twice before anything is written: by the type checker, because `enqueue` has the
-parameters of the function, and at run time, because the encoded arguments are decoded against its
+function's parameters, and at run time, because the encoded arguments are decoded against its
 annotations. A first parameter annotated `Running` is left out: the worker fills it in.
 """
 
@@ -63,14 +63,14 @@ R_co = TypeVar("R_co", covariant=True)
 J = TypeVar("J", bound=Running)
 
 TRACE = "trace"
-"""The metadata that children inherit: the context of a trace, such as `traceparent`."""
+"""The key of the metadata that children inherit: a trace context, such as `traceparent`."""
 
 Isolation = Literal["none", "process"]
 Kind = Literal["async", "thread", "process"]
 
 
 class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task says of its jobs. Resolved at enqueue and stored with the job."""
+    """The options of a task. They are resolved at enqueue and stored with the job."""
 
     queue: str = "default"
     priority: int = 0
@@ -91,12 +91,12 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
         if not (self.retry is None or isinstance(self.retry, Policy) or callable(self.retry)):
             raise InvalidInput(
                 "retry must be a policy such as Exponential() or Fixed(60), or a function of the "
-                f"attempts so far, not {self.retry!r:.60}; how many attempts is max_attempts"
+                f"attempts so far, not {self.retry!r:.60}; to limit attempts, use max_attempts"
             )
         if self.isolation not in ("none", "process"):
             raise InvalidInput(f'isolation must be "none" or "process", not {self.isolation!r}')
         if not (self.gate is None or isinstance(self.gate, Gate)):
-            raise InvalidInput(f"gate takes Gate(name, ...), not {self.gate!r:.60}")
+            raise InvalidInput(f"gate must be a Gate(name, ...), not {self.gate!r:.60}")
         for name in ("retry_on", "fail_on"):
             kinds = getattr(self, name)
             if not isinstance(kinds, tuple) or not all(_is_error(kind) for kind in kinds):
@@ -105,7 +105,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
                 )
 
     def retries(self, error: BaseException) -> bool:
-        """Is this failure worth another attempt?"""
+        """Does the task try again after this error?"""
         return isinstance(error, self.retry_on) and not isinstance(error, self.fail_on)
 
 
@@ -114,7 +114,7 @@ def _is_error(kind: object) -> bool:
 
 
 class CallOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What one call says on top of its task. Only what is given counts."""
+    """The options of one call. An option that is given overrides that of the task."""
 
     queue: str | None = None
     priority: int | None = None
@@ -134,7 +134,7 @@ _NO_OPTIONS = CallOptions()
 
 
 class _CallOptions(TypedDict, total=False):
-    """The same for type checkers."""
+    """`CallOptions` for type checkers."""
 
     queue: str
     priority: int
@@ -163,7 +163,7 @@ class TimingOptions(TypedDict, total=False):
 
 
 def timing_of(given: TimingOptions) -> ScheduleTiming:
-    """Check what was given. An unknown option is an error that lists the known ones."""
+    """Check the options of a schedule. The error for an unknown option lists the known ones."""
     if unknown := set(given) - set(ScheduleTiming.__struct_fields__):
         known = ", ".join(ScheduleTiming.__struct_fields__)
         raise InvalidInput(f"a schedule has no option {min(unknown)!r}; its options are {known}")
@@ -180,7 +180,7 @@ class Call(msgspec.Struct, Generic[R_co], frozen=True):
 
 
 class Client(Protocol):
-    """What a bound task needs of its application."""
+    """The part of an application that a task uses."""
 
     def _enqueue(self, call: Call[R], on: object | None) -> Handle[R]: ...
     async def _enqueue_async(self, call: Call[R], on: object | None) -> Handle[R]: ...
@@ -210,11 +210,11 @@ class Task(Generic[P, R]):
             )
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
-        """A call to be enqueued with others by `app.enqueue_many`."""
+        """A call for `app.enqueue_many`, a workflow or a schedule."""
         return self._call(args, kwargs, _NO_OPTIONS)
 
     def options(self, **options: Unpack[_CallOptions]) -> "TaskWithOptions[P, R]":
-        """The task with options for the next calls: delay, priority, key, tenant, on=..., ..."""
+        """The task with options for its next calls, such as priority, key, tenant or on."""
         try:
             chosen = CallOptions(**options)
         except TypeError as error:
@@ -223,30 +223,30 @@ class Task(Generic[P, R]):
         return TaskWithOptions(self, chosen)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Enqueue one job. Returns its handle."""
+        """Enqueue one job and return its handle."""
         return self._client()._enqueue(self._call(args, kwargs, _NO_OPTIONS), None)
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Enqueue one job from async code. Returns its handle."""
+        """Enqueue one job from async code and return its handle."""
         call = self._call(args, kwargs, _NO_OPTIONS)
         return await self._client()._enqueue_async(call, None)
 
     def bind(self, client: Client) -> None:
-        """Let `enqueue` go to this application."""
+        """Let `enqueue` use this application."""
         if client not in self._clients:
             self._clients.append(client)
 
     @cached_property
     def signature(self) -> Signature:
-        """What it takes and returns. Raises `InvalidInput` when its annotations cannot be used.
+        """Its parameters and result. Raises `InvalidInput` if an annotation cannot be used.
 
-        Read late: annotations may name what is defined further down.
+        Read late, because annotations may name things that are defined further down.
         """
         return Signature(self.name, self.fn)
 
     @cached_property
     def stored_retry(self) -> Json | None:
-        """Its retry policy as jobs carry it; a function of the user's own stays in the code."""
+        """The retry policy that is stored with each job. A user's function stays in the code."""
         retry = self.options_of_task.retry
         return dump_policy(retry) if isinstance(retry, Policy) else None
 
@@ -282,24 +282,24 @@ class TaskWithOptions(Generic[P, R]):
         self._options = options
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
-        """A call to be enqueued with others; `on` is given to `enqueue_many` instead."""
+        """A call for `app.enqueue_many`, a workflow or a schedule. Give `on` to `enqueue_many`."""
         if self._options.on is not None:
-            raise InvalidInput("give on= to app.enqueue_many, not to a single call of it")
+            raise InvalidInput("give on= to app.enqueue_many, not to one of its calls")
         return self._task._call(args, kwargs, self._options)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Enqueue one job. Returns its handle."""
+        """Enqueue one job and return its handle."""
         call = self._task._call(args, kwargs, self._options)
         return self._task._client()._enqueue(call, self._options.on)
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Enqueue one job from async code. Returns its handle."""
+        """Enqueue one job from async code and return its handle."""
         call = self._task._call(args, kwargs, self._options)
         return await self._task._client()._enqueue_async(call, self._options.on)
 
 
 def job_of(what: object) -> NewJob:
-    """The job of a call, or of a task that is called without arguments."""
+    """The job of a call, or of a task without arguments."""
     if isinstance(what, Task):
         what = what.call()
     if not isinstance(what, Call):
@@ -308,7 +308,7 @@ def job_of(what: object) -> NewJob:
 
 
 def _scheduled(name: str, timing: ScheduleTiming, what: object) -> NewSchedule:
-    """What is stored of a schedule. Refuses a task that cannot be called without arguments."""
+    """A schedule as it is stored. Refuses a task that cannot be called without arguments."""
     try:
         return NewSchedule(name=name, timing=timing, job=job_of(what))
     except InvalidInput as error:
@@ -318,7 +318,7 @@ def _scheduled(name: str, timing: ScheduleTiming, what: object) -> NewSchedule:
 
 
 def _can_be_read(task: Task[..., Any]) -> bool:
-    """Can its annotations be read now? They may name what is defined further down."""
+    """Can its annotations be read now? They may name things that are defined further down."""
     try:
         return task.signature is not None
     except InvalidInput:
@@ -329,12 +329,12 @@ W = TypeVar("W", bound="Task[..., Any] | Call[Any]")
 
 
 class TaskSet:
-    """A set of tasks by name, independent of any database, and of schedules that call them."""
+    """Tasks by name, and schedules that call them, independent of any database."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, Task[..., Any]] = {}
         self.declared_gates: dict[str, Limits] = {}
-        """What its tasks say of gates."""
+        """The limits that its tasks declare, by gate."""
         self._declared: dict[str, tuple[ScheduleTiming, Task[..., Any] | Call[Any]]] = {}
 
     def __iter__(self) -> Iterator[Task[..., Any]]:
@@ -382,8 +382,8 @@ class TaskSet:
     ) -> Callable[[W], W]:
         """Declare a schedule, above the task: `@app.schedule("0 3 * * *", tz="Europe/Berlin")`.
 
-        Or of a call: `app.schedule("0 3 * * *", name="eu")(report.call("eu"))`. It is stored under
-        its name, which is the task's unless it is given, when a worker starts.
+        Or for a call: `app.schedule("0 3 * * *", name="eu")(report.call("eu"))`. A worker stores it
+        when it starts. Without `name` it has the name of its task.
         """
         if callable(cron):
             raise InvalidInput("write @app.schedule(...) with a cron expression or every_seconds=")
@@ -394,23 +394,21 @@ class TaskSet:
     def _declare(self, name: str | None, timing: ScheduleTiming, what: W) -> W:
         if not isinstance(what, Task | Call):
             raise InvalidInput(
-                f"@app.schedule stands above @app.task(), or takes a call of a task: {what!r:.60} "
-                "is neither"
+                "write @app.schedule(...) above @app.task(), or give it a call of a task, not "
+                f"{what!r:.60}"
             )
         task: Task[..., Any] = what if isinstance(what, Task) else what.task
         name = task.name if name is None else name
         check_name("schedule", name)
         if name in self._declared:
-            raise InvalidInput(
-                f"two schedules are called {name}; give one of them a name= of its own"
-            )
+            raise InvalidInput(f"two schedules are named {name}; give one of them another name=")
         if isinstance(what, Call) or _can_be_read(what):
             _scheduled(name, timing, what)
         self._declared[name] = (timing, what)
         return what
 
     def declared_schedules(self) -> list[NewSchedule]:
-        """What `schedule` has declared. Refuses a task that cannot be called without arguments."""
+        """The declared schedules. Refuses a task that cannot be called without arguments."""
         return [_scheduled(name, timing, what) for name, (timing, what) in self._declared.items()]
 
     def _take_in(self, other: "TaskSet") -> None:
@@ -419,37 +417,35 @@ class TaskSet:
         for name, declared in other._declared.items():
             if self._declared.setdefault(name, declared) is not declared:
                 raise InvalidInput(
-                    f"two schedules are called {name}; give one of them a name= of its own"
+                    f"two schedules are named {name}; give one of them another name="
                 )
 
     def add(self, task: Task[..., Any]) -> None:
-        """Register a task; a second one of the same name is refused."""
+        """Register a task. Refuses a second task of the same name."""
         known = self._tasks.get(task.name)
         if known is not None and known is not task:
-            raise InvalidInput(
-                f"two tasks are called {task.name}; give one of them name=... of its own"
-            )
+            raise InvalidInput(f"two tasks are named {task.name}; give one of them another name=")
         gate = task.options_of_task.gate
         if (
             gate is not None
             and self.declared_gates.setdefault(gate.name, gate.limits) != gate.limits
         ):
             raise InvalidInput(
-                f"task {task.name} says something else of gate {gate.name} than another task; use "
-                "one Gate for both"
+                f"task {task.name} gives gate {gate.name} other limits than another task; use one "
+                "Gate for both"
             )
         self._tasks[task.name] = task
 
 
 class _Decorator:
-    """`@app.task(...)`, typed: the injected `Running` is dropped from the parameters."""
+    """`@app.task(...)`, typed: drops the injected `Running` from the parameters."""
 
     def __init__(self, tasks: TaskSet, name: str | None, options: TaskOptions) -> None:
         self._tasks = tasks
         self._name = name
         self._options = options
 
-    # A first parameter that takes anything would take a Running, too: such a task is not checked.
+    # A first parameter that accepts anything accepts a Running too: such a task is not checked.
     @overload
     def __call__(
         self, fn: Callable[Concatenate[object, ...], Awaitable[R | Instead]]
@@ -474,18 +470,18 @@ class _Decorator:
 
 def _check_function(fn: Any) -> None:
     if not callable(fn) or inspect.isclass(fn) or not hasattr(fn, "__qualname__"):
-        raise InvalidInput(f"a task is a function, not {fn!r:.60}; write a def that calls it")
+        raise InvalidInput(f"a task must be a function, not {fn!r:.60}; write a def that calls it")
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise InvalidInput(
-            f"{fn.__qualname__} is a generator, and its items have nowhere to go; return a list, "
-            "or enqueue a job for each item"
+            f"{fn.__qualname__} is a generator, and nothing consumes its items; return a list, or "
+            "enqueue a job for each item"
         )
 
 
 def task_name(fn: Callable[..., Any]) -> str:
     """`module.function`, the same name whether the module is imported or run.
 
-    `python -m shop.jobs` gives `shop.jobs`; of `python jobs.py` the file's stem is taken.
+    `python -m shop.jobs` gives `shop.jobs`; `python jobs.py` gives `jobs`.
     """
     module = fn.__module__
     if module in ("__main__", "__mp_main__"):
@@ -502,7 +498,7 @@ def task_name(fn: Callable[..., Any]) -> str:
 def _new_job(task: Task[..., Any], args: Json, chosen: CallOptions) -> NewJob:
     options = task.options_of_task
     parent = current()
-    if parent is None and chosen is _NO_OPTIONS:  # as most calls are
+    if parent is None and chosen is _NO_OPTIONS:  # the usual case
         return NewJob(
             task=task.name, args=args, queue=options.queue, priority=options.priority,
             max_attempts=options.max_attempts, timeout_seconds=options.timeout_seconds,
@@ -531,7 +527,9 @@ def _new_job(task: Task[..., Any], args: Json, chosen: CallOptions) -> NewJob:
 def _unique(chosen: CallOptions) -> Unique | None:
     unique: object = chosen.unique
     if not (unique is None or isinstance(unique, Unique)):
-        raise InvalidInput(f"unique takes Unique(key=...), not {unique!r:.60}; a text goes to key=")
+        raise InvalidInput(
+            f"unique must be a Unique(key=...), not {unique!r:.60}; give a string as key="
+        )
     if chosen.key is None:
         return unique
     if unique is not None:
@@ -540,9 +538,9 @@ def _unique(chosen: CallOptions) -> Unique | None:
 
 
 def _parents(given: object) -> tuple[int, ...]:
-    """The ids of handles, jobs and ids; `NewJob` looks at what is none."""
+    """Job ids from handles, jobs or ints; `NewJob` validates the rest."""
     if not isinstance(given, Iterable) or isinstance(given, str):
-        raise InvalidInput(f"parents takes several handles or ids: parents=[{given!r:.60}]")
+        raise InvalidInput(f"parents takes a list of handles or ids: write parents=[{given!r:.60}]")
     ids: list[Any] = [getattr(parent, "id", parent) for parent in given]
     return tuple(ids)
 
@@ -561,8 +559,8 @@ def _tenant(parent: Running | None, chosen: str | None) -> str:
 def _metadata(
     parent: Running | None, chosen: Mapping[str, object] | None
 ) -> Mapping[str, object] | None:
-    """A job that a handler enqueues goes on with the handler's trace."""
+    """A job that a handler enqueues inherits the handler's trace."""
     if not (chosen is None or isinstance(chosen, Mapping)):
-        raise InvalidInput(f"metadata maps names to values, unlike {chosen!r:.60}")
+        raise InvalidInput(f"metadata must be a mapping from names to values, not {chosen!r:.60}")
     trace = None if parent is None else parent.metadata.get(TRACE)
     return chosen if trace is None else {TRACE: trace} | dict(chosen or {})

@@ -1,4 +1,4 @@
-"""Workflows as users build, enqueue and follow them.
+"""Workflows: build, enqueue and follow them.
 
     flow   = app.workflow("ingest", key=doc_id)
     pages  = flow.add(split.call(doc_id))
@@ -7,8 +7,8 @@
     run = flow.enqueue()
     run.wait()
 
-Nothing is written before `enqueue`, and then all of it in one transaction. A running job adds to
-its own workflow in the same way, with `job.workflow`.
+`enqueue` writes the whole workflow in one transaction. A running job adds nodes to its own workflow
+in the same way, with `job.workflow`.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -59,7 +59,7 @@ MAX_BASE_LENGTH = 150
 
 
 class App(Protocol):
-    """What is needed of an application."""
+    """The part of an application that a workflow uses."""
 
     @property
     def store(self) -> Store:
@@ -80,7 +80,7 @@ class App(Protocol):
 
 
 class Node(Generic[R_co]):
-    """One job of a workflow that is being built: what `add` returns, and `after` takes."""
+    """One job of a workflow that is being built. `add` returns it; `after` and `before` take it."""
 
     __slots__ = ("_home", "name", "task")
 
@@ -94,7 +94,7 @@ class Node(Generic[R_co]):
 
 
 class _Draft(NamedTuple):
-    """A node as it was asked for."""
+    """A node as it was given to `add`."""
 
     name: str
     job: NewJob
@@ -104,7 +104,7 @@ class _Draft(NamedTuple):
 
 
 class _Builder:
-    """Collects nodes, and gives names to those that have none."""
+    """Collects nodes, and names each node that was added without a name."""
 
     def __init__(self, prefix: str = "") -> None:
         self._drafts: dict[str, _Draft] = {}
@@ -120,10 +120,10 @@ class _Builder:
         when: Rule = When.ALL_SUCCEEDED,
         name: str | None = None,
     ) -> Node[R]:
-        """Add a job that waits for those in `after`, and for which those in `before` wait.
+        """Add a job that runs after the nodes in `after` and before the nodes in `before`.
 
-        `when` says which ends of its parents let it run. Without a name it is called like its task,
-        with a number from the second one on.
+        `when` says which outcomes of its parents let it run. Without `name` it is named after its
+        task, with a number from the second one on.
         """
         if not isinstance(call, Call):
             raise InvalidWorkflow(f"add takes a call such as task.call(...), not {call!r:.60}")
@@ -131,7 +131,7 @@ class _Builder:
             name = self._new_name(call.task.name)
         check_name("node", name)
         if name in self._drafts:
-            raise InvalidWorkflow(f"two nodes are called {name}; give each a name= of its own")
+            raise InvalidWorkflow(f"two nodes are named {name}; give each its own name=")
         try:
             rule = When(when)
         except ValueError:
@@ -152,7 +152,7 @@ class _Builder:
 
     def _names(self, what: str, given: "Iterable[Node[Any] | str]") -> tuple[str, ...]:
         if isinstance(given, Node | str) or not isinstance(given, Iterable):
-            raise InvalidWorkflow(f"{what} takes several nodes: {what}=[{given!r:.60}]")
+            raise InvalidWorkflow(f"{what} takes a list of nodes: write {what}=[{given!r:.60}]")
         names = []
         for each in given:
             if isinstance(each, Node):
@@ -200,18 +200,18 @@ class Workflow(_Builder):
         return f"<Workflow {self._name} of {len(self._drafts)} nodes>"
 
     def enqueue(self, *, on: object | None = None) -> "WorkflowRun":
-        """Enqueue all of it, or nothing, in one transaction, or in the caller's own.
+        """Enqueue the whole workflow in one transaction, or in the caller's own.
 
-        Raises `InvalidWorkflow`, before anything is written, when nodes wait for each other in a
-        circle, or for one that is not there.
+        Raises `InvalidWorkflow`, before it writes anything, if nodes wait for each other in a
+        circle, or for a node that does not exist.
         """
         return WorkflowRun(self._app, self._app._add_workflow(self._new(), on))
 
     async def enqueue_async(self, *, on: object | None = None) -> "WorkflowRun":
-        """Enqueue all of it, or nothing, in one transaction, or in the caller's own.
+        """Enqueue the whole workflow in one transaction, or in the caller's own.
 
-        Raises `InvalidWorkflow`, before anything is written, when nodes wait for each other in a
-        circle, or for one that is not there.
+        Raises `InvalidWorkflow`, before it writes anything, if nodes wait for each other in a
+        circle, or for a node that does not exist.
         """
         return WorkflowRun(self._app, await self._app._add_workflow_async(self._new(), on))
 
@@ -239,7 +239,7 @@ class Workflow(_Builder):
         )  # fmt: skip
 
     def _whose(self, nodes: Sequence[NewNode]) -> str:
-        """The tenant: the one that was named, or that of the calls, if they have one."""
+        """The given tenant, or else the tenant of the calls, if they have one."""
         if self._tenant is not None:
             return self._tenant
         return max((node.job.tenant for node in nodes), default="")
@@ -247,16 +247,18 @@ class Workflow(_Builder):
 
 def _found(spots: dict[str, int], name: str, draft: _Draft) -> int:
     if name not in spots:
-        raise InvalidWorkflow(f"node {draft.name} names {name}, which is no node of this workflow")
+        raise InvalidWorkflow(
+            f"node {draft.name} names {name}, but this workflow has no node of that name"
+        )
     return spots[name]
 
 
 class Growth(_Builder):
-    """What a running job adds to its own workflow: `add`, and then `enqueue` all of it.
+    """Adds nodes to the workflow of a running job: call `add` for each, then `enqueue`.
 
-    `after` and `before` may name nodes that are there already; those in `before` must still wait.
-    Each attempt of a job gives the same names in the same order, and what an earlier attempt has
-    added is not added again.
+    `after` and `before` may name nodes that exist already. Nodes in `before` must not have started.
+    Each attempt of a job gives the same names in the same order, so a node that an earlier attempt
+    has added is not added again.
     """
 
     def __init__(
@@ -270,16 +272,18 @@ class Growth(_Builder):
         self._grow_async = grow_async
 
     def enqueue(self) -> list[int]:
-        """Add the jobs, or none of them; answers their ids. Raises `LeaseLost` if this job is lost.
+        """Add the nodes in one transaction. Returns the ids of their jobs.
 
-        Raises `Cancel` when this job is asked to stop. Nothing was added then.
+        Raises `LeaseLost` if the lease is lost, and `Cancel` if an operator has asked this job to
+        stop; then nothing is added.
         """
         return self._grow(self._new())
 
     async def enqueue_async(self) -> list[int]:
-        """Add the jobs, or none of them; answers their ids. Raises `LeaseLost` if this job is lost.
+        """Add the nodes in one transaction. Returns the ids of their jobs.
 
-        Raises `Cancel` when this job is asked to stop. Nothing was added then.
+        Raises `LeaseLost` if the lease is lost, and `Cancel` if an operator has asked this job to
+        stop; then nothing is added.
         """
         return await self._grow_async(self._new())
 
@@ -305,7 +309,7 @@ class Growth(_Builder):
         ]  # fmt: skip
 
 
-# --- what was enqueued ----------------------------------------------------------------------------
+# --- an enqueued workflow -------------------------------------------------------------------------
 
 
 class _At(NamedTuple):
@@ -353,7 +357,7 @@ async def _wait(at: _At, *, timeout_seconds: float | None = None) -> WorkflowSee
 
 
 async def _nodes(at: _At) -> list[NodeSeen]:
-    """All of its nodes, with their states and their parents, in the order of their ids."""
+    """All nodes with their states and parents, in the order of their ids."""
     nodes: list[NodeSeen] = []
     after: int | None = 0
     while after is not None:
@@ -369,39 +373,44 @@ async def _draw(at: _At) -> str:
 
 
 async def _cancel(at: _At, *, reason: str = "cancelled") -> bool:
-    """Cancel what has not started, and ask what runs to stop. False: it had ended already.
+    """Cancel all jobs that have not started, and ask running jobs to stop.
 
-    The finaliser still runs; to cancel again, when it alone is left, cancels it, too.
+    Returns False if the workflow had already finished. The finaliser still runs; to cancel it too,
+    cancel again when only the finaliser is left.
     """
     return await at.run(act.cancel_workflow, reason=reason)
 
 
 async def _pause(at: _At, *, reason: str = act.PAUSED) -> bool:
-    """Hold all nodes that have not started, until `resume`. False: it was paused, or has ended."""
+    """Hold all nodes that have not started, until `resume`.
+
+    Returns False if the workflow was already paused or has finished.
+    """
     return await at.run(act.pause_workflow, reason=reason)
 
 
 async def _resume(at: _At) -> bool:
-    """Let a paused workflow go on. False: it was not paused."""
+    """Continue a paused workflow. Returns False if it was not paused."""
     return await at.run(act.resume_workflow)
 
 
 async def _replay(at: _At, node: "Node[Any] | str") -> bool:
-    """Run a finished node again, and what was skipped or cancelled below it. False: it is live.
+    """Run a finished node again, with the nodes below it that were skipped or cancelled.
 
-    The workflow is open again, and its finaliser will run once more.
+    Returns False if the node is not finished. The workflow is open again, and its finaliser will
+    run once more.
     """
     return await run_on(at.runner, replay_job, await _job_id(at, node))
 
 
 async def _job_id(at: _At, node: "Node[Any] | str") -> int:
-    """The id of the job that is this node."""
+    """The id of the job of this node."""
     name = node.name if isinstance(node, Node) else node
     return await at.run(workflow_look.node_named, name)
 
 
 class WorkflowRun:
-    """An enqueued workflow. `created` is False when another one held the key; this is that one."""
+    """An enqueued workflow. `created` is False when this workflow already held the key."""
 
     __slots__ = ("_app", "created", "id")
 
@@ -440,11 +449,11 @@ class WorkflowRun:
         return await procedure(_At(self._app.async_store, self.id), *args, **kwargs)
 
     def result(self, node: Node[R], *, timeout_seconds: float | None = None) -> R:
-        """The typed result of one of its nodes, once that is finished. Raises `JobFailed`."""
+        """The typed result of a node, once the node is finished. Raises `JobFailed`."""
         handle = self._app.handle(node.task, self.job_id(node))
         return handle.wait(timeout_seconds=timeout_seconds)
 
     async def result_async(self, node: Node[R], *, timeout_seconds: float | None = None) -> R:
-        """The typed result of one of its nodes, once that is finished. Raises `JobFailed`."""
+        """The typed result of a node, once the node is finished. Raises `JobFailed`."""
         handle = self._app.handle(node.task, await self.job_id_async(node))
         return await handle.wait_async(timeout_seconds=timeout_seconds)

@@ -67,7 +67,7 @@ def test_no_database_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "code", "text"),
     [
-        ("mysql://bob:secret@host/jobs", 2, "starts with sqlite:/// or postgresql://"),
+        ("mysql://bob:secret@host/jobs", 2, "must start with sqlite:/// or postgresql://"),
         ("sqlite://jobs.db", 2, "write sqlite:///jobs.db"),
         ("sqlite:///no/such/folder/jobs.db", 4, "there is no folder no/such/folder; create it"),
         ("sqlite:///misspelt.db", 4, "there is no file misspelt.db; `tenure db init` creates it"),

@@ -92,7 +92,7 @@ class Forgetful(Skip):
     ("answer", "error", "message"),
     [
         (lambda: Retry(5), "InvalidInput", "Retry(after_seconds=5)"),  # type: ignore[arg-type]
-        (lambda: Skip(None), "InvalidInput", "is a text, not None"),  # type: ignore[arg-type]
+        (lambda: Skip(None), "InvalidInput", "must be a string, not None"),  # type: ignore[arg-type]
         (lambda: Snooze("5"), "OutOfRange", "seconds"),  # type: ignore[arg-type]
         (lambda: Snooze(-1), "OutOfRange", "seconds"),
         (Forgetful, "AttributeError", "reason"),
@@ -168,7 +168,7 @@ def test_answers_are_checked_where_they_are_made() -> None:
         Retry(after_seconds=-1)
     with pytest.raises(OutOfRange, match="seconds must be a number of seconds, not 'soon'"):
         Snooze("soon")  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="the reason of a Cancel is a text"):
+    with pytest.raises(InvalidInput, match="the reason of a Cancel must be a string"):
         Cancel(b"no")  # type: ignore[arg-type]
 
 

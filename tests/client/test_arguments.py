@@ -183,7 +183,7 @@ def test_nothing_of_a_batch_is_written_when_one_call_is_refused(app: Tenure) -> 
         app.enqueue_many(work.call(n) for n in [1, 2, "3"])  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="enqueue_many takes calls"):
         app.enqueue_many([work.call(1), work])  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="put this one in brackets"):
+    with pytest.raises(InvalidInput, match="put this call in brackets"):
         app.enqueue_many(work.call(1))  # type: ignore[arg-type]
     assert app.list_jobs().jobs == ()
     assert app.enqueue_many([]) == []

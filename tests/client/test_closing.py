@@ -166,7 +166,7 @@ def test_an_application_is_not_closed_under_its_worker(app: Tenure) -> None:
     with working(app):
         closes_everything.enqueue().wait(timeout_seconds=30)
         closes_everything_too.enqueue().wait(timeout_seconds=30)
-    assert refusals == ["a worker of this application is at work; stop it first"] * 2
+    assert refusals == ["a worker of this application is running; stop it first"] * 2
     app.close()
 
 

@@ -44,12 +44,12 @@ def test_tasks_may_share_a_gate_if_they_say_the_same_of_it() -> None:
     tasks = TaskSet()
     tasks.task(name="a", gate=Gate("gpu", max_running=1))(lambda: None)
     tasks.task(name="b", gate=Gate("gpu", max_running=1))(lambda: None)
-    with pytest.raises(InvalidInput, match="says something else of gate gpu"):
+    with pytest.raises(InvalidInput, match="gives gate gpu other limits"):
         tasks.task(name="c", gate=Gate("gpu", max_running=2))(lambda: None)
 
 
 def test_a_gate_is_a_gate() -> None:
-    with pytest.raises(InvalidInput, match="gate takes Gate"):
+    with pytest.raises(InvalidInput, match="gate must be a Gate"):
         TaskSet().task(gate="gpu")  # type: ignore[arg-type]
 
 

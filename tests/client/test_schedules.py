@@ -52,7 +52,7 @@ def test_a_set_of_tasks_brings_its_schedules(app: Tenure) -> None:
     app.include(tasks)
     app.include(tasks)
     assert [each.name for each in app.declared_schedules()] == ["other.work"]
-    with pytest.raises(InvalidInput, match="two schedules are called"):
+    with pytest.raises(InvalidInput, match="two schedules are named"):
         app.schedule("@daily")(work)
 
 
@@ -84,7 +84,7 @@ def test_it_needs_a_task(app: Tenure) -> None:
     def plain() -> None: ...
 
     wrong: Any = plain
-    with pytest.raises(InvalidInput, match="stands above"):
+    with pytest.raises(InvalidInput, match="above @app"):
         app.schedule("@daily")(wrong)
     with pytest.raises(InvalidInput, match=r"write @app.schedule"):
         app.schedule(wrong)

@@ -34,10 +34,10 @@ class Callable:
 @pytest.mark.parametrize(
     ("thing", "message"),
     [
-        (functools.partial(print), "a task is a function, not functools.partial"),
-        (Callable, "a task is a function"),
-        (Callable(), "a task is a function"),
-        (5, "a task is a function, not 5"),
+        (functools.partial(print), "a task must be a function, not functools.partial"),
+        (Callable, "a task must be a function"),
+        (Callable(), "a task must be a function"),
+        (5, "a task must be a function, not 5"),
         (generator, "generator is a generator"),
         (async_generator, "return a list, or enqueue a job for each item"),
     ],
@@ -52,7 +52,7 @@ def test_a_task_of_a_task_is_refused(local: Tenure) -> None:
     @local.task()
     def work() -> None: ...
 
-    with pytest.raises(InvalidInput, match="a task is a function, not <Task"):
+    with pytest.raises(InvalidInput, match="a task must be a function, not <Task"):
         local.task()(work)  # type: ignore[call-overload]
 
 
@@ -144,7 +144,9 @@ def test_a_second_task_of_the_same_name_is_refused(local: Tenure) -> None:
     @local.task(name="send")
     def first() -> None: ...
 
-    with pytest.raises(InvalidInput, match="two tasks are called send; give one of them name="):
+    with pytest.raises(
+        InvalidInput, match="two tasks are named send; give one of them another name="
+    ):
 
         @local.task(name="send")
         def second() -> None: ...
@@ -155,7 +157,7 @@ def test_a_second_task_of_the_same_name_is_refused(local: Tenure) -> None:
     @others.task(name="send")
     def third() -> None: ...
 
-    with pytest.raises(InvalidInput, match="two tasks are called send"):
+    with pytest.raises(InvalidInput, match="two tasks are named send"):
         local.include(others)
 
 

@@ -54,10 +54,10 @@ def test_without_any_the_error_says_what_to_do(
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        (5, "is a text, not 5"),
-        (Path("jobs.db"), "is a text, not PosixPath"),
-        ("jobs.db", "starts with sqlite:/// or postgresql://"),
-        ("mysql://localhost/jobs", "starts with sqlite:/// or postgresql://"),
+        (5, "url must be a string, not 5"),
+        (Path("jobs.db"), "url must be a string, not PosixPath"),
+        ("jobs.db", "must start with sqlite:/// or postgresql://"),
+        ("mysql://localhost/jobs", "must start with sqlite:/// or postgresql://"),
         ("sqlite://jobs.db", "write sqlite:///jobs.db"),
         ("sqlite:///jobs.db?colour=red", "unknown option 'colour'"),
     ],
@@ -69,7 +69,7 @@ def test_a_url_that_cannot_be_used(url: Any, message: str) -> None:
 
 @pytest.mark.parametrize("url", ["jobs.db", "mysql://localhost/jobs", "SQLITE:///jobs.db", " "])
 def test_the_address_of_another_database_is_refused_before_it_is_used(url: str) -> None:
-    with pytest.raises(ConfigError, match="starts with sqlite:/// or postgresql://"):
+    with pytest.raises(ConfigError, match="must start with sqlite:/// or postgresql://"):
         Tenure(url)
 
 

@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from tenure import Handle, Running, Tenure
+from tenure.store import AsyncStore, Store
 from tests.client.typing_good import (
     Report,
     TrainSpec,
@@ -113,3 +114,14 @@ app.schedule("@daily", catch_up="some")  # E
 app.schedule("@daily")(len)  # E
 app.schedules.add("s", len, cron="@daily")  # E
 app.schedules.edit("s", cron=5)  # E
+app.schedules.runs("s", limit="all")  # E
+app.workflow_run(1).wait(5)  # E
+
+
+async def in_the_wrong_colour(store: Store, async_store: AsyncStore) -> None:
+    store.get("7")  # E
+    store.list_jobs(queue=5)  # E
+    await store.get(7)  # E
+    await async_store.get("7")  # E
+    print(async_store.get(7).state)  # E
+    AsyncStore.get(store, "7")  # E

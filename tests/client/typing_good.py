@@ -31,6 +31,7 @@ from tenure import (
     Worker,
     current,
 )
+from tenure.store import AsyncStore, Store
 
 app = Tenure("sqlite:///jobs.db")
 engine = create_engine("sqlite:///jobs.db")
@@ -243,6 +244,15 @@ def inside() -> None:
     assert_type(plain.fn(1), Any)
     timing(current_job())
     listener(JobEvent.__new__(JobEvent))
+
+
+async def both_colours(store: Store, async_store: AsyncStore) -> None:
+    assert_type(store.get(1), Job)
+    assert_type(await async_store.get(1), Job)
+    assert_type(Store.why(store, 1), str)
+    assert_type(await AsyncStore.why(async_store, 1, now=datetime.now(UTC)), str)
+    assert_type(await app.schedules.get_async("eu"), ScheduleInfo)
+    assert_type(await app.workflow_run(1).job_id_async("a"), int)
 
 
 def current_job() -> Running:

@@ -20,7 +20,7 @@ def test_a_name_belongs_to_one_task(app: Tenure) -> None:
     @app.task(name="send")
     def send_mail() -> None: ...
 
-    with pytest.raises(InvalidInput, match="two tasks are called send"):
+    with pytest.raises(InvalidInput, match="two tasks are named send"):
 
         @app.task(name="send")
         def send_letter() -> None: ...

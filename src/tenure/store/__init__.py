@@ -1,14 +1,13 @@
 """The stores: the only place with SQL or drivers.
 
+operations.py   the table of operations; colours.py makes methods of them
+api.py          `Store` and `AsyncStore`, which callers use
+jobs/ gates/ workflows/ schedules/ look/ copy/      the operations, by subject
 session.py      the seam: one open transaction, the same in both colours
-enqueue.py claim.py settle.py sweep.py operate.py inspect.py presence.py     what can be done, once
-schedules.py entries.py fire.py      schedules, and the jobs that they enqueue
-sql/            how each database does it, statement by statement
-sqlite.py postgres.py        transactions on each database
-bell*.py notify.py           how idle workers are woken
-transfer.py cargo.py         all jobs of one store into another one
-watched.py      stores in front of another one, to see what passes
-api.py          `Store` and `AsyncStore`, what callers hold in their hands
+sqlite/ postgres/       transactions on each database, and its statements in sql/
+bell.py         how idle workers are woken
+borrowing.py    the caller's own connection (`on=`)
+proxy.py        stores in front of another store, to see what passes
 """
 
 from tenure.store.api import AsyncStore, Store, open_async_store, open_store

@@ -4,7 +4,7 @@
     [job] = store.enqueue([NewJob(task="app.send", args=encode({"to": "me"}))])
     for lease in store.claim("worker-1", {"default": 100}): ...
 
-Every method is one of the operations of this package, bound to a session.
+Most methods come from the table in `operations.py`.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class Store(Operations, BlockingRunner):
         self._scope = Scope(session, tenant)
 
     def run(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run an operation of this package to its end."""
+        """Run an operation of `tenure.store` to its end."""
         return drive(operation(self._scope, *args, **kwargs))
 
     def close(self) -> None:
@@ -65,14 +65,14 @@ class Store(Operations, BlockingRunner):
         return AsyncStore(session, self._scope.tenant, threads, owns_session=owns_session)
 
     def bell(self, ring: Callable[[], None]) -> Bell:
-        """A bell that calls `ring`, from a thread of its own, when there may be new work.
+        """A bell that calls `ring`, from its own thread, when there may be new work.
 
-        It is a hint: poll as well. Start it, and stop it before the store is closed.
+        It is a hint: poll as well. Start it, and stop it before you close the store.
         """
         return _bell(self._scope, ring)
 
     def for_tenant(self, tenant: str) -> "Store":
-        """The same store as one tenant may see it: its own jobs, and global ones to read."""
+        """The same store for one tenant: it may use its own jobs and read global ones."""
         return Store(self._scope.session, _checked_tenant(tenant))
 
     def __enter__(self) -> Self:
@@ -104,7 +104,7 @@ class AsyncStore(Operations, AsyncRunner):
         self._owns_session = owns_session
 
     async def run(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run an operation of this package."""
+        """Run an operation of `tenure.store`."""
         on = kwargs.get("on")
         if operation in _GATHERED and self._gathering is not None and on is None:
             return await operation(self._gathering, *args, **kwargs)
@@ -126,14 +126,14 @@ class AsyncStore(Operations, AsyncRunner):
             self._threads.end()
 
     def bell(self, ring: Callable[[], None]) -> Bell:
-        """A bell that calls `ring`, from a thread of its own, when there may be new work.
+        """A bell that calls `ring`, from its own thread, when there may be new work.
 
-        It is a hint: poll as well. Start it, and stop it before the store is closed.
+        It is a hint: poll as well. Start it, and stop it before you close the store.
         """
         return _bell(self._scope, ring)
 
     def for_tenant(self, tenant: str) -> "AsyncStore":
-        """The same store as one tenant may see it: its own jobs, and global ones to read."""
+        """The same store for one tenant: it may use its own jobs and read global ones."""
         tenant = _checked_tenant(tenant)
         return AsyncStore(
             self._scope.session, tenant, self._threads, owns_session=self._owns_session
@@ -161,9 +161,9 @@ def open_store(
 def open_async_store(
     url: str, *, connections: int = CLIENT_CONNECTIONS, give_up_seconds: float = 10.0
 ) -> AsyncStore:
-    """Open the same for callers on an event loop.
+    """Open `sqlite:///file.db` or `postgresql://...` for callers on an event loop.
 
-    SQLite operations run in threads of the store, each as a whole.
+    Operations on SQLite run in threads of the store.
     """
     session = _session(url, "async", connections, give_up_seconds)
     local = urlsplit(url).scheme == "sqlite"
@@ -178,7 +178,7 @@ def _bell(scope: Scope, ring: Callable[[], None]) -> Bell:
 def _checked_tenant(tenant: str) -> str:
     check_text("tenant", tenant, MAX_NAME_LENGTH)
     if not tenant:
-        raise ConfigError("a tenant scope needs a tenant; use the store itself for global jobs")
+        raise ConfigError("tenant is empty; for global jobs use the store without for_tenant")
     return tenant
 
 
@@ -195,7 +195,7 @@ def _session(
     check_seconds("give_up_seconds", give_up_seconds)
     check_scheme(url)
     try:
-        url.encode()  # no library takes a name that is not UTF-8
+        url.encode()  # no driver accepts a URL that is not UTF-8
         parts = urlsplit(url)
     except ValueError as error:
         raise ConfigError(f"the URL cannot be read: {error}") from error
@@ -207,9 +207,9 @@ def _session(
 
 
 def check_scheme(url: str) -> None:
-    """Refuse the address of a database that is none of ours."""
-    if not str(url).startswith(_SCHEMES):  # the URL itself may hold a password: not shown
-        raise ConfigError("a store URL starts with sqlite:/// or postgresql://; this one does not")
+    """Refuse a URL of another kind of database."""
+    if not str(url).startswith(_SCHEMES):  # not shown, because it may hold a password
+        raise ConfigError("a store URL must start with sqlite:/// or postgresql://")
 
 
 def sqlite_path(url: str) -> str:
@@ -227,7 +227,7 @@ def sqlite_path(url: str) -> str:
 
 
 def without(url: str, names: Container[str]) -> str:
-    """The URL without our own options, every other character as the user wrote it."""
+    """The URL without these options; every other character stays as the user wrote it."""
     address, _, query = url.partition("?")
     kept = [pair for pair in query.split("&") if unquote(pair.split("=")[0]) not in names]
     return f"{address}?{'&'.join(kept)}"
@@ -270,7 +270,7 @@ def _postgres(
             f"schema {schema[:60]!r} must be lower-case letters, digits and _, without pg_ in front"
         )
     pooler = _one_of("pooler", options.get("pooler", "none"), ("none", "transaction"))
-    # Behind a pooler nobody listens, unless the user knows of workers that connect directly.
+    # Behind a pooler no worker listens, unless the user knows of workers that connect directly.
     usual = "on" if pooler == "none" else "off"
     notify = _one_of("notify", options.get("notify", usual), ("on", "off"))
     new_colour = wire.BlockingColour if colour == "sync" else wire.SuspendingColour
@@ -286,10 +286,14 @@ def _postgres(
 
 def _refuse_unknown(options: dict[str, str], known: set[str]) -> None:
     if unknown := sorted(set(options) - known):
-        raise ConfigError(f"unknown option {unknown[0]!r} in the URL; known are {sorted(known)}")
+        raise ConfigError(
+            f"unknown option {unknown[0]!r} in the URL; known options: {', '.join(sorted(known))}"
+        )
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
-        raise ConfigError(f"{name}={value[:30]} is not known; use one of {', '.join(allowed)}")
+        raise ConfigError(
+            f"unknown value {name}={value[:30]} in the URL; use one of {', '.join(allowed)}"
+        )
     return value

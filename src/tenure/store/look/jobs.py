@@ -1,4 +1,4 @@
-"""What everybody may look at: jobs, their stories, counts. Nothing here writes."""
+"""Reads of jobs: one job, pages of jobs, timelines, counts. Nothing here writes."""
 
 from collections.abc import Collection, Iterator
 from datetime import datetime
@@ -25,16 +25,17 @@ from tenure.store.session import Mode, Tx, for_all_tenants, to_json, transaction
 
 MAX_PAGE = 1000
 SCAN_ROWS = 10_000
-"""How many rows one page may look at, whatever the filter: a page is bounded work."""
+"""The most rows that one page reads, whatever the filter: a page is bounded work."""
 
 _TOP = 2**53
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Some jobs, newest first. `next` continues the list; None means that it ended.
+    """Some jobs, newest first: iterate over the page, or use `jobs`.
 
-    A page may hold fewer jobs than asked for, even none, and still have a `next`: each page looks
-    at a bounded number of rows.
+    Pass `next` as `before` to get the next page; None means that there is none. A page may hold
+    fewer jobs than its limit, even none, and still have a `next`: each page reads a bounded number
+    of rows.
     """
 
     jobs: tuple[Job, ...]
@@ -45,7 +46,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Count(msgspec.Struct, frozen=True):
-    """How many jobs share these four values."""
+    """The number of jobs that share these four values."""
 
     queue: str
     task: str
@@ -55,7 +56,7 @@ class Count(msgspec.Struct, frozen=True):
 
 
 class OldestReady(msgspec.Struct, frozen=True):
-    """The job that has stood longest at the head of one of the queue's lines."""
+    """How long the oldest job at the head of one of the queue's lanes has been ready."""
 
     queue: str
     since: datetime
@@ -63,7 +64,7 @@ class OldestReady(msgspec.Struct, frozen=True):
 
 
 class PausedQueue(msgspec.Struct, frozen=True):
-    """A queue that is not claimed from."""
+    """A queue from which workers do not claim."""
 
     name: str
     paused_at: datetime
@@ -71,7 +72,7 @@ class PausedQueue(msgspec.Struct, frozen=True):
 
 
 class About(msgspec.Struct, frozen=True):
-    """What the store is: its engine, its schema, its clock."""
+    """The store: its engine, its schema, its clock."""
 
     engine: str
     engine_version: str
@@ -117,7 +118,10 @@ async def list_jobs(
     before: int | None = None,
     now: datetime | None = None,
 ) -> Page:
-    """Jobs that match all the filters, newest first, a bounded page at a time."""
+    """Jobs that match all filters, newest first, one bounded page at a time.
+
+    Iterate over the page. Pass its `next` as `before` to get the next page, until it is None.
+    """
     check_int("limit", limit, 1, MAX_PAGE)
     if before is not None:
         check_int("before", before, 1, _TOP)
@@ -149,7 +153,7 @@ async def list_jobs(
 
 
 def _walks(wanted: frozenset[State]) -> list[tuple[str, dict[str, object]]]:
-    """Which lists to read. What did not succeed has an index of its own and is found at once."""
+    """The lists to read. Unsuccessful jobs have an index of their own."""
     walks: list[tuple[str, dict[str, object]]] = []
     if wanted & LIVE_STATES:
         walks.append(("list_live", {"states": " ".join(sorted(wanted & LIVE_STATES))}))
@@ -196,7 +200,7 @@ def _job(tx: Tx, row: JobRow, holder: Holder | None) -> Job:
 
 @transaction(Mode.READ)
 async def timeline(tx: Tx, id: int, *, now: datetime | None = None) -> list[Event]:
-    """The story of a job, in order: what its rows say and what was written along the way."""
+    """Everything that has happened to a job, in order."""
     tx.at(now)
     job = await seen_job(tx, id)
     by = fired_by(job.metadata)
@@ -220,7 +224,7 @@ async def timeline(tx: Tx, id: int, *, now: datetime | None = None) -> list[Even
 
 @transaction(Mode.READ)
 async def progress(tx: Tx, id: int, *, now: datetime | None = None) -> Progress:
-    """What the job last reported and saved."""
+    """The last progress and the last checkpoint of the job."""
     tx.at(now)
     await seen_job(tx, id)
     return await _progress(tx, id)
@@ -250,7 +254,7 @@ async def _steps(tx: Tx, id: int) -> list[Step]:
 
 @transaction(Mode.READ)
 async def count_live(tx: Tx, *, now: datetime | None = None) -> list[Count]:
-    """Live jobs by queue, task, state and tenant, counted from the rows."""
+    """Counts of live jobs by queue, task, state and tenant."""
     tx.at(now)
     return [_count(row) for row in await tx.fetch_as(CountRow, "count_live", tenant=tx.tenant)]
 
@@ -259,7 +263,7 @@ async def count_live(tx: Tx, *, now: datetime | None = None) -> list[Count]:
 async def count_finished(
     tx: Tx, since: datetime, until: datetime, *, now: datetime | None = None
 ) -> list[Count]:
-    """Jobs that finished from `since` up to, not including, `until`."""
+    """Counts of jobs that finished from `since` up to, but not including, `until`."""
     check_time("since", since)
     check_time("until", until)
     tx.at(now)
@@ -275,7 +279,7 @@ def _count(row: CountRow) -> Count:
 
 @transaction(Mode.READ)
 async def oldest_ready(tx: Tx, *, now: datetime | None = None) -> list[OldestReady]:
-    """Per queue with jobs ready: how long its oldest head of line has been ready."""
+    """For each queue with ready jobs: how long its oldest head of a lane has been ready."""
     for_all_tenants("oldest_ready", tx.tenant)
     tx.at(now)
     return [
@@ -286,7 +290,7 @@ async def oldest_ready(tx: Tx, *, now: datetime | None = None) -> list[OldestRea
 
 @transaction(Mode.READ)
 async def paused_queues(tx: Tx, *, now: datetime | None = None) -> list[PausedQueue]:
-    """Queues that are paused, since when, and why."""
+    """The paused queues: since when, and why."""
     tx.at(now)
     return [
         PausedQueue(row.name, tx.when(row.paused_at), row.reason)

@@ -1,7 +1,7 @@
-"""Who works here: announce, retire, workers. For people to look at; nothing is decided by it.
+"""The list of workers, for people to read: announce, retire, workers.
 
-A worker announces itself when it starts and with its heartbeats. What became of its jobs when it
-died is a matter of its leases alone.
+A worker announces itself when it starts and with its heartbeats. Nothing is decided by the list:
+after a worker has died, only its leases decide about its jobs.
 """
 
 from datetime import datetime
@@ -19,11 +19,11 @@ MAX_WORKERS = 10_000
 ALIVE_SECONDS = 30.0
 """A worker that was seen within this time counts as alive."""
 FORGET_SECONDS = 86_400.0
-"""A worker that was not seen for so long is forgotten by `prune`."""
+"""`prune` forgets a worker that was last seen longer ago than this."""
 
 
 class _Info(msgspec.Struct, frozen=True):
-    """What the column `info` holds. What another version has left out or added is no error."""
+    """The column `info`. Fields that another version has added or left out are no error."""
 
     queues: dict[str, int] = {}
     tasks: tuple[str, ...] = ()
@@ -36,9 +36,9 @@ _decoder = msgspec.json.Decoder(_Info)
 
 @transaction(Mode.BEAT)
 async def announce(tx: Tx, info: WorkerInfo, *, now: datetime | None = None) -> None:
-    """Say that a worker is there. The first time sets when it started; each time, when it was seen.
+    """Put a worker on the list, or note that it is still alive.
 
-    Nothing but `workers` reads this: a worker that does not announce itself works as well.
+    Only `workers` and `why` read this: a worker that does not announce itself can still work.
     """
     for_all_tenants("announce", tx.tenant)
     if not isinstance(info, WorkerInfo):
@@ -50,7 +50,7 @@ async def announce(tx: Tx, info: WorkerInfo, *, now: datetime | None = None) -> 
 
 @transaction(Mode.BEAT)
 async def retire(tx: Tx, worker: str, *, now: datetime | None = None) -> None:
-    """Remove a worker from the list: it has ended in good order."""
+    """Remove a worker from the list, because it has stopped."""
     for_all_tenants("retire", tx.tenant)
     check_name("worker", worker)
     tx.at(now)
@@ -65,10 +65,10 @@ async def workers(
     limit: int = 1000,
     now: datetime | None = None,
 ) -> list[WorkerSeen]:
-    """Workers that have announced themselves: those alive first, and of these the newest.
+    """Workers that have announced themselves: workers that are alive first, newest first.
 
-    Alive is who was seen within `alive_seconds`. The others have died, or cannot reach the
-    database; `prune` forgets them after a day.
+    A worker is alive if it was seen within `alive_seconds`. The others have died or cannot reach
+    the database; `prune` forgets them after a day.
     """
     for_all_tenants("workers", tx.tenant)
     check_seconds("alive_seconds", alive_seconds)
@@ -86,7 +86,7 @@ async def seen_workers(
 
 
 async def forget_dead(tx: Tx, *, now: datetime | None = None) -> None:
-    """A part of `prune`: workers that were last seen a day ago or longer."""
+    """A part of `prune`: forget workers that were last seen a day ago or longer."""
     tx.at(now)
     await tx.fetch("prune_workers", seconds=FORGET_SECONDS)
 
@@ -103,5 +103,5 @@ def _seen(tx: Tx, row: WorkerRow) -> WorkerSeen:
 def _read(info: str) -> _Info:
     try:
         return _decoder.decode(info)
-    except msgspec.MsgspecError:  # written by somebody else: the worker is shown all the same
+    except msgspec.MsgspecError:  # written by other code: the worker is still shown
         return _Info()
