@@ -25,7 +25,7 @@ STORE = (
         "settle-by-id", "a success needs neither its token nor its lease",
         f"{STATEMENTS}/test_zombies.py::test_a_zombie_settles_nothing",
         (
-            sql(SQLITE, "settle", "held_lease", "select claimed_at from tenure.lease",
+            sql(SQLITE, "settle", "lease_of_worker", "select claimed_at from tenure.lease",
                 "select max(claimed_at) from tenure.lease"),
             sql(SQLITE, "settle", "succeed", " and j.token = b.token", ""),
         ),
@@ -35,16 +35,16 @@ STORE = (
         "retry-by-id", "a retry needs neither its token nor its lease",
         f"{STATEMENTS}/test_zombies.py::test_a_zombie_settles_nothing",
         (
-            sql(SQLITE, "settle", "lock_held", " and j.token = b.value ->> 'token'", ""),
-            sql(SQLITE, "settle", "lock_held", "select j.id, j.token,",
+            sql(SQLITE, "settle", "lock_leased", " and j.token = b.value ->> 'token'", ""),
+            sql(SQLITE, "settle", "lock_leased", "select j.id, j.token,",
                 "select j.id, b.value ->> 'token',"),
-            sql(SQLITE, "settle", "lock_held",
+            sql(SQLITE, "settle", "lock_leased",
                 "j.features, l.claimed_at", "j.features, coalesce(l.claimed_at, 0)"),
-            sql(SQLITE, "settle", "lock_held",
+            sql(SQLITE, "settle", "lock_leased",
                 "cross join tenure.lease as l on", "left join tenure.lease as l on"),
-            sql(SQLITE, "settle", "put_in_line",
+            sql(SQLITE, "settle", "add_tickets",
                 " and job.token = b.value ->> 'token'\nreturning", "\nreturning"),
-            sql(SQLITE, "settle", "put_in_line",
+            sql(SQLITE, "settle", "add_tickets",
                 "where j.token = (b.value ->> 'token') + 1 and j.parked is null and j.due_at is nul"
                 "l\n", "where j.parked is null and j.due_at is null\n"),
         ),
@@ -55,15 +55,15 @@ STORE = (
         f"{STATEMENTS}/test_marked_rules.py"
         "::test_every_time_a_job_is_put_in_line_its_token_grows",
         (
-            sql(SQLITE, "settle", "put_in_line", "set token = token + 1,",
+            sql(SQLITE, "settle", "add_tickets", "set token = token + 1,",
                 "set token = token + coalesce(b.value ->> 'charged', 0),"),
-            sql(SQLITE, "settle", "put_in_line",
+            sql(SQLITE, "settle", "add_tickets",
                 "where j.token = (b.value ->> 'token') + 1 and j.parked is null and j.due_at is nul"
                 "l\n", "where j.parked is null and j.due_at is null\n"),
-            sql(SQLITE, "settle", "put_in_line",
+            sql(SQLITE, "settle", "add_tickets",
                 "where j.token = (b.value ->> 'token') + 1 and j.parked is null and j.due_at is not"
                 " null", "where j.parked is null and j.due_at is not null"),
-            sql(POSTGRES, "settle", "put_in_line", "set token = j.token + 1,",
+            sql(POSTGRES, "settle", "add_tickets", "set token = j.token + 1,",
                 "set token = j.token + coalesce(b.charged, 0),"),
         ),
     ),
@@ -181,7 +181,7 @@ STORE = (
         "late-settlement-refused", "a settlement after the deadline and before a sweep is stale",
         f"{CONTRACT}/test_leases.py"
         "::test_settling_after_the_deadline_but_before_a_sweep_lands",
-        (sql(SQLITE, "settle", "held_lease", "and worker = :worker",
+        (sql(SQLITE, "settle", "lease_of_worker", "and worker = :worker",
              "and worker = :worker and expires_tick > :tick"),),
         (SQLITE,),
     ),

@@ -445,7 +445,7 @@ def test_a_claim_waits_for_nobody(pg: Store, clock: Clock, pg_migrated_url: str)
 def test_every_time_a_job_is_put_in_line_its_token_grows(store: Store, clock: Clock) -> None:
     """Retry, snooze, release, sweep, move and hold; a replay too, see above.
 
-    Seen failing with the token kept by `put_in_line`: leases of attempts that had ended were swept
+    Seen failing with the token kept by `add_tickets`: leases of attempts that had ended were swept
     again, until the job was out of attempts; on SQLite it got no ticket at all.
     """
     job = running(store, clock)

@@ -18,7 +18,7 @@ from tenure.rules.job import (
     check_time,
     is_id,
 )
-from tenure.store.moves import add_events, finish_jobs, put_in_line
+from tenure.store.moves import add_events, add_tickets, finish_jobs
 from tenure.store.records import FinishedJob, LockedJob, NodeOf
 from tenure.store.rows import Ending, Happening, Ticket
 from tenure.store.session import (
@@ -91,7 +91,7 @@ async def unhold(tx: Tx, id: int, *, now: datetime | None = None) -> bool:
     await tx.fetch("set_held", id=id, held=False, reason=None, park=False)
     if job.parked == "held":
         due = tx.time(tx.when_or_none(job.due_at))
-        await put_in_line(tx, [Ticket(id, job.token, due_at=due, reason="unheld")])
+        await add_tickets(tx, [Ticket(id, job.token, due_at=due, reason="unheld")])
     await add_events(tx, [Happening(id, job.token, "unheld", call=tx.call)])
     return True
 
@@ -125,7 +125,7 @@ async def move(
     job = await lock_live_job(tx, id)
     if job.parked is not None:
         await tx.fetch(
-            "change_line", id=id, queue=queue, priority=priority, change_due=due_at is not None,
+            "change_queue", id=id, queue=queue, priority=priority, change_due=due_at is not None,
             due_at=tx.time(due_at),
         )  # fmt: skip
     elif await _take_ticket(tx, job):
@@ -133,7 +133,7 @@ async def move(
         ticket = Ticket(
             id, job.token, due_at=tx.time(due), reason="moved", queue=queue, priority=priority
         )
-        await put_in_line(tx, [ticket])
+        await add_tickets(tx, [ticket])
     else:
         return False
     detail: dict[str, object] = {"queue": queue, "priority": priority}
@@ -202,7 +202,7 @@ async def resume(tx: Tx, queue: str, *, now: datetime | None = None) -> bool:
 
 async def done_before(tx: Tx, id: int) -> bool:
     """Did the first try of this call, whose COMMIT got no answer, land?"""
-    return tx.repeat and bool(await tx.fetch("events_of_call", id=id, call=tx.call))
+    return tx.repeat and bool(await tx.fetch("events_of_request", id=id, call=tx.call))
 
 
 async def lock_job(tx: Tx, id: int) -> LockedJob | None:

@@ -98,7 +98,7 @@ where l.worker = :worker and l.call = :call;
 -- floor, step 1: the highest position drawn so far.
 select 1000 * last_value + 999 as position from tenure.position;
 
--- name: lowest_places
+-- name: lowest_positions
 -- floor, steps 2 and 4: the lowest live position of each lane, read from its present floor on.
 select l.queue, l.priority,
        (select r.position from tenure.ready r
@@ -106,7 +106,7 @@ select l.queue, l.priority,
         order by r.position limit 1) as position
 from json_to_recordset(:lanes::json) as l (queue text, priority smallint, floor bigint);
 
--- name: place_drawers
+-- name: position_drawers
 -- floor, step 3: the transactions that may have drawn a position and not committed yet.
 select distinct virtualtransaction from pg_catalog.pg_locks
 where locktype = 'relation' and relation = 'tenure.ready'::regclass and granted

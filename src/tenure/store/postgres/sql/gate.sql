@@ -1,6 +1,6 @@
 -- Who waits at gates, and who may pass. A job with a gate has its ticket in `gated`.
 
--- name: stand_at_gates
+-- name: add_gate_tickets
 -- enqueue, promote, retry, snooze, release, sweep, unhold, move, free, replay: the tickets of those of
 -- these jobs that stand in line now, and a turn for each line, because an attempt may have ended by
 -- this. No lock is taken that others wait for. Answers the queues for `notify`.

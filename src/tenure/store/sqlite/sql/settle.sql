@@ -1,4 +1,4 @@
--- name: held_lease
+-- name: lease_of_worker
 -- succeed: the worker's own lease row must exist, whatever its deadline says.
 select claimed_at from tenure.lease where id = :id and worker = :worker;
 
@@ -73,14 +73,14 @@ returning id, token, features, queue || char(30) || gate || char(30) || gate_key
 -- The second half of succeed and finish: what is in history is no longer live.
 delete from tenure.job where id in (select value from json_each(:ids));
 
--- name: lock_held
+-- name: lock_leased
 select j.id, j.token, j.attempts, j.max_attempts, j.cancel_requested, j.features, l.claimed_at
 from json_each(:rows) as b
      cross join tenure.job as j on j.id = b.value ->> 'id' and j.token = b.value ->> 'token'
      cross join tenure.lease as l on l.id = b.value ->> 'lease' and l.worker = :worker
 order by j.id;
 
--- name: put_in_line
+-- name: add_tickets
 -- retry, snooze, release, sweep, unhold, move, free: token + 1 and a new ticket at the end of the
 -- line, or none when the job is held. Called only for jobs whose token was checked in this
 -- transaction.
