@@ -133,7 +133,7 @@ class Happening(msgspec.Struct, omit_defaults=True, gc=False):
     worker: str | None = None
     detail: dict[str, object] | None = None
     at: object = None
-    call: str = ""
+    request_id: str = ""
     n: int = 0
 
 

@@ -161,7 +161,7 @@ def _in_turn(by_line: list[list[TakenTicket]]) -> list[TakenTicket]:
 
 async def passed_before(tx: Tx, worker: str) -> Passed:
     """claim, repeated: what its first try, whose COMMIT got no answer, has taken."""
-    rows = await tx.fetch_as(TakenTicket, "claimed_before", worker=worker, call=tx.call)
+    rows = await tx.fetch_as(TakenTicket, "claimed_before", worker=worker, request_id=tx.request_id)
     rows.sort(key=line_order)
     leases = sorted({row.lease for row in rows if row.lease is not None})
     given = await tx.fetch("places_given", ids=to_json(leases)) if rows else []

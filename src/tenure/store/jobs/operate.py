@@ -75,7 +75,7 @@ async def hold(tx: Tx, id: int, *, reason: str = "held", now: datetime | None = 
     park = await _take_ticket(tx, job)
     await tx.fetch("set_held", id=id, held=True, reason=reason, park=park)
     detail: dict[str, object] = {"reason": reason}
-    await add_events(tx, [Happening(id, job.token, "held", None, detail, call=tx.call)])
+    await add_events(tx, [Happening(id, job.token, "held", None, detail, request_id=tx.request_id)])
     return True
 
 
@@ -92,7 +92,7 @@ async def unhold(tx: Tx, id: int, *, now: datetime | None = None) -> bool:
     if job.parked == "held":
         due = tx.time(tx.when_or_none(job.due_at))
         await add_tickets(tx, [Ticket(id, job.token, due_at=due, reason="unheld")])
-    await add_events(tx, [Happening(id, job.token, "unheld", call=tx.call)])
+    await add_events(tx, [Happening(id, job.token, "unheld", request_id=tx.request_id)])
     return True
 
 
@@ -137,7 +137,9 @@ async def move(
     else:
         return False
     detail: dict[str, object] = {"queue": queue, "priority": priority}
-    await add_events(tx, [Happening(id, job.token, "moved", None, detail, call=tx.call)])
+    await add_events(
+        tx, [Happening(id, job.token, "moved", None, detail, request_id=tx.request_id)]
+    )
     return True
 
 
@@ -202,7 +204,7 @@ async def resume(tx: Tx, queue: str, *, now: datetime | None = None) -> bool:
 
 async def done_before(tx: Tx, id: int) -> bool:
     """Did the first try of this call, whose COMMIT got no answer, land?"""
-    return tx.repeat and bool(await tx.fetch("events_of_request", id=id, call=tx.call))
+    return tx.repeat and bool(await tx.fetch("events_of_request", id=id, request_id=tx.request_id))
 
 
 async def lock_job(tx: Tx, id: int) -> LockedJob | None:

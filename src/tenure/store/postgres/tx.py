@@ -128,8 +128,8 @@ class PostgresTx(Tx):
         ]
         tickets = await self.fetch_as(
             TakenTicket, "take_tickets", queues=to_json(queues),
-            ranges=self._floors.ranges(wanted.queues), worker=wanted.worker, call=self.call,
-            lease_seconds=wanted.lease_seconds, ahead=wanted.ahead,
+            ranges=self._floors.ranges(wanted.queues), worker=wanted.worker,
+            request_id=self.request_id, lease_seconds=wanted.lease_seconds, ahead=wanted.ahead,
         )  # fmt: skip
         self._floors.note_taken({(each.queue, each.priority) for each in tickets}, len(tickets))
         return tickets
@@ -176,7 +176,7 @@ class PostgresTx(Tx):
     ) -> list[list[TakenTicket]]:
         several = len(lines) > 1
         rows = await self.fetch(
-            "take_gated", rows=to_json(lines), worker=wanted.worker, call=self.call,
+            "take_gated", rows=to_json(lines), worker=wanted.worker, request_id=self.request_id,
             lease_seconds=wanted.lease_seconds, ahead=wanted.ahead, several=several,
         )  # fmt: skip
         tickets = as_records(TakenTicket, [ticket for *ticket, _ in rows])

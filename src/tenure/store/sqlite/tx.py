@@ -165,7 +165,7 @@ class SQLiteTx(Tx):
             first = block[0]
             unstarted = wanted.ahead and not first.crashes and not first.cancel_requested
             [lease] = await self.fetch_as(
-                NewLease, "insert_lease", worker=wanted.worker, call=self.call,
+                NewLease, "insert_lease", worker=wanted.worker, request_id=self.request_id,
                 jobs=to_json([(ticket.id, ticket.token) for ticket in block]),
                 started="[]" if unstarted else None, lease_seconds=wanted.lease_seconds,
             )  # fmt: skip

@@ -53,7 +53,8 @@ async def replay_node(tx: Tx, job: FinishedJob) -> bool:
     await tx.fetch("reopen_workflow", id=workflow.id)
     events = [ended_before(tx, each) for each in reopened.values()]
     events += [
-        Happening(each.id, each.token + 1, "replayed", call=tx.call) for each in reopened.values()
+        Happening(each.id, each.token + 1, "replayed", request_id=tx.request_id)
+        for each in reopened.values()
     ]
     await add_events(tx, events)
     await add_tickets(tx, [Ticket(id, job.token + 1, reason="replayed")])

@@ -68,8 +68,8 @@ with served as materialized (
     select b.block, nextval('tenure.lease_id') as lease, clock.now
     from clock, (select block from found where id is not null group by block order by block) as b
 ), leased as (
-    insert into tenure.lease (id, worker, call, claimed_at, expires_at, jobs, started)
-    select b.lease, :worker, :call, b.now, b.now + :lease_seconds * interval '1 second',
+    insert into tenure.lease (id, worker, request_id, claimed_at, expires_at, jobs, started)
+    select b.lease, :worker, :request_id, b.now, b.now + :lease_seconds * interval '1 second',
            (select ('[[' || string_agg(id || ',' || token, '],[') || ']]')::json
             from found f where f.block = b.block and f.id is not null),
            case when :ahead and b.block = 0 then '[]'::json end
@@ -92,7 +92,7 @@ select j.queue, j.priority, j.position, j.id, j.token, j.task, j.args::text as a
 from tenure.lease l, json_array_elements(l.jobs) as pair,
      lateral (select * from tenure.job
               where id = (pair ->> 0)::bigint and token = (pair ->> 1)::bigint offset 0) as j
-where l.worker = :worker and l.call = :call;
+where l.worker = :worker and l.request_id = :request_id;
 
 -- name: highest_position
 -- floor, step 1: the highest position drawn so far.

@@ -113,11 +113,11 @@ from moved, t;
 
 -- name: add_events
 -- every transition: the lines of jobs' stories, in the transaction that makes them true.
-insert into tenure.event (job_id, at, token, kind, worker, call, detail)
+insert into tenure.event (job_id, at, token, kind, worker, request_id, detail)
 select b.job_id, coalesce(b.at, :now::timestamptz, clock_timestamp()), b.token, b.kind, b.worker,
-       b.call, b.detail
+       b.request_id, b.detail
 from json_to_recordset(:rows::json) as b (
-    n int, job_id bigint, at timestamptz, token bigint, kind text, worker text, call text,
+    n int, job_id bigint, at timestamptz, token bigint, kind text, worker text, request_id text,
     detail json)
 order by b.n;
 

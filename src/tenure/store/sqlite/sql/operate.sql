@@ -5,7 +5,7 @@ from tenure.job where id = :id and (:tenant is null or tenant = :tenant);
 
 -- name: events_of_request
 -- hold, unhold, move, replay, repeated: has the first try written its line?
-select seq from tenure.event where job_id = :id and call = :call;
+select seq from tenure.event where job_id = :id and request_id = :request_id;
 
 -- name: take_due_ticket
 -- cancel, hold, move: matching the token; a void ticket is not this job's.

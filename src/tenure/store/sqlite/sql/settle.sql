@@ -112,9 +112,9 @@ where j.token = (b.value ->> 'token') + 1 and j.parked is null and j.due_at is n
 
 -- name: add_events
 -- every transition: the lines of jobs' stories, in the transaction that makes them true.
-insert into tenure.event (job_id, at, token, kind, worker, call, detail)
+insert into tenure.event (job_id, at, token, kind, worker, request_id, detail)
 select b.value ->> 'job_id', coalesce(b.value ->> 'at', :now), b.value ->> 'token',
-       b.value ->> 'kind', b.value ->> 'worker', b.value ->> 'call', b.value -> 'detail'
+       b.value ->> 'kind', b.value ->> 'worker', b.value ->> 'request_id', b.value -> 'detail'
 from json_each(:rows) as b order by b.key;
 
 -- name: landed

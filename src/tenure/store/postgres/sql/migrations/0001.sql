@@ -75,7 +75,7 @@ create table tenure.lease (
     claimed_at timestamptz not null,
     expires_at timestamptz not null,
     worker text not null,
-    call text not null default '',      -- of the claim: a repeat finds its own lease
+    request_id text not null default '', -- of the claim: a repeat finds its own lease
     jobs json not null,                 -- [[job id, token], ...]
     started json                        -- [job id, ...] as reported by heartbeats
 );
@@ -141,7 +141,7 @@ create table tenure.event (
     token bigint not null,
     kind text not null,
     worker text,
-    call text,                          -- of the call that wrote it: a repeat finds its own event
+    request_id text,                    -- of the call that wrote it: a repeat finds its own event
     detail json,
     primary key (job_id, seq)
 );

@@ -78,7 +78,7 @@ create table tenure.lease (
     expires_tick integer not null,      -- on the boot clock
     expires_at integer not null,        -- the same moment on the wall clock, to look at
     worker text not null,
-    call text not null default '',
+    request_id text not null default '',
     jobs text not null,
     started text
 ) strict;
@@ -140,7 +140,7 @@ create table tenure.event (
     token integer not null,
     kind text not null,
     worker text,
-    call text,
+    request_id text,
     detail text
 ) strict;
 create index tenure.event_job_id on tenure.event (job_id, seq);
