@@ -36,9 +36,9 @@ FLOWS = (
         "freed-held", "a child that is freed gets its ticket, held or not",
         "tests/contract/test_parents.py::test_a_held_child_is_freed_but_stays_held",
         (
-            sql(POSTGRES, "settle", "put_in_line", "b.due is null and not j.held then",
+            sql(POSTGRES, "settle", "add_tickets", "b.due is null and not j.held then",
                 "b.due is null then"),
-            sql(POSTGRES, "settle", "put_in_line", "case when j.held then 'held' end", "null"),
+            sql(POSTGRES, "settle", "add_tickets", "case when j.held then 'held' end", "null"),
             sql(POSTGRES, "settle", "free_nodes", " and not j.held", ""),
             python("store/moves", "due is not None or bool(child.held) or",
                    "due is not None or"),

@@ -266,8 +266,14 @@ def test_a_worker_without_a_schema(pg_url: str, tmp_path: Path) -> None:
         ("[tool.tenure\n", "pyproject.toml cannot be read"),
         ("[tool]\ntenure = 3\n", "must be a table"),
         ("[tool.tenure]\nurl = 3\n", "url under [tool.tenure]"),
-        ("[tool.tenure]\nulr = 'sqlite:///a.db'\n", "unknown setting 'ulr' in [tool.tenure] of pyproject.toml; known settings: url"),
-        ("[tool.tenure.ls]\nlimt = 3\n", "unknown option 'limt' in [tool.tenure.ls] of pyproject.toml"),
+        (
+            "[tool.tenure]\nulr = 'sqlite:///a.db'\n",
+            "unknown setting 'ulr' in [tool.tenure] of pyproject.toml; known settings: url",
+        ),
+        (
+            "[tool.tenure.ls]\nlimt = 3\n",
+            "unknown option 'limt' in [tool.tenure.ls] of pyproject.toml",
+        ),
         ("[tool.tenure.ls]\nlimit = 'many'\n", "'many' is not a valid integer"),
     ],
 )  # fmt: skip

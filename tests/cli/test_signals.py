@@ -100,10 +100,10 @@ def test_ctrl_c_as_soon_as_the_job_is_there(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """It is committed, and the command does not know its id yet."""
-    put_in_line = Store.enqueue
+    add_tickets = Store.enqueue
 
     def interrupted(store: Store, jobs: list[NewJob]) -> list[Enqueued]:
-        answer = put_in_line(store, jobs)
+        answer = add_tickets(store, jobs)
         signal.raise_signal(signal.SIGINT)
         return answer
 

@@ -15,12 +15,12 @@ from tenure.store.statements import TOPICS, Dialect, statements
 # The hot steps: each database takes its own statements here, behind one method of `Tx`.
 ONLY = {
     "postgres": {"insert_jobs", "copy_jobs", "copy_tickets", "highest_position",
-                 "lowest_places", "place_drawers", "notify", "look_at_gates",
+                 "lowest_positions", "position_drawers", "notify", "look_at_gates",
                  "free_nodes", "write_edges"},
     "sqlite": {"insert_job", "insert_tickets", "take_suspect", "drop_tickets", "drop_suspect",
                "insert_lease", "drop_started_keys",
-               "held_lease", "open_batch", "add_to_batch", "drop_batch", "any_featured",
-               "moved_jobs", "drop_live", "line_signs", "set_gate_of", "due_turns",
+               "lease_of_worker", "open_batch", "add_to_batch", "drop_batch", "any_featured",
+               "moved_jobs", "drop_live", "queue_signs", "set_gate_of", "due_turns",
                "live_at_gate", "live_in_line", "passed_gate", "shares", "look_at_bucket",
                "head_of_line", "drop_gated", "hold_at_gates", "featured_in_batch",
                "features_of_batch", "free", "free_tickets"},

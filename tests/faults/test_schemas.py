@@ -16,6 +16,8 @@ from tenure.rules.job import NewJob, State
 from tenure.store import LANDED, Store, open_store, statements
 from tenure.store import migrate as migrations
 from tenure.store.postgres import connection as wire
+from tenure.store.postgres import session as postgres_session
+from tenure.store.sqlite import migrate as sqlite_migrate
 from tests.conftest import migrate
 from tests.processes.crew import Crew, Voice
 from tests.support.audit import audit
@@ -126,6 +128,30 @@ def test_code_that_is_too_new_for_the_schema_names_the_command(pg_migrated_url: 
                 use(store)
 
 
+def test_a_second_version_is_one_more_step_and_keeps_the_rows(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A version that there is not yet: the next script runs once, after the first."""
+    with open_store(url) as store:
+        [answer] = store.enqueue([job()])
+    monkeypatch.setattr(migrations, "VERSION", migrations.VERSION + 1)
+    monkeypatch.setitem(migrations.MIN_CODE, migrations.VERSION, migrations.VERSION)
+    for module in (sqlite_migrate, postgres_session):
+        monkeypatch.setattr(module, "migration_script", next_script)
+    monkeypatch.setattr(sqlite_migrate, "VERSION", migrations.VERSION)
+    with open_store(url) as store:
+        assert [store.migrate(), store.migrate()] == [migrations.VERSION] * 2
+        assert store.about().min_code == migrations.VERSION
+        assert store.get(answer.id).state is State.QUEUED
+    with Plain(url) as plain:
+        assert plain.rows("select extra from tenure.queue") == []
+
+
+def next_script(dialect: statements.Dialect, version: int, schema: str) -> str:
+    assert version == migrations.VERSION
+    return statements.qualify("alter table tenure.queue add column extra text;\n", dialect, schema)
+
+
 def test_the_schema_is_looked_at_on_every_new_connection(pg_migrated_url: str) -> None:
     with open_store(pg_migrated_url) as store:
         store.enqueue([job()])
@@ -147,7 +173,7 @@ def migrate_and_hang(voice: Voice, url: str) -> None:
         signal.pause()
 
     split = statements.split_script
-    cast(Any, migrations).split_script = lambda script: half_of(split(script), hang)
+    cast(Any, sqlite_migrate).split_script = lambda script: half_of(split(script), hang)
     blocking_script = wire.Blocking.script
 
     async def script(self: wire.Blocking, sql: str) -> None:

@@ -111,9 +111,9 @@ def answer(database: Database, statement: str, lanes: str | None) -> Answer:
     """What the database says now."""
     if statement == "highest_position":
         return ((database.sequence,),)
-    if statement == "place_drawers":
+    if statement == "position_drawers":
         return tuple((name,) for name in sorted(database.lockers))
-    assert statement == "lowest_places"
+    assert statement == "lowest_positions"
     found = []
     for row in json.loads(lanes or "[]"):
         lane = (row["queue"], row["priority"])
@@ -214,7 +214,7 @@ class Explorer:
     def _next(self, state: State) -> Iterator[tuple[str, State]]:
         yield from self._writers_go_on(state)
         reading = state.reading
-        if reading.wants == "lowest_places" and reading.rounds < self.rounds:
+        if reading.wants == "lowest_positions" and reading.rounds < self.rounds:
             # Nothing else can tell whether a ticket is still there: sooner makes no difference.
             for ticket in state.database.live:
                 database = state.database._replace(live=state.database.live - {ticket})

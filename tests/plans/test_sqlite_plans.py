@@ -23,7 +23,10 @@ ALLOWED = {
     ("first_running", Scan("job", None)): _COPY,
     ("count_live", Scan("job", None)): "counts every live job; never on a worker's path",
     ("holders", Scan("lease", None)): "leases are few; only for the running jobs of a page",
-    ("any_flagged", Scan("job", "tenure_job_cancel_requested")): "holds flagged jobs only; LIMIT 1",
+    (
+        "any_cancel_requested",
+        Scan("job", "tenure_job_cancel_requested"),
+    ): "holds flagged jobs only; LIMIT 1",
     ("any_featured", Scan("job", "tenure_job_featured")): "holds featured jobs only; LIMIT 1",
     ("oldest_ready", Scan("ready", None)): "in order, with LIMIT 1: one step to the first lane",
 }

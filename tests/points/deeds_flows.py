@@ -307,7 +307,7 @@ class Hold(Deed):
 class Unhold(Hold):
     """It goes to the end of its line."""
 
-    name, call, about = "unhold", "unhold", "put_in_line"
+    name, call, about = "unhold", "unhold", "add_tickets"
 
     def lay(self, hand: Hand, plain: Plain) -> None:
         super().lay(hand, plain)
@@ -320,7 +320,7 @@ class Unhold(Hold):
 class Move(Deed):
     """Another priority and another time."""
 
-    name, call, about = "move", "move", "put_in_line"
+    name, call, about = "move", "move", "add_tickets"
 
     def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
         self.id = add(hand.store, hand.now, delay_seconds=5)

@@ -36,7 +36,7 @@ class EnqueueOne(Deed):
 class EnqueueBulk(Deed):
     """All of them, or none."""
 
-    name, call, about = "enqueue a bulk", "enqueue", "draw_places"
+    name, call, about = "enqueue a bulk", "enqueue", "draw_positions"
 
     def do(self, hand: Hand) -> None:
         hand.store.enqueue([job()] * BULK, now=hand.now)
@@ -83,7 +83,7 @@ class EnqueueChildren(Deed):
 class EnqueueAtGate(Deed):
     """Jobs of two lines of a gate."""
 
-    name, call, about = "enqueue at a gate", "enqueue", "stand_at_gates"
+    name, call, about = "enqueue at a gate", "enqueue", "add_gate_tickets"
 
     def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
         hand.store.declare_gates({"g": Limits(max_running=1, keyed=True)}, now=hand.now)
@@ -231,7 +231,7 @@ class SucceedFeatured(_Settle):
 class Retry(_Settle):
     """It goes back in line, and another worker runs it."""
 
-    name, about = "settle: retry", "put_in_line"
+    name, about = "settle: retry", "add_tickets"
 
     def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
         add(hand.store, hand.now)

@@ -41,7 +41,7 @@ BROKEN = [
     ("enqueue with unique keys", ["insert_job", "insert_jobs"], "is held by job"),
     ("workflow release of children", ["freed_children", "free_nodes"], "wait for nobody"),
     ("schedule fire", ["insert_job", "insert_jobs"], "jobs ended as"),
-    ("settle in the caller's transaction", ["held_lease", "succeed"], "effect twice"),
+    ("settle in the caller's transaction", ["lease_of_worker", "succeed"], "effect twice"),
 ]
 
 

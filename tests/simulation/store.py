@@ -105,7 +105,7 @@ class _Call:
 
     def around(self, op: Operation[R]) -> Operation[R]:
         def run(tx: Tx) -> Any:
-            tx.call, tx.repeat, tx.collided = self.name, self.repeat, self.collided
+            tx.request_id, tx.repeat, tx.collided = self.name, self.repeat, self.collided
             return op(tx)
 
         return run

@@ -70,7 +70,7 @@ def rows(url: str) -> dict[str, list[Row]]:
         held["event"] = [
             tuple(row)
             for row in plain.rows(
-                "select job_id, at, token, kind, worker, call, cast(detail as text)"
+                "select job_id, at, token, kind, worker, request_id, cast(detail as text)"
                 " from tenure.event order by job_id, seq"
             )
         ]

@@ -1,15 +1,15 @@
 """Migrations: numbered, transactional, one process at a time.
 
-The schema stores its `version` and `min_code`, the oldest code that may use it, so that workers of
-this version and the one before run side by side, and older code refuses with the fix named.
+The schema stores its `version` and `min_code`, the oldest code that may use it. So workers of two
+neighbouring versions can run at the same time, and older code is refused with the fix named.
 """
 
 from tenure.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
 
-VERSION = 5
-"""The schema this code writes."""
+VERSION = 1
+"""The schema that this code writes."""
 
-MIN_CODE = {1: 1, 2: 1, 3: 1, 4: 1, 5: 1}
+MIN_CODE = {1: 1}
 """Per schema version: the oldest code version that may use it."""
 
 FIX = "run `tenure db migrate` or call app.migrate()"

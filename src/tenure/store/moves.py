@@ -1,7 +1,7 @@
 """The verbs that move rows: every operation that changes jobs ends here.
 
     insert_new       new jobs, with their tickets and parents
-    put_in_line      a new ticket for a live job, at its gate if it has one
+    add_tickets      a new ticket for a live job, at its gate if it has one
     finish           jobs move to history; their keys are freed and their children are told
     free_children    children whose parents have finished get tickets, or finish themselves
     add_events       entries of the jobs' timelines
@@ -67,7 +67,7 @@ async def insert_new(tx: Tx, new: Numbered) -> None:
 async def _insert_special(tx: Tx, new: Numbered) -> None:
     gated = [id for id, job in new if job.gate is not None]
     for part in chunks(gated):
-        await give_turns(tx, part)
+        await add_gate_tickets(tx, part)
     children = {id: job for id, job in new if job.parents}
     if children:
         await _join_parents(tx, children)
@@ -105,9 +105,9 @@ async def _join_parents(tx: Tx, children: dict[int, NewJob]) -> None:
 # --- tickets --------------------------------------------------------------------------------------
 
 
-async def put_in_line(tx: Tx, tickets: list[Ticket]) -> None:
+async def add_tickets(tx: Tx, tickets: list[Ticket]) -> None:
     """retry, snooze, release, sweep, unhold, move, free: a new ticket, at its gate if any."""
-    await note_new_tickets(tx, await tx.fetch_as(AddedTicket, "put_in_line", rows=to_json(tickets)))
+    await note_new_tickets(tx, await tx.fetch_as(AddedTicket, "add_tickets", rows=to_json(tickets)))
 
 
 async def note_new_tickets(tx: Tx, tickets: list[AddedTicket]) -> None:
@@ -117,13 +117,13 @@ async def note_new_tickets(tx: Tx, tickets: list[AddedTicket]) -> None:
         await tx.tickets_added(tickets)
     gated = [ticket.id for ticket in tickets if ticket.features & Feature.GATE]
     if gated:
-        await give_turns(tx, gated)
+        await add_gate_tickets(tx, gated)
 
 
-async def give_turns(tx: Tx, ids: list[int]) -> None:
+async def add_gate_tickets(tx: Tx, ids: list[int]) -> None:
     """enqueue and all others that put jobs in line: tickets at gates, and turns for their lines."""
     tx.gates.there = True
-    queues = await tx.fetch_column("stand_at_gates", ids=to_json(ids))
+    queues = await tx.fetch_column("add_gate_tickets", ids=to_json(ids))
     if queues:
         await tx.gates_changed(queues)
 
@@ -252,7 +252,7 @@ async def _free_or_end(tx: Tx, ids: list[int]) -> list[Ending]:
             events.append(Happening(child.id, child.token, "freed"))
     if freed:
         if any(job.elsewhere for job in freed):
-            await put_in_line(tx, [job.ticket for job in freed])
+            await add_tickets(tx, [job.ticket for job in freed])
         else:  # as nearly always
             await tx.free_jobs(freed)
         await add_events(tx, events)
@@ -286,12 +286,12 @@ async def drop_leases(tx: Tx, ids: Sequence[int], worker: str) -> None:
 
 async def lock_leased(tx: Tx, worker: str, job: HeldJob) -> LeasedJob | None:
     """Lock a job if this worker has it on a lease."""
-    jobs = await tx.fetch_as(LeasedJob, "lock_held", rows=held_rows([job]), worker=worker)
+    jobs = await tx.fetch_as(LeasedJob, "lock_leased", rows=leased_rows([job]), worker=worker)
     return jobs[0] if jobs else None
 
 
-def held_rows(jobs: Sequence[HeldJob] | Sequence[Settlement]) -> str:
-    """The rows that `lock_held` takes."""
+def leased_rows(jobs: Sequence[HeldJob] | Sequence[Settlement]) -> str:
+    """The rows that `lock_leased` takes."""
     return to_json(
         [
             {"id": job.id, "token": job.token,

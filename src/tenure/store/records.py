@@ -683,16 +683,16 @@ class BatchFeatures(NamedTuple):
 # --- which statements return them -----------------------------------------------------------------
 
 RETURNED_BY: Mapping[type[tuple[Any, ...]], tuple[str, ...]] = {
-    JobToken: ("still_live", "landed", "flag_jobs", "flagged_jobs"),
+    JobToken: ("still_live", "landed", "request_cancels", "cancel_requested_jobs"),
     StoredJob: ("stored_jobs",),
     LockedJob: ("lock_job",),
-    LeasedJob: ("lock_held",),
+    LeasedJob: ("lock_leased",),
     ExpiredJob: ("lock_expired",),
     FinishedJob: ("finished_job", "finished_nodes"),
     FreedChild: ("freed_children",),
     FoundStep: ("find_step",),
     KeyHolder: ("key_holders",),
-    AddedTicket: ("put_in_line", "promote", "replay"),
+    AddedTicket: ("add_tickets", "promote", "replay"),
     ExpiredLease: ("lock_lease",),
     LeaseDeadline: ("expired_leases",),
     Peeked: ("peek",),
@@ -735,11 +735,11 @@ RETURNED_BY: Mapping[type[tuple[Any, ...]], tuple[str, ...]] = {
 
 RETURNED_BY_POSTGRES: Mapping[type[tuple[Any, ...]], tuple[str, ...]] = {
     TakenTicket: ("take_tickets", "claimed_before"),
-    DrawnPositions: ("draw_places",),
+    DrawnPositions: ("draw_positions",),
     NewLane: ("insert_jobs",),
     FreedNode: ("free_nodes",),
     MovedJob: ("succeed",),
-    LanePosition: ("lowest_places",),
+    LanePosition: ("lowest_positions",),
 }
 """Of PostgreSQL alone, or of a statement that returns other columns there."""
 

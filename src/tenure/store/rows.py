@@ -91,7 +91,7 @@ class Ending(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 class Ticket(msgspec.Struct, omit_defaults=True, gc=False):
-    """One row of `put_in_line`."""
+    """One row of `add_tickets`."""
 
     id: int
     token: int
@@ -120,7 +120,7 @@ class Freed(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def ticket(self) -> Ticket:
-        """What `put_in_line` takes."""
+        """What `add_tickets` takes."""
         return Ticket(self.id, self.token, due_at=self.due_at, reason=self.reason)
 
 
@@ -133,7 +133,7 @@ class Happening(msgspec.Struct, omit_defaults=True, gc=False):
     worker: str | None = None
     detail: dict[str, object] | None = None
     at: object = None
-    call: str = ""
+    request_id: str = ""
     n: int = 0
 
 

@@ -151,8 +151,8 @@ class Tx(Reader):
     """Does a statement that fails leave the transaction good for nothing but a rollback?"""
     flows: FlowNews | None = None
     """None: it has ended no node that its workflow must hear of."""
-    call: str = ""
-    """Names this call, and stays the same in its repeats; empty where nothing is ever repeated."""
+    request_id: str = ""
+    """Names this call, and stays the same in its repeats; empty if the store repeats nothing."""
 
     @abstractmethod
     def at(self, now: datetime | None) -> None:

@@ -85,7 +85,7 @@ JOB_TABLES: tuple[Table, ...] = (
         worker result error reason retry metadata unique_scope unique_key unique_until gate
         gate_key""",
     ),
-    _table("event", "job_id at token kind worker call detail"),
+    _table("event", "job_id at token kind worker request_id detail"),
     _table("note", "job_id token fraction message reported_at checkpoint saved_at"),
     _table("step", "job_id name n token recorded_at bytes function result"),
     _table("parent", "job_id parent_id parent_state"),

@@ -103,7 +103,7 @@ async def pass_gates(
 
 async def passed_before(tx: Tx, worker: str) -> Passed:
     """claim, repeated: what its first try, whose COMMIT got no answer, has taken."""
-    rows = await tx.fetch_as(TakenTicket, "claimed_before", worker=worker, call=tx.call)
+    rows = await tx.fetch_as(TakenTicket, "claimed_before", worker=worker, request_id=tx.request_id)
     rows.sort(key=queue_order)
     leases = sorted({row.lease for row in rows if row.lease is not None})
     return Passed(rows, permits=await permits_given(tx, leases))

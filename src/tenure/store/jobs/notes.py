@@ -8,7 +8,7 @@ from tenure.rules.job import Feature, Json
 from tenure.rules.lifecycle import HeldJob
 from tenure.rules.limits import check_json, check_progress
 from tenure.store.jobs.settle import LANDED, MAX_MESSAGE, STALE, Answer
-from tenure.store.moves import held_rows
+from tenure.store.moves import leased_rows
 from tenure.store.records import LeasedJob
 from tenure.store.session import Mode, Tx, for_all_tenants, to_json, transaction
 
@@ -52,7 +52,7 @@ async def save_checkpoint(
 
 
 async def _hold_notes(tx: Tx, worker: str, jobs: Sequence[HeldJob]) -> set[tuple[int, int]]:
-    leased = await tx.fetch_as(LeasedJob, "lock_held", rows=held_rows(jobs), worker=worker)
+    leased = await tx.fetch_as(LeasedJob, "lock_leased", rows=leased_rows(jobs), worker=worker)
     fresh = [job.id for job in leased if not job.features & Feature.NOTES]
     if fresh:
         await tx.fetch("mark_noted", ids=to_json(fresh))

@@ -17,7 +17,7 @@ from tenure.rules.limits import (
     check_time,
     is_id,
 )
-from tenure.store.moves import add_events, finish_jobs, put_in_line
+from tenure.store.moves import add_events, add_tickets, finish_jobs
 from tenure.store.records import FinishedJob, LockedJob, NodeOf
 from tenure.store.rows import Ending, Happening, Ticket
 from tenure.store.session import (
@@ -74,7 +74,7 @@ async def hold(tx: Tx, id: int, *, reason: str = "held", now: datetime | None = 
     park = await _take_ticket(tx, job)
     await tx.fetch("set_held", id=id, held=True, reason=reason, park=park)
     detail: dict[str, object] = {"reason": reason}
-    await add_events(tx, [Happening(id, job.token, "held", None, detail, call=tx.call)])
+    await add_events(tx, [Happening(id, job.token, "held", None, detail, request_id=tx.request_id)])
     return True
 
 
@@ -90,8 +90,8 @@ async def unhold(tx: Tx, id: int, *, now: datetime | None = None) -> bool:
     await tx.fetch("set_held", id=id, held=False, reason=None, park=False)
     if job.parked == "held":
         due = tx.time(tx.when_or_none(job.due_at))
-        await put_in_line(tx, [Ticket(id, job.token, due_at=due, reason="unheld")])
-    await add_events(tx, [Happening(id, job.token, "unheld", call=tx.call)])
+        await add_tickets(tx, [Ticket(id, job.token, due_at=due, reason="unheld")])
+    await add_events(tx, [Happening(id, job.token, "unheld", request_id=tx.request_id)])
     return True
 
 
@@ -124,7 +124,7 @@ async def move(
     job = await lock_live_job(tx, id)
     if job.parked is not None:
         await tx.fetch(
-            "change_line", id=id, queue=queue, priority=priority, change_due=due_at is not None,
+            "change_queue", id=id, queue=queue, priority=priority, change_due=due_at is not None,
             due_at=tx.time(due_at),
         )  # fmt: skip
     elif await _take_ticket(tx, job):
@@ -132,11 +132,13 @@ async def move(
         ticket = Ticket(
             id, job.token, due_at=tx.time(due), reason="moved", queue=queue, priority=priority
         )
-        await put_in_line(tx, [ticket])
+        await add_tickets(tx, [ticket])
     else:
         return False
     detail: dict[str, object] = {"queue": queue, "priority": priority}
-    await add_events(tx, [Happening(id, job.token, "moved", None, detail, call=tx.call)])
+    await add_events(
+        tx, [Happening(id, job.token, "moved", None, detail, request_id=tx.request_id)]
+    )
     return True
 
 
@@ -201,7 +203,7 @@ async def resume(tx: Tx, queue: str, *, now: datetime | None = None) -> bool:
 
 async def done_before(tx: Tx, id: int) -> bool:
     """Did the first try of this call, whose COMMIT got no answer, land?"""
-    return tx.repeat and bool(await tx.fetch("events_of_call", id=id, call=tx.call))
+    return tx.repeat and bool(await tx.fetch("events_of_request", id=id, request_id=tx.request_id))
 
 
 async def lock_job(tx: Tx, id: int) -> LockedJob | None:

@@ -37,7 +37,8 @@ async def replay(tx: Tx, id: int, *, afresh: bool = False, now: datetime | None 
     features = Feature.CHILDREN if waiting else 0
     await note_new_tickets(tx, await tx.fetch_as(AddedTicket, "replay", id=id, features=features))
     await add_events(
-        tx, [ended_before(tx, job), Happening(id, job.token + 1, "replayed", call=tx.call)]
+        tx,
+        [ended_before(tx, job), Happening(id, job.token + 1, "replayed", request_id=tx.request_id)],
     )
     return True
 

@@ -23,11 +23,11 @@ from tenure.rules.lifecycle import (
 from tenure.rules.limits import check_name
 from tenure.store.moves import (
     add_events,
+    add_tickets,
     drop_leases,
     finish_jobs,
     finish_succeeded,
-    held_rows,
-    put_in_line,
+    leased_rows,
 )
 from tenure.store.records import ExpiredJob, JobToken, LeasedJob
 from tenure.store.rows import Ending, Happening, Ticket, raw
@@ -233,7 +233,7 @@ async def _settle_others(
     tickets: list[Ticket] = []
     events: list[Happening] = []
     for job in await tx.fetch_as(
-        LeasedJob, "lock_held", rows=held_rows(settlements), worker=worker
+        LeasedJob, "lock_leased", rows=leased_rows(settlements), worker=worker
     ):
         settlement = by_job[job.id, job.token]
         standing = Standing(job.attempts, job.max_attempts, bool(job.cancel_requested))
@@ -245,7 +245,7 @@ async def _settle_others(
             events.append(_requeued(tx, settlement, worker, job.claimed_at))
     landed = await finish_jobs(tx, endings)
     if tickets:
-        await put_in_line(tx, tickets)
+        await add_tickets(tx, tickets)
         await add_events(tx, events)
         landed |= {(ticket.id, ticket.token) for ticket in tickets}
     return landed

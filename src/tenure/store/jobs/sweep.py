@@ -11,7 +11,7 @@ from tenure.errors import StoreBusy
 from tenure.rules.job import Beat
 from tenure.rules.lifecycle import Move, Standing, after_crash
 from tenure.rules.limits import check_int, check_name, check_seconds
-from tenure.store.moves import add_events, finish_jobs, note_new_tickets, put_in_line
+from tenure.store.moves import add_events, add_tickets, finish_jobs, note_new_tickets
 from tenure.store.records import AddedTicket, ExpiredJob, ExpiredLease, JobToken, LeaseDeadline
 from tenure.store.rows import Ending, Happening, Ticket
 from tenure.store.session import Mode, Scope, Tx, for_all_tenants, to_json, transaction
@@ -121,13 +121,15 @@ async def extend(
 
 
 async def _asked_to_stop(tx: Tx, worker: str, lease_ids: list[int]) -> tuple[Pair, ...]:
-    if not lease_ids or not await tx.fetch("any_flagged"):
+    if not lease_ids or not await tx.fetch("any_cancel_requested"):
         return ()
     leased: set[Pair] = set()
     for jobs in await tx.fetch_column("lease_jobs", ids=to_json(lease_ids), worker=worker):
         leased.update(_pairs(jobs))
     ids = to_json(sorted(id for id, _ in leased))
-    asked = {(job.id, job.token) for job in await tx.fetch_as(JobToken, "flagged_jobs", ids=ids)}
+    asked = {
+        (job.id, job.token) for job in await tx.fetch_as(JobToken, "cancel_requested_jobs", ids=ids)
+    }
     return tuple(sorted(asked & leased))
 
 
@@ -209,7 +211,7 @@ async def _take_back(tx: Tx, lease: ExpiredLease) -> _Done:
         detail = {"claimed_at": claimed_at, "charged": charged, "reason": move.reason}
         events.append(Happening(job.id, job.token, "crashed", lease.worker, detail))
     if tickets:
-        await put_in_line(tx, tickets)
+        await add_tickets(tx, tickets)
     await add_events(tx, events)
     await finish_jobs(tx, endings)
     await _shrink(tx, lease.id, pairs)

@@ -176,13 +176,13 @@ class Floors:
             {"queue": queue, "priority": priority, "floor": floor}
             for (queue, priority), floor in list(self._floors.items())
         ]
-        rows = await reader.fetch_as(LanePosition, "lowest_places", lanes=to_json(lanes))
+        rows = await reader.fetch_as(LanePosition, "lowest_positions", lanes=to_json(lanes))
         return {
             (lane.queue, lane.priority): lane.position for lane in rows if lane.position is not None
         }
 
     async def _drawers(self, reader: Reader) -> set[str]:
-        return set(await reader.fetch_column("place_drawers"))
+        return set(await reader.fetch_column("position_drawers"))
 
 
 def _range(queue: str, low: tuple[int, int], below_priority: int) -> dict[str, object]:

@@ -167,7 +167,7 @@ class Postgres(Session):
                 self.read_silence_seconds if mode is Mode.READ else self.silence_seconds
             )
             tx = PostgresTx(wire, self._sql, self.floors, prepare=not self._pooler)
-            tx.call, tx.repeat, tx.collided = call.name, call.repeat, call.collided
+            tx.request_id, tx.repeat, tx.collided = call.request_id, call.repeat, call.collided
             tx.gates = self.gates
             if mode is Mode.GLANCE and not self._pooler:
                 return await op(tx)
@@ -382,7 +382,7 @@ class Postgres(Session):
 class _Call:
     """One call of `transact` through all its tries."""
 
-    name: str = field(default_factory=lambda: secrets.token_hex(8))
+    request_id: str = field(default_factory=lambda: secrets.token_hex(8))
     repeat: bool = False
     unanswered: bool = False
     """A COMMIT of it was sent, and the connection was gone before the answer."""

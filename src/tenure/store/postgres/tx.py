@@ -36,7 +36,7 @@ from tenure.store.session import Done, Edge, Moved, Row, Tx, Wanted, given_time,
 
 COPY_ROWS = 100
 BRIEF_MILLISECONDS = 100
-PLACES_PER_DRAW = 1000
+POSITIONS_PER_DRAW = 1000
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -100,11 +100,11 @@ class PostgresTx(Tx):
     async def _copy_jobs(self, jobs: Sequence[tuple[int, NewJob]]) -> None:
         """COPY writes many rows per WAL record: about 80 bytes less per job than INSERT.
 
-        Places are drawn in a statement of their own here, so `draw_places` locks `ready` first:
+        Places are drawn in a statement of their own here, so `draw_positions` locks `ready` first:
         the floors of the claimers rely on it.
         """
-        assert len(jobs) <= PLACES_PER_DRAW
-        [(first, now)] = await self.fetch_as(DrawnPositions, "draw_places")
+        assert len(jobs) <= POSITIONS_PER_DRAW
+        [(first, now)] = await self.fetch_as(DrawnPositions, "draw_positions")
         created_at = now.isoformat()
         await self._wire.copy(self._sql["copy_jobs"][0], job_lines(jobs, first, created_at))
         await self._wire.copy(self._sql["copy_tickets"][0], ticket_lines(jobs, first))
@@ -131,8 +131,8 @@ class PostgresTx(Tx):
         ]
         tickets = await self.fetch_as(
             TakenTicket, "take_tickets", queues=to_json(queues),
-            ranges=self._floors.ranges(wanted.queues), worker=wanted.worker, call=self.call,
-            lease_seconds=wanted.lease_seconds, ahead=wanted.ahead,
+            ranges=self._floors.ranges(wanted.queues), worker=wanted.worker,
+            request_id=self.request_id, lease_seconds=wanted.lease_seconds, ahead=wanted.ahead,
         )  # fmt: skip
         self._floors.note_taken({(each.queue, each.priority) for each in tickets}, len(tickets))
         return tickets
@@ -186,7 +186,7 @@ class PostgresTx(Tx):
     ) -> list[list[TakenTicket]]:
         several = len(lines) > 1
         rows = await self.fetch(
-            "take_gated", rows=to_json(lines), worker=wanted.worker, call=self.call,
+            "take_gated", rows=to_json(lines), worker=wanted.worker, request_id=self.request_id,
             lease_seconds=wanted.lease_seconds, ahead=wanted.ahead, several=several,
         )  # fmt: skip
         tickets = as_records(TakenTicket, [ticket for *ticket, _ in rows])
@@ -260,7 +260,7 @@ class PostgresTx(Tx):
 
     async def free_jobs(self, freed: Sequence[Freed]) -> None:
         rows = to_json([job.ticket for job in freed])
-        await self.tickets_added(await self.fetch_as(AddedTicket, "put_in_line", rows=rows))
+        await self.tickets_added(await self.fetch_as(AddedTicket, "add_tickets", rows=rows))
 
     async def write_edges(self, edges: Sequence[Edge]) -> None:
         await self.write_rows("write_edges", edges)

@@ -520,7 +520,7 @@ class SQLite(Session):
                 self._check_in_place(process)
             [(version,)] = watcher.execute("pragma data_version")
             if version != process.watched[0]:
-                [sql] = statements("sqlite", SCHEMA)["line_signs"]
+                [sql] = statements("sqlite", SCHEMA)["queue_signs"]
                 process.watched = (version, list(watcher.execute(sql)))
         except DriverError as error:
             if driver.result_code(error) not in (driver.BUSY, driver.LOCKED):

@@ -72,7 +72,7 @@ class SQLiteTx(Tx):
     async def insert_jobs(self, jobs: Sequence[tuple[int, NewJob]]) -> None:
         """Row by row with bound values: three times as fast here as taking a JSON batch apart."""
         now: int = self._now["now"]
-        [(last,)] = await self.fetch("draw_places", count=len(jobs))
+        [(last,)] = await self.fetch("draw_positions", count=len(jobs))
         rows, gated = [], []
         for position, (id, job) in enumerate(jobs, last - len(jobs) + 1):
             if is_plain(job):
@@ -173,7 +173,7 @@ class SQLiteTx(Tx):
             first = block[0]
             unstarted = wanted.ahead and not first.crashes and not first.cancel_requested
             [lease] = await self.fetch_as(
-                NewLease, "insert_lease", worker=wanted.worker, call=self.call,
+                NewLease, "insert_lease", worker=wanted.worker, request_id=self.request_id,
                 jobs=to_json([(ticket.id, ticket.token) for ticket in block]),
                 started="[]" if unstarted else None, lease_seconds=wanted.lease_seconds,
             )  # fmt: skip
@@ -192,7 +192,7 @@ class SQLiteTx(Tx):
         """Through a table in memory: half the cost of a JSON batch answered by RETURNING."""
         rows: list[tuple[object, ...]] = []
         for lease, jobs in by_lease.items():
-            for claimed_at in await self.fetch_column("held_lease", id=lease, worker=worker):
+            for claimed_at in await self.fetch_column("lease_of_worker", id=lease, worker=worker):
                 rows += [
                     (id, token, duration, _text(result), claimed_at)
                     for id, token, duration, result in jobs
@@ -221,11 +221,11 @@ class SQLiteTx(Tx):
         return await self._drop_live(await self.fetch_as(MovedJob, "finish", rows=rows))
 
     async def free_jobs(self, freed: Sequence[Freed]) -> None:
-        """Row by row with bound values: half the cost of `put_in_line`."""
+        """Row by row with bound values: half the cost of `add_tickets`."""
         if len(freed) >= MANY_CHILDREN:
             self._widen_cache()
         now: int = self._now["now"]
-        [last] = await self.fetch_column("draw_places", count=len(freed))
+        [last] = await self.fetch_column("draw_positions", count=len(freed))
         placed = list(enumerate(freed, last - len(freed) + 1))
         await self._each(
             "free", [(now, position, j.reason, j.id, j.token) for position, j in placed]

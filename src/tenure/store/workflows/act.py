@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from tenure.rules.limits import check_reason
-from tenure.store.moves import put_in_line
+from tenure.store.moves import add_tickets
 from tenure.store.records import LockedNode
 from tenure.store.rows import Ticket
 from tenure.store.session import (
@@ -119,6 +119,6 @@ async def resume_workflow(tx: Tx, id: int, *, now: datetime | None = None) -> bo
             for node in part if node.parked == "held"
         ]  # fmt: skip
         if tickets:
-            await put_in_line(tx, tickets)
+            await add_tickets(tx, tickets)
     await tx.fetch("pause_workflow", id=id, paused=False, reason=None, stopped=STOPPED)
     return True

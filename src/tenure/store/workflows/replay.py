@@ -4,7 +4,7 @@ from tenure.errors import InvalidInput, KeyTaken
 from tenure.rules.graph import OnFailure
 from tenure.rules.job import State
 from tenure.store.keys import retake_key
-from tenure.store.moves import add_events, ended_before, free_children, put_in_line
+from tenure.store.moves import add_events, add_tickets, ended_before, free_children
 from tenure.store.records import FinishedJob, LockedJob, WorkflowRow
 from tenure.store.rows import Happening, Ticket
 from tenure.store.session import Tx, to_json
@@ -53,10 +53,11 @@ async def replay_node(tx: Tx, job: FinishedJob) -> bool:
     await tx.fetch("reopen_workflow", id=workflow.id)
     events = [ended_before(tx, each) for each in reopened.values()]
     events += [
-        Happening(each.id, each.token + 1, "replayed", call=tx.call) for each in reopened.values()
+        Happening(each.id, each.token + 1, "replayed", request_id=tx.request_id)
+        for each in reopened.values()
     ]
     await add_events(tx, events)
-    await put_in_line(tx, [Ticket(id, job.token + 1, reason="replayed")])
+    await add_tickets(tx, [Ticket(id, job.token + 1, reason="replayed")])
     await free_children(tx, sorted(reopened.keys() - {id}))
     if workflow.paused_at is not None:
         await hold_nodes(tx, workflow.id, set(reopened))

@@ -128,7 +128,7 @@ async def cancel_nodes(
 
 
 async def _ask_to_stop(tx: Tx, ids: Sequence[int], reason: str) -> None:
-    asked = await tx.fetch_as(JobToken, "flag_jobs", ids=to_json(ids), reason=reason)
+    asked = await tx.fetch_as(JobToken, "request_cancels", ids=to_json(ids), reason=reason)
     detail: dict[str, object] = {"reason": reason}
     await add_events(
         tx, [Happening(id, token, "cancel requested", None, detail) for id, token in asked]

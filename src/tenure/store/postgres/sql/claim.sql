@@ -68,8 +68,8 @@ with served as materialized (
     select b.block, nextval('tenure.lease_id') as lease, clock.now
     from clock, (select block from found where id is not null group by block order by block) as b
 ), leased as (
-    insert into tenure.lease (id, worker, call, claimed_at, expires_at, jobs, started)
-    select b.lease, :worker, :call, b.now, b.now + :lease_seconds * interval '1 second',
+    insert into tenure.lease (id, worker, request_id, claimed_at, expires_at, jobs, started)
+    select b.lease, :worker, :request_id, b.now, b.now + :lease_seconds * interval '1 second',
            (select ('[[' || string_agg(id || ',' || token, '],[') || ']]')::json
             from found f where f.block = b.block and f.id is not null),
            case when :ahead and b.block = 0 then '[]'::json end
@@ -92,13 +92,13 @@ select j.queue, j.priority, j.position, j.id, j.token, j.task, j.args::text as a
 from tenure.lease l, json_array_elements(l.jobs) as pair,
      lateral (select * from tenure.job
               where id = (pair ->> 0)::bigint and token = (pair ->> 1)::bigint offset 0) as j
-where l.worker = :worker and l.call = :call;
+where l.worker = :worker and l.request_id = :request_id;
 
 -- name: highest_position
 -- floor, step 1: the highest position drawn so far.
 select 1000 * last_value + 999 as position from tenure.position;
 
--- name: lowest_places
+-- name: lowest_positions
 -- floor, steps 2 and 4: the lowest live position of each lane, read from its present floor on.
 select l.queue, l.priority,
        (select r.position from tenure.ready r
@@ -106,7 +106,7 @@ select l.queue, l.priority,
         order by r.position limit 1) as position
 from json_to_recordset(:lanes::json) as l (queue text, priority smallint, floor bigint);
 
--- name: place_drawers
+-- name: position_drawers
 -- floor, step 3: the transactions that may have drawn a position and not committed yet.
 select distinct virtualtransaction from pg_catalog.pg_locks
 where locktype = 'relation' and relation = 'tenure.ready'::regclass and granted

@@ -19,7 +19,7 @@ select nextval('tenure.job_id') from generate_series(1, :count);
 -- enqueue: the job and its ticket. Whoever draws a position holds the lock on `ready` already: the
 -- floor of the claimers relies on it (a statement locks its target tables before it runs).
 -- Answers the first position in each lane, for `notify`, and 0 where a ticket will be due at once.
--- Tickets of gates: see `stand_at_gates`.
+-- Tickets of gates: see `add_gate_tickets`.
 with t as materialized (select coalesce(:now::timestamptz, clock_timestamp()) as now),
 batch as materialized (
     select b.*, nullif(greatest(coalesce(b.due_at, t.now + b.delay * interval '1 second'), t.now), t.now) as due
@@ -55,7 +55,7 @@ from new, t
 where position is not null or (parked is null and due <= t.now + interval '1.5 seconds')
 group by 1, 2, 4;
 
--- name: draw_places
+-- name: draw_positions
 -- enqueue in bulk: the first of a thousand places. The lock on `ready` comes before the draw, as the
 -- floor of the claimers wants; an empty insert is how a plain statement takes that lock.
 with locked as (

@@ -1,6 +1,6 @@
 -- Who waits at gates, and who may pass. A job with a gate has its ticket in `gated`.
 
--- name: stand_at_gates
+-- name: add_gate_tickets
 -- enqueue, promote, retry, snooze, release, sweep, unhold, move, free, replay: the tickets of those of
 -- these jobs that stand in line now, and a turn for each line, because an attempt may have ended by
 -- this. No lock is taken that others wait for. Answers the queues for `notify`.
@@ -215,8 +215,8 @@ with spot as materialized (
     select b.block, nextval('tenure.lease_id') as lease, :now::timestamptz as now
     from (select block from found where id is not null group by block order by block) as b
 ), leased as (
-    insert into tenure.lease (id, worker, call, claimed_at, expires_at, jobs, started)
-    select b.lease, :worker, :call, b.now, b.now + :lease_seconds * interval '1 second',
+    insert into tenure.lease (id, worker, request_id, claimed_at, expires_at, jobs, started)
+    select b.lease, :worker, :request_id, b.now, b.now + :lease_seconds * interval '1 second',
            (select ('[[' || string_agg(id || ',' || token, '],[') || ']]')::json
             from found f where f.block = b.block and f.id is not null),
            case when :ahead and b.block = 0 then '[]'::json end

@@ -64,7 +64,7 @@ from gone
 returning id, token, features,
           queue || e'\x1e' || gate || e'\x1e' || gate_key as line;
 
--- name: lock_held
+-- name: lock_leased
 -- retry, fail, snooze, release, abort, skip, progress, checkpoint: lock what this worker truly holds.
 -- The token's guard is read again after the lock is there.
 select j.id, j.token, j.attempts, j.max_attempts, j.cancel_requested, j.features, l.claimed_at
@@ -76,11 +76,11 @@ from (select * from json_to_recordset(:rows::json) as r (id bigint, token bigint
               from tenure.job where id = b.id and token = b.token for update) as j
 order by j.id;
 
--- name: put_in_line
+-- name: add_tickets
 -- retry, snooze, release, sweep, unhold, move, free: token + 1 and a new ticket at the end of the
 -- line, or none when the job is held. Called only for jobs locked in this transaction. Answers the
 -- places for `notify`, and 0 for a ticket that will be due at once. Tickets of gates: see
--- `stand_at_gates`.
+-- `add_gate_tickets`.
 with t as materialized (select coalesce(:now::timestamptz, clock_timestamp()) as now),
 batch as materialized (
     select b.*, nullif(greatest(coalesce(b.due_at, t.now + b.delay * interval '1 second'), t.now), t.now) as due
@@ -113,11 +113,11 @@ from moved, t;
 
 -- name: add_events
 -- every transition: the lines of jobs' stories, in the transaction that makes them true.
-insert into tenure.event (job_id, at, token, kind, worker, call, detail)
+insert into tenure.event (job_id, at, token, kind, worker, request_id, detail)
 select b.job_id, coalesce(b.at, :now::timestamptz, clock_timestamp()), b.token, b.kind, b.worker,
-       b.call, b.detail
+       b.request_id, b.detail
 from json_to_recordset(:rows::json) as b (
-    n int, job_id bigint, at timestamptz, token bigint, kind text, worker text, call text,
+    n int, job_id bigint, at timestamptz, token bigint, kind text, worker text, request_id text,
     detail json)
 order by b.n;
 
@@ -233,7 +233,7 @@ for update;
 
 -- name: free_nodes
 -- free: of the locked children, nodes that wait for nothing but the success of all their parents are
--- put in line, as by `put_in_line`. Answers these, and without a position those that may be ready for
+-- put in line, as by `add_tickets`. Answers these, and without a position those that may be ready for
 -- another decision: see `freed_children`. (Together the two took twice the time for a random graph.)
 -- Of edges on which all ends are written, the last in the order of `parent_unsuccessful` tells: none,
 -- and every parent has succeeded; an unfinished one comes first.

@@ -122,11 +122,11 @@ select l.id from tenure.lease l
 where l.id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
   and l.worker = :worker and l.expires_at > coalesce(:now::timestamptz, clock_timestamp());
 
--- name: any_flagged
+-- name: any_cancel_requested
 -- extend: is anything asked to stop at all? Nearly never.
 select id from tenure.job where cancel_requested order by id limit 1;
 
--- name: flagged_jobs
+-- name: cancel_requested_jobs
 -- extend: of the jobs in hand, those that are asked to stop.
 select id, token from tenure.job
 where cancel_requested

@@ -95,7 +95,7 @@ from tenure.history
 where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));
 
 -- name: event_rows
-select job_id, at, token, kind, worker, call, detail::text as detail
+select job_id, at, token, kind, worker, request_id, detail::text as detail
 from tenure.event
 where job_id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
 order by job_id, seq;
@@ -144,7 +144,7 @@ from stdin;
 
 -- name: write_event
 -- copy: `seq` is drawn anew; it only says in which order a job's events stand.
-copy tenure.event (job_id, at, token, kind, worker, call, detail) from stdin;
+copy tenure.event (job_id, at, token, kind, worker, request_id, detail) from stdin;
 
 -- name: write_note
 -- copy: progress and checkpoints.

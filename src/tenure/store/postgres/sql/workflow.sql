@@ -191,7 +191,7 @@ where g.queue = any (array[b.queue]) and g.gate = b.gate and g.key = b.gate_key
   and g.priority = b.priority and g.position = b.position and g.job_id = b.id and g.token = b.token
 returning g.job_id;
 
--- name: flag_jobs
+-- name: request_cancels
 -- cancel: running jobs are asked to stop.
 update tenure.job set cancel_requested = true, reason = :reason
 where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))

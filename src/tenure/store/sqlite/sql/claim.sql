@@ -34,8 +34,8 @@ delete from tenure.ready where queue = :queue and priority = :priority and posit
 
 -- name: insert_lease
 -- claim: one row per block, its deadline on the boot clock.
-insert into tenure.lease (worker, call, claimed_at, boot, expires_tick, expires_at, jobs, started)
-values (:worker, :call, :now, :boot, :tick + cast(1e6 * :lease_seconds as integer),
+insert into tenure.lease (worker, request_id, claimed_at, boot, expires_tick, expires_at, jobs, started)
+values (:worker, :request_id, :now, :boot, :tick + cast(1e6 * :lease_seconds as integer),
         :now + cast(1e6 * :lease_seconds as integer), :jobs, :started)
 returning id, claimed_at;
 

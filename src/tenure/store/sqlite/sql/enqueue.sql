@@ -14,7 +14,7 @@ release savepoint tenure_call;
 -- enqueue: never cached, because a rollback would issue a block twice.
 update tenure.counter set job_id = job_id + :count returning job_id;
 
--- name: draw_places
+-- name: draw_positions
 -- enqueue: never cached either.
 update tenure.counter set position = position + :count returning position;
 

@@ -1,6 +1,6 @@
 -- Who waits at gates, and who may pass. The single writer needs no locks.
 
--- name: stand_at_gates
+-- name: add_gate_tickets
 -- enqueue, promote, retry, snooze, release, sweep, unhold, move, free, replay: the tickets of those of
 -- these jobs that stand in line now, and a turn for each line, because an attempt may have ended by
 -- this. The bell listens to places.

@@ -3,9 +3,9 @@ select id, token, queue, priority, position, due_at, parked, held, cancel_reques
        features
 from tenure.job where id = :id and (:tenant is null or tenant = :tenant);
 
--- name: events_of_call
+-- name: events_of_request
 -- hold, unhold, move, replay, repeated: has the first try written its line?
-select seq from tenure.event where job_id = :id and call = :call;
+select seq from tenure.event where job_id = :id and request_id = :request_id;
 
 -- name: take_due_ticket
 -- cancel, hold, move: matching the token; a void ticket is not this job's.
@@ -35,7 +35,7 @@ update tenure.node set paused = 0 where job_id = :id and paused;
 update tenure.job set held = :held, reason = :reason, parked = case when :park then 'held' else parked end
 where id = :id;
 
--- name: change_line
+-- name: change_queue
 -- move: a job that stands nowhere (held, waiting) changes where it will stand.
 update tenure.job as job
 set queue = coalesce(:queue, queue), priority = coalesce(:priority, priority),

@@ -1,4 +1,4 @@
--- name: held_lease
+-- name: lease_of_worker
 -- succeed: the worker's own lease row must exist, whatever its deadline says.
 select claimed_at from tenure.lease where id = :id and worker = :worker;
 
@@ -73,14 +73,14 @@ returning id, token, features, queue || char(30) || gate || char(30) || gate_key
 -- The second half of succeed and finish: what is in history is no longer live.
 delete from tenure.job where id in (select value from json_each(:ids));
 
--- name: lock_held
+-- name: lock_leased
 select j.id, j.token, j.attempts, j.max_attempts, j.cancel_requested, j.features, l.claimed_at
 from json_each(:rows) as b
      cross join tenure.job as j on j.id = b.value ->> 'id' and j.token = b.value ->> 'token'
      cross join tenure.lease as l on l.id = b.value ->> 'lease' and l.worker = :worker
 order by j.id;
 
--- name: put_in_line
+-- name: add_tickets
 -- retry, snooze, release, sweep, unhold, move, free: token + 1 and a new ticket at the end of the
 -- line, or none when the job is held. Called only for jobs whose token was checked in this
 -- transaction.
@@ -112,9 +112,9 @@ where j.token = (b.value ->> 'token') + 1 and j.parked is null and j.due_at is n
 
 -- name: add_events
 -- every transition: the lines of jobs' stories, in the transaction that makes them true.
-insert into tenure.event (job_id, at, token, kind, worker, call, detail)
+insert into tenure.event (job_id, at, token, kind, worker, request_id, detail)
 select b.value ->> 'job_id', coalesce(b.value ->> 'at', :now), b.value ->> 'token',
-       b.value ->> 'kind', b.value ->> 'worker', b.value ->> 'call', b.value -> 'detail'
+       b.value ->> 'kind', b.value ->> 'worker', b.value ->> 'request_id', b.value -> 'detail'
 from json_each(:rows) as b order by b.key;
 
 -- name: landed

@@ -91,10 +91,10 @@ returning id;
 select l.id from json_each(:ids) as b cross join tenure.lease as l on l.id = b.value
 where l.worker = :worker and l.boot = :boot and l.expires_tick > :tick;
 
--- name: any_flagged
+-- name: any_cancel_requested
 select id from tenure.job where cancel_requested order by id limit 1;
 
--- name: flagged_jobs
+-- name: cancel_requested_jobs
 select j.id, j.token from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
 where j.cancel_requested;
 

@@ -83,7 +83,7 @@ select h.id, h.token, h.created_at, h.claimed_at, h.finished_at, h.duration_seco
 from json_each(:ids) as b cross join tenure.history as h on h.id = b.value;
 
 -- name: event_rows
-select e.job_id, e.at, e.token, e.kind, e.worker, e.call, e.detail
+select e.job_id, e.at, e.token, e.kind, e.worker, e.request_id, e.detail
 from json_each(:ids) as b cross join tenure.event as e on e.job_id = b.value
 order by e.job_id, e.seq;
 
@@ -128,7 +128,7 @@ values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 
 
 -- name: write_event
 -- copy: `seq` is drawn anew; it only says in which order a job's events stand.
-insert into tenure.event (job_id, at, token, kind, worker, call, detail) values (?, ?, ?, ?, ?, ?, ?);
+insert into tenure.event (job_id, at, token, kind, worker, request_id, detail) values (?, ?, ?, ?, ?, ?, ?);
 
 -- name: write_note
 -- copy: progress and checkpoints.

@@ -171,7 +171,7 @@ where (queue, gate, key, priority, position, job_id, token) in (
     from json_each(:rows) as b)
 returning job_id;
 
--- name: flag_jobs
+-- name: request_cancels
 -- cancel: running jobs are asked to stop.
 update tenure.job set cancel_requested = 1, reason = :reason
 where id in (select value from json_each(:ids)) and not cancel_requested

@@ -1,27 +1,27 @@
 -- The tables of Tenure. Read from top to bottom, this is the life of a job:
 --
---     job      live jobs, by primary key only            ready    tickets standing in line
+--     job      live jobs, by primary key only            ready    tickets of jobs that may be claimed
 --     due      tickets with a due time                   lease    one row per claimed block
 --     history  finished jobs, append-only, by day
 --
--- The happy path only inserts and deletes. Nothing is updated in position, there is no counter row
--- and no trigger. Everything below history is paid for only by the jobs that use it.
+-- The happy path only inserts and deletes. It updates no row in place, and there is no counter row
+-- and no trigger. A job pays for the tables below history only if it uses them.
 
 create type tenure.state as enum
     ('waiting', 'scheduled', 'queued', 'running', 'succeeded', 'failed', 'cancelled', 'skipped');
 
 create sequence tenure.job_id maxvalue 9007199254740991;
-create sequence tenure.position;            -- each value stands for a thousand places: a bulk draws one
+create sequence tenure.position;        -- each value stands for a thousand positions: a bulk draws one
 create sequence tenure.lease_id;
 
 -- Columns are ordered by width: it saves padding, and so WAL.
 create table tenure.job (
     id bigint primary key check (id between 1 and 9007199254740991),
     token bigint not null default 1 check (token > 0),
-    position bigint,                       -- of its last ticket in `ready`
+    position bigint,                    -- of its last ticket that was ready
     created_at timestamptz not null,
-    due_at timestamptz,                 -- set while its ticket stands in `due` (or will, once freed)
-    queued_at timestamptz,              -- when it was last put in line; null: at creation
+    due_at timestamptz,                 -- set while its ticket is in `due`, or will be once it is freed
+    queued_at timestamptz,              -- when it got its last ticket; null: at creation
     timeout_seconds double precision check (timeout_seconds > 0),
     unique_seconds double precision,
     priority smallint not null default 0 check (priority between -100 and 100),
@@ -38,16 +38,18 @@ create table tenure.job (
     retry json,
     metadata json,
     error json,                         -- of the last failed attempt
-    reason text,                        -- why it stands where it stands
+    reason text,                        -- of its last change
     parked text check (parked in ('held', 'parents')),
     unique_scope text,
     unique_key text,
     unique_until text check (unique_until in ('started', 'finished', 'period', 'forever')),
+    gate text,
+    gate_key text,
     check (attempts <= max_attempts),
     check ((unique_key is null) = (unique_scope is null) and (unique_key is null) = (unique_until is null))
 );
 
--- Heartbeats ask this index which held jobs are asked to stop; it is nearly always empty.
+-- Heartbeats ask this index which leased jobs are to stop; it is nearly always empty.
 create index job_cancel_requested on tenure.job (id) where cancel_requested;
 
 create table tenure.ready (
@@ -73,7 +75,7 @@ create table tenure.lease (
     claimed_at timestamptz not null,
     expires_at timestamptz not null,
     worker text not null,
-    call text not null default '',      -- which claim made it: a repeat finds its own
+    request_id text not null default '', -- of the claim: a repeat finds its own lease
     jobs json not null,                 -- [[job id, token], ...]
     started json                        -- [job id, ...] as reported by heartbeats
 );
@@ -107,13 +109,17 @@ create table tenure.history (
     metadata json,
     unique_scope text,
     unique_key text,
-    unique_until text
+    unique_until text,
+    gate text,
+    gate_key text
 ) partition by range (finished_at);
 create table tenure.history_default partition of tenure.history default;
 create index history_id on tenure.history (id);
 create index history_finished_at on tenure.history using brin (finished_at);
--- What did not succeed is what people look for. Successes pay nothing for this index.
+-- People look for the jobs that did not succeed. Successes pay nothing for this index.
 create index history_unsuccessful on tenure.history (state, id) where state <> 'succeeded';
+
+-- --- what some jobs have -------------------------------------------------------------------------
 
 create table tenure.unique_key (
     tenant text collate "C" not null,
@@ -127,7 +133,7 @@ create table tenure.unique_key (
 );
 create index unique_key_expires_at on tenure.unique_key (expires_at) where expires_at is not null;
 
--- What the rows of job and history do not already say: one row per retry, crash, release, ...
+-- The events that the rows of job and history do not show: one row per retry, crash, release, ...
 create table tenure.event (
     job_id bigint not null,
     seq bigint generated always as identity,
@@ -135,7 +141,7 @@ create table tenure.event (
     token bigint not null,
     kind text not null,
     worker text,
-    call text,                          -- which call wrote it: a repeat finds its own
+    request_id text,                    -- of the call that wrote it: a repeat finds its own event
     detail json,
     primary key (job_id, seq)
 );
@@ -150,13 +156,190 @@ create table tenure.note (
     saved_at timestamptz
 );
 
+-- Steps: the results of parts of a job, so that a later attempt need not run them again.
+create table tenure.step (
+    job_id bigint not null,
+    token bigint not null,              -- of the attempt that ran it
+    recorded_at timestamptz not null,
+    n int not null check (n between 1 and 1000),
+    bytes int not null,                 -- of the result
+    name text collate "C" not null,
+    function text not null,
+    result json not null,
+    primary key (job_id, name)
+);
+
+-- Children and parents. That a parent has succeeded is written on its edges, so that a child with a
+-- hundred thousand parents is known to be free without a walk along all of them. A silent edge is
+-- that of a child with few parents: its parent has succeeded when it is live no more and nothing else
+-- is written. (To write all of them was a third of the work of the server in a random graph.)
 create table tenure.parent (
     job_id bigint not null,
     parent_id bigint not null,
-    parent_state tenure.state,          -- null until the parent is final
+    parent_state tenure.state,          -- null until the parent has finished
+    silent boolean not null default false,
     primary key (job_id, parent_id)
 );
 create index parent_parent_id on tenure.parent (parent_id);
+create index parent_unsuccessful on tenure.parent (job_id, parent_state)
+    where not silent and parent_state is null or parent_state <> 'succeeded';
+create index parent_silent on tenure.parent (job_id) where silent;
+
+-- --- gates: how many jobs may run at once, how many may start per second -------------------------
+
+--     gate       what is allowed               gated       tickets of jobs that wait at a gate
+--     turn       lines to look at, in order    gate_hold   jobs that have passed, while they live
+--     bucket     starts left of a rate         gate_share  permits of workers with more jobs than permits
+--
+-- A job with a gate has its ticket in `gated`, never in `ready`. A gate has a line of tickets per
+-- queue and key. A transaction that adds a ticket to a line, or frees a permit, writes a turn. Only a
+-- claim that has locked the row of the gate deletes turns. So only claims wait for a lock, and no
+-- wake-up is lost: see store/gates.
+
+create table tenure.gate (
+    name text collate "C" primary key check (length(name) between 1 and 200),
+    max_running int check (max_running > 0),
+    rate double precision check (rate > 0),
+    per_seconds double precision not null default 1 check (per_seconds > 0),
+    burst int check (burst > 0),
+    keyed boolean not null default false,       -- each key has limits of its own
+    by_hand boolean not null default false,     -- an operator has set them: code does not, until reset
+    declared json                               -- the limits that code declares
+);
+
+create table tenure.gated (
+    position bigint not null,
+    job_id bigint not null,
+    token bigint not null,
+    priority smallint not null,
+    suspect boolean not null default false,
+    queue text collate "C" not null,
+    gate text collate "C" not null,
+    key text collate "C" not null,
+    primary key (queue, gate, key, priority, position)
+);
+
+create table tenure.turn (
+    n bigint generated always as identity,
+    not_before timestamptz,                     -- set while the line waits for its next start
+    priority smallint not null,                 -- of the head of the line when this was written
+    queue text collate "C" not null,
+    gate text collate "C" not null,
+    key text collate "C" not null,
+    primary key (queue, gate, priority, n)
+);
+create unique index turn_waits on tenure.turn (queue, gate, key) where not_before is not null;
+create index turn_not_before on tenure.turn (queue, not_before) where not_before is not null;
+
+create table tenure.gate_hold (                 -- written by the claim, deleted with the lease
+    lease bigint not null,
+    ids bigint[] not null,                      -- a job counts as long as it is live under its token
+    tokens bigint[] not null,
+    worker text not null,
+    queue text collate "C" not null,
+    gate text collate "C" not null,
+    key text collate "C" not null,
+    primary key (lease, gate, key, queue)
+);
+create index gate_hold_gate on tenure.gate_hold (gate, key, lease);
+
+create table tenure.gate_share (
+    places int not null check (places > 0),
+    worker text not null,
+    gate text collate "C" not null,
+    key text collate "C" not null,              -- empty where all keys share the limits
+    primary key (gate, key, worker)
+);
+
+create table tenure.bucket (
+    tokens double precision not null,
+    filled_at timestamptz not null,
+    gate text collate "C" not null,
+    key text collate "C" not null,              -- empty where all keys share the limits
+    primary key (gate, key)
+);
+
+-- --- workflows: many jobs as one -----------------------------------------------------------------
+
+--     workflow   one row each: its options, and how it ended
+--     node       which job is which node, while the job is live and while it is in history
+--     parent     edges, as above; a child below zero is the end of a workflow
+--
+-- A workflow ends when its last nodes have finished. They have an edge to its end, which is its id
+-- with a minus; the settlement that writes the last of these edges writes the end, too. Other nodes
+-- never touch the row of their workflow, unless they fail. Jobs outside of workflows pay nothing.
+
+create table tenure.workflow (
+    id bigint primary key,              -- drawn like that of a job
+    created_at timestamptz not null,
+    ended_at timestamptz,
+    paused_at timestamptz,
+    cancelled_at timestamptz,           -- when an operator asked for it
+    finaliser_id bigint,
+    failed boolean not null default false,      -- a node has failed
+    cancelled boolean not null default false,   -- a node was cancelled
+    stopping boolean not null default false,    -- a node has failed, and the rest is to be stopped
+    tenant text collate "C" not null,
+    name text collate "C" not null check (length(name) between 1 and 200),
+    key text collate "C",
+    on_failure text not null check (on_failure in ('finish', 'stop')),
+    outcome text check (outcome in ('succeeded', 'failed', 'cancelled')),
+    reason text,                        -- why it is paused or cancelled
+    check ((ended_at is null) = (outcome is null))
+);
+create unique index workflow_key on tenure.workflow (tenant, name, key)
+    where key is not null and ended_at is null;
+create index workflow_ended_at on tenure.workflow (ended_at) where ended_at is not null;
+create index workflow_stopping on tenure.workflow (id) where stopping;
+
+create table tenure.node (
+    job_id bigint primary key,
+    workflow_id bigint not null,
+    added_by bigint,                    -- the job that added it while it ran
+    paused boolean not null default false,      -- it is held because its workflow is paused
+    name text collate "C" not null check (length(name) between 1 and 200),
+    rule text not null
+        check (rule in ('all_succeeded', 'all_finished', 'any_succeeded', 'any_failed')),
+    unique (workflow_id, name)
+);
+create index node_workflow on tenure.node (workflow_id, job_id);
+
+-- --- schedules: jobs that are enqueued by the clock ----------------------------------------------
+
+create table tenure.schedule (
+    tenant text not null,
+    name text not null check (length(name) between 1 and 200),
+    next_at timestamptz,                -- when it is due; null while it is paused
+    done_until timestamptz not null,    -- all ticks up to this time are done
+    last_at timestamptz,                -- its last tick with a job
+    last_job_id bigint,
+    created_at timestamptz not null,
+    changed_at timestamptz not null,
+    paused_at timestamptz,
+    reason text,
+    timing json not null,
+    job json not null,                  -- what each tick enqueues
+    declared json,                      -- hashes of its declarations; null: added at run time
+    primary key (tenant, name),
+    check (next_at is null or paused_at is null)
+);
+create index schedule_next_at on tenure.schedule (next_at) where next_at is not null;
+create index schedule_done_until on tenure.schedule (done_until);
+
+-- One row per tick, written in the transaction that enqueues its job.
+create table tenure.tick (
+    tenant text not null,
+    schedule text not null,
+    tick_at timestamptz not null,
+    fired_at timestamptz not null,
+    job_id bigint,                      -- null: skipped, because the last job was not finished
+    triggered boolean not null default false,
+    primary key (tenant, schedule, tick_at)
+);
+create index tick_fired_at on tenure.tick (fired_at);
+create index tick_with_job on tenure.tick (tenant, schedule, tick_at) where job_id is not null;
+
+-- --- queues and workers --------------------------------------------------------------------------
 
 create table tenure.queue (
     name text primary key,
@@ -164,7 +347,7 @@ create table tenure.queue (
     reason text
 );
 
--- Who works here, for people to look at. Nothing is decided by it: rescue goes by leases alone.
+-- The workers, for people to look at. Nothing is decided by it: the sweep goes by leases alone.
 create table tenure.worker (
     name text primary key,
     host text not null,
@@ -174,10 +357,26 @@ create table tenure.worker (
     info json not null                  -- {"queues": {name: slots}, "tasks": [...], ...}
 );
 
+-- --- vacuum --------------------------------------------------------------------------------------
+
 -- One vacuum setting for the tables that turn over completely many times a day.
 alter table tenure.ready set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000);
 alter table tenure.job set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 20000);
 alter table tenure.lease set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+alter table tenure.gated set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000);
+alter table tenure.turn set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+alter table tenure.gate_hold set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+alter table tenure.gate set (fillfactor = 50);
+
+-- --- views ---------------------------------------------------------------------------------------
+
+-- Edges, with the success of parents that is not written on them.
+create view tenure.edge as
+    select p.job_id, p.parent_id,
+           case when p.silent and p.parent_state is null
+                     and not exists (select from tenure.job j where j.id = p.parent_id offset 0)
+                then 'succeeded' else p.parent_state end as parent_state
+    from tenure.parent p;
 
 -- The live half of `jobs`.
 create view tenure.live as
@@ -185,9 +384,15 @@ create view tenure.live as
            (case when j.parked = 'parents' then 'waiting'
                  when j.parked = 'held' then 'queued'
                  when j.due_at is not null then 'scheduled'
-                 when exists (select from tenure.ready r
-                              where r.queue = j.queue and r.priority = j.priority
-                                and r.position = j.position and r.token = j.token) then 'queued'
+                 when j.gate is null
+                      and exists (select from tenure.ready r
+                                  where r.queue = j.queue and r.priority = j.priority
+                                    and r.position = j.position and r.token = j.token) then 'queued'
+                 when j.gate is not null
+                      and exists (select from tenure.gated g
+                                  where g.queue = j.queue and g.gate = j.gate and g.key = j.gate_key
+                                    and g.priority = j.priority and g.position = j.position
+                                    and g.token = j.token) then 'queued'
                  else 'running' end)::tenure.state as state,
            j.task, j.args, j.queue, j.priority, j.tenant, j.attempts, j.max_attempts, j.crashes,
            j.created_at, coalesce(j.queued_at, j.created_at) as queued_at, j.due_at,
@@ -197,10 +402,10 @@ create view tenure.live as
            exists (select from tenure.queue q
                    where q.name = j.queue and q.paused_at is not null) as queue_paused,
            case when j.parked = 'parents' then
-               (select count(*) from tenure.parent p
-                where p.job_id = j.id and p.parent_state is null) else 0 end as unfinished_parents,
+               (select count(*) from tenure.edge e
+                where e.job_id = j.id and e.parent_state is null) else 0 end as unfinished_parents,
            j.timeout_seconds, j.retry, j.metadata, j.unique_scope, j.unique_key, j.unique_until,
-           null::json as result, j.error
+           null::json as result, j.error, j.gate, j.gate_key
     from tenure.job j;
 
 -- Where is my job? Every job with its state.
@@ -210,14 +415,33 @@ create view tenure.jobs as
     select h.id, h.token, h.state, h.task, h.args, h.queue, h.priority, h.tenant, h.attempts,
            h.max_attempts, h.crashes, h.created_at, h.created_at, null, h.claimed_at, h.finished_at,
            h.duration_seconds, h.worker, h.reason, false, false, false, 0, h.timeout_seconds,
-           h.retry, h.metadata, h.unique_scope, h.unique_key, h.unique_until, h.result, h.error
+           h.retry, h.metadata, h.unique_scope, h.unique_key, h.unique_until, h.result, h.error,
+           h.gate, h.gate_key
     from tenure.history h;
 
--- Who runs it? Every held job with its lease.
+-- Which worker runs it? Every leased job with its lease.
 create view tenure.holding as
     select l.id as lease_id, l.worker, l.claimed_at, l.expires_at,
            (pair ->> 0)::bigint as job_id, (pair ->> 1)::bigint as token
     from tenure.lease l cross join lateral json_array_elements(l.jobs) as pair;
+
+-- How many of the jobs that passed together still run.
+create view tenure.gate_live as
+    select h.lease, h.worker, h.queue, h.gate, h.key, n.live
+    from tenure.gate_hold h, lateral (
+        select count(*) as live
+        from unnest(h.ids, h.tokens) as p (id, token), lateral (
+            select from tenure.job j where j.id = p.id and j.token = p.token offset 0) as j) as n;
+
+-- The permits that each worker uses: one for each of its jobs, or its share if it has more jobs.
+create view tenure.gate_used as
+    select w.gate, w.key, w.worker, w.live, least(w.live, s.places) as used
+    from (select l.gate, case when g.keyed then l.key else '' end as key, l.worker,
+                 sum(l.live)::bigint as live
+          from tenure.gate_live l join tenure.gate g on g.name = l.gate group by 1, 2, 3) as w
+         left join tenure.gate_share s on s.gate = w.gate and s.key = w.key and s.worker = w.worker;
+
+-- --- functions -----------------------------------------------------------------------------------
 
 -- For psql and other languages: select tenure.enqueue('app.send', '{"to": "me"}');
 -- It refuses what the Python side refuses: such a job could be stored and never be claimed.
@@ -289,8 +513,8 @@ $$;
 -- that matter are the functions' own and end with them.
 
 -- Makes the partitions of the coming days. A day for which the default partition already holds rows
--- stays there. ATTACH, unlike PARTITION OF, lets settlements into other days go on meanwhile. What
--- somebody else is at is left to the next call: the default partition serves until then.
+-- stays there. ATTACH, unlike PARTITION OF, lets settlements into other days go on meanwhile. A day
+-- that another session has locked is left to the next call: the default partition serves until then.
 create function tenure.add_history_days(days_ahead int) returns int
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -329,7 +553,7 @@ begin
 end
 $$;
 
--- Drops whole days that ended before the cut, oldest first; answers how many. Whatever the cut, a day
+-- Drops whole days that ended before the cut, oldest first. Returns how many. Whatever the cut, a day
 -- stays until it has been over for one day by the server's clock. Never waits long for a lock.
 create function tenure.drop_history_days(before timestamptz) returns int
 language plpgsql security definer
@@ -362,5 +586,5 @@ begin
 end
 $$;
 
--- A function is anybody's to call unless told otherwise.
+-- By default every role may call a function.
 revoke all on function tenure.enqueue, tenure.add_history_days, tenure.drop_history_days from public;
