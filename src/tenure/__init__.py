@@ -1,5 +1,18 @@
 """Tenure: durable jobs for Python on the SQL database you already have.
 
+app.py          the application: tasks, their jobs and their workers in one object
+tasks.py        tasks and calls of them; signature.py: their arguments as JSON
+client.py       what users do with jobs; handle.py waiting.py: how they wait for one
+workflow.py     graphs of jobs; drawing.py shows one as text
+schedules.py    schedules at run time
+running.py      the running job as its handler sees it; control.py: what it may return
+hooks.py        around, on_start, on_stop, listeners
+errors.py       every error; passwords.py keeps passwords out of them
+rules/          pure rules: states, retries, ticks, gates, graphs
+store/          the only place with SQL or a driver
+worker/         claims, runs and settles jobs
+cli/ testing/ benchmark/     the command line, tools for tests of users, `tenure bench`
+
 Names are loaded when they are first used, so that `import tenure` is cheap.
 """
 

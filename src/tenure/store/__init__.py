@@ -1,10 +1,17 @@
 """The stores: the only place with SQL or drivers.
 
-operations.py   the table of operations; colours.py makes methods of them
 api.py          `Store` and `AsyncStore`, which callers use
+operations.py   the table of operations; colours.py makes methods of them
 jobs/ gates/ workflows/ schedules/ look/ copy/      the operations, by subject
-session.py      the seam: one open transaction, the same in both colours
-sqlite/ postgres/       transactions on each database, and its statements in sql/
+prune.py        finished jobs, and all that belongs to them, are removed
+moves.py        the verbs that move rows: every operation that changes jobs ends here
+keys.py         unique keys
+session.py      one open transaction, the same for both databases, sync and async
+records.py      the rows that statements return; gate_records.py those of gates
+rows.py         the rows that batch statements take
+statements.py   the statements of the .sql files, by name
+migrate.py      versions of the schema
+sqlite/ postgres/       transactions on each database
 bell.py         how idle workers are woken
 borrowing.py    the caller's own connection (`on=`)
 proxy.py        stores in front of another store, to see what passes

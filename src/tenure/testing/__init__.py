@@ -12,6 +12,13 @@
             [job] = drain(app)
             assert job.state == "succeeded"
 
+clock.py        a clock that only moves when told
+run.py          claim, run and settle jobs here and now
+inline.py       run each job when it is enqueued
+look.py         which jobs are enqueued
+plugin.py       the fixtures of pytest
+recorder.py     records all that workers and clients do, for checks of what happened
+
 Nothing here needs a worker, a thread or a sleep. Jobs are claimed, run and settled by the code that
 workers use. Names are loaded when they are first used: pytest imports this package with its plugin,
 in every run.

@@ -1,1 +1,13 @@
-"""TODO."""
+"""PostgreSQL: connections, transactions, wake-ups. Its statements are in sql/.
+
+session.py      transactions, retries, the connections of a store
+connection.py   one connection, blocking or awaited
+tx.py           the open transaction
+errors.py       what an error of the server means
+floors.py       where a claim starts to read
+notify.py       which transaction notifies
+bell.py         rings when a notification comes
+copy_format.py  jobs as rows of COPY
+borrow.py       the caller's own connection
+asyncpg_connection.py psycopg2_connection.py    a caller's connection of another driver
+"""

@@ -1,1 +1,6 @@
-"""TODO."""
+"""Operations on schedules.
+
+records.py      a schedule as it is stored and shown
+change.py       add, edit, pause, resume, trigger, remove, declare
+fire.py         enqueue the jobs of due ticks
+"""

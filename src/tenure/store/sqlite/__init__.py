@@ -1,1 +1,14 @@
-"""TODO."""
+"""SQLite: one file, shared by threads and processes. Its statements are in sql/.
+
+session.py      transactions, connections, forks
+group_commit.py  threads share one commit
+threads.py      the threads of an async store
+tx.py           the open transaction
+gates.py        the lines at gates, one after the other
+driver.py       apsw or sqlite3; every refusal on opening
+migrate.py      the schema of a file
+boot_clock.py   the clock by which leases expire
+bell.py         rings when a ticket was added
+inotify.py      the kernel tells when the file has changed
+borrow.py       the caller's own connection
+"""
