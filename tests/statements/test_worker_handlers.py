@@ -271,4 +271,4 @@ def test_what_fails_on_the_side_does_not_change_how_a_job_ends(app: Tenure, line
     with working(app, heartbeat_seconds=0.05):
         assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == "done"
     assert lines.with_text("a listener failed")
-    assert lines.with_text("runs without")
+    assert lines.with_text("running the job without it")

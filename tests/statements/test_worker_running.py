@@ -177,7 +177,7 @@ def test_a_worker_makes_up_a_name_of_its_own_at_each_start(app: Tenure) -> None:
         assert app.get(handle.id).worker == names[-1]
     assert all(names)
     assert names[0] != names[1]
-    with pytest.raises(ConfigError, match="no setting 'name'"):
+    with pytest.raises(ConfigError, match="unknown worker setting 'name'"):
         Worker(app, name="mine")  # type: ignore[call-arg]
 
 
@@ -194,7 +194,7 @@ def test_a_queue_that_nobody_has_heard_of_is_reported(app: Tenure, lines: Lines)
         assert "no worker serves" in app.why(handle.id)
     [said] = lines.with_text("but no task of its application uses that queue")
     assert "mial" in said
-    assert "its tasks go to mail" in said
+    assert "its tasks use mail" in said
     [lost] = app.store.enqueue([NewJob(task=send.name, queue="mial")])
     with working(app, {"mial": 0}):
         app.wait(lost.id, timeout_seconds=PATIENCE_SECONDS)  # it serves it all the same
