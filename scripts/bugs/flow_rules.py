@@ -21,8 +21,8 @@ FLOWS = (
         "skip-goes-down", "children of skipped jobs are not looked at",
         f"{WORKFLOWS}::test_what_depends_on_a_skipped_node_is_skipped",
         (
-            python("store/moves", "        _, ids = await finish(tx, await _free_or_end(tx, ids))",
-                   "        await finish(tx, await _free_or_end(tx, ids))\n        return"),
+            python("store/moves", "        _, ids = await finish(tx, await _free_or_finish(tx, ids))",
+                   "        await finish(tx, await _free_or_finish(tx, ids))\n        return"),
         ),
     ),
     Bug(

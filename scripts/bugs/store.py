@@ -290,8 +290,8 @@ STORE = (
         "commits-for-the-caller", "an enqueue commits the caller's transaction",
         f"{CONTRACT}/test_callers_transaction.py"
         "::test_an_enqueue_vanishes_when_the_caller_rolls_back",
-        (python("store/jobs/enqueue", "        return await scope.lend(on, _Addition(jobs, None, now),"
-                " lone=lone)\n", "        done = await scope.lend(on, _Addition(jobs,"
+        (python("store/jobs/enqueue", "        return await scope.run_borrowed(on, _Addition(jobs, None, now),"
+                " lone=lone)\n", "        done = await scope.run_borrowed(on, _Addition(jobs,"
                 " None, now))\n        on.commit()\n        return done\n"),),
         unseen=UNUSED + "enqueue in a transaction of the application",
     ),
