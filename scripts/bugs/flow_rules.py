@@ -18,8 +18,8 @@ FLOWS = (
         "skip-goes-down", "children of skipped jobs are not looked at",
         "tests/contract/test_workflows.py::test_what_depends_on_a_lost_node_is_skipped_all_the_way_down",
         (
-            python("store/moves", "        _, ids = await finish(tx, await _free_or_end(tx, ids))",
-                   "        await finish(tx, await _free_or_end(tx, ids))\n        return"),
+            python("store/moves", "        _, ids = await finish(tx, await _free_or_finish(tx, ids))",
+                   "        await finish(tx, await _free_or_finish(tx, ids))\n        return"),
         ),
     ),
     Bug(

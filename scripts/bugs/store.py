@@ -280,8 +280,8 @@ STORE = (
     Bug(
         "commits-for-the-caller", "an enqueue commits the caller's transaction",
         "tests/borrowing/test_transactions.py::test_no_job_is_there_when_the_caller_has_rolled_back",
-        (python("store/jobs/enqueue", "        return await scope.lend(on, _Addition(jobs, None, now),"
-                " lone=lone)\n", "        done = await scope.lend(on, _Addition(jobs,"
+        (python("store/jobs/enqueue", "        return await scope.run_borrowed(on, _Addition(jobs, None, now),"
+                " lone=lone)\n", "        done = await scope.run_borrowed(on, _Addition(jobs,"
                 " None, now))\n        on.commit()\n        return done\n"),),
         unseen=UNUSED + "enqueue in a transaction of the application",
     ),

@@ -21,7 +21,7 @@ from tenure.store.postgres.session import TIMEOUT_TRIES
 from tenure.store.postgres.tx import PostgresTx
 from tenure.store.session import Tx
 from tenure.store.workflows import act as flowing
-from tenure.store.workflows.stop import ending, stop_workflow
+from tenure.store.workflows.stop import run_finishing, stop_workflow
 from tests.support.audit import audit
 from tests.support.flows import failing, flow, more, states
 from tests.support.patience import PATIENCE_SECONDS
@@ -184,9 +184,9 @@ def count_tries(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def counted(*args: Any) -> Any:
         tries.append(1)
-        return ending(*args)
+        return run_finishing(*args)
 
-    monkeypatch.setattr(settling, "ending", counted)
+    monkeypatch.setattr(settling, "run_finishing", counted)
     return tries
 
 

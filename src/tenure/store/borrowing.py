@@ -18,7 +18,7 @@ ASYNC_ON = (
 )
 
 
-class Lent:
+class Borrowed:
     """A driver's connection that belongs to the caller."""
 
     begun = False
@@ -37,7 +37,7 @@ class Lent:
         """Let the library know that the connection has broken, as it would have noticed itself."""
 
 
-class LentBySQLAlchemy(Lent):
+class BorrowedFromSQLAlchemy(Borrowed):
     """The connection under a `Connection`, a `Session` or their async kin."""
 
     begun = True
@@ -60,7 +60,7 @@ class LentBySQLAlchemy(Lent):
             self._above.invalidate()
 
 
-class LentByDjango(Lent):
+class BorrowedFromDjango(Borrowed):
     """The connection under a database wrapper of Django."""
 
     begun = True
@@ -79,13 +79,13 @@ class LentByDjango(Lent):
             return wrapped
 
 
-async def unwrap(on: object, *, blocking: bool) -> Lent:
+async def unwrap(on: object, *, blocking: bool) -> Borrowed:
     """The driver's connection behind whatever the caller has. A blocking caller cannot await it."""
     if comes_from(on, "sqlalchemy"):
         return await _through_sqlalchemy(on, blocking)
     if is_a(on, "django", "BaseDatabaseWrapper", "ConnectionProxy"):
         return _through_django(on)
-    return Lent(on)
+    return Borrowed(on)
 
 
 def comes_from(thing: object, library: str) -> bool:
@@ -103,7 +103,7 @@ def _classes(thing: object) -> list[tuple[str, str]]:
     return [(each.__module__.partition(".")[0], each.__name__) for each in thing.__class__.__mro__]
 
 
-async def _through_sqlalchemy(on: Any, blocking: bool) -> Lent:
+async def _through_sqlalchemy(on: Any, blocking: bool) -> Borrowed:
     from sqlalchemy.exc import InvalidRequestError
 
     if is_a(on, "sqlalchemy", "scoped_session", "async_scoped_session"):
@@ -112,9 +112,9 @@ async def _through_sqlalchemy(on: Any, blocking: bool) -> Lent:
         if is_a(on, "sqlalchemy", "AsyncSession", "AsyncConnection"):
             if blocking:
                 raise InvalidInput(ASYNC_ON)
-            return await _lent_async(on)
+            return await _borrow_async(on)
         if is_a(on, "sqlalchemy", "Session", "Connection"):
-            return _lent_sync(on)
+            return _borrow_sync(on)
     except InvalidRequestError as error:  # closed, waits for a rollback, not bound, ...
         reason = " ".join(str(error).split())
         raise InvalidInput(f"on= cannot be used: {reason[:300]}") from error
@@ -124,7 +124,7 @@ async def _through_sqlalchemy(on: Any, blocking: bool) -> Lent:
     )
 
 
-def _lent_sync(on: Any) -> Lent:
+def _borrow_sync(on: Any) -> Borrowed:
     is_session = is_a(on, "sqlalchemy", "Session")
     if (on.get_bind() if is_session else on).dialect.is_async:
         raise InvalidInput(
@@ -134,10 +134,10 @@ def _lent_sync(on: Any) -> Lent:
     connection = on.connection() if is_session else on
     if not connection.in_transaction():
         connection.begin()
-    return LentBySQLAlchemy(connection.connection.driver_connection, connection)
+    return BorrowedFromSQLAlchemy(connection.connection.driver_connection, connection)
 
 
-async def _lent_async(on: Any) -> Lent:
+async def _borrow_async(on: Any) -> Borrowed:
     connection = await on.connection() if is_a(on, "sqlalchemy", "AsyncSession") else on
     if connection.sync_connection is None:
         raise InvalidInput("on= was not opened; use `async with engine.begin() as connection`")
@@ -146,7 +146,7 @@ async def _lent_async(on: Any) -> Lent:
     driver = (await connection.get_raw_connection()).driver_connection
     if is_asyncpg(driver) and not driver.is_in_transaction():
         await connection.exec_driver_sql("select 1")  # SQLAlchemy's BEGIN waits for a statement
-    return LentBySQLAlchemy(driver, connection)
+    return BorrowedFromSQLAlchemy(driver, connection)
 
 
 def is_asyncpg(thing: object) -> bool:
@@ -154,7 +154,7 @@ def is_asyncpg(thing: object) -> bool:
     return is_a(thing, "asyncpg", "Connection", "PoolConnectionProxy")
 
 
-def _through_django(on: Any) -> Lent:
+def _through_django(on: Any) -> Borrowed:
     from django.db.utils import DatabaseError
 
     try:
@@ -174,4 +174,4 @@ def _through_django(on: Any) -> Lent:
                 "on= is Django's connection without a transaction; use it inside of "
                 "transaction.atomic()"
             )
-    return LentByDjango(on)
+    return BorrowedFromDjango(on)

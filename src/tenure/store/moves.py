@@ -20,8 +20,8 @@ from tenure.errors import InvalidInput, JobNotFound, TenantMismatch
 from tenure.rules.job import Feature, NewJob, State, When
 from tenure.rules.lifecycle import Ends, HeldJob, Move, Settlement, after_parents
 from tenure.store.records import AddedTicket, FinishedJob, FreedChild, LeasedJob
-from tenure.store.rows import Ending, Freed, Happening, Ticket
-from tenure.store.session import Done, FlowNews, Row, Tx, to_json
+from tenure.store.rows import Finish, Freed, NewEvent, Ticket
+from tenure.store.session import Done, Row, Tx, WorkflowNews, to_json
 
 ROWS_PER_STATEMENT = 1000
 _PARENT_ROUNDS = 3
@@ -152,22 +152,22 @@ async def finish_succeeded(
     return {(job.id, job.token) for job in moved.jobs}
 
 
-async def finish_jobs(tx: Tx, endings: list[Ending]) -> set[tuple[int, int]]:
+async def finish_jobs(tx: Tx, finishes: list[Finish]) -> set[tuple[int, int]]:
     """Move jobs to history and let go of all that hung on them. Answers those that moved.
 
     What this means for workflows is for `end_workflows`, when the transaction has all its locks.
     """
-    landed, children = await finish(tx, endings)
+    landed, children = await finish(tx, finishes)
     await free_children(tx, children)
     return landed
 
 
-async def finish(tx: Tx, endings: list[Ending]) -> tuple[set[tuple[int, int]], list[int]]:
+async def finish(tx: Tx, finishes: list[Finish]) -> tuple[set[tuple[int, int]], list[int]]:
     """Move jobs to history. Answers those that moved, and the children that may be free now."""
-    if not endings:
+    if not finishes:
         return set(), []
-    by_id = {ending.id: ending for ending in endings}
-    moved = await tx.end_jobs(to_json(endings))
+    by_id = {each.id: each for each in finishes}
+    moved = await tx.finish_jobs(to_json(finishes))
     if moved.lines:
         await leave_gates(tx, moved.lines)
     finished = [
@@ -203,9 +203,9 @@ async def _release(tx: Tx, finished: list[tuple[int, int, State]]) -> list[int]:
     }
     over = {-id for id in children if id < 0}
     if over or lost:
-        tx.flows = tx.flows or FlowNews()
-        tx.flows.over |= over
-        tx.flows.lost |= lost
+        tx.workflow_news = tx.workflow_news or WorkflowNews()
+        tx.workflow_news.ended |= over
+        tx.workflow_news.unsuccessful |= lost
     return sorted(id for id in children if id > 0)
 
 
@@ -216,11 +216,11 @@ async def free_children(tx: Tx, ids: list[int]) -> None:
     needs no deep stack.
     """
     while ids:
-        _, ids = await finish(tx, await _free_or_end(tx, ids))
+        _, ids = await finish(tx, await _free_or_finish(tx, ids))
 
 
-async def _free_or_end(tx: Tx, ids: list[int]) -> list[Ending]:
-    """Put the free ones in line; answers the endings of those that will not run.
+async def _free_or_finish(tx: Tx, ids: list[int]) -> list[Finish]:
+    """Put the free ones in line; answers the finishes of those that will not run.
 
     The decision is read in a new statement after the locks are held: the last two parents of a
     child that finish together release it once, not never.
@@ -230,15 +230,15 @@ async def _free_or_end(tx: Tx, ids: list[int]) -> list[Ending]:
     ids = await tx.free_nodes(ids)
     if not ids:
         return []
-    endings: list[Ending] = []
+    finishes: list[Finish] = []
     freed: list[Freed] = []
-    events: list[Happening] = []
+    events: list[NewEvent] = []
     for child in await tx.fetch_as(FreedChild, "freed_children", ids=to_json(ids)):
         move = _after_parents(child)
         if move is None:
             continue
         if move.to.final:
-            endings.append(Ending(child.id, child.token, move.to, reason=move.reason))
+            finishes.append(Finish(child.id, child.token, move.to, reason=move.reason))
             continue
         due = tx.time(tx.when_or_none(child.due_at))
         gated = bool(child.features & Feature.GATE)
@@ -249,14 +249,14 @@ async def _free_or_end(tx: Tx, ids: list[int]) -> list[Ending]:
             )
         )  # fmt: skip
         if not child.features & Feature.WORKFLOW:  # a node's timeline has the ends of its parents
-            events.append(Happening(child.id, child.token, "freed"))
+            events.append(NewEvent(child.id, child.token, "freed"))
     if freed:
         if any(job.elsewhere for job in freed):
             await add_tickets(tx, [job.ticket for job in freed])
         else:  # as nearly always
             await tx.free_jobs(freed)
         await add_events(tx, events)
-    return endings
+    return finishes
 
 
 def _after_parents(child: FreedChild) -> Move | None:
@@ -268,7 +268,7 @@ def _after_parents(child: FreedChild) -> Move | None:
     return after_parents(ends, when=when, cancel_requested=bool(child.cancel_requested))
 
 
-async def add_events(tx: Tx, events: list[Happening]) -> None:
+async def add_events(tx: Tx, events: list[NewEvent]) -> None:
     """Write lines of jobs' stories, in the transaction that makes them true."""
     for n, event in enumerate(events, 1):
         event.n = n
@@ -301,10 +301,10 @@ def leased_rows(jobs: Sequence[HeldJob] | Sequence[Settlement]) -> str:
     )  # fmt: skip
 
 
-def ended_before(tx: Tx, job: FinishedJob) -> Happening:
+def finished_before(tx: Tx, job: FinishedJob) -> NewEvent:
     """How the job ended before its replay, as an entry of its timeline."""
     detail: dict[str, object] = {"reason": job.reason}
     if job.claimed_at is not None:
         detail["claimed_at"] = tx.when(job.claimed_at)
     at = tx.time(tx.when(job.finished_at))
-    return Happening(job.id, job.token, job.state, job.worker, detail, at)
+    return NewEvent(job.id, job.token, job.state, job.worker, detail, at)

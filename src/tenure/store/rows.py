@@ -75,7 +75,7 @@ def features_of(job: NewJob) -> int:
     return features
 
 
-class Ending(msgspec.Struct, omit_defaults=True, gc=False):
+class Finish(msgspec.Struct, omit_defaults=True, gc=False):
     """One row of `finish`. Without a lease it is the store's own doing, not a worker's."""
 
     id: int
@@ -124,7 +124,7 @@ class Freed(msgspec.Struct, frozen=True, gc=False):
         return Ticket(self.id, self.token, due_at=self.due_at, reason=self.reason)
 
 
-class Happening(msgspec.Struct, omit_defaults=True, gc=False):
+class NewEvent(msgspec.Struct, omit_defaults=True, gc=False):
     """One row of `add_events`."""
 
     job_id: int

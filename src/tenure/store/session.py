@@ -111,12 +111,12 @@ class Walk:
 
 
 @dataclass(slots=True)
-class FlowNews:
-    """What a transaction has done to workflows, to be dealt with when all else is locked."""
+class WorkflowNews:
+    """The nodes that a transaction has finished; `end_workflows` writes what follows from them."""
 
-    over: set[int] = field(default_factory=set)
-    """Workflows of which a last node has ended."""
-    lost: dict[int, State] = field(default_factory=dict)
+    ended: set[int] = field(default_factory=set)
+    """Workflows of which a last node has finished."""
+    unsuccessful: dict[int, State] = field(default_factory=dict)
     """Nodes that have failed or were cancelled."""
 
 
@@ -149,8 +149,8 @@ class Tx(Reader):
     """May rows be written by `write_rows`? Not through a connection of who knows what kind."""
     aborts: bool = False
     """Does a statement that fails leave the transaction good for nothing but a rollback?"""
-    flows: FlowNews | None = None
-    """None: it has ended no node that its workflow must hear of."""
+    workflow_news: WorkflowNews | None = None
+    """None: it has finished no node that concerns its workflow."""
     request_id: str = ""
     """Names this call, and stays the same in its repeats; empty if the store repeats nothing."""
 
@@ -229,7 +229,7 @@ class Tx(Reader):
         """succeed: move these jobs to history, where the worker has the lease that it presents."""
 
     @abstractmethod
-    async def end_jobs(self, rows: str) -> Moved:
+    async def finish_jobs(self, rows: str) -> Moved:
         """fail, skip, abort, cancel, sweep: the same for rows of `finish`."""
 
     async def free_nodes(self, ids: list[int]) -> list[int]:
@@ -358,7 +358,7 @@ class Scope:
         """The caller's own open transaction, which knows the tenant."""
         return self.enter(await self.session.borrow(connection, blocking=not self.suspends))
 
-    async def lend(self, connection: object, op: Operation[R], *, lone: bool = False) -> R:
+    async def run_borrowed(self, connection: object, op: Operation[R], *, lone: bool = False) -> R:
         """Run `op` in the caller's own transaction, which it leaves as it was when it raises.
 
         So the caller may go on with it. `lone`: once it writes, nothing but the database refuses

@@ -14,7 +14,7 @@ from tenure.store.gate_records import GateName
 from tenure.store.gates.passing import Passed, any_gates, pass_gates, passed_before, queue_order
 from tenure.store.moves import drop_leases, finish_jobs
 from tenure.store.records import TakenTicket
-from tenure.store.rows import Ending
+from tenure.store.rows import Finish
 from tenure.store.session import Mode, Row, Scope, Tx, Wanted, for_all_tenants, to_json
 from tenure.store.workflows.end import end_workflows
 
@@ -258,5 +258,5 @@ def _lease(tx: Tx, wanted: Wanted, block: list[TakenTicket]) -> Lease:
     return Lease(lease_id, wanted.worker, claimed_at, expires_at, jobs)
 
 
-def _cancelled(job: TakenTicket) -> Ending:
-    return Ending(job.id, job.token, State.CANCELLED, reason="cancelled")
+def _cancelled(job: TakenTicket) -> Finish:
+    return Finish(job.id, job.token, State.CANCELLED, reason="cancelled")

@@ -31,7 +31,7 @@ async def enqueue(
         return []
     if on is not None:
         lone = len(jobs) == 1 and not jobs[0].parents
-        return await scope.lend(on, _Addition(jobs, None, now), lone=lone)
+        return await scope.run_borrowed(on, _Addition(jobs, None, now), lone=lone)
     ids = await scope.session.reserve_ids(len(jobs))
     return await scope.transact_joint(_Addition(jobs, ids, now), _mode(jobs))
 

@@ -19,7 +19,7 @@ from tenure.rules.limits import (
 )
 from tenure.store.moves import add_events, add_tickets, finish_jobs
 from tenure.store.records import FinishedJob, LockedJob, NodeOf
-from tenure.store.rows import Ending, Happening, Ticket
+from tenure.store.rows import Finish, NewEvent, Ticket
 from tenure.store.session import (
     Mode,
     Scope,
@@ -51,13 +51,13 @@ async def cancel(
     if job.parked == "parents" and job.features & Feature.WORKFLOW:
         await before_waiting_node_ends(tx, id)
     if job.parked is not None or await _take_ticket(tx, job):
-        await finish_jobs(tx, [Ending(id, job.token, State.CANCELLED, reason=reason)])
+        await finish_jobs(tx, [Finish(id, job.token, State.CANCELLED, reason=reason)])
         await end_workflows(tx)
         return State.CANCELLED
     if not job.cancel_requested:
         await tx.fetch("request_cancel", id=id, reason=reason)
         detail: dict[str, object] = {"reason": reason}
-        await add_events(tx, [Happening(id, job.token, "cancel requested", None, detail)])
+        await add_events(tx, [NewEvent(id, job.token, "cancel requested", None, detail)])
     return State.RUNNING
 
 
@@ -74,7 +74,7 @@ async def hold(tx: Tx, id: int, *, reason: str = "held", now: datetime | None = 
     park = await _take_ticket(tx, job)
     await tx.fetch("set_held", id=id, held=True, reason=reason, park=park)
     detail: dict[str, object] = {"reason": reason}
-    await add_events(tx, [Happening(id, job.token, "held", None, detail, request_id=tx.request_id)])
+    await add_events(tx, [NewEvent(id, job.token, "held", None, detail, request_id=tx.request_id)])
     return True
 
 
@@ -91,7 +91,7 @@ async def unhold(tx: Tx, id: int, *, now: datetime | None = None) -> bool:
     if job.parked == "held":
         due = tx.time(tx.when_or_none(job.due_at))
         await add_tickets(tx, [Ticket(id, job.token, due_at=due, reason="unheld")])
-    await add_events(tx, [Happening(id, job.token, "unheld", request_id=tx.request_id)])
+    await add_events(tx, [NewEvent(id, job.token, "unheld", request_id=tx.request_id)])
     return True
 
 
@@ -136,9 +136,7 @@ async def move(
     else:
         return False
     detail: dict[str, object] = {"queue": queue, "priority": priority}
-    await add_events(
-        tx, [Happening(id, job.token, "moved", None, detail, request_id=tx.request_id)]
-    )
+    await add_events(tx, [NewEvent(id, job.token, "moved", None, detail, request_id=tx.request_id)])
     return True
 
 

@@ -5,9 +5,9 @@ from datetime import datetime
 from tenure.rules.job import Feature, State
 from tenure.store.jobs.operate import done_before, finished_job, lock_live_job
 from tenure.store.keys import retake_key
-from tenure.store.moves import add_events, ended_before, note_new_tickets
+from tenure.store.moves import add_events, finished_before, note_new_tickets
 from tenure.store.records import AddedTicket
-from tenure.store.rows import Happening
+from tenure.store.rows import NewEvent
 from tenure.store.session import Mode, Tx, to_json, transaction
 from tenure.store.workflows.replay import replay_node
 
@@ -36,10 +36,8 @@ async def replay(tx: Tx, id: int, *, afresh: bool = False, now: datetime | None 
     waiting = await tx.fetch("reopen_edges", id=id)
     features = Feature.CHILDREN if waiting else 0
     await note_new_tickets(tx, await tx.fetch_as(AddedTicket, "replay", id=id, features=features))
-    await add_events(
-        tx,
-        [ended_before(tx, job), Happening(id, job.token + 1, "replayed", request_id=tx.request_id)],
-    )
+    replayed = NewEvent(id, job.token + 1, "replayed", request_id=tx.request_id)
+    await add_events(tx, [finished_before(tx, job), replayed])
     return True
 
 

@@ -30,7 +30,7 @@ from tenure.store.moves import (
     leased_rows,
 )
 from tenure.store.records import ExpiredJob, JobToken, LeasedJob
-from tenure.store.rows import Ending, Happening, Ticket, raw
+from tenure.store.rows import Finish, NewEvent, Ticket, raw
 from tenure.store.session import (
     Done,
     RowsLocked,
@@ -40,7 +40,7 @@ from tenure.store.session import (
     to_json,
 )
 from tenure.store.workflows.end import end_workflows
-from tenure.store.workflows.stop import ending
+from tenure.store.workflows.stop import run_finishing
 
 MAX_MESSAGE = 1000
 MAX_LOCKED = 10
@@ -99,13 +99,15 @@ async def settle(
     for_all_tenants("settle", scope.tenant)
     check_name("worker", worker)
     if on is not None:
-        return await scope.lend(on, lambda tx: _settle_lent(tx, worker, settlements, now))
+        return await scope.run_borrowed(
+            on, lambda tx: _settle_borrowed(tx, worker, settlements, now)
+        )
     if not patient:
         return await _settle_apart(scope, worker, settlements, now)
     return await _settle_halving(scope, worker, list(settlements), done_leases, now)
 
 
-async def _settle_lent(
+async def _settle_borrowed(
     tx: Tx, worker: str, settlements: Sequence[Settlement], now: datetime | None
 ) -> list[Answer]:
     """Settle all of these in the caller's transaction."""
@@ -125,7 +127,7 @@ async def _settle_halving(
     now: datetime | None,
 ) -> list[Answer]:
     try:
-        return await ending(
+        return await run_finishing(
             scope, lambda tx: _settle(tx, worker, settlements, done_leases, now), now
         )
     except StoreBusy:
@@ -157,7 +159,7 @@ async def _settle_apart(
             _settle_unlocked, worker=worker, settlements=settlements[start:end], now=now
         )
         try:
-            answers[start:end] = await ending(scope, settle_part, now)
+            answers[start:end] = await run_finishing(scope, settle_part, now)
             continue
         except RowsLocked:
             locked += 1
@@ -229,9 +231,9 @@ async def _settle_others(
     tx: Tx, worker: str, settlements: list[Settlement]
 ) -> set[tuple[int, int]]:
     by_job = {(s.id, s.token): s for s in settlements}
-    endings: list[Ending] = []
+    finishes: list[Finish] = []
     tickets: list[Ticket] = []
-    events: list[Happening] = []
+    events: list[NewEvent] = []
     for job in await tx.fetch_as(
         LeasedJob, "lock_leased", rows=leased_rows(settlements), worker=worker
     ):
@@ -239,11 +241,11 @@ async def _settle_others(
         standing = Standing(job.attempts, job.max_attempts, bool(job.cancel_requested))
         move = after_settlement(standing, settlement)
         if move.to.final:
-            endings.append(_ending(settlement, move, worker))
+            finishes.append(_ending(settlement, move, worker))
         else:
             tickets.append(_ticket(settlement, move))
             events.append(_requeued(tx, settlement, worker, job.claimed_at))
-    landed = await finish_jobs(tx, endings)
+    landed = await finish_jobs(tx, finishes)
     if tickets:
         await add_tickets(tx, tickets)
         await add_events(tx, events)
@@ -261,8 +263,8 @@ async def _succeed(tx: Tx, worker: str, batch: list[Settlement]) -> set[tuple[in
     return await finish_succeeded(tx, worker, by_lease)
 
 
-def _ending(s: Settlement, move: Move, worker: str) -> Ending:
-    return Ending(
+def _ending(s: Settlement, move: Move, worker: str) -> Finish:
+    return Finish(
         s.id, s.token, move.to, s.lease, worker, charged=int(move.charged),
         error=raw(s.error), reason=move.reason,
         duration=s.duration_seconds,
@@ -276,7 +278,7 @@ def _ticket(s: Settlement, move: Move) -> Ticket:
     )  # fmt: skip
 
 
-def _requeued(tx: Tx, s: Settlement, worker: str, claimed_at: object) -> Happening:
+def _requeued(tx: Tx, s: Settlement, worker: str, claimed_at: object) -> NewEvent:
     detail: dict[str, object] = {"claimed_at": tx.when(claimed_at), "reason": s.reason}
     if s.error is not None:
         detail["error"] = msgspec.Raw(s.error)
@@ -284,7 +286,7 @@ def _requeued(tx: Tx, s: Settlement, worker: str, claimed_at: object) -> Happeni
         detail["delay_seconds"] = s.delay_seconds
     if s.duration_seconds is not None:
         detail["duration_seconds"] = s.duration_seconds
-    return Happening(s.id, s.token, EVENT_OF[s.outcome], worker, detail)
+    return NewEvent(s.id, s.token, EVENT_OF[s.outcome], worker, detail)
 
 
 def _lost(s: Settlement) -> str:

@@ -13,9 +13,9 @@ from tenure.rules.lifecycle import Move, Standing, after_crash
 from tenure.rules.limits import check_int, check_name, check_seconds
 from tenure.store.moves import add_events, add_tickets, finish_jobs, note_new_tickets
 from tenure.store.records import AddedTicket, ExpiredJob, ExpiredLease, JobToken, LeaseDeadline
-from tenure.store.rows import Ending, Happening, Ticket
+from tenure.store.rows import Finish, NewEvent, Ticket
 from tenure.store.session import Mode, Scope, Tx, for_all_tenants, to_json, transaction
-from tenure.store.workflows.stop import ending
+from tenure.store.workflows.stop import run_finishing
 
 MAX_PAGE = 10_000
 MAX_PAGES = 1000
@@ -149,7 +149,9 @@ async def sweep(scope: Scope, *, most: int = 20, now: datetime | None = None) ->
         for lease in page:
             after = lease
             try:
-                done = await ending(scope, partial(_sweep_lease, lease_id=lease.id, now=now), now)
+                done = await run_finishing(
+                    scope, partial(_sweep_lease, lease_id=lease.id, now=now), now
+                )
             except StoreBusy:
                 continue
             if done is None:
@@ -195,27 +197,27 @@ async def _sweep_lease(tx: Tx, lease_id: int, now: datetime | None) -> _Done | N
 async def _take_back(tx: Tx, lease: ExpiredLease) -> _Done:
     pairs = _pairs(lease.jobs)
     reported = set(msgspec.json.decode(lease.started)) if lease.started else set()
-    endings: list[Ending] = []
+    finishes: list[Finish] = []
     tickets: list[Ticket] = []
-    events: list[Happening] = []
+    events: list[NewEvent] = []
     claimed_at = tx.when(lease.claimed_at)
     for job in await tx.fetch_as(ExpiredJob, "lock_expired", rows=_rows(pairs)):
         charged = job.id in reported or (len(pairs) == 1 and lease.started is None)
         standing = Standing(job.attempts, job.max_attempts, bool(job.cancel_requested))
         move = after_crash(standing, charged=charged)
         if move.to.final:
-            endings.append(_lost(job, lease.worker, move))
+            finishes.append(_lost(job, lease.worker, move))
         else:
             charge = int(move.charged)
             tickets.append(Ticket(job.id, job.token, charged=charge, crashed=1, reason=move.reason))
         detail = {"claimed_at": claimed_at, "charged": charged, "reason": move.reason}
-        events.append(Happening(job.id, job.token, "crashed", lease.worker, detail))
+        events.append(NewEvent(job.id, job.token, "crashed", lease.worker, detail))
     if tickets:
         await add_tickets(tx, tickets)
     await add_events(tx, events)
-    await finish_jobs(tx, endings)
+    await finish_jobs(tx, finishes)
     await _shrink(tx, lease.id, pairs)
-    return _Done(len(tickets), len(endings))
+    return _Done(len(tickets), len(finishes))
 
 
 async def _shrink(tx: Tx, lease_id: int, pairs: list[Pair]) -> None:
@@ -232,8 +234,8 @@ _LEASE_LOST = msgspec.Raw(
 )
 
 
-def _lost(job: ExpiredJob, worker: str, move: Move) -> Ending:
-    return Ending(
+def _lost(job: ExpiredJob, worker: str, move: Move) -> Finish:
+    return Finish(
         job.id, job.token, move.to, None, worker, charged=int(move.charged), crashed=1,
         error=_LEASE_LOST, reason=move.reason,
     )  # fmt: skip

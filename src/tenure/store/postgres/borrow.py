@@ -5,13 +5,13 @@ from typing import Any
 import psycopg
 
 from tenure.errors import InvalidInput
-from tenure.store.borrowing import ASYNC_ON, Lent, is_a, is_asyncpg
+from tenure.store.borrowing import ASYNC_ON, Borrowed, is_a, is_asyncpg
 from tenure.store.postgres.connection import Blocking, Suspending, Wire
 
 
-def wire_of(lent: Lent, *, blocking: bool) -> Wire:
+def wire_of(borrowed: Borrowed, *, blocking: bool) -> Wire:
     """A wire on which the next statement runs in the caller's transaction, and does not end it."""
-    connection = lent.connection
+    connection = borrowed.connection
     is_async = isinstance(connection, psycopg.AsyncConnection) or is_asyncpg(connection)
     if is_async and blocking:
         raise InvalidInput(ASYNC_ON)
@@ -20,7 +20,7 @@ def wire_of(lent: Lent, *, blocking: bool) -> Wire:
         raise InvalidInput("on= is a closed connection, or one that went back to its pool")
     # asyncpg has no such switch: outside of a transaction each of its statements is committed.
     if getattr(connection, "autocommit", True) and wire.idle:
-        raise InvalidInput(f"on= is in autocommit mode without a transaction; {lent.fix}")
+        raise InvalidInput(f"on= is in autocommit mode without a transaction; {borrowed.fix}")
     return wire
 
 

@@ -262,8 +262,8 @@ class Postgres(Session):
         return ids
 
     async def borrow(self, connection: object, *, blocking: bool) -> Tx:
-        lent = await unwrap(connection, blocking=blocking)
-        tx = BorrowedTx(wire_of(lent, blocking=blocking), self._sql, lent)
+        borrowed = await unwrap(connection, blocking=blocking)
+        tx = BorrowedTx(wire_of(borrowed, blocking=blocking), self._sql, borrowed)
         tx.news = self._notifier.news(calm=False)
         tx.gates = self.gates
         return tx

@@ -1,4 +1,4 @@
-"""An open transaction on PostgreSQL: our own, or one that the caller has lent."""
+"""An open transaction on PostgreSQL: our own, or one that the caller owns."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -12,7 +12,7 @@ from tenure.rules.job import NewJob
 from tenure.rules.lifecycle import PARENTS_FINISHED
 from tenure.rules.permits import Use
 from tenure.rules.turns import tickets_of, turns_of
-from tenure.store.borrowing import Lent
+from tenure.store.borrowing import Borrowed
 from tenure.store.gate_records import GateQuestion, LineFound, LinePicked, OpenGate
 from tenure.store.postgres.connection import Wire
 from tenure.store.postgres.copy_format import can_copy, job_lines, line, ticket_lines
@@ -244,7 +244,7 @@ class PostgresTx(Tx):
         rows = to_json(groups)
         return _moved(await self.fetch_as(MovedJob, "succeed", rows=rows, worker=worker))
 
-    async def end_jobs(self, rows: str) -> Moved:
+    async def finish_jobs(self, rows: str) -> Moved:
         return _moved(await self.fetch_as(MovedJob, "finish", rows=rows))
 
     async def free_nodes(self, ids: list[int]) -> list[int]:
@@ -280,10 +280,10 @@ class BorrowedTx(PostgresTx):
     bulk = False
     aborts = True
 
-    def __init__(self, wire: Wire, sql: Mapping[str, tuple[str, ...]], lent: Lent) -> None:
+    def __init__(self, wire: Wire, sql: Mapping[str, tuple[str, ...]], borrowed: Borrowed) -> None:
         # Planned anew each time: a plan kept from the days of empty tables would scan them.
         super().__init__(wire, sql, Floors(), prepare=False)
-        self._lent = lent
+        self._borrowed = borrowed
 
     async def insert_jobs(self, jobs: Sequence[tuple[int, NewJob]]) -> None:
         await self._insert_jobs(jobs)
@@ -296,9 +296,9 @@ class BorrowedTx(PostgresTx):
                 f"on= cannot carry a text ({error}); set its client_encoding to UTF8"
             ) from error
         except psycopg.Error as error:
-            own = self._lent.as_raised(self._wire.original(error), statement)
+            own = self._borrowed.as_raised(self._wire.original(error), statement)
             if self._wire.broken:
-                await self._lent.lose()
+                await self._borrowed.lose()
             if isinstance(error, CONFLICTS):  # the caller's transaction, and theirs to run again
                 raise own from own.__cause__
             raise translate(error) from error

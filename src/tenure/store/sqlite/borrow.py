@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tenure.errors import InvalidInput
-from tenure.store.borrowing import ASYNC_ON, Lent, is_a, unwrap
+from tenure.store.borrowing import ASYNC_ON, Borrowed, is_a, unwrap
 from tenure.store.session import Row
 from tenure.store.sqlite import driver
 from tenure.store.sqlite.boot_clock import Clock
@@ -107,8 +107,8 @@ class BorrowedTx(SQLiteTx):
 
 async def borrowed_tx(on: object, path: str, clock: Clock, *, blocking: bool) -> SQLiteTx:
     """The caller's open transaction on the file at this path."""
-    lent = await unwrap(on, blocking=blocking)
-    handle = _handle(lent.connection, path, blocking)
+    borrowed = await unwrap(on, blocking=blocking)
+    handle = _handle(borrowed.connection, path, blocking)
     try:
         databases = await handle.execute("pragma database_list")
         begun = bool(handle.connection.in_transaction)
@@ -118,7 +118,7 @@ async def borrowed_tx(on: object, path: str, clock: Clock, *, blocking: bool) ->
     if not file or not os.path.samefile(file, path):
         raise InvalidInput(f"on= is a connection to {file or 'memory'}, not to {path}")
     if not begun:
-        await _begin(handle, lent, path)
+        await _begin(handle, borrowed, path)
     return BorrowedTx(handle, path, clock)
 
 
@@ -135,12 +135,12 @@ def _handle(connection: object, path: str, blocking: bool) -> Handle:
     return Suspending(connection)
 
 
-async def _begin(handle: Handle, lent: Lent, path: str) -> None:
-    if not lent.begun:
+async def _begin(handle: Handle, borrowed: Borrowed, path: str) -> None:
+    if not borrowed.begun:
         raise InvalidInput("on= has no open transaction; execute BEGIN IMMEDIATE on it first")
     autocommits = getattr(handle.connection, "autocommit", False) is True  # of Python 3.12
     if handle.connection.isolation_level is None or autocommits:
-        raise InvalidInput(f"on= is in autocommit mode without a transaction; {lent.fix}")
+        raise InvalidInput(f"on= is in autocommit mode without a transaction; {borrowed.fix}")
     try:
         await handle.execute("begin immediate")
     except sqlite3.Error as error:

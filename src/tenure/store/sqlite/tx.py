@@ -217,7 +217,7 @@ class SQLiteTx(Tx):
         await self.fetch("drop_batch")
         return Moved(moved, lines_of({kind.line for kind in kinds}))
 
-    async def end_jobs(self, rows: str) -> Moved:
+    async def finish_jobs(self, rows: str) -> Moved:
         return await self._drop_live(await self.fetch_as(MovedJob, "finish", rows=rows))
 
     async def free_jobs(self, freed: Sequence[Freed]) -> None:

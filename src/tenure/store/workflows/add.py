@@ -66,7 +66,7 @@ async def enqueue_workflow(
     workflow = _stamped(workflow, scope.tenant)
     count = 1 + len(workflow.nodes) + (workflow.finaliser is not None)
     if on is not None:
-        return await scope.lend(on, lambda tx: _add(tx, workflow, None, now))
+        return await scope.run_borrowed(on, lambda tx: _add(tx, workflow, None, now))
     ids = await scope.session.reserve_ids(count)
     return await scope.transact(lambda tx: _add(tx, workflow, ids, now))
 

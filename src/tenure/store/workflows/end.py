@@ -21,12 +21,12 @@ async def end_workflows(tx: Tx) -> list[int]:
 
     Called last, when all jobs and leases are locked. Returns the workflows to be stopped.
     """
-    news = tx.flows
+    news = tx.workflow_news
     if news is None:
         return []
-    tx.flows = None
-    losses = await _losses(tx, news.lost)
-    ids = to_json(sorted(news.over | losses.keys()))
+    tx.workflow_news = None
+    losses = await _losses(tx, news.unsuccessful)
+    ids = to_json(sorted(news.ended | losses.keys()))
     locked = await tx.fetch_as(StoppingWorkflow, "lock_workflows", ids=ids)
     stopping: set[int] = set()
     if losses:
@@ -39,8 +39,8 @@ async def end_workflows(tx: Tx) -> list[int]:
         )
         before = {each.id for each in locked if each.stopping}  # another transaction stops these
         stopping = {each.id for each in marked if each.stopping} - before
-    if news.over:
-        stopping -= set(await tx.fetch_column("end_workflows", ids=to_json(sorted(news.over))))
+    if news.ended:
+        stopping -= set(await tx.fetch_column("end_workflows", ids=to_json(sorted(news.ended))))
     return sorted(stopping)
 
 

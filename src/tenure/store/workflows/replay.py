@@ -4,9 +4,9 @@ from tenure.errors import InvalidInput, KeyTaken
 from tenure.rules.graph import OnFailure
 from tenure.rules.job import State
 from tenure.store.keys import retake_key
-from tenure.store.moves import add_events, add_tickets, ended_before, free_children
+from tenure.store.moves import add_events, add_tickets, finished_before, free_children
 from tenure.store.records import FinishedJob, LockedJob, WorkflowRow
-from tenure.store.rows import Happening, Ticket
+from tenure.store.rows import NewEvent, Ticket
 from tenure.store.session import Tx, to_json
 from tenure.store.workflows.act import hold_nodes
 from tenure.store.workflows.end import end_workflows
@@ -51,9 +51,9 @@ async def replay_node(tx: Tx, job: FinishedJob) -> bool:
     await tx.fetch("add_ends", child=end, ids=to_json(sorted(nodes - {end})))
     await tx.fetch("lock_workflows", ids=to_json([workflow.id]))
     await tx.fetch("reopen_workflow", id=workflow.id)
-    events = [ended_before(tx, each) for each in reopened.values()]
+    events = [finished_before(tx, each) for each in reopened.values()]
     events += [
-        Happening(each.id, each.token + 1, "replayed", request_id=tx.request_id)
+        NewEvent(each.id, each.token + 1, "replayed", request_id=tx.request_id)
         for each in reopened.values()
     ]
     await add_events(tx, events)

@@ -13,7 +13,7 @@ from tenure.errors import StoreError, StoreUnavailable, TenureError
 from tenure.rules.job import State, When
 from tenure.store.moves import add_events, finish, free_children
 from tenure.store.records import JobToken, LockedNode, WorkflowRow
-from tenure.store.rows import Ending, Happening
+from tenure.store.rows import Finish, NewEvent
 from tenure.store.session import (
     Mode,
     Operation,
@@ -35,7 +35,7 @@ from tenure.store.workflows.nodes import (
 _NEEDS_SUCCESS = frozenset({When.ALL_SUCCEEDED, When.ANY_SUCCEEDED})
 
 
-async def ending(scope: Scope, op: Operation[R], now: datetime | None) -> R:
+async def run_finishing(scope: Scope, op: Operation[R], now: datetime | None) -> R:
     """Run what may end jobs, and all that follows for workflows."""
     stops: list[int] = []
 
@@ -116,12 +116,12 @@ async def cancel_nodes(
         await tx.fetch("add_ends", child=end, ids=to_json(left))
     if running:
         await _ask_to_stop(tx, running, reason)
-    endings = [
-        Ending(id, token, State.CANCELLED, reason=reason) for id, token in sorted(waits.items())
+    finishes = [
+        Finish(id, token, State.CANCELLED, reason=reason) for id, token in sorted(waits.items())
     ]
     children: set[int] = set()
-    for start in range(0, len(endings), PAGE):  # all of them before any child is looked at
-        _, told = await finish(tx, endings[start : start + PAGE])
+    for start in range(0, len(finishes), PAGE):  # all of them before any child is looked at
+        _, told = await finish(tx, finishes[start : start + PAGE])
         children.update(told)
     await free_children(tx, sorted(children))
     await end_workflows(tx)
@@ -131,5 +131,5 @@ async def _ask_to_stop(tx: Tx, ids: Sequence[int], reason: str) -> None:
     asked = await tx.fetch_as(JobToken, "request_cancels", ids=to_json(ids), reason=reason)
     detail: dict[str, object] = {"reason": reason}
     await add_events(
-        tx, [Happening(id, token, "cancel requested", None, detail) for id, token in asked]
+        tx, [NewEvent(id, token, "cancel requested", None, detail) for id, token in asked]
     )
