@@ -1,14 +1,24 @@
-"""The stores: the only place with SQL or drivers.
+"""The stores: the only package with SQL or drivers.
 
-session.py      the seam: one open transaction, the same in both colours
-enqueue.py claim.py settle.py sweep.py operate.py inspect.py presence.py     what can be done, once
-schedules.py entries.py fire.py      schedules, and the jobs that they enqueue
-sql/            how each database does it, statement by statement
-sqlite.py postgres.py        transactions on each database
-bell*.py notify.py           how idle workers are woken
-transfer.py cargo.py         all jobs of one store into another one
-watched.py      stores in front of another one, to see what passes
-api.py          `Store` and `AsyncStore`, what callers hold in their hands
+api.py          `Store` and `AsyncStore`: what callers use
+session.py      the interface between operations and databases: one open transaction
+statements.py   the named SQL statements of both databases
+rows.py         the rows that batch statements take
+moves.py        put jobs into their queue, finish them, free their children
+keys.py         unique keys: take, find the owner, take again
+jobs/           operations on jobs: enqueue, claim, settle, sweep, operate
+gates/          gates: let tickets pass, change limits
+workflows/      workflows: add, grow, act on them, end
+schedules/      schedules: change them, fire their ticks
+look/           reads of jobs and workers
+prune.py        delete finished jobs past their retention
+copy/           copy all jobs from one store to another
+sqlite/         transactions on SQLite
+postgres/       transactions on PostgreSQL
+migrate.py      migrations: numbered, one process at a time
+bell.py         bells: threads that ring when there may be new work
+borrowing.py    finds the driver's connection behind the caller's `on=`
+proxy.py        stores in front of another store
 """
 
 from tenure.store.api import AsyncStore, Store, open_async_store, open_store

@@ -1,1 +1,5 @@
-"""TODO."""
+"""Operations that read.
+
+jobs.py      jobs, their history, counts
+workers.py   workers: announce, retire, list
+"""
