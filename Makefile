@@ -34,6 +34,7 @@ check: $(READY) ## format, lint, types and import direction, without changing a 
 	@.venv/bin/ruff check .
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports
+	@$(PY) scripts/check_words.py
 
 format: $(READY) ## format the code and apply the safe lint fixes
 	@.venv/bin/ruff check --fix-only --quiet .
