@@ -36,6 +36,7 @@ check: $(READY) ## format, lint, types and import direction, without changing a 
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports
+	@$(PY) scripts/check_words.py README.md CONTRIBUTING.md examples docs/how-to docs/tutorial.md src/tenure/cli src/tenure/rules src/tenure/benchmark
 
 format: $(READY) ## format the code and apply the safe lint fixes
 	@$(VENV)/bin/ruff check --fix-only --quiet .

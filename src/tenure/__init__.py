@@ -1,19 +1,27 @@
 """Tenure: durable jobs for Python on the SQL database you already have.
 
-app.py          the application: tasks, their jobs and their workers in one object
-tasks.py        tasks and calls of them; signature.py: their arguments as JSON
-client.py       what users do with jobs; handle.py waiting.py: how they wait for one
-workflow.py     graphs of jobs; drawing.py shows one as text
-schedules.py    schedules at run time
-running.py      the running job as its handler sees it; control.py: what it may return
-hooks.py        around, on_start, on_stop, listeners
-errors.py       every error; passwords.py keeps passwords out of them
-rules/          pure rules: states, retries, ticks, gates, graphs
-store/          the only place with SQL or a driver
-worker/         claims, runs and settles jobs
-cli/ testing/ benchmark/     the command line, tools for tests of users, `tenure bench`
-
 Names are loaded when they are first used, so that `import tenure` is cheap.
+
+app.py         the application: tasks, client, worker and schedules in one object
+client.py      all that users do with jobs, on one store
+handle.py      the handle of an enqueued job
+waiting.py     how a caller waits: look, rest, look again
+tasks.py       tasks, typed calls of them, and the sets in which they are registered
+signature.py   the arguments of a task: a call as JSON, and back
+workflow.py    workflows: build, enqueue and follow them
+schedules.py   schedules: add, edit, pause, trigger and list them
+running.py     the running job as its handler sees it
+control.py     what a handler may return or raise instead of a result
+hooks.py       functions around every job, and at the start and stop of a worker
+errors.py      every error that Tenure raises
+drawing.py     a workflow as text
+passwords.py   keeps passwords out of all messages and logs
+rules/         decisions without a database: life cycle, gates, retries, schedules, limits
+store/         SQLite and PostgreSQL; the only package with SQL or drivers
+worker/        claims jobs, runs their handlers and settles them
+testing/       run jobs inside the tests of an application
+benchmark/     what `tenure bench` runs
+cli/           the command line
 """
 
 from importlib import import_module

@@ -1,23 +1,23 @@
 """The command line: `tenure COMMAND`. It uses the client only and contains no SQL.
 
-main        the list of commands; imports the module of a command when it is called
-context     what every command shares: the client, confirmation, common options
-config      settings from pyproject.toml
-filters     the grammar that chooses jobs: ids, `state=failed queue=mail`, `all`
-exit        errors become one line on stderr and an exit code
-apps        import the application that a command names
-show        tables, times, JSON
-screen      a terminal view that repaints itself
+main.py       the list of commands; imports the module of a command when it is called
+context.py    what every command shares: the client, confirmation, common options
+config.py     settings from pyproject.toml
+filters.py    the grammar that chooses jobs: ids, `state=failed queue=mail`, `all`
+exit.py       errors become one line on stderr and an exit code
+apps.py       import the application that a command names
+show.py       tables, times, JSON
+screen.py     a terminal view that repaints itself
 
-jobs        enqueue, ls, get, why, timeline, steps, errors
-operate     replay, cancel, hold, unhold, move, rm, prune
-queues      queues, workers, stats
-gate        gate list, show, set, reset
-schedule    schedule list, show, add, edit, pause, resume, trigger, remove
-workflow    workflow list, show, cancel, pause, resume, replay
-worker      worker
-database    db init, migrate, status, sql; copy
-health      health, doctor
-top         top
-bench       bench
+jobs.py       enqueue, ls, get, why, timeline, steps, errors
+operate.py    replay, cancel, hold, unhold, move, rm, prune
+queues.py     queues, workers, stats
+gate.py       gate list, show, set, reset
+schedule.py   schedule list, show, add, edit, pause, resume, trigger, remove
+workflow.py   workflow list, show, cancel, pause, resume, replay
+worker.py     worker
+database.py   db init, migrate, status, sql; copy
+health.py     health, doctor
+top.py        top
+bench.py      bench
 """

@@ -173,7 +173,7 @@ def _wake_ups(store: "Store") -> Check:
     rung = threading.Event()
     bell = store.bell(rung.set)
     if isinstance(bell, SilentBell):
-        return Check("wake-ups", True, "turned off by the URL; workers find jobs by polling")
+        return Check("wake-ups", True, "off because of the URL; workers find jobs by polling")
     bell.start()
     try:
         arrive = rung.wait(BELL_SECONDS)  # it rings once when it starts to listen

@@ -34,7 +34,7 @@ W, S, Q, R = State.WAITING, State.SCHEDULED, State.QUEUED, State.RUNNING
 
 
 class By(StrEnum):
-    """Who may make a transition."""
+    """The actor that may make a transition."""
 
     CLIENT = "client"
     WORKER = "worker"
@@ -44,7 +44,7 @@ class By(StrEnum):
 
 
 class Transition(msgspec.Struct, frozen=True):
-    """One row of the table: from where to where, by whom, and what must be presented."""
+    """One row of the table: sources, targets, the actor, and what the actor must present."""
 
     name: str
     sources: frozenset[State]

@@ -1,17 +1,25 @@
-"""The stores: the only place with SQL or drivers.
+"""The stores: the only package with SQL or drivers.
 
 api.py          `Store` and `AsyncStore`, which callers use
-operations.py   the table of operations; colours.py makes methods of them
-jobs/ gates/ workflows/ schedules/ look/ copy/      the operations, by subject
+operations.py   the table of operations
+colours.py      makes methods of operations, sync and async
+jobs/           enqueue, claim, settle, sweep and operate on jobs
+gates/          let tickets pass, change limits
+workflows/      add, grow, act on workflows, end them
+schedules/      change schedules, fire their ticks
+look/           reads of jobs and workers
+copy/           copy all jobs from one store to another
 prune.py        finished jobs, and all that belongs to them, are removed
 moves.py        the verbs that move rows: every operation that changes jobs ends here
 keys.py         unique keys
 session.py      one open transaction, the same for both databases, sync and async
-records.py      the rows that statements return; gate_records.py those of gates
+records.py      the rows that statements return
+gate_records.py  the rows of claims at gates
 rows.py         the rows that batch statements take
 statements.py   the statements of the .sql files, by name
 migrate.py      versions of the schema
-sqlite/ postgres/       transactions on each database
+sqlite/         transactions on SQLite
+postgres/       transactions on PostgreSQL
 bell.py         how idle workers are woken
 borrowing.py    the caller's own connection (`on=`)
 proxy.py        stores in front of another store, to see what passes

@@ -12,16 +12,16 @@
             [job] = drain(app)
             assert job.state == "succeeded"
 
-clock.py        a clock that only moves when told
-run.py          claim, run and settle jobs here and now
-inline.py       run each job when it is enqueued
-look.py         which jobs are enqueued
-plugin.py       the fixtures of pytest
-recorder.py     records all that workers and clients do, for checks of what happened
-
 Nothing here needs a worker, a thread or a sleep. Jobs are claimed, run and settled by the code that
 workers use. Names are loaded when they are first used: pytest imports this package with its plugin,
 in every run.
+
+run.py        run jobs here and now, one after the other
+inline.py     run every job when it is enqueued, before `enqueue` returns
+clock.py      a clock that stands still, and an application that uses it
+look.py       enqueued jobs, to inspect and assert
+plugin.py     the pytest plugin: fixtures
+recorder.py   record every operation of a worker, for the history checker
 """
 
 from importlib import import_module

@@ -9,5 +9,6 @@ notify.py       which transaction notifies
 bell.py         rings when a notification comes
 copy_format.py  jobs as rows of COPY
 borrow.py       the caller's own connection
-asyncpg_connection.py psycopg2_connection.py    a caller's connection of another driver
+asyncpg_connection.py   a caller's connection of asyncpg
+psycopg2_connection.py  a caller's connection of psycopg2
 """
