@@ -26,7 +26,7 @@ def test_a_key_that_wants_what_the_task_does_not_have(app: Tenure) -> None:
     @app.task(gate=Gate("doc", max_running=1, key=lambda page: page))
     def index(doc_id: int) -> None: ...
 
-    with pytest.raises(InvalidInput, match="the key of gate doc wants 'page'"):
+    with pytest.raises(InvalidInput, match="the key of gate doc needs the argument 'page'"):
         index.call(7)
 
 

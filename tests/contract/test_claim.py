@@ -110,7 +110,7 @@ def test_a_stray_ticket_starts_nothing(
         settle(store, clock.now, release(job))
     before = store.get(job.id)
     for place, token in enumerate((before.token - 1, before.token, before.token + 1), start=900):
-        plain.rows("insert into tenure.ready (queue, priority, place, job_id, token)"
+        plain.rows("insert into tenure.ready (queue, priority, position, job_id, token)"
                    f" values ('default', 0, {place}, {job.id}, {token})")  # fmt: skip
     assert take(store, clock.now, worker="w2") == []
     assert store.get(job.id) == before
@@ -125,7 +125,7 @@ def test_a_second_ticket_is_not_a_second_attempt(store: Store, plain: Plain, clo
     Seen failing with the position taken out of the claim: two workers had one token.
     """
     id = add(store, clock.now)
-    plain.rows("insert into tenure.ready (queue, priority, place, job_id, token)"
+    plain.rows("insert into tenure.ready (queue, priority, position, job_id, token)"
                f" values ('default', 0, 900, {id}, 1)")  # fmt: skip
     [claimed] = take(store, clock.now, 1)
     assert take(store, clock.now, 1, worker="w2") == []

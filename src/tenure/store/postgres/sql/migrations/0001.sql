@@ -4,7 +4,7 @@
 --     due      tickets with a due time                   lease    one row per claimed block
 --     history  finished jobs, append-only, by day
 --
--- The happy path only inserts and deletes. It updates no row in place, and there is no counter row
+-- The happy path only inserts and deletes. It updates no row in position, and there is no counter row
 -- and no trigger. A job pays for the tables below history only if it uses them.
 
 create type tenure.state as enum
