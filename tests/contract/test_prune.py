@@ -52,7 +52,7 @@ def test_each_class_has_its_own_retention(store: Store, plain: Plain, clock: Clo
 def test_batches_go_on_until_nothing_is_left(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.store.jobs.operate.PRUNE_BATCH", 10)
+    monkeypatch.setattr("tenure.store.prune.PRUNE_BATCH", 10)
     add_many(store, clock.now, 35)
     settle(store, clock.now, *(succeed(job) for job in take(store, clock.now)))
     add_many(store, clock.now, 5)
@@ -83,7 +83,7 @@ def test_the_story_of_a_live_job_stays(store: Store, plain: Plain, clock: Clock)
 def test_keys_go_when_their_period_is_over_and_their_job_is_not_live(
     store: Store, plain: Plain, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.store.jobs.operate.PRUNE_BATCH", 2)
+    monkeypatch.setattr("tenure.store.prune.PRUNE_BATCH", 2)
     long = {"until": Until.PERIOD, "period_seconds": 100 * DAY_SECONDS}
     short = {"until": Until.PERIOD, "period_seconds": 50.0}
     store.enqueue(
@@ -105,7 +105,7 @@ def test_all_keys_that_are_over_go_in_one_run_past_those_of_live_jobs(
     store: Store, plain: Plain, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where many expire at the same moment, and live jobs hold keys in between."""
-    monkeypatch.setattr("tenure.store.jobs.operate.PRUNE_BATCH", 2)
+    monkeypatch.setattr("tenure.store.prune.PRUNE_BATCH", 2)
     live = []
     for n in range(4):
         unique = [
@@ -217,7 +217,7 @@ def test_whole_days_are_dropped_with_the_stories_of_their_jobs(
     store: Store, days: Plain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of the dropped jobs stays, however many they were and whatever they used."""
-    monkeypatch.setattr("tenure.store.jobs.operate.PRUNE_BATCH", 4)
+    monkeypatch.setattr("tenure.store.prune.PRUNE_BATCH", 4)
     now = make_day(days, 33)
     live = add(store, now)
     run(store, now, lambda job: retry(job, ERROR, 0))
@@ -287,7 +287,7 @@ def test_only_what_is_due_leaves_a_day_and_the_gaps_between_days(
     store: Store, days: Plain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A walk passes every partition once, whatever its rows and wherever they lie in it."""
-    monkeypatch.setattr("tenure.store.jobs.operate.PRUNE_BATCH", 3)
+    monkeypatch.setattr("tenure.store.prune.PRUNE_BATCH", 3)
     noons = {ago: make_day(days, ago) for ago in (2, 8, 9, 12)}
     default = {ago: noons[2] + timedelta(days=2 - ago) for ago in (4, 10, 11, 14, 40)}
     stay: set[int] = set()

@@ -22,7 +22,6 @@ from tenure.rules.job import Job, NewJob, State, Unique
 from tenure.rules.lifecycle import succeed
 from tenure.rules.ticks import ScheduleTiming, fired_by
 from tenure.store import Declared, Fired, NewSchedule, ScheduleInfo, Store
-from tenure.store.jobs import operate
 from tests.support.plain import Plain
 from tests.support.stores import START, Clock
 from tests.support.work import TASK, job, run, take_one
@@ -288,7 +287,7 @@ def test_a_job_that_outlasts_the_retention_is_not_overlapped(store: Store, clock
 def test_ticks_whose_jobs_are_not_finished_do_not_keep_prune_from_others(
     store: Store, plain: Plain, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operate, "PRUNE_BATCH", 2)
+    monkeypatch.setattr("tenure.store.prune.PRUNE_BATCH", 2)
     store.add_schedule(new(timing=ScheduleTiming(cron="* * * * *")), now=clock.now)
     made = [store.fire(now=clock.advance(60)).jobs[0] for _ in range(12)]
     for id in made[1::2]:
