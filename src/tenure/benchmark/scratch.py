@@ -32,7 +32,7 @@ NAME = "tenure_bench_"
 RETRY_SECONDS = 0.2
 
 _COUNT = """
-select (select count(*) from tenure.rules.job) + (select count(*) from tenure.ready),
+select (select count(*) from tenure.job) + (select count(*) from tenure.ready),
        (select count(*) from tenure.history),
        (select count(distinct id) from tenure.history
         where state = 'succeeded' and attempts = 1 and crashes = 0),
