@@ -79,7 +79,7 @@ def test_a_large_enqueue_makes_each_job_once(
     far: Store, near: Store, proxy: Proxy, clock: Clock, pg_migrated_url: str, landed: bool
 ) -> None:
     far.paused_queues()
-    cut = proxy.cut_commit("tenure.place", landed=landed)
+    cut = proxy.cut_commit("tenure.position", landed=landed)
 
     ids = add_many(far, clock.now, 1500)
 

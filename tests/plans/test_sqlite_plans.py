@@ -129,8 +129,8 @@ def test_every_exception_is_still_needed(empty: apsw.Connection, name: str, scan
     assert scan in full_scans(empty, name)
 
 
-def test_the_tickets_of_a_claim_are_dropped_by_queue_priority_and_place(
+def test_the_tickets_of_a_claim_are_dropped_by_queue_priority_and_position(
     filled: apsw.Connection,
 ) -> None:
     [sql] = statements("sqlite", "tenure")["drop_tickets"]
-    assert any("queue=? AND (priority,place)<(?,?)" in line for line in plan(filled, sql))
+    assert any("queue=? AND (priority,position)<(?,?)" in line for line in plan(filled, sql))

@@ -300,7 +300,7 @@ class Session(SQLite):
         return (answer, None) if fate.answered else (None, _Lost())
 
     def _note_claim(self, answer: Any) -> None:
-        for lease in getattr(answer, "leases", ()):
+        for lease in getattr(answer, "claim", ()):
             for job in lease.jobs:
                 noted = HandedOut(self.hub.now, alone=len(lease.jobs) == 1)
                 self.handed_out.setdefault((job.id, job.token), noted)

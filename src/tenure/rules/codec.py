@@ -92,17 +92,21 @@ def encode(value: object, *, what: str = "value", max_bytes: int = MAX_BYTES) ->
     try:
         if flat or _is_plain(value, max_bytes):
             data = _to_json(value)
-            # msgspec writes "-" and 4,300 digits, but reads 4,300 characters at most.
-            if len(data) > _SAFE_BYTES and _LONG_NEGATIVE.search(data):
-                data = b""
     except _REFUSALS:
         data = b""  # a surrogate, or an integer with thousands of digits: the walk finds it
+    size = len(data)
     # A text with a backslash before "u0000" looks like NUL here and only costs the walk. The search
     # for the backslash comes first: to search bytes for an integer takes 30 ns, for bytes 230 ns.
-    if not data or (_BACKSLASH in data and b"\\u0000" in data):
+    # msgspec writes "-" and 4,300 digits, but reads 4,300 characters at most.
+    if (
+        not size
+        or (_BACKSLASH in data and b"\\u0000" in data)
+        or (size > _SAFE_BYTES and _LONG_NEGATIVE.search(data))
+    ):
         data = _encode_checked(value, what, max_bytes)
-    if len(data) > max_bytes:
-        raise _too_large(what, f"{len(data):,} bytes as JSON", max_bytes)
+        size = len(data)
+    if size > max_bytes:
+        raise _too_large(what, f"{size:,} bytes as JSON", max_bytes)
     return Json(data)
 
 
