@@ -114,7 +114,7 @@ def test_a_folder_of_its_own_on_the_disk_of_the_file(
 
 
 def test_addresses_that_are_none() -> None:
-    with pytest.raises(ConfigError, match="starts with sqlite"):
+    with pytest.raises(ConfigError, match="start with sqlite"):
         scratch_on("mysql://h/d", give_up_seconds=1.0)
     with pytest.raises(ConfigError, match="names a host"):
         scratch_on("sqlite://jobs.db", give_up_seconds=1.0)

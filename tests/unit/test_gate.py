@@ -66,7 +66,7 @@ def test_a_gate_has_a_name() -> None:
 def test_the_key_sees_the_arguments_that_it_names() -> None:
     gate = Gate("g", max_running=1, key=lambda doc, page: f"{doc}-{page}")
     assert gate.line_of({"doc": 7, "page": 2, "text": "..."}) == "7-2"
-    with pytest.raises(InvalidInput, match="wants 'page'"):
+    with pytest.raises(InvalidInput, match="needs the argument 'page'"):
         gate.line_of({"doc": 7})
 
 

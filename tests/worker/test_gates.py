@@ -47,7 +47,7 @@ def test_others_are_served_while_claims_walk_past_those_who_cannot_pass(
     app: Tenure, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is ready, what is due and what a dead worker had, long before the walk has ended."""
-    monkeypatch.setattr(gates, "MORE_TURNS", 1)
+    monkeypatch.setattr(gates, "TURNS_PER_NEXT_PAGE", 1)
     task = app.find("plain")
     assert task is not None
     lost = task.enqueue().id
