@@ -69,22 +69,22 @@ def test_heartbeats_begin_with_the_claim_and_do_not_need_the_event_loop(app: Ten
 def test_heartbeats_go_on_until_the_settlement_has_landed(app: Tenure) -> None:
     """The handler has returned, and for three leases its result cannot be written. The job is still
     its worker's, and the result lands."""
-    world = FaultyEnvironment("settle")
+    environment = FaultyEnvironment("settle")
 
     @app.task()
     async def quick() -> str:
         return "the only result"
 
     handle = quick.enqueue()
-    with working(app, world=world, **SHORT_LEASE):
-        eventually(lambda: world.failures["settle"])
+    with working(app, environment=environment, **SHORT_LEASE):
+        eventually(lambda: environment.failures["settle"])
         end = time.monotonic() + 3 * SHORT_LEASE["lease_seconds"]
         while time.monotonic() < end:
             swept = app.store.sweep()
             assert swept.requeued + swept.finished == 0
             assert app.get(handle.id).state is State.RUNNING
             threading.Event().wait(0.02)
-        world.broken.clear()
+        environment.broken.clear()
         assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == "the only result"
     job = app.get(handle.id)
     assert (job.token, job.attempts, job.crashes) == (1, 1, 0)
@@ -93,7 +93,7 @@ def test_heartbeats_go_on_until_the_settlement_has_landed(app: Tenure) -> None:
 def test_a_worker_that_cannot_renew_stops_its_handlers_before_the_lease_ends(app: Tenure) -> None:
     """No heartbeat gets through. By its own clock, counted from before it sent the claim, the
     worker stops the handler while the lease still runs, and nothing of the attempt is recorded."""
-    world = FaultyEnvironment("extend")
+    environment = FaultyEnvironment("extend")
     started_at: list[float] = []
     stopped_at: list[float] = []
     lease_seconds = 3.0
@@ -107,14 +107,14 @@ def test_a_worker_that_cannot_renew_stops_its_handlers_before_the_lease_ends(app
             finally:
                 stopped_at.append(time.monotonic())
                 assert job.lost
-                world.broken.clear()
+                environment.broken.clear()
         return f"token {job.token}"
 
     heard = listen(app)
     handle = patient.enqueue()
-    with working(app, world=world, lease_seconds=lease_seconds, heartbeat_seconds=0.1):
+    with working(app, environment=environment, lease_seconds=lease_seconds, heartbeat_seconds=0.1):
         assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == "token 2"
-    claimed_at = max(at for at in world.sent_at["claim"] if at < started_at[0])
+    claimed_at = max(at for at in environment.sent_at["claim"] if at < started_at[0])
     assert stopped_at[0] < claimed_at + lease_seconds
     assert heard.kinds(handle.id) == ["started", "lost", "started", "succeeded"]
     assert [event.kind for event in app.timeline(handle.id)] == [

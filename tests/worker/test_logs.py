@@ -179,9 +179,9 @@ def test_a_queue_to_which_no_task_goes_is_reported(app: Tenure, lines: Lines) ->
     with working(app, {"mial": 0}):
         eventually(app.workers)
         assert "no worker serves" in app.why(handle.id)
-    [said] = lines.with_text("to which no task of its application goes")
+    [said] = lines.with_text("no task of its application uses that queue")
     assert "mial" in said
-    assert "its tasks go to mail" in said
+    assert "its tasks use mail" in said
     [lost] = app.store.enqueue([NewJob(task=send.name, queue="mial")])
     with working(app, {"mial": 0}):
         app.wait(lost.id, timeout_seconds=PATIENCE_SECONDS)  # it is served

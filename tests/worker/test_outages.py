@@ -227,7 +227,7 @@ LOOPS = ("claim", "settle", "promote", "sweep", "extend")
 
 def test_an_error_of_the_store_ends_no_loop_of_the_worker(app: Tenure, lines: Lines) -> None:
     """Every loop fails for a while: each says so once, goes on, and does its work when it can."""
-    world = FaultyEnvironment(*LOOPS)
+    environment = FaultyEnvironment(*LOOPS)
 
     @app.task()
     async def work(job: Running) -> int:
@@ -237,11 +237,13 @@ def test_an_error_of_the_store_ends_no_loop_of_the_worker(app: Tenure, lines: Li
     delayed = work.options(delay_seconds=0.01).enqueue()
     orphan = work.options(queue="orphans").enqueue()
     app.store.claim("a-dead-worker", {"orphans": 1}, lease_seconds=0.01)
-    with working(app, {"default": 0, "orphans": 0}, world=world):
-        eventually(lambda: all(world.failures[loop] for loop in set(LOOPS) - {"settle", "extend"}))
-        world.broken = {"settle", "extend"}
-        eventually(lambda: world.failures["settle"] and world.failures["extend"])
-        world.broken.clear()
+    with working(app, {"default": 0, "orphans": 0}, environment=environment):
+        eventually(
+            lambda: all(environment.failures[loop] for loop in set(LOOPS) - {"settle", "extend"})
+        )
+        environment.broken = {"settle", "extend"}
+        eventually(lambda: environment.failures["settle"] and environment.failures["extend"])
+        environment.broken.clear()
         assert plain.wait(timeout_seconds=PATIENCE_SECONDS) == 1
         assert delayed.wait(timeout_seconds=PATIENCE_SECONDS) == 1
         assert orphan.wait(timeout_seconds=PATIENCE_SECONDS) == 2

@@ -108,5 +108,5 @@ def test_lengths_of_time_that_make_no_sense(seconds: float) -> None:
 
 def test_a_worker_cannot_be_given_a_name() -> None:
     """Each start makes up a name, so that no two workers share one."""
-    with pytest.raises(ConfigError, match="no setting 'name'"):
+    with pytest.raises(ConfigError, match="unknown worker setting 'name'"):
         Worker(app, name="mine")  # type: ignore[call-arg]

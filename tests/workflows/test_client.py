@@ -180,7 +180,7 @@ def _before(flow: Workflow, one: Any) -> None:
         (lambda flow, one: flow.add(one.call(1), when="sometimes"), "any_failed, not 'sometimes'"),
         (lambda flow, one: flow.add(one), "task.call"),
         (lambda flow, one: flow.add(one.options(parents=[1]).call(1)), "has parents="),
-        (lambda *_: None, "from 1 to"),
+        (lambda *_: None, "must have 1 to"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_together_is_refused_before_anything_is_written(
@@ -309,7 +309,7 @@ def test_a_result_that_is_too_large_fails_its_node_and_the_workflow_ends(
     with working(shop.app), pytest.raises(WorkflowFailed):
         run.wait(timeout_seconds=60)
     assert run.status().counts == {State.FAILED: 1, State.SKIPPED: 1000}
-    with pytest.raises(JobFailed, match="at most"):
+    with pytest.raises(JobFailed, match="the maximum is"):
         run.result(made)
 
 

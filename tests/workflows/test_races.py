@@ -20,7 +20,7 @@ from tenure.store.jobs.settle import BUSY
 from tenure.store.postgres.session import TIMEOUT_TRIES
 from tenure.store.postgres.tx import PostgresTx
 from tenure.store.session import Tx
-from tenure.store.workflows import act as flowing
+from tenure.store.workflows import stop
 from tenure.store.workflows.stop import run_finishing, stop_workflow
 from tests.support.audit import audit
 from tests.support.flows import failing, flow, more, states
@@ -292,7 +292,7 @@ def test_a_stop_that_has_to_wait_is_left_to_others_and_not_begun_by_every_failur
 
     wait_briefly = PostgresTx.wait_briefly
     monkeypatch.setattr(PostgresTx, "wait_briefly", briefly)
-    monkeypatch.setattr(flowing, "stop_workflow", counted)
+    monkeypatch.setattr(stop, "stop_workflow", counted)
     with open_store(pg_migrated_url) as store:
         parents = dict.fromkeys("abcd", ())
         run = store.enqueue_workflow(flow(parents, on_failure=OnFailure.STOP))
