@@ -18,7 +18,10 @@ BULK = {
     "replay": (("replay", "all"), "replay 4 jobs (2 failed, 1 cancelled, 1 succeeded)?"),
     "hold": (("hold", "task=shop.greet"), "hold 3 jobs (2 queued, 1 scheduled)?"),
     "move": (("move", "all", "--queue", "vip"), "move 4 jobs"),
-    "prune": (("prune", "--succeeded-days", "0", "--other-days", "0"), "remove 4 jobs that succeeded"),
+    "prune": (
+        ("prune", "--succeeded-days", "0", "--other-days", "0"),
+        "remove 4 jobs that succeeded",
+    ),
 }
 
 
