@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from bench.harness import check
+from tenure.rules.claim import Lease
 from tenure.rules.codec import encode
-from tenure.rules.job import Lease, NewJob
+from tenure.rules.job import NewJob
 from tenure.rules.lifecycle import succeed
 from tenure.store import Store
 

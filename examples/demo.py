@@ -28,7 +28,6 @@ from examples.backfill import app, embed, publish, summarise
 from examples.stage import Look, Stage
 from examples.verdict import DATABASE, RECORDS, Script, Verdict, counted, judge
 from tenure import Handle, Job, State
-from tenure.rules.codec import decode
 from tenure.rules.job import Progress
 from tenure.testing.recorder import RecordingEnvironment
 
@@ -213,8 +212,8 @@ class Demo:
     def _replay(self) -> None:
         """Fix the broken task and replay its dead letters."""
         dead = app.list_jobs(states={State.FAILED}).jobs
-        why = decode(dead[0].error or "{}", dict[str, Any]) if dead else {}
-        self._stage.say(f"{len(dead)} dead letters: {why.get('message', 'no reason')}")
+        why = dead[0].error if dead else None
+        self._stage.say(f"{len(dead)} dead letters: {why.message if why else 'no reason'}")
         self._fixed.touch()
         for job in dead:
             app.replay(job.id)

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-import click
-
+from tenure.cli import output
 from tenure.cli.screen import Screen, bar, full_screen, sparkline
 
 PLAIN_SECONDS = 5.0
@@ -153,5 +152,5 @@ def fit(line: Line, columns: int, is_coloured: bool) -> str:
     for text, style in line:
         kept = text[:columns]
         columns -= len(kept)
-        shown.append(click.style(kept, **STYLES[style]) if is_coloured and kept else kept)
+        shown.append(output.style(kept, **STYLES[style]) if is_coloured and kept else kept)
     return "".join(shown)

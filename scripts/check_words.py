@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PLACES = ("src", "examples", "docs", "README.md", "CONTRIBUTING.md")
+PLACES = ("src", "examples", "docs", "tests/tour", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 
 PHRASES = {
     r"answers|answered": "returns, returned; replies",
@@ -34,13 +34,22 @@ PHRASES = {
     r"in line|in hand": "queued; claimed",
     r"dead tickets?": "void ticket",
     r"crew|lent|lends?": "supervisor; borrowed",
-    r"begins? anew": "starts from the beginning",
+    r"anew": "again; from the beginning",
     r"lets? count again": "revert to",
+    r"of late": "lately; last seen",
+    r"(?:is|are) as always|whichever way": "behaves like any other; however it ends",
+    r"(?:all|what) (?:there is|it) to know": "say it",
+    r"puts? right": "repair",
 }
 """Pattern -> what to write instead. Whole words, any case."""
 
-ALLOWED = ('"in hand"',)
-"""Exact texts that exempt their line: the key of a worker's count, for example."""
+ALLOWED = ('"in hand"', '"answered"', "`answers`")
+"""Exact texts that exempt their line: names in the code, such as the key of a worker's count."""
+
+SKIPPED = tuple(
+    f"src/tenure/store/sqlite/{name}.py" for name in ("session", "group_commit", "threads")
+)
+"""Files that are not rewritten yet. A file that is named on the command line is checked."""
 
 _ANY = re.compile(rf"\b(?:{'|'.join(f'({each})' for each in PHRASES)})\b", re.IGNORECASE)
 _BETTER = list(PHRASES.values())
@@ -54,8 +63,11 @@ _TEXT = {tokenize.COMMENT, tokenize.STRING} | {
 def main(words: list[str]) -> int:
     """Check the given paths, or everything."""
     counts: Counter[str] = Counter()
-    for path in files([Path(word).resolve() for word in words] or [ROOT / p for p in PLACES]):
+    named = [Path(word).resolve() for word in words]
+    for path in files(named or [ROOT / p for p in PLACES]):
         name = path.relative_to(ROOT)
+        if str(name) in SKIPPED and path not in named:
+            continue
         for line, phrase, better in hits(path):
             print(f"{name}:{line}: {phrase} -> {better}")
             counts[str(name.parent)] += 1

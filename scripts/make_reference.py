@@ -20,6 +20,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterator
 from enum import Enum
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -33,9 +34,10 @@ PART = re.compile(r"(<!-- made: (\w+) ?([\w. -]*) -->\n).*?(<!-- end -->)", re.D
 
 HIDDEN = {
     "Tenure": {
-        "close_loop", "in_use_by_worker", "is_local", "on_trial",
+        "close_loop", "declared_schedules", "in_use_by_worker", "is_local", "on_trial",
         "whole_async_store", "whole_store",
     },
+    "TaskSet": {"declared_schedules"},
     "Task": {"bind", "signature", "stored_retry"},
 }  # fmt: skip
 """Public because other modules of the package need them, and of no use to users."""
@@ -109,10 +111,10 @@ def call(name: str) -> Iterator[str]:
 
 def url(name: str) -> Iterator[str]:
     """For which store this option is."""
-    from tenure.store import api
+    from tenure.store import url as options
 
-    assert name in api._SQLITE_OPTIONS | api._POSTGRES_OPTIONS, name
-    yield f"For {'SQLite' if name in api._SQLITE_OPTIONS else 'PostgreSQL'}."
+    assert name in options._SQLITE_OPTIONS | options._POSTGRES_OPTIONS, name
+    yield f"For {'SQLite' if name in options._SQLITE_OPTIONS else 'PostgreSQL'}."
 
 
 def error(name: str) -> Iterator[str]:
@@ -166,6 +168,10 @@ def _fields(struct: type[msgspec.Struct]) -> str:
     lines = ["| field | type | default |", "|---|---|---|"]
     for field in msgspec.structs.fields(struct):
         default = "" if field.required else f"`{field.default!r}`"
+        value = getattr(struct, field.name.removesuffix("_json"), None)
+        if isinstance(value, cached_property):
+            kind = _type_text(typing.get_type_hints(value.func)["return"])
+            lines.append(f"| `{value.attrname}` | `{kind}` | |")
         lines.append(f"| `{field.name}` | `{_type_text(field.type)}` | {default} |")
     return "\n".join(line.replace(" | None", " or None") for line in lines)
 

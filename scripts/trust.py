@@ -106,6 +106,19 @@ LAYERS = (
         ("tests.processes",), last(r"([\d,]+) calls", "calls"),
     ),
     Layer(
+        "effects", "one effect per job, whatever happens to the workers",
+        (*PYTEST, "tests/crash/test_exactly_once.py"),
+        total(r"counted: ([\d,]+) effects", "effects"),
+    ),
+    Layer(
+        "deaths", "busy processes killed at random",
+        (*PYTEST, "tests/processes/test_deaths.py"), total(r"counted: ([\d,]+) deaths", "kills"),
+    ),
+    Layer(
+        "flat", "a worker that does not grow",
+        (*PYTEST, "tests/worker_flat"), total(r"counted: ([\d,]+) jobs", "jobs"),
+    ),
+    Layer(
         "fuzz", "nonsense as payloads, filters, URLs and arguments",
         (*PYTEST, "tests/fuzz"), last(PASSED.pattern, "properties"),
         {"--examples": "TENURE_EXAMPLES"},
@@ -144,17 +157,18 @@ def run(layer: Layer, options: list[str]) -> Result:
     print(f"\n##### {layer.name}: {layer.what}", flush=True)
     arguments, variables = split(layer, options)
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    printed: list[str] = []
+    printed = bytearray()
     with subprocess.Popen(
         [sys.executable, "-m", *layer.command, *arguments],
         cwd=ROOT, env={**USUAL, **env, **variables}, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, text=True,
+        stdout=subprocess.PIPE,
     ) as process:  # fmt: skip
         assert process.stdout is not None
-        for line in process.stdout:
-            print(line, end="", flush=True)
-            printed.append(line)
-    return Result(layer, process.returncode, "".join(printed), time.monotonic() - started)
+        while part := os.read(process.stdout.fileno(), 65536):  # not by lines: pytest prints dots
+            os.write(sys.stdout.fileno(), part)
+            printed += part
+    output = printed.decode("utf-8", "replace")
+    return Result(layer, process.returncode, output, time.monotonic() - started)
 
 
 def split(layer: Layer, options: list[str]) -> tuple[list[str], dict[str, str]]:

@@ -19,7 +19,7 @@ from bench import work
 from bench.engine import bare_postgres
 from bench.harness import Result, check
 from bench.lab import Lab
-from tenure.rules.job import Lease
+from tenure.rules.claim import Lease
 from tenure.store import Store
 from tests.support.pages import PageCounter
 

@@ -17,7 +17,7 @@ from bench.lab import Lab
 from bench.workloads.meter import Count, metered_place
 from bench.workloads.place import KINDS, Kind, Place, plain
 from bench.workloads.turns import compare_sides, part, take_turns
-from tenure.rules.job import Lease
+from tenure.rules.claim import Lease
 
 NAMES = tuple(
     f"workloads.{store}.{figure}" for store in KINDS for figure in ("backlog_pages", "backlog")

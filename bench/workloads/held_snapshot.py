@@ -20,7 +20,7 @@ from bench.harness import Result, check
 from bench.lab import Lab
 from bench.workloads.meter import Count, metered_place
 from bench.workloads.place import Place, plain
-from tenure.rules.job import Lease
+from tenure.rules.claim import Lease
 
 NAMES = ("workloads.postgres.held_snapshot_pages", "workloads.postgres.held_snapshot")
 JOBS = 1_000_000

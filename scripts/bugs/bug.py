@@ -64,6 +64,8 @@ class Bug:
     noticed_on: tuple[str, ...] = BOTH
     unseen: str = ""
     """Why the simulation cannot see it."""
+    least_steps: int = 0
+    """The simulation is asked for at least so many steps."""
 
     @property
     def title(self) -> str:

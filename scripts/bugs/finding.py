@@ -68,7 +68,7 @@ def find(bug: Bug, steps: int, *, ask_all: bool = False) -> Finding:
         layers: list[Layer] = []
         try:
             if bug.is_simulated or ask_all:
-                layers.append(_simulate(tree, steps))
+                layers.append(_simulate(tree, max(steps, bug.least_steps)))
             if ask_all or bug in RULES or not any(layer.found for layer in layers):
                 layers.append(_test(tree, bug))
         except subprocess.TimeoutExpired as error:
@@ -147,7 +147,7 @@ def _pytest(
     variables = {"PYTHONPATH": str(tree / "src"), "COLUMNS": "400", "TENURE_PATIENCE": "30"}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-rfE", "-n", "0", "-k", "not async",
-         "-p", "no:cacheprovider", "--timeout", "60", *tests],
+         "-p", "no:cacheprovider", "--tb", "native", "--timeout", "60", *tests],
         cwd=tree, env=os.environ | variables,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         timeout=limit_seconds,

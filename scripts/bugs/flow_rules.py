@@ -118,11 +118,11 @@ FLOWS = (
         ),
     ),
     Bug(
-        "gate-counts-others", "a worker counts its own places",
+        "gate-counts-others", "a worker counts only its own permits",
         "tests/contract/test_gates.py::test_no_more_run_than_the_limit_allows",
         (
             sql(POSTGRES, "gate", "look_at_gates",
-                "select g.gate,\n           coalesce(sum(least(w.live, s.places)) filter "
+                "select g.gate,\n           coalesce(sum(least(w.live, s.permits)) filter "
                 "(where w.worker <> :worker), 0)::int as others",
                 "select g.gate, 0 as others"),
             python("store/sqlite/gates", "Use(sum(used.values()) - mine, mine,", "Use(0, mine,"),
@@ -136,7 +136,8 @@ FLOWS = (
                 "else (select sum(l.live) from tenure.gate_live l\n"
                 "                               where l.gate = g.gate and l.worker = p.worker) end",
                 "else p.passed end"),
-            python("store/sqlite/gates", "if not _is_enough(", "if False and not _is_enough("),
+            python("store/sqlite/gates", "if not _is_alone_with_enough(",
+                   "if False and not _is_alone_with_enough("),
         ),
     ),
     Bug(
@@ -147,7 +148,7 @@ FLOWS = (
     ),
     Bug(
         "gate-turn-at-end", "the end of a job gives no turn",
-        "tests/contract/test_gates.py::test_every_end_of_an_attempt_frees_its_place",
+        "tests/contract/test_gates.py::test_every_end_of_an_attempt_frees_its_permit",
         (
             python("store/moves",
                    "        await leave_gates(tx, moved.lines)\n"
@@ -160,26 +161,26 @@ FLOWS = (
         "gate-order", "the last one in a line goes first",
         "tests/contract/test_gates.py::test_a_key_with_one_at_a_time_keeps_its_order",
         (
-            sql(POSTGRES, "gate", "take_gated", "order by gated.priority, gated.position limit",
-                "order by gated.priority, gated.position desc limit"),
+            sql(POSTGRES, "gate", "look_at_gates", "order by g.priority, g.position limit",
+                "order by g.priority, g.position desc limit"),
             sql(SQLITE, "gate", "take_gated", "order by priority, position limit",
                 "order by priority, position desc limit"),
         ),
     ),
     Bug(
-        "gate-tokens-used", "nobody writes down what was used of tokens",
+        "gate-starts-used", "the starts that a claim has used are not written",
         "tests/contract/test_gates.py::test_a_rate_lets_so_many_start_and_no_more",
         (python("store/gates/passing", "    if used:\n", "    if False:\n"),),
     ),
     Bug(
         "gate-clock-back", "time that went back counts like time that has passed",
-        "tests/contract/test_gates.py::test_a_clock_that_went_back_adds_no_tokens",
+        "tests/contract/test_gates.py::test_a_clock_that_went_back_adds_no_starts",
         (python("rules/gates", "max(0.0, age_seconds)", "abs(age_seconds)"),),
     ),
     Bug(
         "gate-turns", "a line that was served stays at the head of the turns",
         "tests/contract/test_gates.py::test_a_long_line_does_not_delay_a_short_one",
-        (python("rules/turns", "(heads, (line.tickets[last].priority, last, n))",
+        (python("rules/permits", "(heads, (line.tickets[last].priority, last, n))",
                 "(heads, (line.tickets[last].priority, -last, n))"),),
     ),
     Bug(

@@ -123,7 +123,8 @@ JOBS = (
     Bug(
         "sweep-keeps-lease", "the sweep deletes the lease whatever is left on it",
         "tests/contract/test_races.py::test_a_sweep_leaves_a_job_that_is_being_settled_on_its_lease",
-        (python("store/jobs/sweep", "    if left:\n", "    if False:\n"),),
+        (python("store/jobs/sweep", "gone = [id for id, jobs in left.items() if not jobs]",
+                "gone = [*left]"),),
         (POSTGRES,),
         unseen=IN_ORDER,
     ),
@@ -173,6 +174,17 @@ JOBS = (
         tuple(
             sql(dialect, "operate", f"take_{table}_ticket", " and token = :token", "")
             for dialect in BOTH for table in ("due", "ready")
+        ),
+        unseen=IN_ORDER + "; there are no void tickets to take",
+    ),
+    Bug(
+        "bulk-token", "cancel of many takes any ticket of a job",
+        "tests/contract/test_bulk.py::test_no_void_ticket_is_taken_for_the_jobs_own",
+        (
+            sql(POSTGRES, "workflow", "take_due_tickets", " and d.token = b.token", ""),
+            sql(POSTGRES, "workflow", "take_ready_tickets", " and r.token = b.token", ""),
+            sql(SQLITE, "workflow", "take_due_tickets", "b.value ->> 'token'", "token"),
+            sql(SQLITE, "workflow", "take_ready_tickets", "b.value ->> 'token'", "token"),
         ),
         unseen=IN_ORDER + "; there are no void tickets to take",
     ),

@@ -68,7 +68,7 @@ STORE = (
         "partial-flush", "a lease goes with the first batch of its settlements",
         "tests/contract/test_settle.py::test_a_lease_goes_only_when_nothing_on_it_is_live",
         (
-            python("worker/settling/settler", "if id in leases and len(leases[id].jobs) <= count",
+            python("worker/settler", "if id in leases and len(leases[id].jobs) <= count",
                    "if id in leases and count"),
             sql(POSTGRES, "settle", "drop_leases", "and not exists (", "or false and exists ("),
             sql(SQLITE, "settle", "drop_leases", "and not exists (", "or false and exists ("),
@@ -78,7 +78,7 @@ STORE = (
         "sweep-by-id", "a sweep requeues the job whatever its token is",
         "tests/contract/test_leases.py::test_an_expired_lease_without_live_jobs_is_cleared_away",
         (
-            sql(SQLITE, "sweep", "lock_expired", " and j.token = b.value ->> 'token'", ""),
+            sql(SQLITE, "sweep", "lock_swept", " and j.token = pair.value ->> 1", ""),
         ),
         (SQLITE,),
     ),
@@ -88,7 +88,7 @@ STORE = (
         (
             sql(SQLITE, "sweep", "expired_leases", "where boot = :boot and expires_tick <= :tick\n",
                 "where boot = :boot and expires_at <= :now\n"),
-            sql(SQLITE, "sweep", "lock_lease", "expires_tick <= :tick", "expires_at <= :now"),
+            sql(SQLITE, "sweep", "lock_leases", "expires_tick <= :tick", "expires_at <= :now"),
             sql(SQLITE, "sweep", "peek", "expires_tick <= :tick", "expires_at <= :now"),
         ),
         (SQLITE,),
@@ -97,11 +97,24 @@ STORE = (
         "sweep-unpaged", "a sweep takes back all that there is in one call",
         "tests/contract/test_leases.py::test_a_sweep_goes_page_by_page_oldest_deadline_first",
         (
-            python("store/jobs/sweep", "partial(_expired, most=most,",
-                   "partial(_expired, most=MAX_PAGE,"),
-            python("store/jobs/sweep", "if leases == most:", "if False:"),
+            python("store/jobs/sweep", "min(len(part), self._most - self.leases)", "len(part)"),
+            python("store/jobs/sweep", "self.leases == self._most", "False"),
         ),
         unseen=UNUSED + "leave more than a page of dead leases",
+    ),
+    Bug(
+        "sweep-stuck-behind-locks", "every sweep begins again at the leases that it passed over",
+        "tests/contract/test_mass_sweep.py::test_leases_of_locked_jobs_hold_up_no_others",
+        (python("store/jobs/sweep", "swept_until = walk.after if walk.more and walk.passed else None",
+                "swept_until = None"),),
+        (POSTGRES,),
+        unseen=IN_ORDER,
+    ),
+    Bug(
+        "sweep-one-by-one", "a sweep has a transaction for each lease",
+        "tests/contract/test_mass_sweep.py::test_many_leases_are_swept_in_few_transactions",
+        (python("store/jobs/sweep", "JOBS_PER_TRANSACTION = 1000", "JOBS_PER_TRANSACTION = 1"),),
+        unseen=UNUSED + "leave thousands of dead leases",
     ),
     Bug(
         "sweep-forgets-crash", "a crash that ended a job is not counted",
@@ -120,17 +133,40 @@ STORE = (
         "tests/contract/test_claim.py::test_a_claim_takes_no_more_than_it_asks_for",
         (
             sql(SQLITE, "claim", "take_tickets", "limit :most", "limit :most + 3"),
-            python("store/sqlite/tx", "key=_by_position)[:most]", "key=_by_position)"),
         ),
         (SQLITE,),
-        unseen=BEHIND + "what is too much waits in the worker, on its lease",
+    ),
+    Bug(
+        "claim-bytes", "a claim does not look at the size of jobs",
+        "tests/contract/test_needs.py::test_a_claim_is_bounded_by_bytes",
+        (
+            python("store/sqlite/lanes", "    if kb > demand.kb:\n        return False\n", ""),
+            sql(POSTGRES, "claim", "take_tickets", "and sum(q.kb) <= :max_kb and", "and"),
+        ),
+    ),
+    Bug(
+        "claim-any-kind", "a claim does not look at the kinds that it asks for",
+        "tests/contract/test_needs.py::test_kinds_share_the_limit_of_their_queue_in_the_order_of_the_line",
+        (
+            python("store/sqlite/lanes", "counts = {lane.needs: min(ask.of[lane.needs], ask.most) for lane in lanes}",
+                   "counts = {lane.needs: ask.most for lane in lanes}"),
+            python("rules/claim", "self._left[queue].get(needs, 0) < 1:", "False:"),
+            python("store/sqlite/lanes", "        most = min(ask.of[lane.needs], ask.most)\n        heads",
+                   "        most = ask.most\n        heads"),
+        ),
+        (SQLITE,),
+    ),
+    Bug(
+        "needs-not-corrected", "a job that is put back keeps the needs of the old code",
+        "tests/contract/test_needs.py::test_a_worker_corrects_what_a_ticket_says",
+        (python("store/jobs/settle", "error=raw(s.error), needs=s.needs,", "error=raw(s.error),"),),
+        unseen=UNUSED + "change the kind of a task",
     ),
     Bug(
         "claim-paused", "a claim does not look whether the queue is paused",
         "tests/contract/test_claim.py::test_nothing_is_claimed_from_a_paused_queue",
         (
-            sql(SQLITE, "claim", "take_tickets", "p.paused_at is not null", "false"),
-            sql(SQLITE, "claim", "take_suspect", "p.paused_at is not null", "false"),
+            sql(SQLITE, "claim", "look_at_lanes", "p.paused_at is not null", "false"),
             sql(POSTGRES, "claim", "take_tickets", "p.paused_at is not null", "false"),
         ),
         unseen=UNUSED + "pause a queue",
@@ -149,6 +185,70 @@ STORE = (
         (python("store/postgres/floors", "if candidate.drawers:", "if False:"),),
         (POSTGRES,),
         unseen="only PostgreSQL has floors",
+    ),
+    Bug(
+        "repeat-beside-the-first", "a request is repeated while the first one may still arrive",
+        "tests/wire/test_late.py::test_a_late_enqueue_does_not_bring_back_a_job_that_has_finished",
+        (python("store/postgres/session", "                await _end_late(wire, call, deadline)\n",
+                "                call.late.pop()\n"),),
+        (POSTGRES,),
+    ),
+    Bug(
+        "repeat-beside-the-first", "the same in the simulation, which has a wire of its own",
+        "tests/wire/test_late.py::test_a_late_enqueue_does_not_bring_back_a_job_that_has_finished",
+        (
+            python("store/postgres/session", "                await _end_late(wire, call, deadline)\n",
+                   "                call.late.pop()\n"),
+            Edit("tests/simulation/store.py", "earlier.is_ended = True", "earlier.is_ended = False"),
+        ),
+        (POSTGRES,),
+        least_steps=120_000,
+    ),
+    Bug(
+        "cancel-not-told", "a cancel of a running job notifies no worker",
+        "tests/bells/test_bells.py::test_it_tells_of_the_cancel_of_a_running_job_and_rings_for_nothing",
+        (
+            python("store/sqlite/tx", 'await self.fetch("count_cancels")', "_ = ids"),
+            python("store/postgres/tx", "        if self.news is not None:\n            named",
+                   "        if False:\n            named"),
+        ),
+        unseen=BEHIND + "the next heartbeat tells of it",
+    ),
+    Bug(
+        "cancel-lost-with-the-wire", "a cancel while the bell had no connection is not looked for",
+        "tests/wire/test_pushes.py::test_a_cancel_while_the_bell_is_cut_off_is_told_when_it_is_back",
+        (python("store/postgres/bell", "        self._call_cancel(None)\n        while True:",
+                "        while True:"),),
+        (POSTGRES,),
+        unseen=BEHIND + "the next heartbeat tells of it",
+    ),
+    Bug(
+        "bulk-replay-token", "a replay of many jobs keeps their tokens",
+        "tests/contract/test_bulk.py::test_many_do_what_one_does",
+        (
+            sql(POSTGRES, "bulk", "replay_jobs", "select id, token + 1,", "select id, token,"),
+            sql(POSTGRES, "bulk", "replay_jobs", "position, id, token + 1", "position, id, token"),
+            sql(SQLITE, "bulk", "replay_jobs", "h.token + 1", "h.token"),
+        ),
+    ),
+    Bug(
+        "bulk-replay-key", "a replay of many jobs does not take their keys",
+        "tests/contract/test_bulk.py::test_of_two_jobs_with_one_key_one_is_replayed",
+        (python("store/jobs/bulk", "in (await _retake_keys(tx, list(jobs.values()))).items():",
+                "in dict[int, int]().items():"),),
+    ),
+    Bug(
+        "bulk-hold-keeps-tickets", "jobs that are held with many others keep their tickets",
+        "tests/contract/test_bulk.py::test_many_do_what_one_does",
+        (python("store/jobs/bulk", "    taken = await take_node_tickets(tx, jobs)\n"
+                "    await _set_held(", "    taken = set[int]()\n    await _set_held("),),
+    ),
+    Bug(
+        "bulk-repeat", "a change of many jobs whose commit got no reply is made twice",
+        "tests/faults/test_unanswered_bulk.py::test_many_jobs_are_changed_once",
+        (python("store/jobs/bulk", "    if tx.repeat:\n        done", "    if False:\n        done"),),
+        (POSTGRES,),
+        unseen="no invariant says what an operator is told, or how often a job is moved",
     ),
     Bug(
         "promote-twice", "promotion leaves the due ticket behind",
@@ -250,6 +350,23 @@ STORE = (
                 "not ends.unfinished"),),
     ),
     Bug(
+        "replay-beside-its-parent", "a node that is replayed does not look for live parents",
+        "tests/contract/test_workflow_acts.py::test_a_node_that_is_replayed_waits_for_a_live_parent",
+        (python("store/workflows/replay", "    if not waits:\n", "    if waits is not None:\n"),),
+    ),
+    Bug(
+        "replay-calls-none-back", "the ticket of a node stays when its parent is replayed",
+        "tests/contract/test_workflow_acts.py::test_a_node_that_has_not_started_waits_again_when_its_parent_is_replayed",
+        (python("store/workflows/replay", "    again = await take_node_tickets(tx, nodes)\n",
+                "    nodes = []\n    again = await take_node_tickets(tx, nodes)\n"),),
+    ),
+    Bug(
+        "replay-of-one-cancelled-node", "after a cancel of the workflow a replay opens one node alone",
+        "tests/contract/test_workflow_acts.py::test_after_a_cancel_the_first_replay_brings_back_what_the_cancel_has_cancelled",
+        (python("store/workflows/replay", "    if stopped or workflow.cancelled_at is not None:\n",
+                "    if stopped:\n"),),
+    ),
+    Bug(
         "tick-twice", "a tick that was written before is fired again",
         "tests/contract/test_schedules.py::test_a_clock_that_is_set_back_fires_no_tick_again",
         (python("store/schedules/fire", "if tick.job_id is not None and tick in new}",
@@ -260,6 +377,12 @@ STORE = (
         "tests/unit/test_schedule.py::test_of_the_missed_ticks_what_the_policy_says",
         (python("rules/ticks", "            return found[-count:]\n", "            return found\n"),),
         NONE,
+    ),
+    Bug(
+        "change-loses-ticks", "a change of a schedule forgets the ticks that are due",
+        "tests/contract/test_schedules.py::test_ticks_due_before_a_change_fire_by_the_policy_of_that_time",
+        (python("store/schedules/fire", "    if ticking.jobs:\n", "    if False:\n"),),
+        unseen=UNUSED + "schedules are not edited",
     ),
     Bug(
         "overlap", "a schedule does not look whether its last job has finished",
@@ -274,8 +397,15 @@ STORE = (
     ),
     Bug(
         "gate-stuck", "the end of an attempt at a gate gives nobody a turn",
-        "tests/contract/test_gates.py::test_every_end_of_an_attempt_frees_its_place",
+        "tests/contract/test_gates.py::test_every_end_of_an_attempt_frees_its_permit",
         (python("store/moves", "    await tx.leave_gates(lines)\n", "    _ = tx, lines\n"),),
+    ),
+    Bug(
+        "gate-limit-lowered", "a worker above a lowered limit claims riders for permits that it lost",
+        "tests/gates/test_arithmetic.py::test_a_claim_reads_as_many_tickets_as_the_rule_says",
+        (sql(POSTGRES, "gate", "look_at_gates", "greatest(0, least(r.mine, r.max_running - r.others)) as own",
+             "r.mine as own"),),
+        (POSTGRES,),
     ),
     Bug(
         "commits-for-the-caller", "an enqueue commits the caller's transaction",

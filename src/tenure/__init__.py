@@ -22,6 +22,7 @@ worker/        claims jobs, runs their handlers and settles them
 testing/       run jobs inside the tests of an application
 benchmark/     what `tenure bench` runs
 cli/           the command line
+__main__.py    `python -m tenure`, the same command line
 """
 
 from importlib import import_module
@@ -34,28 +35,59 @@ if TYPE_CHECKING:
     from tenure.control import Cancel, Retry, Skip, Snooze
     from tenure.handle import Handle
     from tenure.hooks import JobEvent
-    from tenure.rules.gates import Gate
-    from tenure.rules.job import Job, State, Unique, Until
+    from tenure.rules.gates import Gate, GateSeen, GateWait, Limits, LineSeen
+    from tenure.rules.graph import NodePage, NodeSeen, ParentEnd, WorkflowAdded, WorkflowSeen
+    from tenure.rules.job import (
+        ErrorInfo,
+        Event,
+        Job,
+        Progress,
+        State,
+        Step,
+        Unique,
+        Until,
+        WorkerSeen,
+    )
+    from tenure.rules.record import Record
     from tenure.rules.retry import Delays, Exponential, Fixed
     from tenure.rules.ticks import ScheduleTiming
     from tenure.running import Running, current
     from tenure.schedules import Schedules
+    from tenure.store.jobs.bulk import Changes
+    from tenure.store.look.jobs import About, Count, OldestReady, Page, PausedQueue
     from tenure.store.schedules.records import ScheduleInfo, ScheduleRun
     from tenure.tasks import Call, Task, TaskSet
     from tenure.worker.worker import Worker
     from tenure.workflow import Node, Workflow, WorkflowRun
 
 __all__ = [
+    "About",
     "Call",
     "Cancel",
+    "Changes",
+    "Count",
     "Delays",
+    "ErrorInfo",
+    "Event",
     "Exponential",
     "Fixed",
     "Gate",
+    "GateSeen",
+    "GateWait",
     "Handle",
     "Job",
     "JobEvent",
+    "Limits",
+    "LineSeen",
     "Node",
+    "NodePage",
+    "NodeSeen",
+    "OldestReady",
+    "Page",
+    "ParentEnd",
+    "PausedQueue",
+    "Progress",
+    "Record",
     "Retry",
     "Running",
     "ScheduleInfo",
@@ -65,14 +97,18 @@ __all__ = [
     "Skip",
     "Snooze",
     "State",
+    "Step",
     "Task",
     "TaskSet",
     "Tenure",
     "Unique",
     "Until",
     "Worker",
+    "WorkerSeen",
     "Workflow",
+    "WorkflowAdded",
     "WorkflowRun",
+    "WorkflowSeen",
     "current",
 ]
 
@@ -80,13 +116,27 @@ _HOMES = {
     "app": ("Tenure",),
     "control": ("Cancel", "Retry", "Skip", "Snooze"),
     "handle": ("Handle",),
-    "rules.gates": ("Gate",),
+    "rules.gates": ("Gate", "GateSeen", "GateWait", "Limits", "LineSeen"),
+    "rules.graph": ("NodePage", "NodeSeen", "ParentEnd", "WorkflowAdded", "WorkflowSeen"),
     "hooks": ("JobEvent",),
-    "rules.job": ("Job", "State", "Unique", "Until"),
+    "rules.job": (
+        "ErrorInfo",
+        "Event",
+        "Job",
+        "Progress",
+        "State",
+        "Step",
+        "Unique",
+        "Until",
+        "WorkerSeen",
+    ),
+    "rules.record": ("Record",),
     "rules.retry": ("Exponential", "Fixed", "Delays"),
     "running": ("Running", "current"),
     "rules.ticks": ("ScheduleTiming",),
     "schedules": ("Schedules",),
+    "store.jobs.bulk": ("Changes",),
+    "store.look.jobs": ("About", "Count", "OldestReady", "Page", "PausedQueue"),
     "store.schedules.records": ("ScheduleInfo", "ScheduleRun"),
     "tasks": ("Call", "Task", "TaskSet"),
     "worker.worker": ("Worker",),

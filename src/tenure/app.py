@@ -9,17 +9,17 @@ send.enqueue("user@example.org")
 app.run_worker()
 """
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+import inspect
+from collections.abc import Mapping
 from typing import TypeVar, Unpack
 
 from tenure.client import Client
-from tenure.hooks import Listener, Setup
-from tenure.running import Running
+from tenure.errors import InvalidInput
+from tenure.hooks import Around, Listener, Setup, is_async
 from tenure.worker.settings import Settings
-from tenure.worker.worker import Worker
+from tenure.worker.worker import Worker, refuse_async_arounds
 
-A = TypeVar("A", bound=Callable[[Running], AbstractContextManager[object]])
+A = TypeVar("A", bound=Around)
 L = TypeVar("L", bound=Listener)
 S = TypeVar("S", bound=Setup)
 
@@ -41,8 +41,16 @@ class Tenure(Client):
         """Surround every attempt with a context manager that receives the running job.
 
         It runs where the handler runs, and sees the handler's exception. An exception of its own
-        is logged; it neither stops the job nor changes its outcome.
+        is logged; it neither stops the job nor changes its outcome. An async context manager needs
+        an application whose tasks are all `async def`, without `isolation="process"`.
         """
+        if inspect.iscoroutinefunction(inspect.unwrap(hook)):
+            raise InvalidInput(
+                "around needs a function that returns a context manager: decorate it with "
+                "@contextmanager or @asynccontextmanager, and yield in it"
+            )
+        if is_async(hook):
+            refuse_async_arounds([getattr(hook, "__name__", repr(hook))], self)
         self.hooks.arounds.append(hook)
         return hook
 

@@ -5,24 +5,27 @@ the database. Inside a handler the client works for the tenant of the running jo
 """
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar
 
 from tenure.errors import ConfigError, InvalidInput, TenantMismatch
 from tenure.handle import Handle
 from tenure.hooks import Hooks
+from tenure.passwords import shown_url
 from tenure.rules.gates import Limits
 from tenure.rules.graph import NewWorkflow, OnFailure, WorkflowAdded
 from tenure.rules.job import Enqueued, Job
+from tenure.rules.limits import JobId, check_id, id_of
 from tenure.running import current
 from tenure.schedules import Schedules
 from tenure.store import AsyncStore, Store, open_async_store, open_store
-from tenure.store.api import check_scheme
-from tenure.store.colours import Operation, Runner, both, run_on
+from tenure.store.api import READERS, Operation, Runner, both, run_on
 from tenure.store.gates import limits
 from tenure.store.gates import look as gate_look
 from tenure.store.jobs import operate
@@ -33,7 +36,9 @@ from tenure.store.look import jobs as look
 from tenure.store.look import workers as presence
 from tenure.store.proxy import StoreWrapper
 from tenure.store.prune import prune as prune_store
-from tenure.store.session import drive
+from tenure.store.session import drive, for_all_tenants
+from tenure.store.sqlite.inspect_file import require_schema
+from tenure.store.url import check_scheme, sqlite_driver, sqlite_path
 from tenure.store.workflows import look as workflow_look
 from tenure.store.workflows.add import enqueue_workflow
 from tenure.tasks import Call, Task, TaskSet
@@ -42,6 +47,8 @@ from tenure.workflow import Workflow, WorkflowRun
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+log = logging.getLogger("tenure.client")
 
 RESTS = Rests(first_seconds=0.002, longest_seconds=0.25)
 
@@ -55,12 +62,6 @@ async def _wait(runner: Runner, id: int, timeout_seconds: float | None) -> Job:
         runner, lambda: run_on(runner, look.get, id), lambda job: job.state.final,
         rests=RESTS, timeout_seconds=timeout_seconds, late=late,
     )  # fmt: skip
-
-
-def _refuse_handles(args: tuple[object, ...]) -> None:
-    for each in args:
-        if isinstance(each, Handle):
-            raise InvalidInput(f"a job is named by its id: give handle.id, which is {each.id}")
 
 
 class Client(TaskSet):
@@ -80,7 +81,10 @@ class Client(TaskSet):
         if tenant == "":
             raise ConfigError("tenant is empty; leave it out for an application of all tenants")
         self._url = url
-        self.tenant = tenant
+        self.url_in_code = url
+        """The address that the code gives; TENURE_URL counts only without one."""
+        self._warned = False
+        self._tenant = tenant
         self._give_up_seconds = give_up_seconds
         self._lock = threading.Lock()
         self._store: Store | None = None
@@ -89,6 +93,8 @@ class Client(TaskSet):
         self._workers = 0
         self._undeclared: dict[str, Limits] = {}
         """The gates that this application still has to declare in the database."""
+        self.module: str | None = None
+        """The module that `tenure worker` was told to import: child processes import it too."""
         self.hooks = Hooks()
         self.wrapper: StoreWrapper | None = None
         """Puts a proxy in front of each store. Set it before the first operation."""
@@ -122,30 +128,40 @@ class Client(TaskSet):
     workers, workers_async = both(presence.workers)
 
     def _run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        _refuse_handles(args)
+        if self._store is None and operation in READERS:
+            self._refuse_foreign_file()
         return self.store.run(operation, *args, **kwargs)
 
     async def _run_async(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        _refuse_handles(args)
+        if self._store is None and operation in READERS:
+            self._refuse_foreign_file()
         return await self.async_store.run(operation, *args, **kwargs)
 
-    def wait(self, id: int, *, timeout_seconds: float | None = None) -> Job:
-        """The job, once it is finished. Raises `WaitTimeout` when that takes too long."""
-        _refuse_handles((id,))
-        return drive(_wait(self.store, id, timeout_seconds))
+    def _refuse_foreign_file(self) -> None:
+        """Before a look opens a SQLite file that has content: it must have Tenure's schema.
 
-    async def wait_async(self, id: int, *, timeout_seconds: float | None = None) -> Job:
+        To open it as a store would create tables in it. A missing or empty file is created.
+        """
+        if self.is_local:
+            path = sqlite_path(self.url)
+            if Path(path).is_file() and Path(path).stat().st_size:
+                require_schema(path, sqlite_driver(self.url))
+
+    def wait(self, id: JobId, *, timeout_seconds: float | None = None) -> Job:
         """The job, once it is finished. Raises `WaitTimeout` when that takes too long."""
-        _refuse_handles((id,))
-        return await _wait(self.async_store, id, timeout_seconds)
+        return drive(_wait(self.store, id_of(id), timeout_seconds))
+
+    async def wait_async(self, id: JobId, *, timeout_seconds: float | None = None) -> Job:
+        """The job, once it is finished. Raises `WaitTimeout` when that takes too long."""
+        return await _wait(self.async_store, id_of(id), timeout_seconds)
 
     def migrate(self) -> int:
         """Bring the schema up to date, one process at a time. A SQLite file migrates itself."""
-        return self.whole_store.migrate()
+        return self._opened_store.migrate()
 
     async def migrate_async(self) -> int:
         """Bring the schema up to date, one process at a time. A SQLite file migrates itself."""
-        return await self.whole_async_store.migrate()
+        return await self._opened_async_store.migrate()
 
     def enqueue_many(
         self, calls: Iterable[Call[R]], *, on: object | None = None
@@ -181,11 +197,11 @@ class Client(TaskSet):
 
     def _declare_gates(self) -> None:
         """Before the first enqueue; never in a caller's transaction, which may last for hours."""
-        self.whole_store.declare_gates(self._undeclared)
+        self._opened_store.declare_gates(self._undeclared)
         self._undeclared = {}
 
     async def _declare_gates_async(self) -> None:
-        await self.whole_async_store.declare_gates(self._undeclared)
+        await self._opened_async_store.declare_gates(self._undeclared)
         self._undeclared = {}
 
     def _handles(self, calls: list[Call[R]], enqueued: list[Enqueued]) -> list[Handle[R]]:
@@ -212,6 +228,7 @@ class Client(TaskSet):
 
     def workflow_run(self, id: int) -> WorkflowRun:
         """A workflow that was enqueued before: wait for it, inspect it or act on it."""
+        check_id("the id of a workflow", id)
         return WorkflowRun(self, WorkflowAdded(id))
 
     def _add_workflow(self, new: NewWorkflow, on: object | None) -> WorkflowAdded:
@@ -226,9 +243,9 @@ class Client(TaskSet):
             await self._declare_gates_async()
         return await self.async_store.run(enqueue_workflow, new, on=on)
 
-    def handle(self, task: Task[..., R], id: int) -> Handle[R]:
+    def handle(self, task: Task[..., R], id: JobId) -> Handle[R]:
         """The handle of a job that was enqueued before, perhaps by another process."""
-        return Handle(self, task, Enqueued(id))
+        return Handle(self, task, Enqueued(id_of(id)))
 
     def include(self, tasks: TaskSet) -> None:
         """Add the tasks and schedules of a `TaskSet`, which knows no application."""
@@ -248,8 +265,15 @@ class Client(TaskSet):
 
     @property
     def url(self) -> str:
-        """The store's URL: the argument, or TENURE_URL."""
-        url = self._url or os.environ.get("TENURE_URL")
+        """The store's URL: that of `use_url` or the argument, else TENURE_URL."""
+        named = os.environ.get("TENURE_URL")
+        url = self._url or named
+        if named and url and url != named and url == self.url_in_code and not self._warned:
+            self._warned = True
+            log.warning(
+                "TENURE_URL names %s, but the code names %s, and the code wins; write Tenure() to "
+                "use TENURE_URL", shown_url(named), shown_url(url),
+            )  # fmt: skip
         if not url:
             raise ConfigError(
                 "no database is named: use Tenure('sqlite:///jobs.db') or set TENURE_URL"
@@ -268,18 +292,36 @@ class Client(TaskSet):
     def store(self) -> Store:
         """The store for callers in threads, limited to the current tenant."""
         tenant = self._current_tenant()
-        return self.whole_store if tenant is None else self.whole_store.for_tenant(tenant)
+        return self._opened_store if tenant is None else self._opened_store.for_tenant(tenant)
 
     @property
     def async_store(self) -> AsyncStore:
         """The store for callers on the running event loop, limited to the current tenant."""
         tenant = self._current_tenant()
-        store = self.whole_async_store
+        store = self._opened_async_store
         return store if tenant is None else store.for_tenant(tenant)
 
     @property
+    def tenant(self) -> str | None:
+        """The tenant that this application works for; None: for all tenants."""
+        return self._tenant
+
+    @property
     def whole_store(self) -> Store:
-        """The store of all tenants for callers in threads. The first access opens it."""
+        """The store of all tenants for callers in threads. An application of one has none."""
+        for_all_tenants("whole_store", self._tenant)
+        return self._opened_store
+
+    @property
+    def whole_async_store(self) -> AsyncStore:
+        """The store of all tenants for callers on the running event loop. An application of one
+        tenant has none."""
+        for_all_tenants("whole_async_store", self._tenant)
+        return self._opened_async_store
+
+    @property
+    def _opened_store(self) -> Store:
+        """The store of all tenants. The first access opens it."""
         if (open_already := self._store) is not None:
             return open_already
         with self._lock:
@@ -290,15 +332,15 @@ class Client(TaskSet):
             return self._store
 
     @property
-    def whole_async_store(self) -> AsyncStore:
-        """The store of all tenants for callers on the running event loop.
+    def _opened_async_store(self) -> AsyncStore:
+        """The store of all tenants for the running event loop.
 
         A SQLite file is opened once for both colours; PostgreSQL connections belong to one loop.
         """
         if (shared := self._shared_async_store) is not None:
             return shared
         if self.is_local:
-            store = self.whole_store
+            store = self._opened_store
             with self._lock:
                 if self._shared_async_store is None:
                     self._shared_async_store = store.in_threads()

@@ -6,10 +6,11 @@ return Skip("nothing to do")       finished as `skipped`
 raise Cancel("superseded")         finished as `cancelled`
 """
 
+from datetime import timedelta
 from typing import TypeAlias
 
 from tenure.errors import InvalidInput
-from tenure.rules.limits import check_seconds
+from tenure.rules.limits import check_seconds, seconds_of
 
 
 class Control(Exception):
@@ -28,8 +29,11 @@ class Control(Exception):
 class Retry(Control):
     """This attempt failed. Try again after `after_seconds`, or as the task's policy says."""
 
-    def __init__(self, reason: str = "retry", *, after_seconds: float | None = None) -> None:
+    def __init__(
+        self, reason: str = "retry", *, after_seconds: float | timedelta | None = None
+    ) -> None:
         if after_seconds is not None:
+            after_seconds = seconds_of(after_seconds)
             check_seconds("after_seconds", after_seconds)
         super().__init__(reason)
         self.after_seconds = after_seconds
@@ -38,7 +42,8 @@ class Retry(Control):
 class Snooze(Control):
     """Not now: come back in `seconds`, without charging an attempt."""
 
-    def __init__(self, seconds: float, reason: str = "snoozed") -> None:
+    def __init__(self, seconds: float | timedelta, reason: str = "snoozed") -> None:
+        seconds = seconds_of(seconds)
         check_seconds("seconds", seconds)
         super().__init__(reason)
         self.seconds = seconds

@@ -4,6 +4,11 @@ Three families: the caller passed a wrong value (`InvalidInput`), the store cann
 (`StoreError`), or the life cycle forbids it (`LeaseLost`, `KeyTaken`, `JobNotFound`).
 """
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tenure.rules.job import ErrorInfo
+
 
 class TenureError(Exception):
     """The base class of all errors of this library."""
@@ -15,6 +20,10 @@ class InvalidInput(TenureError, ValueError):
 
 class InvalidName(InvalidInput):
     """A queue, task, worker, tenant or key name is empty, too long or has forbidden characters."""
+
+
+class NoSuchMethod(InvalidInput, AttributeError):
+    """A task has no method of this name; other job queues have it."""
 
 
 class OutOfRange(InvalidInput):
@@ -34,7 +43,7 @@ class ValueRefused(InvalidInput):
 
 
 class ConfigError(InvalidInput):
-    """A URL or a setting is wrong."""
+    """A URL or a setting is wrong, or the database that the URL names has another encoding."""
 
 
 class InvalidCron(InvalidInput):
@@ -101,6 +110,14 @@ class LeaseLost(TenureError):
     """The attempt no longer owns its job: its token or lease is outdated. Nothing was written."""
 
 
+class WorkerStopping(TenureError):
+    """The worker shuts down and has told the attempt to stop. The job is put back, uncharged."""
+
+
+class LoopMisused(TenureError, RuntimeError):
+    """A handler tried to stop or close the event loop of its worker, or to cancel its tasks."""
+
+
 class StepConflict(TenureError):
     """Another step of the same job already has this name. Nothing was recorded."""
 
@@ -149,10 +166,14 @@ class WaitTimeout(TenureError, TimeoutError):
     """The job did not finish within the waiting time. The job is not affected."""
 
 
+class BlockingWait(InvalidInput):
+    """A blocking `wait` would stop the event loop of a worker, and with it the job it waits for."""
+
+
 class JobFailed(TenureError):
     """The awaited job finished without a result: failed, cancelled or skipped."""
 
-    def __init__(self, message: str, *, state: str, error: str | None) -> None:
+    def __init__(self, message: str, *, state: str, error: "ErrorInfo | None") -> None:
         super().__init__(message)
         self.state = state
         self.error = error

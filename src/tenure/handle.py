@@ -1,20 +1,28 @@
-"""The handle of an enqueued job: wait for it and get its typed result."""
+"""The handle of an enqueued job: look at it, wait for it, stop it, and get its typed result."""
 
 from typing import Generic, Protocol, TypeVar, cast
 
 from tenure.errors import JobFailed, PayloadInvalid
 from tenure.rules.codec import decode
-from tenure.rules.job import Enqueued, Job, State
+from tenure.rules.job import Enqueued, Job, Progress, State
+from tenure.rules.limits import JobId, JobReference
 from tenure.rules.why import last_error
 
+D = TypeVar("D")
 R_co = TypeVar("R_co", covariant=True)
 
 
 class _App(Protocol):
     """The part of an application that a handle uses."""
 
-    def wait(self, id: int, *, timeout_seconds: float | None = None) -> Job: ...
-    async def wait_async(self, id: int, *, timeout_seconds: float | None = None) -> Job: ...
+    def wait(self, id: JobId, *, timeout_seconds: float | None = None) -> Job: ...
+    async def wait_async(self, id: JobId, *, timeout_seconds: float | None = None) -> Job: ...
+    def get(self, id: JobId) -> Job: ...
+    async def get_async(self, id: JobId) -> Job: ...
+    def progress(self, id: JobId) -> Progress: ...
+    async def progress_async(self, id: JobId) -> Progress: ...
+    def cancel(self, id: JobId, *, reason: str = ...) -> State: ...
+    async def cancel_async(self, id: JobId, *, reason: str = ...) -> State: ...
 
 
 class _Signature(Protocol):
@@ -31,7 +39,7 @@ class _Task(Protocol):
     def signature(self) -> _Signature: ...
 
 
-class Handle(Generic[R_co]):
+class Handle(JobReference, Generic[R_co]):
     """An enqueued job. `created` is False when this job already held the unique key."""
 
     __slots__ = ("_app", "_task", "created", "id", "same_args")
@@ -54,6 +62,54 @@ class Handle(Generic[R_co]):
         """The typed result. Raises `JobFailed` or `WaitTimeout`."""
         return self._result(await self._app.wait_async(self.id, timeout_seconds=timeout_seconds))
 
+    def job(self) -> Job:
+        """The job as it is now. Raises `JobNotFound` if it was pruned."""
+        return self._app.get(self.id)
+
+    async def job_async(self) -> Job:
+        """The job as it is now. Raises `JobNotFound` if it was pruned."""
+        return await self._app.get_async(self.id)
+
+    def status(self) -> State:
+        """The state of the job now."""
+        return self.job().state
+
+    async def status_async(self) -> State:
+        """The state of the job now."""
+        return (await self.job_async()).state
+
+    def progress(self) -> Progress:
+        """The last progress and the last checkpoint of the job."""
+        return self._app.progress(self.id)
+
+    async def progress_async(self) -> Progress:
+        """The last progress and the last checkpoint of the job."""
+        return await self._app.progress_async(self.id)
+
+    def cancel(self, *, reason: str = "cancelled") -> State:
+        """Cancel the job. Returns its state afterwards: `running` if its worker still stops it."""
+        return self._app.cancel(self.id, reason=reason)
+
+    async def cancel_async(self, *, reason: str = "cancelled") -> State:
+        """Cancel the job. Returns its state afterwards: `running` if its worker still stops it."""
+        return await self._app.cancel_async(self.id, reason=reason)
+
+    def result(self, default: D) -> R_co | D:
+        """The typed result if the job has succeeded, `default` while it is not finished.
+
+        Raises `JobFailed` if it has finished without a result.
+        """
+        job = self.job()
+        return self._result(job) if job.state.final else default
+
+    async def result_async(self, default: D) -> R_co | D:
+        """The typed result if the job has succeeded, `default` while it is not finished.
+
+        Raises `JobFailed` if it has finished without a result.
+        """
+        job = await self.job_async()
+        return self._result(job) if job.state.final else default
+
     def _result(self, job: Job) -> R_co:
         if job.state is not State.SUCCEEDED:
             because = f" ({job.reason})" if job.reason else ""
@@ -63,7 +119,7 @@ class Handle(Generic[R_co]):
                 error=job.error,
             )
         try:
-            return cast(R_co, decode(job.result or "null", self._task.signature.result_type))
+            return cast(R_co, decode(job.result_json or "null", self._task.signature.result_type))
         except PayloadInvalid as error:
             raise PayloadInvalid(
                 f"job {job.id} of {job.task} succeeded, but its result does not fit the task's "

@@ -5,17 +5,24 @@ listeners   called with each event of a job in this worker
 start, stop called once per worker process, before its first job and after its last
 """
 
+import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Generator, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+)
 from datetime import datetime
 
 import msgspec
 
 from tenure.running import Running
 
-Around = Callable[[Running], AbstractContextManager[object]]
+Manager = AbstractContextManager[object] | AbstractAsyncContextManager[object]
+Around = Callable[[Running], Manager]
 Setup = Callable[[], Awaitable[None] | None]
 log = logging.getLogger("tenure.hooks")
 
@@ -75,13 +82,25 @@ class Hooks:
                     "a listener failed for job %d of %s; the job continues", event.id, event.task
                 )
 
-    @contextmanager
-    def around(self, job: Running) -> Iterator[None]:
-        """All `around` hooks of an attempt, the first registered outermost."""
-        with ExitStack() as stack:
+    @asynccontextmanager
+    async def around(self, job: Running) -> AsyncIterator[None]:
+        """All `around` hooks of an attempt, the first registered outermost.
+
+        It suspends only in async hooks, and those surround `async def` handlers only.
+        """
+        async with AsyncExitStack() as stack:
             for around in self.arounds:
-                stack.enter_context(_harmless(around, job))
+                await stack.enter_async_context(_harmless(around, job))
             yield
+
+    def async_arounds(self) -> list[str]:
+        """The names of the `around` hooks that are async context managers."""
+        return [getattr(hook, "__name__", repr(hook)) for hook in self.arounds if is_async(hook)]
+
+
+def is_async(hook: Around) -> bool:
+    """Does this `around` hook return an async context manager?"""
+    return inspect.isasyncgenfunction(inspect.unwrap(hook)) or hasattr(hook, "__aenter__")
 
 
 async def _finished(returned: Awaitable[None] | None) -> None:
@@ -89,13 +108,18 @@ async def _finished(returned: Awaitable[None] | None) -> None:
         await returned
 
 
-@contextmanager
-def _harmless(around: Around, job: Running) -> Generator[None, None, None]:
+@asynccontextmanager
+async def _harmless(around: Around, job: Running) -> AsyncIterator[None]:
     """One `around` hook, kept from breaking the job or hiding its error."""
     try:
         manager = around(job)
-        manager.__enter__()
-    except BaseException:  # even SystemExit: it is not an error of the job
+        if isinstance(manager, AbstractAsyncContextManager):
+            await manager.__aenter__()
+        else:
+            manager.__enter__()
+    except BaseException as failure:  # even SystemExit: it is not an error of the job
+        if isinstance(failure, asyncio.CancelledError):
+            raise  # the worker stops the attempt
         log.exception(
             "around hook failed for job %d of %s; running the job without it", job.id, job.task
         )
@@ -104,19 +128,20 @@ def _harmless(around: Around, job: Running) -> Generator[None, None, None]:
     try:
         yield
     except BaseException as error:
-        _leave(manager, error, job)
+        await _leave(manager, error, job)
         raise
-    _leave(manager, None, job)
+    await _leave(manager, None, job)
 
 
-def _leave(
-    manager: AbstractContextManager[object], error: BaseException | None, job: Running
-) -> None:
+async def _leave(manager: Manager, error: BaseException | None, job: Running) -> None:
+    facts = (None, None, None) if error is None else (type(error), error, error.__traceback__)
     try:
-        if error is None:
-            manager.__exit__(None, None, None)
+        if isinstance(manager, AbstractAsyncContextManager):
+            await manager.__aexit__(*facts)
         else:
-            manager.__exit__(type(error), error, error.__traceback__)
+            manager.__exit__(*facts)
     except BaseException as failure:
+        if isinstance(failure, asyncio.CancelledError):
+            raise
         if failure is not error:
             log.exception("around hook failed at the end of job %d of %s", job.id, job.task)

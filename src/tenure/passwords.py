@@ -1,6 +1,7 @@
 """Keeps the passwords of URLs out of all messages and logs."""
 
 import re
+from pathlib import Path
 from urllib.parse import unquote
 
 SECRET_OPTIONS = frozenset({"password", "sslpassword"})
@@ -43,3 +44,12 @@ def shown_url(url: str) -> str:
     pairs = query.split("&")
     kept = "&".join(p for p in pairs if unquote(p.partition("=")[0]) not in SECRET_OPTIONS)
     return f"{scheme}{colon}{login.partition(':')[0]}{at}{host}{mark if kept else ''}{kept}"
+
+
+def absolute_url(url: str) -> str:
+    """The URL without its password, and for a SQLite file with the absolute path, for people."""
+    address, mark, query = shown_url(url).partition("?")
+    scheme, colon, path = address.partition(":///")
+    if scheme == "sqlite" and colon and path and not path.startswith(":memory:"):
+        address = f"{scheme}{colon}{Path(unquote(path)).absolute()}"
+    return f"{address}{mark}{query}"

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from tenure.control import Cancel
-from tenure.errors import LeaseLost
+from tenure.errors import LeaseLost, WorkerStopping
 
 if TYPE_CHECKING:
     from tenure.rules.graph import ParentEnd
@@ -109,19 +109,30 @@ class Running(ABC):
 
     @property
     @abstractmethod
+    def stopping(self) -> Flag:
+        """True once the worker has told this attempt to stop, for any reason.
+
+        At a shutdown that is when `drain_seconds` are over. The attempt then has `kill_seconds` to
+        save its state and end; the job is put back, and the attempt is not charged.
+        """
+
+    @property
+    @abstractmethod
     def metadata(self) -> Mapping[str, object]:
         """The metadata that was enqueued with the job."""
 
     def check(self) -> None:
-        """Raise `LeaseLost` or `Cancel` when this attempt should stop."""
+        """Raise `LeaseLost`, `Cancel` or `WorkerStopping` when this attempt should stop."""
         if self.lost:
             raise LeaseLost(f"this worker has lost the lease of job {self.id}; stop")
         if self.cancelled:
             raise Cancel("cancelled")
+        if self.stopping:
+            raise WorkerStopping(f"the worker shuts down; job {self.id} runs again later")
 
     @abstractmethod
     def progress(self, fraction: float | None = None, message: str | None = None) -> None:
-        """Report progress, from 0 to 1. Cheap: it is sent with the next heartbeat."""
+        """Report progress, from 0 to 1. Cheap: the worker sends the latest report once a second."""
 
     @abstractmethod
     def save(self, state: object) -> None:

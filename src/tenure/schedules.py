@@ -9,7 +9,7 @@ Every operation exists as `x` and as `x_async`. Schedules that are declared in c
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack
 
 from tenure.store import AsyncStore, Store
-from tenure.store.colours import Operation, both
+from tenure.store.api import Operation, both
 from tenure.store.schedules import change as schedules
 from tenure.store.schedules.records import NewSchedule, ScheduleInfo
 from tenure.tasks import Call, Task, TimingOptions, job_of, timing_of
@@ -54,7 +54,7 @@ class Schedules:
         call: Call[Any] | Task[..., Any] | None = None,
         **timing: Unpack[TimingOptions],
     ) -> ScheduleInfo:
-        """Change the given fields. A tick that has passed does not fire again."""
+        """Change the given fields. Ticks that were due before follow the old ones."""
         job = None if call is None else job_of(call)
         return self._run(schedules.edit_schedule, name, timing=timing, job=job)
 
@@ -64,7 +64,7 @@ class Schedules:
         call: Call[Any] | Task[..., Any] | None = None,
         **timing: Unpack[TimingOptions],
     ) -> ScheduleInfo:
-        """Change the given fields. A tick that has passed does not fire again."""
+        """Change the given fields. Ticks that were due before follow the old ones."""
         job = None if call is None else job_of(call)
         return await self._run_async(schedules.edit_schedule, name, timing=timing, job=job)
 

@@ -6,7 +6,8 @@ out, because the worker fills it in.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from difflib import get_close_matches
 from functools import partial, reduce
 from itertools import count
 from operator import or_
@@ -17,12 +18,12 @@ import msgspec
 from msgspec.structs import astuple
 
 from tenure.control import Control
-from tenure.errors import InvalidInput
+from tenure.errors import InvalidInput, PayloadInvalid
 from tenure.rules.codec import check_type, decoder, encode, misfit, why_unfit
 from tenure.rules.job import Json
 from tenure.running import Running
 
-_SAME = frozenset({str, int, float, bool, NoneType})
+SAME = frozenset({str, int, float, bool, NoneType})
 """Types that JSON has: such a value arrives unchanged, or as the annotation says."""
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -31,8 +32,12 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 class Signature:
     """The parameters and the result of a task. Raises `InvalidInput` if a type has no JSON form."""
 
-    def __init__(self, task: str, fn: Callable[..., Any]) -> None:
+    def __init__(
+        self, task: str, fn: Callable[..., Any], call_options: Collection[str] = ()
+    ) -> None:
+        """`call_options`: the names of the options of a call, for error messages."""
         self._task = task
+        self._call_options = call_options
         signature = inspect.signature(fn)
         hints = _hints(task, fn)
         params = list(signature.parameters.values())
@@ -51,7 +56,12 @@ class Signature:
         self._is_simple = all(p.kind in _BY_NAME for p in params)
         self._wanted = {p.name for p in params if p.default is p.empty}
         self.result_type = _result_type(hints.get("return", object))
+        self._bare = {name for name in self._names if hints.get(name, object) in (object, Any)}
+        """Parameters that say nothing of their type; `*args` is a tuple by its nature."""
+        self._bare -= {self._star}
         self._check(hints)
+        self.accepts_none = _accepts_none(self.result_type)
+        """May the handler return None?"""
         self._fields = msgspec.defstruct(
             "Arguments",
             [_field(p, hints.get(p.name, object)) for p in params],
@@ -80,12 +90,17 @@ class Signature:
             arrived = self._read(data)
         except Exception as error:  # noqa: BLE001 - a model of the user may raise anything
             raise self._unfit(why_unfit(error)) from None
-        if _SAME.issuperset(map(type, sent.values())):  # as most calls are
+        if SAME.issuperset(map(type, sent.values())):  # as most calls are
             return data
         for name, value in sent.items():
-            if type(value) in _SAME:
+            if type(value) in SAME:
                 continue
-            if change := _change(value, getattr(arrived, name)):
+            came = getattr(arrived, name)
+            if name in self._bare:
+                change = _container_change(value, came) or _change(value, came)
+            else:
+                change = _change(value, came)
+            if change:
                 path, what, becomes = change
                 raise self._unfit(
                     f"{name}{path} is of type {what} and would arrive as {becomes}; annotate the "
@@ -111,7 +126,32 @@ class Signature:
         try:
             return self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise self._unfit(str(error)) from None
+            raise self._unfit(self._unknown(kwargs) or f"{error}{self._no_value()}") from None
+
+    def _unknown(self, kwargs: Mapping[str, Any]) -> str | None:
+        """What is wrong with the first name that is no parameter."""
+        for name, value in kwargs.items():
+            if self._stars or name in self._known:
+                continue
+            if name in self._call_options:
+                given = f"{name}={value!r:.40}"
+                return f"{name} is an option; write .options({given}).enqueue(...)"
+            near = get_close_matches(name, self._names, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            return f"it has no parameter {name!r}{hint}"
+        return None
+
+    def _no_value(self) -> str:
+        """Why the first parameter may have no value."""
+        first = self._names[0] if self._names else None
+        if first == "self":
+            return "; a method cannot be a task, use a function"
+        if (
+            first == "job"
+            and self._signature.parameters[first].annotation is inspect.Parameter.empty
+        ):
+            return "; if job is the running job, annotate it Running"
+        return ""
 
     def _unfit(self, why: str) -> InvalidInput:
         return InvalidInput(f"this call does not fit {self._task}{self._signature}: {why}")
@@ -151,6 +191,25 @@ def result_type_of(what: str, fn: Callable[..., Any]) -> object:
         )
     _check_result_type(what, kind)
     return kind
+
+
+def _accepts_none(kind: object) -> bool:
+    try:
+        decoder(kind).decode(b"null")
+    except Exception:  # noqa: BLE001 - a model of the user may raise anything
+        return False
+    return True
+
+
+def check_result(task: str, data: Json, kind: object) -> None:
+    """Refuse an encoded result that callers could not read as its annotation says."""
+    try:
+        decoder(kind).decode(data)
+    except Exception as error:  # a model of the user may raise anything
+        name = kind.__qualname__ if isinstance(kind, type) else str(kind)
+        raise PayloadInvalid(
+            f"the result of {task} does not fit its annotation {name}: {why_unfit(error)}"
+        ) from error
 
 
 def _check_result_type(what: str, kind: object) -> None:
@@ -195,6 +254,22 @@ def _names_running(hint: object) -> bool:
     )
 
 
+def _container_change(sent: Any, arrived: Any) -> tuple[str, str, str] | None:
+    """The first tuple or set in a value without annotations, which would arrive as a list."""
+    if type(arrived) is list and not isinstance(sent, list):
+        return "", type(sent).__name__, "a list"
+    pairs: Iterable[tuple[Any, Any, Any]] = ()
+    if type(arrived) is dict and isinstance(sent, Mapping):
+        pairs = ((key, item, arrived[key]) for key, item in sent.items() if key in arrived)
+    elif type(arrived) is list:
+        pairs = zip(count(), sent, arrived, strict=False)
+    for step, item, came in pairs:
+        if type(item) not in SAME and (change := _container_change(item, came)):
+            path, what, becomes = change
+            return f"[{step!r:.60}]{path}", what, becomes
+    return None
+
+
 def _change(sent: Any, arrived: Any) -> tuple[str, str, str] | None:
     """The first value that would arrive as text or as a dict: (path, type sent, what arrives).
 
@@ -208,9 +283,9 @@ def _change(sent: Any, arrived: Any) -> tuple[str, str, str] | None:
     if kind is dict:
         if not isinstance(sent, Mapping):
             return "", type(sent).__name__, "a dict"
-        if not _SAME.issuperset(map(type, sent.values())):
+        if not SAME.issuperset(map(type, sent.values())):
             pairs = ((key, item, arrived[key]) for key, item in sent.items() if key in arrived)
-    elif kind is list and isinstance(sent, list | tuple) and not _SAME.issuperset(map(type, sent)):
+    elif kind is list and isinstance(sent, list | tuple) and not SAME.issuperset(map(type, sent)):
         pairs = zip(count(), sent, arrived, strict=False)
     for step, item, came in pairs:
         if change := _change(item, came):

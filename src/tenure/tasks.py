@@ -17,7 +17,7 @@ annotations. A first parameter annotated `Running` is left out: the worker fills
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property, partial
 from pathlib import Path
 from typing import (
@@ -38,8 +38,9 @@ from typing import (
 import msgspec
 
 from tenure.control import Instead
-from tenure.errors import InvalidInput, TenantMismatch
+from tenure.errors import InvalidInput, NoSuchMethod, TenantMismatch
 from tenure.handle import Handle
+from tenure.rules.claim import NEEDS, Kind
 from tenure.rules.codec import encode
 from tenure.rules.gates import Gate, Limits
 from tenure.rules.job import Json, NewJob, Unique
@@ -50,6 +51,8 @@ from tenure.rules.limits import (
     check_int,
     check_name,
     check_seconds,
+    seconds_of,
+    take_lengths,
 )
 from tenure.rules.retry import CustomPolicy, Policy, dump_policy
 from tenure.rules.ticks import CatchUp, Overlap, ScheduleTiming, check_timing
@@ -66,7 +69,6 @@ TRACE = "trace"
 """The key of the metadata that children inherit: a trace context, such as `traceparent`."""
 
 Isolation = Literal["none", "process"]
-Kind = Literal["async", "thread", "process"]
 
 
 class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,6 +131,9 @@ class CallOptions(msgspec.Struct, frozen=True, kw_only=True):
     parents: Iterable[int | Handle[Any]] = ()
     on: object | None = None
 
+    def __post_init__(self) -> None:
+        take_lengths(self, "delay_seconds", "timeout_seconds")
+
 
 _NO_OPTIONS = CallOptions()
 
@@ -138,13 +143,13 @@ class _CallOptions(TypedDict, total=False):
 
     queue: str
     priority: int
-    delay_seconds: float
+    delay_seconds: float | timedelta
     due_at: datetime
     key: str
     unique: Unique
     tenant: str
     max_attempts: int
-    timeout_seconds: float
+    timeout_seconds: float | timedelta
     metadata: Mapping[str, object]
     parents: "Iterable[int | Handle[Any]]"  # as text, which the reference shows
     on: object
@@ -154,12 +159,12 @@ class TimingOptions(TypedDict, total=False):
     """The fields of `ScheduleTiming`, for type checkers."""
 
     cron: str
-    every_seconds: float
+    every_seconds: float | timedelta
     tz: str
     catch_up: CatchUp
     catch_up_limit: int
     overlap: Overlap
-    jitter_seconds: float
+    jitter_seconds: float | timedelta
 
 
 def timing_of(given: TimingOptions) -> ScheduleTiming:
@@ -167,7 +172,7 @@ def timing_of(given: TimingOptions) -> ScheduleTiming:
     if unknown := set(given) - set(ScheduleTiming.__struct_fields__):
         known = ", ".join(ScheduleTiming.__struct_fields__)
         raise InvalidInput(f"a schedule has no option {min(unknown)!r}; its options are {known}")
-    timing = ScheduleTiming(**given)
+    timing = ScheduleTiming(**given)  # type: ignore[arg-type]
     check_timing(timing)
     return timing
 
@@ -196,18 +201,23 @@ class Task(Generic[P, R]):
         self.options_of_task = options
         self.kind: Kind = _kind(fn, options)
         """How the worker runs it."""
+        self.needs = NEEDS[self.kind]
+        """The slots that its jobs need."""
         self._clients: list[Client] = []
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
 
-    if not TYPE_CHECKING:  # type checkers say that a task cannot be called
+    if not TYPE_CHECKING:  # type checkers find these mistakes themselves
 
         def __call__(self, *_args: object, **_kwargs: object) -> object:
             raise TypeError(
                 f"{self.name} is a task: use .enqueue(...) to have a worker run it, or .fn(...) to "
                 "run the function here"
             )
+
+        def __getattr__(self, name: str) -> object:
+            raise _no_method(self.name, self, name)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """A call for `app.enqueue_many`, a workflow or a schedule."""
@@ -216,7 +226,7 @@ class Task(Generic[P, R]):
     def options(self, **options: Unpack[_CallOptions]) -> "TaskWithOptions[P, R]":
         """The task with options for its next calls, such as priority, key, tenant or on."""
         try:
-            chosen = CallOptions(**options)
+            chosen = CallOptions(**options)  # type: ignore[arg-type]
         except TypeError as error:
             known = ", ".join(CallOptions.__struct_fields__)
             raise InvalidInput(f"{error}; the options of a call are {known}") from None
@@ -242,7 +252,7 @@ class Task(Generic[P, R]):
 
         Read late, because annotations may name things that are defined further down.
         """
-        return Signature(self.name, self.fn)
+        return Signature(self.name, self.fn, CallOptions.__struct_fields__)
 
     @cached_property
     def stored_retry(self) -> Json | None:
@@ -281,6 +291,11 @@ class TaskWithOptions(Generic[P, R]):
         self._task = task
         self._options = options
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            raise _no_method(f"{self._task.name}.options(...)", self, name)
+
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """A call for `app.enqueue_many`, a workflow or a schedule. Give `on` to `enqueue_many`."""
         if self._options.on is not None:
@@ -296,6 +311,28 @@ class TaskWithOptions(Generic[P, R]):
         """Enqueue one job from async code and return its handle."""
         call = self._task._call(args, kwargs, self._options)
         return await self._task._client()._enqueue_async(call, self._options.on)
+
+
+_BLOCKING = (
+    "apply", "apply_async", "defer", "delay", "delay_on_commit", "push", "queue", "schedule",
+    "send", "send_with_options", "submit",
+)  # fmt: skip
+_ENQUEUE = dict.fromkeys(_BLOCKING, "enqueue") | {
+    "defer_async": "enqueue_async",
+    "kiq": "enqueue_async",
+}
+"""What other job queues call it."""
+
+
+def _no_method(shown: str, thing: object, name: str) -> AttributeError:
+    """The error for an attribute that does not exist. It names `enqueue` if that is meant."""
+    method = _ENQUEUE.get(name)
+    if method is None:
+        return AttributeError(f"{type(thing).__name__!r} object has no attribute {name!r}")
+    return NoSuchMethod(
+        f"a task has no method {name!r}; write {shown}.{method}(...). Options go before it: "
+        f".options(delay_seconds=5).{method}(...)"
+    )
 
 
 def job_of(what: object) -> NewJob:
@@ -351,7 +388,7 @@ class TaskSet:
         queue: str = "default",
         priority: int = 0,
         max_attempts: int = 5,
-        timeout_seconds: float | None = None,
+        timeout_seconds: float | timedelta | None = None,
         retry: Policy | CustomPolicy | None = None,
         retry_on: tuple[type[BaseException], ...] = (Exception,),
         fail_on: tuple[type[BaseException], ...] = (),
@@ -367,8 +404,8 @@ class TaskSet:
             raise InvalidInput(f"a task has no option {min(unknown)!r}; its options are {known}")
         options = TaskOptions(
             queue=queue, priority=priority, max_attempts=max_attempts,
-            timeout_seconds=timeout_seconds, retry=retry, retry_on=retry_on, fail_on=fail_on,
-            isolation=isolation, gate=gate,
+            timeout_seconds=None if timeout_seconds is None else seconds_of(timeout_seconds),
+            retry=retry, retry_on=retry_on, fail_on=fail_on, isolation=isolation, gate=gate,
         )  # fmt: skip
         return _Decorator(self, name, options)
 
@@ -502,7 +539,7 @@ def _new_job(task: Task[..., Any], args: Json, chosen: CallOptions) -> NewJob:
         return NewJob(
             task=task.name, args=args, queue=options.queue, priority=options.priority,
             max_attempts=options.max_attempts, timeout_seconds=options.timeout_seconds,
-            retry=task.stored_retry,
+            retry=task.stored_retry, needs=task.needs,
         )  # fmt: skip
     metadata = _metadata(parent, chosen.metadata)
     return NewJob(
@@ -521,6 +558,7 @@ def _new_job(task: Task[..., Any], args: Json, chosen: CallOptions) -> NewJob:
         retry=task.stored_retry,
         metadata=encode(metadata, what="metadata") if metadata else None,
         parents=_parents(chosen.parents),
+        needs=task.needs,
     )
 
 

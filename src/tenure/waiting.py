@@ -1,14 +1,45 @@
 """How a caller waits: look, rest, look again, with rests that grow."""
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
-from tenure.errors import WaitTimeout
+from tenure.errors import BlockingWait, WaitTimeout
 from tenure.rules.limits import check_seconds
-from tenure.store.colours import Runner, rest_on
+from tenure.store.api import AsyncRunner, Runner, rest_on
 
 T = TypeVar("T")
+
+_loops_of_workers: Counter[asyncio.AbstractEventLoop] = Counter()
+"""The event loops of this process that run workers, and how many each."""
+
+
+@contextmanager
+def worker_on_this_loop() -> Iterator[None]:
+    """A worker runs on this event loop: a blocking `wait` is refused here."""
+    loop = asyncio.get_running_loop()
+    _loops_of_workers[loop] += 1
+    try:
+        yield
+    finally:
+        _loops_of_workers[loop] -= 1
+        if not _loops_of_workers[loop]:
+            del _loops_of_workers[loop]
+
+
+def _refuse_on_worker_loop() -> None:
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return  # no event loop runs in this thread
+    if loop in _loops_of_workers:
+        raise BlockingWait(
+            "wait() would block the event loop of a worker, which then cannot run the job; use "
+            "'await ...wait_async()'"
+        )
 
 
 class Rests(NamedTuple):
@@ -29,8 +60,11 @@ async def wait_until(
 ) -> T:
     """The first result of `look` that is `done`.
 
-    Raises `WaitTimeout` after `timeout_seconds`, with the message that `late` gives.
+    Raises `WaitTimeout` after `timeout_seconds`, with the message that `late` gives. A caller that
+    would block the event loop of a worker gets `BlockingWait`.
     """
+    if not isinstance(runner, AsyncRunner):
+        _refuse_on_worker_loop()
     if timeout_seconds is not None:
         check_seconds("timeout_seconds", timeout_seconds)
     started, rest_seconds = time.monotonic(), rests.first_seconds

@@ -40,7 +40,7 @@ from tenure.rules.graph import (
 from tenure.rules.job import NewJob, When
 from tenure.rules.limits import check_name
 from tenure.store import AsyncStore, Store
-from tenure.store.colours import Operation, Runner, both, run_on
+from tenure.store.api import Operation, Runner, both, run_on
 from tenure.store.jobs.replay import replay as replay_job
 from tenure.store.session import drive
 from tenure.store.workflows import act

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from tenure.rules.claim import Claimed
 from tenure.rules.codec import encode
-from tenure.rules.job import Claimed, NewStep, WorkerInfo
+from tenure.rules.job import NewStep, WorkerInfo
 from tenure.rules.lifecycle import fail, release, retry, skip, snooze, succeed
 from tenure.store import Store
 from tests.support.stores import Clock
@@ -183,7 +184,7 @@ QUIET: dict[str, Prepared] = {
     "prune": _prune,
 }
 
-# Nobody needs to be woken, but SQLite's counter of places grows: its bell may ring.
+# Nobody needs to be woken, but SQLite's counter of positions grows: its bell may ring.
 LATER: dict[str, Prepared] = {
     "enqueue for later": _enqueue_later,
     "enqueue a child": _enqueue_a_child,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import psutil
 import pytest
@@ -193,6 +193,26 @@ def test_two_bells_of_one_store_both_ring(
     assert bell.alive
 
 
+def test_it_tells_of_the_cancel_of_a_running_job_and_rings_for_nothing(
+    store: Store, clock: Clock, rings: Rings
+) -> None:
+    ids = [add(store, clock.now, queue="q") for _ in range(3)]
+    take(store, clock.now, queue="q", most=3)
+    told: list[Collection[int] | None] = []
+    bell = store.bell(rings, told.append)
+    bell.start()
+    assert rings.wait_for(1)
+    until(lambda: told == [None])  # it may have missed something until now
+    store.cancel(ids[0], now=clock.now)
+    until(lambda: len(told) == 2)
+    assert told[1] is None or set(told[1]) == {ids[0]}
+    store.cancel_many(ids, now=clock.now)
+    until(lambda: len(told) == 3)
+    assert told[2] is None or set(told[2]) == set(ids[1:]), "the first was asked before"
+    assert rings.count == 1, "there is no new work"
+    bell.stop()
+
+
 def test_a_ring_that_raises_does_not_end_the_bell(
     store: Store, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -228,6 +248,7 @@ def test_a_bell_is_for_all_tenants(store: Store, rings: Rings) -> None:
         store.for_tenant("acme").bell(rings)
 
 
+@pytest.mark.slow
 def test_a_fork_has_its_own_bells_and_leaves_its_parents_alone(store_url: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORK, store_url],

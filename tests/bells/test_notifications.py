@@ -196,7 +196,7 @@ def test_a_backlog_of_another_lane_is_none(
 
 
 @pytest.mark.parametrize(("between", "heard"), [(31, []), (32, ["q"])])
-def test_the_look_for_a_backlog_goes_back_32_places(
+def test_the_look_for_a_backlog_goes_back_32_positions(
     pg_store: Store, clock: Clock, listener: Listener, between: int, heard: list[str]
 ) -> None:
     add(pg_store, clock.now, queue="q")
@@ -222,12 +222,14 @@ def test_the_look_for_a_backlog_is_cheap_among_dead_tickets(pg_migrated_url: str
         plain.execute("delete from tenure.ready")
         for name, value in _PLANNER.items():
             plain.execute(f"set {name} = {value}")
-        lane = {"payload": "q", "queue": "q", "priority": 0, "position": 1_031_000}
+        lane = {
+            "payload": "q", "queue": "q", "needs": 0, "priority": 0, "position": 1_031_000,
+        }  # fmt: skip
         row = plain.execute(f"explain (analyze, buffers, format json) {sql}", lane).fetchone()
     assert row is not None
     pages = row[0][0]["Plan"]["Shared Hit Blocks"] + row[0][0]["Plan"]["Shared Read Blocks"]
     assert row[0][0]["Plan"]["Actual Rows"] == 1, "it did notify"
-    assert pages < 32 * 6, "about three pages of the index and one of the table for each place"
+    assert pages < 32 * 6, "about three pages of the index and one of the table for each position"
 
 
 # --- calm --------------------------------------------------------------------------------------
@@ -293,15 +295,16 @@ def test_one_call_in_the_callers_transaction_sends_one_statement_per_queue() -> 
     news = notify.Notifier("", on=True).news(calm=False)
     assert news is not None
     assert news.take() is None
-    news.add_tickets([NewLane("q", 0, 1000, False)])
+    news.add_tickets([NewLane("q", 0, 0, 1000, False)])
     assert news.take() is not None
-    news.add_tickets([NewLane("q", 0, 2000, False)])
+    news.add_tickets([NewLane("q", 0, 0, 2000, False)])
     assert news.take() is None
-    held = AddedTicket(8, 0, "r", 0, position=None, due_soon=False)
-    news.add_tickets([AddedTicket(7, 0, "r", 0, position=3000, due_soon=False), held])
+    held = AddedTicket(8, 0, "r", 2, 0, position=None, due_soon=False)
+    news.add_tickets([AddedTicket(7, 0, "r", 2, 0, position=3000, due_soon=False), held])
     notice = news.take()
     assert notice is not None
-    assert notice.params == {"payload": "r", "queue": "r", "priority": 0, "position": 3000}
+    lane = {"queue": "r", "needs": 2, "priority": 0}
+    assert notice.params == {"payload": "r", "position": 3000} | lane
 
 
 # --- turned off --------------------------------------------------------------------------------

@@ -68,6 +68,7 @@ def test_it_has_one_connection_and_leaves_none(pg_migrated_url: str, rings: Ring
     until(lambda: bells_of(pg_migrated_url) == [])
 
 
+@pytest.mark.slow
 def test_an_idle_bell_costs_nothing(pg_migrated_url: str, rings: Rings) -> None:
     with ringing(pg_migrated_url, rings):
         assert rings.wait_for(1)
@@ -94,6 +95,7 @@ def test_it_rings_again_after_its_session_was_ended(
     assert states(caplog) == ["silent", "again"] * 3
 
 
+@pytest.mark.slow
 def test_it_comes_back_with_the_server_and_was_not_there_before_it(
     rings: Rings, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -116,6 +118,7 @@ def test_it_comes_back_with_the_server_and_was_not_there_before_it(
             assert states(caplog) == ["silent", "again"] * 2
 
 
+@pytest.mark.slow
 def test_an_answer_that_comes_in_pieces_holds_up_nobody(
     pg_server: Server, pg_migrated_url: str, rings: Rings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +133,7 @@ def test_an_answer_that_comes_in_pieces_holds_up_nobody(
             assert bell.alive
 
 
+@pytest.mark.slow
 def test_a_connection_into_nowhere_is_noticed(
     pg_server: Server,
     pg_migrated_url: str,

@@ -16,8 +16,7 @@ import pytest
 from tenure.errors import InvalidInput, StoreBusy, StoreUnavailable
 from tenure.store import Store, open_store
 from tenure.store.sqlite import bell as bell_sqlite
-from tenure.store.sqlite import inotify
-from tenure.store.sqlite.bell import SQLiteBell
+from tenure.store.sqlite.bell import Signs, SQLiteBell
 from tenure.store.sqlite.session import SQLite
 from tests.bells.acts import QUIET, RINGING, SOON
 from tests.bells.rings import Rings, bell_threads, cpu_share
@@ -63,7 +62,7 @@ class Lines:
         self.looking = threading.Lock()
         """Whoever has it knows that no look is going on."""
 
-    def look(self) -> object:
+    def look(self) -> Signs:
         with self.looking:
             self.looks += 1
             if self.failure is not None:
@@ -150,6 +149,7 @@ def test_a_long_read_does_not_hold_it_up(
 # --- when to look ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @linux_only
 def test_an_idle_bell_sleeps(bell: SQLiteBell, lines: Lines, rings: Rings) -> None:
     """The target was 1.5 % of a core."""
@@ -162,6 +162,7 @@ def test_an_idle_bell_sleeps(bell: SQLiteBell, lines: Lines, rings: Rings) -> No
     assert bell.alive
 
 
+@pytest.mark.slow
 @linux_only
 def test_a_sleeping_bell_wakes_for_a_commit(
     local: Store, clock: Clock, rings: Rings, bell: SQLiteBell
@@ -173,7 +174,7 @@ def test_a_sleeping_bell_wakes_for_a_commit(
     assert bell.alive
 
 
-class Told(inotify.Watch):
+class Told(bell_sqlite.Watch):
     """A kernel that tells of one write, and of no other."""
 
     def __init__(self) -> None:
@@ -200,10 +201,11 @@ def test_it_looks_often_for_a_while_after_a_write(monkeypatch: pytest.MonkeyPatc
     assert told.asked[3:] == [asleep], "asleep again"
 
 
+@pytest.mark.slow
 def test_without_help_of_the_kernel_it_looks_all_the_time(
     local: Store, clock: Clock, lines: Lines, rings: Rings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bell_sqlite, "watch", lambda _: None)
+    monkeypatch.setattr(bell_sqlite, "watch_file", lambda _: None)
     bell = SQLiteBell(lines, rings)
     bell.start()
     assert rings.wait_for(1)
@@ -214,7 +216,7 @@ def test_without_help_of_the_kernel_it_looks_all_the_time(
     bell.stop()
 
 
-class Deaf(inotify.Watch):
+class Deaf(bell_sqlite.Watch):
     """A kernel that tells nothing, as on some mounts of containers."""
 
     closed = False
@@ -230,11 +232,12 @@ class Deaf(inotify.Watch):
         self.closed = True
 
 
+@pytest.mark.slow
 def test_a_kernel_that_does_not_tell_is_not_believed(
     local: Store, clock: Clock, lines: Lines, rings: Rings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deaf = Deaf()
-    monkeypatch.setattr(bell_sqlite, "watch", lambda _: deaf)
+    monkeypatch.setattr(bell_sqlite, "watch_file", lambda _: deaf)
     bell = SQLiteBell(lines, rings)
     bell.start()
     assert rings.wait_for(1)
@@ -249,7 +252,7 @@ def test_a_kernel_that_does_not_tell_is_not_believed(
 @linux_only
 def test_a_watch_tells_of_writes_and_of_new_files(tmp_path: Path) -> None:
     file = tmp_path / "log"
-    seen = inotify.watch(str(file))
+    seen = bell_sqlite.watch_file(str(file))
     assert seen is not None
     assert not seen.wait(0), "there is no file"
     file.write_text("1")
@@ -271,6 +274,7 @@ def test_a_watch_tells_of_writes_and_of_new_files(tmp_path: Path) -> None:
 # --- when it cannot look --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_it_says_once_that_it_cannot_look_and_once_that_it_can(
     local: Store,
     clock: Clock,
@@ -321,6 +325,7 @@ def test_a_stopped_bell_has_no_connection(
     assert rings.wait_for(2)
 
 
+@pytest.mark.slow
 def test_it_ends_with_its_store(path: Path, rings: Rings) -> None:
     store = open_store(f"sqlite:///{path}")
     bell = store.bell(rings)

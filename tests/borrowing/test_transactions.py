@@ -218,7 +218,7 @@ def test_what_a_job_carries_arrives_to_the_letter(caller: Caller, clock: Clock) 
     caller.commit()
     assert (same.id, same.same_args) == (answer.id, True)
     found = caller.store.get(answer.id)
-    assert (found.args, found.metadata) == (args.decode(), metadata.decode())
+    assert (found.args_json, found.metadata_json) == (args.decode(), metadata.decode())
     assert (found.due_at, found.created_at) == (due_at, clock.now)
     assert (found.queue, found.priority, found.max_attempts) == ("q-1", -7, 3)
     assert (found.timeout_seconds, found.tenant) == (1.5, "ténant")
@@ -248,7 +248,7 @@ def test_a_completion_commits_with_the_callers_rows(caller: Caller, clock: Clock
     assert caller.store.get(claimed.id).state is State.RUNNING, "it was committed by Tenure"
     caller.commit()
     found = caller.store.get(claimed.id)
-    assert (found.state, found.result, found.finished_at) == (
+    assert (found.state, found.result_json, found.finished_at) == (
         State.SUCCEEDED, result.decode(), clock.now,
     )  # fmt: skip
     assert payments(caller) == 1

@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from tenure.benchmark.figures import UNITS
@@ -93,8 +94,8 @@ def changes(name: str, state: State) -> Look:
     return look
 
 
-def _work_in_terminal(world: World) -> None:
-    with Terminal("worker", "shop:app", url=world.url, folder=world.folder) as terminal:
+def _work_in_terminal(world: World, command: str = "worker") -> None:
+    with Terminal(command, "shop:app", url=world.url, folder=world.folder) as terminal:
         terminal.wait_for("serves default, mail")
         eventually(lambda: world.state(world.queued) is State.SUCCEEDED)
         terminal.type(CTRL_C)
@@ -103,8 +104,8 @@ def _work_in_terminal(world: World) -> None:
     assert "Traceback" not in terminal.text
 
 
-def _work_as_json(world: World) -> None:
-    process = start("worker", "shop", "--json", url=world.url, folder=world.folder)
+def _work_as_json(world: World, command: str = "worker") -> None:
+    process = start(command, "shop", "--json", url=world.url, folder=world.folder)
     try:
         eventually(lambda: world.state(world.queued) is State.SUCCEEDED)
         process.send_signal(signal.SIGTERM)
@@ -122,14 +123,19 @@ def _enqueued(lines: list[Any], world: World) -> None:
     [line] = lines
     assert line == {"id": line["id"], "created": True, "same_args": True}
     job = world.job(line["id"])
-    assert (job.task, job.args, job.queue, job.priority) == ("shop.send", '{"to":"me"}', "mail", -5)
+    assert (job.task, job.args_json, job.queue, job.priority) == (
+        "shop.send",
+        '{"to":"me"}',
+        "mail",
+        -5,
+    )
     assert (job.max_attempts, job.unique_key) == (1, "welcome")
 
 
 def _job_of_shop(world: World) -> None:
     with open_store(world.url) as store:
         [job] = store.list_jobs(limit=1).jobs
-    assert (job.task, job.args) == ("shop.greet", '{"name":"Zoë"}')
+    assert (job.task, job.args_json) == ("shop.greet", '{"name":"Zoë"}')
 
 
 def _all_jobs(lines: list[Any], world: World) -> None:
@@ -199,7 +205,7 @@ def _moved(lines: list[Any], world: World) -> None:
 
 
 def _removed(lines: list[Any], world: World) -> None:
-    assert lines == [{"id": id, "changed": True} for id in (world.failed_too, world.failed)]
+    assert lines == [{"id": id, "changed": True} for id in (world.failed, world.failed_too)]
     _failed_are_gone(world)
 
 
@@ -251,7 +257,9 @@ def _nothing_is_paused(world: World) -> None:
 
 
 def _says_paused(lines: list[Any], world: World) -> None:
-    assert lines == [{"queue": "mail", "paused": True, "reason": "the post is closed"}]
+    assert lines == [
+        {"queue": "mail", "paused": True, "reason": "the post is closed", "used": False}
+    ]
     _mail_is_paused(world)
 
 
@@ -360,7 +368,7 @@ def _finished_are_gone(world: World) -> None:
 
 
 def _healthy(lines: list[Any], _world: World) -> None:
-    assert lines == [{"healthy": True, "problem": None}]
+    assert lines == [{"healthy": True, "problem": None, "problems": []}]
 
 
 def _diagnosis(lines: list[Any], world: World) -> None:
@@ -398,6 +406,7 @@ def _nothing_is_left_of_bench(world: World) -> None:
 
 CASES: dict[str, Case] = {
     "worker": Case(_work_in_terminal, _work_as_json),
+    "dev": Case(partial(_work_in_terminal, command="dev"), partial(_work_as_json, command="dev")),
     "enqueue": Case(
         shows("enqueue", "shop.greet", "--args", '{"name": "Zoë"}', texts=["job "],
               after=_job_of_shop),

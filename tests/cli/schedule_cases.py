@@ -85,7 +85,7 @@ def _shown(lines: list[Any], world: World) -> None:
 
 def _triggered(lines: list[Any], world: World) -> None:
     [line] = lines
-    by = fired_by(world.job(line["id"]).metadata)
+    by = fired_by(world.job(line["id"]).metadata_json)
     assert by is not None
     assert (by.name, by.triggered) == ("nightly", True)
 

@@ -51,6 +51,7 @@ def test_in_a_terminal(name: str, world: World) -> None:
     CASES[name].in_terminal(world)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_as_json(name: str, world: World) -> None:
     CASES[name].as_json(world)

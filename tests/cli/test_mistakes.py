@@ -71,7 +71,7 @@ def test_no_database_is_named(tmp_path: Path) -> None:
         ("sqlite://jobs.db", 2, "write sqlite:///jobs.db"),
         ("sqlite:///no/such/folder/jobs.db", 4, "there is no folder no/such/folder; create it"),
         ("sqlite:///misspelt.db", 4, "there is no file misspelt.db; `tenure db init` creates it"),
-        ("postgresql://bob:secret@127.0.0.1:1/jobs", 4, "check the URL and that the server runs"),
+        ("postgresql://bob:secret@127.0.0.1:1/jobs", 4, "start the server, or check the host"),
     ],
 )  # fmt: skip
 def test_a_wrong_url(url: str, code: int, text: str, tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_password_is_never_shown(login: str, tmp_path: Path) -> None:
         (("cancel",), 2, ("which jobs?", "state=failed", "`all`")),
         (("ls", "--limt", "3"), 2, ("No such option '--limt'. Did you mean '--limit'?",)),
         (("ls", "--limit", "-1"), 2, ("-1 is not in the range",)),
-        (("sl",), 2, ("no command 'sl'. Did you mean 'ls'? See `tenure --help`",)),
+        (("sl",), 2, ("no command 'sl'. Did you mean `tenure ls`? See `tenure --help`",)),
         (("db", "stats"), 2, ("'stats'. Did you mean 'status'? See `tenure db --help`",)),
         (("move", "5"), 2, ("--queue, --priority or --due-at",)),
         (("move", "5", "--due-at", "soon"), 2, ("--due-at is not a time", "2030-01-31T08:00")),

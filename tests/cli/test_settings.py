@@ -58,7 +58,7 @@ def test_options_have_variables_and_defaults(world: World) -> None:
         assert len(done.lines) == expected
     project.write_text("[tool.tenure.queues.pause]\nreason = 'closed'\n")
     done = run("queues", "pause", "mail", "--json", url=world.url, folder=world.folder)
-    assert done.lines == [{"queue": "mail", "paused": True, "reason": "closed"}]
+    assert done.lines == [{"queue": "mail", "paused": True, "reason": "closed", "used": False}]
 
 
 @pytest.mark.parametrize("named_by", ["project", "variable"])
@@ -92,6 +92,22 @@ def test_the_application_names_the_database(tmp_path: Path) -> None:
     with open_store(url) as store:
         [job] = store.list_jobs().jobs
     assert (job.task, job.queue, job.max_attempts) == ("shop.send", "mail", 1)
+
+
+def test_the_address_in_the_code_wins_over_the_environment(tmp_path: Path) -> None:
+    """As in Python. --url wins over both."""
+    words = ("enqueue", "shop.send", "--app", "shop", "--args", '{"to": "x"}')
+    urls = [make(tmp_path, name) for name in ("code", "env", "option")]
+    (tmp_path / "shop.py").write_text(SHOP.replace("Tenure()", f"Tenure({urls[0]!r})"))
+    done = run(*words, folder=tmp_path, url=urls[1])
+    assert done.code == 0, done
+    assert "the code wins" in done.err
+    assert run("--url", urls[2], *words, folder=tmp_path, url=urls[1]).code == 0
+    counts = []
+    for url in urls:
+        with open_store(url) as store:
+            counts.append(len(store.list_jobs().jobs))
+    assert counts == [1, 0, 1]
 
 
 def test_a_tenant_sees_its_own(world: World) -> None:

@@ -53,7 +53,7 @@ def test_a_second_ctrl_c_ends_a_worker_at_once(world: World) -> None:
     with Terminal(*words, url=world.url, folder=world.folder) as terminal:
         terminal.wait_for("the long job has begun")
         terminal.type(CTRL_C)
-        terminal.wait_for("is draining")
+        terminal.wait_for("for at most 600 s; a second Ctrl-C or signal ends it at once")
         assert terminal.interrupt() == 130, terminal.text
     assert "Traceback" not in terminal.text
     assert world.state(id) is State.RUNNING  # until its lease ends
@@ -125,7 +125,7 @@ def test_a_database_that_goes_away_while_a_job_is_waited_for(
 ) -> None:
     """Whoever took that for an enqueue that failed would have the work done twice."""
 
-    def wait(*_: object) -> None:
+    def wait(*_: object, **__: object) -> None:
         raise StoreUnavailable("it cannot be reached")
 
     monkeypatch.setattr(Client, "wait", wait)

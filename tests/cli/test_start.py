@@ -37,7 +37,7 @@ def test_help_loads_little(word: str, tmp_path: Path) -> None:
     assert not HEAVY & modules
     assert {name for name in modules if name.startswith("tenure")} == {
         "tenure", "tenure.cli", "tenure.cli.main", "tenure.cli.config", "tenure.cli.exit",
-        "tenure.errors", "tenure.passwords",
+        "tenure.cli.output", "tenure.cli.words", "tenure.errors", "tenure.passwords",
     }  # fmt: skip
 
 

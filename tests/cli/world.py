@@ -11,8 +11,9 @@ import msgspec
 
 from tenure.benchmark.scratch import NAME
 from tenure.rules import lifecycle
+from tenure.rules.claim import Claimed
 from tenure.rules.codec import encode
-from tenure.rules.job import Claimed, Job, NewJob, State, WorkerInfo
+from tenure.rules.job import Job, NewJob, State, WorkerInfo
 from tenure.store import Store, open_store
 from tests.support.plain import Plain
 

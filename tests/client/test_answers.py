@@ -107,7 +107,7 @@ def test_an_answer_that_makes_no_sense_is_a_failure_that_says_so(
         handle = task.options(max_attempts=1).enqueue()
         job = local.wait(handle.id, timeout_seconds=30)
     assert job.state is State.FAILED
-    told = json.loads(job.error or "")
+    told = json.loads(job.error_json or "")
     assert told["type"].endswith(error)
     assert message in told["message"]
 
@@ -121,7 +121,7 @@ def test_what_is_no_exception_is_final_unless_the_task_says_otherwise(
     with working(local):
         job = local.wait(task.enqueue().id, timeout_seconds=30)
     assert (job.state, job.attempts) == (State.FAILED, 1)
-    assert json.loads(job.error or "")["type"] == type(error).__name__
+    assert json.loads(job.error_json or "")["type"] == type(error).__name__
 
 
 def test_errors_can_be_told_apart_by_their_classes(local: Tenure) -> None:
@@ -172,6 +172,7 @@ def test_answers_are_checked_where_they_are_made() -> None:
         Cancel(b"no")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_handler_that_believes_it_has_lost_its_job_does_not_harm_it(local: Tenure) -> None:
     """Nothing is written for that attempt; the job comes back when its lease has expired."""
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal
+from uuid import UUID
 
 import pytest
 
 from tenure import Handle, State, Tenure
+from tenure.rules.codec import encode
+from tenure.rules.job import NewJob
 from tenure.testing import drain
 
 
@@ -79,9 +84,15 @@ def test_what_does_not_fit_goes_back_for_a_while_uncharged(app: Tenure, change: 
 
     [job] = drain(app, raise_errors=False)
     assert (job.state, job.attempts) == (State.SCHEDULED, 0)
-    assert job.reason == "arguments do not fit this code"
+    which = {
+        "removed": "Object contains unknown field `to`",
+        "of another type": "Expected `int`, got `str` - at `$.to`",
+    }
+    unfit = which.get(change, "Object missing required field `subject`")
+    assert job.reason == f"arguments do not fit this code: {unfit}"
+    assert f"({job.reason})" in app.why(job.id)
     assert ran == []
-    assert json.loads(job.args) == {"to": "ada"}
+    assert json.loads(job.args_json) == {"to": "ada"}
 
 
 def test_a_task_that_was_renamed_waits_visibly_for_code_that_knows_it(app: Tenure) -> None:
@@ -93,3 +104,36 @@ def test_a_task_that_was_renamed_waits_visibly_for_code_that_knows_it(app: Tenur
     [job] = drain(app, raise_errors=False)
     assert (job.state, job.reason, job.attempts) == (State.SCHEDULED, "no handler", 0)
     assert "(no handler)" in app.why(handle.id)
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@dataclass
+class Choosy:
+    name: str
+
+    def __post_init__(self) -> None:
+        raise ValueError(f"not {self.name}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "unfit"),
+    [
+        (Colour, "top secret - at `x`", ": Invalid enum value - at `$.what`"),
+        (Literal["a"], "top secret", ": Invalid enum value - at `$.what`"),
+        (Choosy, {"name": "top secret"}, ""),
+        (UUID, "top secret", ": Invalid UUID - at `$.what`"),
+    ],
+)
+def test_the_reason_never_names_a_value(
+    local: Tenure, kind: Any, value: object, unfit: str
+) -> None:
+    def choose(what: Any) -> None: ...
+
+    choose.__annotations__["what"] = kind
+    local.task(name="choose")(choose)
+    local.store.enqueue([NewJob(task="choose", args=encode({"what": value}))])
+    [job] = drain(local, raise_errors=False)
+    assert job.reason == f"arguments do not fit this code{unfit}"

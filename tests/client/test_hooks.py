@@ -5,14 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import (
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from types import TracebackType
 from typing import Any
 
 import pytest
 
 from tenure import Cancel, Fixed, JobEvent, Retry, Running, Skip, Snooze, State, Tenure, current
+from tenure.errors import ConfigError, InvalidInput
 from tests.support.patience import until
 from tests.support.working import working
 
@@ -72,6 +79,99 @@ def test_it_runs_where_the_handler_runs_and_sees_its_error(app: Tenure) -> None:
         assert app.wait(fails.enqueue().id, timeout_seconds=30).state is State.FAILED
     assert seen[0] is seen[1]
     assert seen[2] == "ValueError('no')"
+
+
+def test_an_async_context_manager_surrounds_async_handlers(app: Tenure) -> None:
+    log: list[str] = []
+
+    @app.around
+    @asynccontextmanager
+    async def surround(job: Running) -> AsyncIterator[None]:
+        await asyncio.sleep(0)
+        log.append(f"in {job.attempt}")
+        try:
+            yield
+        except ValueError as error:
+            log.append(repr(error))
+            raise
+        finally:
+            await asyncio.sleep(0)
+            log.append("out")
+
+    @app.around
+    @contextmanager
+    def inner(job: Running) -> Iterator[None]:  # noqa: ARG001
+        log.append("inner")
+        yield
+
+    @app.task(max_attempts=1)
+    async def fails() -> None:
+        log.append("work")
+        raise ValueError("no")
+
+    @app.task(max_attempts=1, timeout_seconds=0.05)
+    async def slow() -> None:
+        await asyncio.sleep(60)
+
+    with working(app):
+        assert app.wait(fails.enqueue().id, timeout_seconds=30).state is State.FAILED
+        assert log == ["in 1", "inner", "work", "ValueError('no')", "out"]
+        assert app.wait(slow.enqueue().id, timeout_seconds=30).reason == "timeout"
+    assert log[-1] == "out"
+
+
+def test_an_async_hook_that_fails_or_is_stopped_breaks_nothing(
+    app: Tenure, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.around
+    @asynccontextmanager
+    async def fails(job: Running) -> AsyncIterator[None]:
+        await asyncio.sleep(0)
+        if job.id:
+            raise RuntimeError("no")
+        yield
+
+    @app.around
+    @asynccontextmanager
+    async def hangs(job: Running) -> AsyncIterator[None]:
+        if job.task == slow.name:
+            await asyncio.sleep(60)
+        yield
+
+    @app.task()
+    async def quick() -> int:
+        return 5
+
+    @app.task(max_attempts=1, timeout_seconds=0.05)
+    async def slow() -> None: ...
+
+    with working(app):
+        assert quick.enqueue().wait(timeout_seconds=30) == 5
+        assert app.wait(slow.enqueue().id, timeout_seconds=30).reason == "timeout"
+    assert "around hook failed" in caplog.text
+
+
+def test_an_async_context_manager_around_other_handlers_is_refused(app: Tenure) -> None:
+    @asynccontextmanager
+    async def surround(job: Running) -> AsyncIterator[None]:  # noqa: ARG001
+        yield
+
+    app.around(surround)  # there is no task yet
+
+    @app.task(name="in_thread")
+    def in_thread() -> None: ...
+
+    with pytest.raises(ConfigError, match="hook surround is async and cannot surround in_thread"):
+        app.around(surround)
+    with pytest.raises(ConfigError, match="use a plain context manager"):
+        app.run_worker()
+
+
+def test_a_function_that_is_no_context_manager_is_refused(app: Tenure) -> None:
+    async def surround(job: Running) -> None: ...
+
+    with pytest.raises(InvalidInput, match="decorate it with @contextmanager or @asynccontext"):
+        app.around(surround)  # type: ignore[type-var]
 
 
 class Entering:
@@ -191,7 +291,7 @@ def test_what_surrounds_a_job_cannot_break_it_or_hide_its_end(
         skipped = local.wait(skips.enqueue().id, timeout_seconds=30)
     assert failed.state is State.FAILED
     assert failed.error is not None
-    assert '"message":"no such user"' in failed.error
+    assert failed.error.message == "no such user"
     assert (skipped.state, skipped.reason) == (State.SKIPPED, "nothing to do")
     if broken is not swallows_everything:
         assert [record for record in caplog.records if record.name == "tenure.hooks"]

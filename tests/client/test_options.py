@@ -130,11 +130,11 @@ def test_options_are_resolved_at_enqueue_and_stored(app: Tenure) -> None:
     declare()
     old, new = (app.get(handle.id) for handle in stored)
     assert (old.queue, old.priority, old.max_attempts, old.timeout_seconds) == ("a", 3, 7, 9)
-    assert load_policy(old.retry) == Fixed(60)
+    assert load_policy(old.retry_json) == Fixed(60)
     assert (new.queue, new.priority, new.max_attempts, new.timeout_seconds) == (
         "default", 0, 5, None,
     )  # fmt: skip
-    assert load_policy(new.retry) == Exponential()
+    assert load_policy(new.retry_json) == Exponential()
 
 
 def test_a_job_keeps_its_own_number_of_attempts_and_back_off(app: Tenure) -> None:
@@ -167,7 +167,7 @@ def test_every_option_of_a_call_is_stored(app: Tenure) -> None:
     }  # fmt: skip
     job = app.get(work.options(**chosen).enqueue().id)
     assert (job.queue, job.priority, job.due_at, job.tenant) == ("q", -7, due, "")
-    assert (job.max_attempts, job.timeout_seconds, job.metadata) == (3, 1.5, '{"a":[1]}')
+    assert (job.max_attempts, job.timeout_seconds, job.metadata_json) == (3, 1.5, '{"a":[1]}')
     assert (job.unique_scope, job.unique_key, job.unique_until) == ("s", "k", "period")
     assert job.unfinished_parents == 1
 

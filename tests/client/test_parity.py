@@ -18,13 +18,13 @@ COLOURLESS = {
     "Tenure": {
         "add", "around", "async_store", "close_loop", "declared_schedules", "find", "handle",
         "in_use_by_worker", "include", "is_local", "listen", "on_start", "on_stop", "on_trial",
-        "run_worker", "schedule", "schedules", "store", "task", "url", "use_url",
+        "run_worker", "schedule", "schedules", "store", "task", "tenant", "url", "use_url",
         "whole_async_store", "whole_store", "workflow", "workflow_run",
     },
     "Handle": {"created", "id", "same_args"},
     "Running": {
         "attempt", "cancelled", "check", "created_at", "id", "lost", "max_attempts", "metadata",
-        "progress", "queue", "task", "tenant", "token", "workflow",
+        "progress", "queue", "stopping", "task", "tenant", "token", "workflow",
     },
     "Task": {"bind", "call", "options", "signature", "stored_retry"},
     "TaskWithOptions": {"call"},

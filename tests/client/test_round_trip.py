@@ -92,7 +92,7 @@ def test_what_was_enqueued_arrives_equal(here: Tenure, values: dict[str, Any]) -
         *(values[name] for name in positional_only), **{name: values[name] for name in names}
     )
 
-    args, kwargs = task.signature.unpack(here.get(handle.id).args)
+    args, kwargs = task.signature.unpack(here.get(handle.id).args_json)
     arrived = dict(zip(VALUES, args, strict=False)) | kwargs
     assert len(args) == 14  # what may be given either way arrives by position
     for name, value in values.items():
@@ -116,7 +116,7 @@ def test_star_arguments_arrive_equal(
 
         task = stars
     handle = task.enqueue(*values, **more)
-    assert task.signature.unpack(here.get(handle.id).args) == (values, more)
+    assert task.signature.unpack(here.get(handle.id).args_json) == (values, more)
 
 
 def test_arguments_and_results_arrive_equal_through_a_worker(app: Tenure) -> None:

@@ -127,14 +127,17 @@ def test_from_adding_to_removing(app: Tenure) -> None:
         with pytest.raises(ScheduleExists):
             app.schedules.add("eu", work.call("eu"), cron="@daily")
         edited = app.schedules.edit("eu", work.call("us"), every_seconds=60)
-        assert (edited.timing, edited.args) == (ScheduleTiming(every_seconds=60), '{"region":"us"}')
+        assert (edited.timing, edited.args_json) == (
+            ScheduleTiming(every_seconds=60),
+            '{"region":"us"}',
+        )
         assert app.schedules.pause("eu", reason="closed").reason == "closed"
         id = app.schedules.trigger("eu")
         assert "enqueued by schedule eu, triggered at" in app.why(id)
         drain(app)
         [run] = app.schedules.runs("eu")
         assert (run.job_id, run.triggered, run.state) == (id, True, "succeeded")
-        assert app.get(id).result == '"us by eu"'
+        assert app.get(id).result_json == '"us by eu"'
         assert app.schedules.resume("eu").next_at is not None
         app.schedules.remove("eu")
         with pytest.raises(ScheduleNotFound):

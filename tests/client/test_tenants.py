@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
+from contextlib import suppress
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from tenure import Handle, State, Tenure, current
-from tenure.errors import ConfigError, JobNotFound, TenantMismatch
+from tenure.errors import (
+    ConfigError,
+    JobNotFound,
+    TenantMismatch,
+    TenureError,
+    WorkflowNotFound,
+)
+from tenure.store import AsyncStore, Store
 from tenure.testing import drain
 from tests.support.working import working
 
@@ -64,6 +74,75 @@ def test_what_concerns_all_is_not_for_a_tenant(acme: Tenure) -> None:
             operation()
 
 
+def _reachable(start: object) -> Iterator[tuple[str, object]]:
+    """Every public attribute of an object, and those of the objects of Tenure that it leads to."""
+    seen: set[int] = set()
+    todo = [("acme", start)]
+    while todo:
+        path, here = todo.pop()
+        if id(here) in seen or isinstance(here, type | ModuleType):
+            continue
+        seen.add(id(here))
+        yield path, here
+        if not type(here).__module__.startswith("tenure."):
+            continue
+        for name in dir(here):
+            if not name.startswith("_"):
+                with suppress(TenureError, RuntimeError):  # refused, or only on an event loop
+                    todo.append((f"{path}.{name}", getattr(here, name)))
+
+
+def test_a_bound_application_leads_to_no_store_of_others(app: Tenure, acme: Tenure) -> None:
+    """Seen failing with `whole_store` open to all: the foreign job was read."""
+
+    @acme.task()
+    def work() -> None: ...
+
+    @app.task(name="theirs")
+    def foreign_work() -> None: ...
+
+    foreign = foreign_work.options(tenant="umbrella").enqueue()
+    handle = work.enqueue()
+    flow = acme.workflow("flow")
+    flow.add(work.call())
+    objects = [acme, acme.store, handle, flow, flow.enqueue(), acme.schedules, work, work.call()]
+
+    async def get(store: Store | AsyncStore) -> None:
+        answer = store.get(foreign.id)
+        if isinstance(answer, Awaitable):
+            await answer
+
+    async def look() -> set[str]:
+        found = [
+            (path, store) for each in objects for path, store in _reachable(each)
+            if isinstance(store, Store | AsyncStore)
+        ]  # fmt: skip
+        for _, store in found:
+            with pytest.raises(TenantMismatch):
+                store.for_tenant("umbrella")
+            with pytest.raises(JobNotFound):
+                await get(store)
+        await acme.close_loop()
+        return {path.rpartition(".")[2] for path, _ in found}
+
+    assert {"store", "async_store"} <= asyncio.run(look())
+    for leave in (lambda: acme.whole_store, lambda: acme.whole_async_store):
+        with pytest.raises(TenantMismatch, match="concerns all tenants"):
+            leave()
+    with pytest.raises(AttributeError):
+        acme.tenant = "umbrella"  # type: ignore[misc]
+    other = acme.workflow("flow", tenant="umbrella")
+    other.add(work.call())
+    with pytest.raises(TenantMismatch):
+        other.enqueue()
+    with pytest.raises(TenantMismatch):
+        acme.schedules.add("s", work.options(tenant="umbrella").call(), cron="@daily")
+    with pytest.raises(WorkflowNotFound):
+        acme.workflow_run(foreign.id).wait(timeout_seconds=1)
+    with pytest.raises(JobNotFound):
+        acme.handle(work, foreign.id).wait(timeout_seconds=1)
+
+
 def test_a_worker_serves_all_tenants(acme: Tenure) -> None:
     with pytest.raises(ConfigError, match="a worker serves all tenants"), working(acme):
         pass
@@ -93,7 +172,7 @@ def test_children_inherit_tenant_and_trace(app: Tenure) -> None:
 
     def told(name: str) -> tuple[str, Any]:
         job = app.get(children[name].id)
-        return job.tenant, json.loads(job.metadata or "null")
+        return job.tenant, json.loads(job.metadata_json or "null")
 
     trace = {"trace": {"id": "4bf9"}}
     assert told("plain") == told("batch") == told("async") == ("acme", trace)
@@ -115,7 +194,7 @@ def test_children_of_a_global_job_are_global_unless_they_say_so(app: Tenure) -> 
     parent.enqueue()
     drain(app)
     assert [app.get(handle.id).tenant for handle in children] == ["", "umbrella"]
-    assert [app.get(handle.id).metadata for handle in children] == [None, None]
+    assert [app.get(handle.id).metadata for handle in children] == [{}, {}]
 
 
 def test_a_handler_cannot_step_out_of_its_tenant(app: Tenure, url: str) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,54 @@ def test_the_argument_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with Tenure(f"sqlite:///{tmp_path / 'argument.db'}") as app:
         app.list_jobs()
     assert [file.name for file in tmp_path.iterdir()] == ["argument.db"]
+
+
+def test_a_warning_says_that_the_argument_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"sqlite:///{tmp_path / 'argument.db'}"
+    monkeypatch.setenv("TENURE_URL", "postgresql://me:secret@host/db")
+    with Tenure(url) as app:
+        app.list_jobs()
+        app.list_jobs()
+    [record] = caplog.records
+    assert "and the code wins; write Tenure() to use TENURE_URL" in record.getMessage()
+    assert "secret" not in record.getMessage()
+    caplog.clear()
+    other = Tenure("sqlite:///never.db")
+    other.use_url(url)
+    monkeypatch.setenv("TENURE_URL", "sqlite:///never.db")
+    with other, Tenure(url) as same:
+        other.list_jobs()
+        monkeypatch.setenv("TENURE_URL", url)
+        same.list_jobs()
+    assert caplog.records == []
+
+
+def test_a_look_creates_nothing_in_the_file_of_another_program(tmp_path: Path) -> None:
+    """Seen failing without the check: 24 tables were created."""
+    file = tmp_path / "theirs.db"
+    with closing(sqlite3.connect(file)) as theirs:
+        theirs.execute("create table theirs (x)")
+        theirs.commit()
+    before = file.read_bytes()
+    app = Tenure(f"sqlite:///{file}")
+
+    @app.task()
+    def work() -> None: ...
+
+    for look in (app.list_jobs, app.count_live, lambda: app.get(1)):
+        with pytest.raises(SchemaMissing, match="belongs to another program"):
+            look()
+    with pytest.raises(SchemaMissing):
+        asyncio.run(app.list_jobs_async())
+    assert [each.name for each in tmp_path.iterdir()] == ["theirs.db"]
+    assert file.read_bytes() == before
+    with app:
+        work.enqueue()  # a write may add the tables
+        assert len(app.list_jobs().jobs) == 1
+    with Tenure(app.url) as again:
+        assert len(again.list_jobs().jobs) == 1
 
 
 @pytest.mark.parametrize("value", [None, ""])

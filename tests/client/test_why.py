@@ -278,8 +278,8 @@ def test_how_long_in_the_words_of_people(seconds: float, words: str) -> None:
 
 
 def test_what_somebody_else_has_written_does_not_break_the_sentence() -> None:
-    failed = job(state=State.FAILED, finished_at=NOW, error="not even JSON", reason="error")
+    failed = job(state=State.FAILED, finished_at=NOW, error_json="not even JSON", reason="error")
     said = explain(Facts(failed, NOW))
-    assert said == "failed at 2026-03-01 12:00:00 UTC (error)"
+    assert said == "failed at 2026-03-01 12:00:00 UTC (error): unknown: not even JSON"
     lost = job(state=State.RUNNING, worker=None, claimed_at=None, cancel_requested=False)
     assert explain(Facts(lost, NOW)) == "running on None since an unknown time"

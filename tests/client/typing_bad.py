@@ -100,7 +100,6 @@ def bare() -> None: ...
 
 Tenure(5)  # E
 app.get("7")  # E
-app.get(send.enqueue("ada", "hi"))  # E
 app.wait(7, 30)  # E
 app.enqueue_many([send])  # E
 app.enqueue_many(send.call("ada", "hi"))  # E

@@ -83,6 +83,8 @@ def train(job: Running, spec: TrainSpec) -> Report:
 def from_sync_code(session: Session) -> None:
     handle = send.enqueue("user@example.org", subject="hi")
     assert_type(handle, Handle[str])
+    assert_type(handle.result(None), str | None)
+    assert_type(handle.progress().fraction, float | None)
     assert_type(handle.wait(timeout_seconds=30), str)
     tuned = send.options(
         delay_seconds=600, priority=-5, key="welcome:42", tenant="acme", on=session

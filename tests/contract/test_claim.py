@@ -109,9 +109,9 @@ def test_a_stray_ticket_starts_nothing(
         store.hold(job.id, now=clock.now)
         settle(store, clock.now, release(job))
     before = store.get(job.id)
-    for place, token in enumerate((before.token - 1, before.token, before.token + 1), start=900):
+    for position, token in enumerate((before.token - 1, before.token, before.token + 1), start=900):
         plain.rows("insert into tenure.ready (queue, priority, position, job_id, token)"
-                   f" values ('default', 0, {place}, {job.id}, {token})")  # fmt: skip
+                   f" values ('default', 0, {position}, {job.id}, {token})")  # fmt: skip
     assert take(store, clock.now, worker="w2") == []
     assert store.get(job.id) == before
     assert plain.count("ready") == 0
@@ -142,9 +142,9 @@ def test_a_claim_that_met_only_void_tickets_goes_on_at_once(
     Seen failing with the loop of claim ended after its first round: nothing was claimed though a
     job stood behind the void tickets.
     """
-    for place in range(1, 8):
+    for position in range(1, 8):
         plain.rows("insert into tenure.ready (queue, priority, position, job_id, token)"
-                   f" values ('default', -9, {place}, {800_000 + place}, 1)")  # fmt: skip
+                   f" values ('default', -9, {position}, {800_000 + position}, 1)")  # fmt: skip
     id = add(store, clock.now)
     assert ids_of(take(store, clock.now, 2)) == [id]
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import threading
 from functools import partial
 
+from tenure.rules.claim import Lease
 from tenure.rules.codec import encode
-from tenure.rules.job import Lease, State
+from tenure.rules.job import State
 from tenure.rules.lifecycle import succeed
 from tenure.store import Store
 from tests.contract.conftest import Opener
@@ -84,7 +85,7 @@ def test_a_reader_that_sees_success_finds_the_whole_result(open_shared: Opener) 
         while not written.is_set():
             for id in ids:
                 found = reader.get(id)
-                seen.add((found.state, found.result == f'"{result}"'))
+                seen.add((found.state, found.result_json == f'"{result}"'))
         return seen
 
     reading = Background(read)
@@ -92,4 +93,4 @@ def test_a_reader_that_sees_success_finds_the_whole_result(open_shared: Opener) 
         writer.settle("w1", [succeed(claimed, encode(result))])
     written.set()
     assert reading.result() <= {(State.RUNNING, False), (State.SUCCEEDED, True)}
-    assert {reader.get(id).result for id in ids} == {f'"{result}"'}
+    assert {reader.get(id).result_json for id in ids} == {f'"{result}"'}

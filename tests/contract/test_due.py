@@ -59,7 +59,7 @@ def test_a_promotion_goes_page_by_page(store: Store, clock: Clock) -> None:
     assert ids_of(take(store, clock.now)) == ids
 
 
-def test_tickets_written_meanwhile_keep_their_own_places(store: Store, clock: Clock) -> None:
+def test_tickets_written_meanwhile_keep_their_own_positions(store: Store, clock: Clock) -> None:
     """Permits only grow, whatever a promotion needed of them."""
     delayed = add_many(store, clock.now, 3, delay_seconds=1)
     store.promote(most=2, now=clock.advance(1))

@@ -15,7 +15,8 @@ import pytest
 
 from tenure.errors import InvalidInput, JobNotFound
 from tenure.rules import lifecycle
-from tenure.rules.job import Claimed, Enqueued, State, Unique, Until
+from tenure.rules.claim import Claimed
+from tenure.rules.job import Enqueued, State, Unique, Until
 from tenure.rules.lifecycle import TRANSITIONS, Settlement
 from tenure.store import Store
 from tests.support.audit import check

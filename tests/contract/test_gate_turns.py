@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from tenure.rules.claim import Claimed
 from tenure.rules.gates import Limits
-from tenure.rules.job import Claimed
 from tenure.rules.lifecycle import succeed
 from tenure.store import Store
 from tenure.store.gates.passing import TURNS_PER_PAGE, Passed

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from tenure.errors import GateNotFound, StoreBusy, TenantMismatch
+from tenure.rules.claim import Claimed
 from tenure.rules.gates import Limits
-from tenure.rules.job import Claimed, State, Unique, Until
+from tenure.rules.job import State, Unique, Until
 from tenure.rules.lifecycle import Settlement, fail, release, retry, skip, snooze, succeed
 from tenure.rules.ticks import ScheduleTiming
 from tenure.store import NewSchedule, Store, open_store
@@ -158,7 +159,7 @@ ENDS: dict[str, Any] = {
 
 @rule("gate-turn-at-end")
 @pytest.mark.parametrize("how", ENDS)
-def test_every_end_of_an_attempt_frees_its_place(store: Store, clock: Clock, how: str) -> None:
+def test_every_end_of_an_attempt_frees_its_permit(store: Store, clock: Clock, how: str) -> None:
     """Seen failing without the turn: the line was full when a claim looked at it last, and
     stood."""
     first, second = add_many(store, clock.now, 2, gate="each", gate_key="k")
@@ -183,7 +184,7 @@ def test_a_stale_settlement_frees_nothing(store: Store, clock: Clock) -> None:
     assert ids_of(take(store, clock.now, worker="w2")) == [first]
 
 
-def test_a_dead_worker_gives_its_places_back(store: Store, clock: Clock) -> None:
+def test_a_dead_worker_gives_its_permits_back(store: Store, clock: Clock) -> None:
     """By lease: not before it has ended, and not later than the sweep."""
     ids = add_many(store, clock.now, 4, gate="two")
     take(store, clock.now)
@@ -277,7 +278,7 @@ def test_of_lines_the_one_with_the_lower_priority_goes_first(store: Store, clock
     assert ids_of(take(store, clock.now, 2)) == urgent
 
 
-def test_jobs_with_and_without_a_gate_come_in_the_order_of_their_places(
+def test_jobs_with_and_without_a_gate_come_in_the_order_of_their_positions(
     store: Store, clock: Clock
 ) -> None:
     """Whoever stands further ahead goes first, and the others get what is left."""
@@ -320,6 +321,15 @@ def test_a_long_line_does_not_delay_a_short_one(store: Store, clock: Clock) -> N
     assert short["\x1flong"] == 25
 
 
+def test_the_line_with_the_first_turn_goes_first(store: Store, clock: Clock) -> None:
+    """A line with an older turn of a higher priority number does not come before it."""
+    add_many(store, clock.now, 1, gate="fair", gate_key="a")
+    [first] = add_many(store, clock.now, 1, gate="fair", gate_key="b", priority=-1)
+    [second] = add_many(store, clock.now, 1, gate="fair", gate_key="a", priority=-1)
+    assert [job.id for job in take(store, clock.now, 1)] == [first]
+    assert [job.id for job in take(store, clock.now, 1)] == [second]
+
+
 def test_lines_take_turns_one_job_at_a_time(store: Store, clock: Clock) -> None:
     for key in ("a", "b", "c"):
         add_many(store, clock.now, 4, gate="one", gate_key=key)
@@ -353,7 +363,7 @@ def test_gates_concern_all_tenants(store: Store) -> None:
 # --- how many start ----------------------------------------------------------------------------
 
 
-@rule("gate-tokens-used")
+@rule("gate-starts-used")
 def test_a_rate_lets_so_many_start_and_no_more(store: Store, clock: Clock) -> None:
     """Seen failing with the bucket not written: each claim could start as many again."""
     ids = add_many(store, clock.now, 8, gate="rate")
@@ -387,7 +397,7 @@ def test_a_bulk_replay_is_paced_by_the_gate_and_holds_up_nobody(store: Store, cl
 
 
 def test_new_jobs_do_not_get_past_a_rate(store: Store, plain: Plain, clock: Clock) -> None:
-    """Nor do they leave turns behind, except one that waits for a token."""
+    """Nor do they leave turns behind, except one that waits for its next start."""
     for _ in range(5):
         add(store, clock.now, gate="rate")
         take(store, clock.now)
@@ -405,7 +415,7 @@ def test_with_a_key_each_line_has_a_rate_of_its_own(store: Store, clock: Clock) 
 
 
 @rule("gate-clock-back")
-def test_a_clock_that_went_back_adds_no_tokens(store: Store, clock: Clock) -> None:
+def test_a_clock_that_went_back_adds_no_starts(store: Store, clock: Clock) -> None:
     """Seen failing with the difference of times taken as it was, without its sign."""
     add_many(store, clock.now, 5, gate="rate")
     assert len(take(store, clock.now)) == 2

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from tenure.errors import InvalidInput
-from tenure.rules.job import FINAL_STATES, LIVE_STATES, Job, State
+from tenure.rules.gates import Limits
+from tenure.rules.job import FINAL_STATES, LIVE_STATES, Job, State, WorkerInfo
 from tenure.rules.lifecycle import fail, retry, skip, succeed
 from tenure.store import Count, OldestReady, Store
 from tests.support.plain import Plain
 from tests.support.stores import Clock
-from tests.support.work import ERROR, add, add_many, run, settle, take_one
+from tests.support.work import ERROR, add, add_many, run, settle, take, take_one
 
 
 def crowd(store: Store, clock: Clock) -> dict[State, set[int]]:
@@ -185,7 +186,7 @@ def test_the_oldest_ready_job_of_each_queue(store: Store, clock: Clock) -> None:
     ]
 
 
-def test_a_job_that_came_back_is_as_old_as_its_place(store: Store, clock: Clock) -> None:
+def test_a_job_that_came_back_is_as_old_as_its_position(store: Store, clock: Clock) -> None:
     add(store, clock.now)
     claimed = take_one(store, clock.now)
     settle(store, clock.advance(100), retry(claimed, ERROR, 0))
@@ -201,3 +202,34 @@ def test_plain_sql_shows_every_job_with_its_state(store: Store, plain: Plain, cl
     }
     holding = plain.rows("select job_id, worker from tenure.holding")
     assert {(id, "w1") for id in found[State.RUNNING]} == set(holding)
+
+
+def test_what_waits_for_a_worker_is_told_with_its_time(store: Store, clock: Clock) -> None:
+    nothing = store.health_facts(now=clock.now)
+    assert (nothing.due_seconds, nothing.expired_seconds) == (-1.0, -1.0)
+    assert (nothing.leases, nothing.tasks, nothing.gates) == ((), (), ())
+    store.declare_gates({"door": Limits(max_running=1)}, now=clock.now)
+    due = add(store, clock.now, delay_seconds=10)
+    add(store, clock.now, task="app.other", queue="other")
+    gated = add(store, clock.now, gate="door", queue="gates")
+    add(store, clock.now, gate="door", queue="gates")
+    store.announce(WorkerInfo(name="w1", host="here", pid=1), now=clock.now)
+    add(store, clock.now)
+    take(store, clock.now, lease_seconds=30)
+    clock.advance(20)
+    facts = store.health_facts(now=clock.now)
+    assert (facts.due_seconds, facts.due_job) == (10.0, due)
+    assert facts.expired_seconds == -10.0
+    assert [(each.worker, each.seen_seconds) for each in facts.leases] == [("w1", 20.0)]
+    assert ("other", "app.other") in [(each.queue, each.task) for each in facts.tasks]
+    [head] = facts.gates
+    assert (head.queue, head.job_id, head.age_seconds, head.may_pass) == (
+        "gates", gated, 20.0, True,
+    )  # fmt: skip
+    clock.advance(20)
+    late = store.health_facts(now=clock.now)
+    assert (late.expired_seconds, late.expired_worker, late.leases) == (10.0, "w1", ())
+
+
+def test_the_schema_is_complete(store: Store) -> None:
+    assert store.missing_tables() == []

@@ -105,7 +105,7 @@ def test_a_job_alone_on_its_lease_is_charged(store: Store, clock: Clock) -> None
     failed = store.get(id)
     assert (failed.state, failed.reason, failed.crashes) == (State.FAILED, "lease lost", 2)
     assert failed.worker == "w1"
-    assert "LeaseLost" in (failed.error or "")
+    assert "LeaseLost" in (failed.error_json or "")
 
 
 @rule("charge-started")

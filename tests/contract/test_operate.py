@@ -215,7 +215,7 @@ def test_a_finished_job_runs_again(store: Store, plain: Plain, clock: Clock, end
     again = store.get(id)
     assert (again.state, again.token, again.attempts) == (State.QUEUED, 2, 0)
     assert (again.crashes, again.reason, again.queued_at) == (0, "replayed", clock.now)
-    assert (again.queue, again.priority, again.args) == ("q", -2, '{"n":1}')
+    assert (again.queue, again.priority, again.args_json) == ("q", -2, '{"n":1}')
     assert again.tenant == "t"
     assert not again.cancel_requested
     assert plain.table("history") == []

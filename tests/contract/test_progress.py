@@ -39,6 +39,9 @@ def test_reports_of_many_jobs_go_in_one_batch(store: Store, clock: Clock) -> Non
     )
     assert answers == [LANDED, STALE, LANDED]
     assert [store.progress(id).message for id in ids] == ["x", None, "z"]
+    assert store.progress_many([*ids, 999]) == {
+        ids[0]: Progress(0.1, "x", clock.now), ids[2]: Progress(None, "z", clock.now),
+    }  # fmt: skip
 
 
 def test_of_two_reports_of_one_job_in_a_batch_the_last_is_shown(store: Store, clock: Clock) -> None:
@@ -64,12 +67,12 @@ def test_a_checkpoint_waits_for_the_next_attempt(store: Store, clock: Clock) -> 
     job = take_one(store, clock.now)
     assert store.save_checkpoint("w1", job, encode({"page": 7}), now=clock.advance(1)) == LANDED
     saved = store.progress(id)
-    assert (saved.checkpoint, saved.saved_at) == ('{"page":7}', clock.now)
+    assert (saved.checkpoint_json, saved.saved_at) == ('{"page":7}', clock.now)
     settle(store, clock.now, retry(job, ERROR, 0))
     again = take_one(store, clock.advance(1), worker="w2")
-    assert store.progress(id).checkpoint == '{"page":7}'
+    assert store.progress(id).checkpoint_json == '{"page":7}'
     store.save_checkpoint("w2", again, encode({"page": 9}), now=clock.now)
-    assert store.progress(id).checkpoint == '{"page":9}'
+    assert store.progress(id).checkpoint_json == '{"page":9}'
 
 
 def test_progress_and_checkpoint_do_not_overwrite_each_other(store: Store, clock: Clock) -> None:
@@ -86,7 +89,7 @@ def test_a_crash_keeps_the_checkpoint(store: Store, clock: Clock) -> None:
     job = take_one(store, clock.now)
     store.save_checkpoint("w1", job, encode([1]), now=clock.now)
     store.sweep(now=clock.advance(31))
-    assert store.progress(id).checkpoint == "[1]"
+    assert store.progress(id).checkpoint_json == "[1]"
 
 
 def test_a_job_that_succeeded_needs_its_checkpoint_no_more(
@@ -106,7 +109,7 @@ def test_a_failed_job_keeps_its_checkpoint_for_its_replay(store: Store, clock: C
     store.save_checkpoint("w1", job, encode([1]), now=clock.now)
     settle(store, clock.now, fail(job, ERROR))
     store.replay(id, now=clock.now)
-    assert store.progress(id).checkpoint == "[1]"
+    assert store.progress(id).checkpoint_json == "[1]"
     assert run(store, clock.now, succeed).state is State.SUCCEEDED
     assert store.progress(id) == Progress()
 

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from tenure.errors import InvalidInput
+from tenure.rules.claim import Claimed
 from tenure.rules.codec import encode
-from tenure.rules.job import Claimed, Json, State, Unique
+from tenure.rules.job import Json, State, Unique
 from tenure.rules.lifecycle import Settlement, abort, fail, release, retry, skip, snooze, succeed
 from tenure.store import LANDED, STALE, Store
 from tests.support.plain import Plain
@@ -31,10 +32,19 @@ def test_success_moves_the_job_to_history_with_all_that_is_known(
     [answer] = settle(store, finished_at, succeed(claimed, encode({"n": 1}), 1.75))
     assert answer == LANDED
     done = store.get(id)
-    assert (done.state, done.result, done.duration_seconds) == (State.SUCCEEDED, '{"n":1}', 1.75)
+    assert (done.state, done.result_json, done.duration_seconds) == (
+        State.SUCCEEDED,
+        '{"n":1}',
+        1.75,
+    )
     assert (done.claimed_at, done.finished_at, done.worker) == (claimed_at, finished_at, "w1")
     assert (done.attempts, done.token, done.error, done.reason) == (1, 1, None, None)
-    assert (done.queue, done.priority, done.metadata, done.timeout_seconds) == ("q", 3, "[1]", 5)
+    assert (done.queue, done.priority, done.metadata_json, done.timeout_seconds) == (
+        "q",
+        3,
+        "[1]",
+        5,
+    )
     for table in ("job", "ready", "due", "lease", "event"):
         assert plain.table(table) == []
 
@@ -49,7 +59,7 @@ def test_a_retry_comes_back_after_its_delay_charged(store: Store, clock: Clock) 
     id = add(store, clock.now, priority=2, retry=encode({"first": 1}))
     waiting = run(store, clock.now, lambda job: retry(job, ERROR, 10, "boom", 0.5))
     assert (waiting.state, waiting.attempts, waiting.token) == (State.SCHEDULED, 1, 2)
-    assert (waiting.reason, waiting.error) == ("boom", ERROR.decode())
+    assert (waiting.reason, waiting.error_json) == ("boom", ERROR.decode())
     store.promote(now=clock.advance(10))
     claimed = take_one(store, clock.now)
     assert (claimed.id, claimed.attempts, claimed.priority) == (id, 1, 2)
@@ -61,14 +71,14 @@ def test_the_last_retry_fails(store: Store, clock: Clock) -> None:
     assert run(store, clock.now, lambda job: retry(job, ERROR, 0)).state is State.QUEUED
     failed = run(store, clock.now, lambda job: retry(job, encode("second"), 0, "again"))
     assert (failed.id, failed.state, failed.attempts) == (id, State.FAILED, 2)
-    assert (failed.error, failed.reason, failed.worker) == ('"second"', "again", "w1")
+    assert (failed.error_json, failed.reason, failed.worker) == ('"second"', "again", "w1")
 
 
 def test_a_failure_is_final_whatever_attempts_are_left(store: Store, clock: Clock) -> None:
     add(store, clock.now, max_attempts=9)
     failed = run(store, clock.now, lambda job: fail(job, ERROR, "bad arguments", 0.25))
     assert (failed.state, failed.attempts) == (State.FAILED, 1)
-    assert (failed.error, failed.reason) == (ERROR.decode(), "bad arguments")
+    assert (failed.error_json, failed.reason) == (ERROR.decode(), "bad arguments")
     assert failed.duration_seconds == 0.25
 
 

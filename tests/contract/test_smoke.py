@@ -23,7 +23,7 @@ def test_a_job_goes_from_enqueue_to_history(store: Store, clock: Clock) -> None:
     )
     assert answers == [LANDED]
     finished = store.get(added.id, now=clock.now)
-    assert (finished.state, finished.result, finished.attempts) == (
+    assert (finished.state, finished.result_json, finished.attempts) == (
         State.SUCCEEDED,
         '{"ok":true}',
         1,

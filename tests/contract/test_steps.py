@@ -14,8 +14,9 @@ from tenure.errors import (
     StepConflict,
     TooManySteps,
 )
+from tenure.rules.claim import Claimed
 from tenure.rules.codec import MAX_BYTES, encode
-from tenure.rules.job import Claimed, Feature, Json, NewStep, Step
+from tenure.rules.job import Feature, Json, NewStep, Step
 from tenure.rules.lifecycle import abort, fail, release, retry, skip, snooze, succeed
 from tenure.rules.limits import MAX_STEP_BYTES, MAX_STEPS
 from tenure.store import LANDED, STALE, Store
@@ -139,7 +140,7 @@ def test_other_jobs_have_steps_of_the_same_name(store: Store, clock: Clock) -> N
     one, two = taken(store, clock), taken(store, clock)
     for job in (one, two):
         assert store.record_step("w1", job, step(result=job.id), now=clock.now) == LANDED
-    assert [store.steps(job.id)[0].result for job in (one, two)] == [str(one.id), str(two.id)]
+    assert [store.steps(job.id)[0].result_json for job in (one, two)] == [str(one.id), str(two.id)]
 
 
 def test_a_job_has_so_many_steps_and_not_one_more(
@@ -230,7 +231,7 @@ def test_a_replay_goes_on_where_the_job_stopped(store: Store, clock: Clock, end:
     again = take_one(store, clock.now)
     assert again.features & Feature.STEPS
     assert names(store, job.id) == ["fetch"]
-    assert store.progress(job.id).checkpoint == "7"
+    assert store.progress(job.id).checkpoint_json == "7"
 
 
 def test_a_replay_afresh_forgets_steps_and_checkpoint(store: Store, clock: Clock) -> None:
@@ -317,5 +318,5 @@ def test_a_step_that_was_taken_apart_is_the_same(store: Store, clock: Clock) -> 
     odd = NewStep("odd", "f", Json(b'{"b": 1.0,  "a": [1e2, "\\u00e9"]}'))
     assert store.record_step("w1", job, odd, now=clock.now) == LANDED
     assert store.record_step("w1", job, odd, now=clock.now) == LANDED
-    assert store.steps(job.id)[0].result == odd.result.decode()
-    assert msgspec.json.decode(store.steps(job.id)[0].result) == {"b": 1.0, "a": [100.0, "é"]}
+    assert store.steps(job.id)[0].result_json == odd.result.decode()
+    assert msgspec.json.decode(store.steps(job.id)[0].result_json) == {"b": 1.0, "a": [100.0, "é"]}

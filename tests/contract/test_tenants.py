@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from tenure.errors import InvalidInput, JobNotFound, TenantMismatch, WorkflowNotFound
+from tenure.rules.claim import Claimed
 from tenure.rules.codec import encode
-from tenure.rules.job import Claimed, NewStep, State
+from tenure.rules.job import NewStep, State
 from tenure.rules.lifecycle import fail, succeed
 from tenure.store import Store
-from tenure.store.colours import operation
-from tenure.store.operations import Operations
+from tenure.store.api import Operations, operation
 from tenure.store.workflows.look import has_ended
 from tests.support.flows import added, more, take_named
 from tests.support.plain import Plain
@@ -50,6 +50,21 @@ def test_a_job_of_another_tenant_is_refused_with_the_whole_batch(
 def test_a_scope_that_cannot_be_is_an_error_and_no_fall_back(store: Store, tenant: str) -> None:
     with pytest.raises(InvalidInput):
         store.for_tenant(tenant)
+
+
+def test_a_scoped_store_cannot_become_that_of_another_tenant(
+    a: Store, b: Store, clock: Clock
+) -> None:
+    """Seen failing with the check taken away: it gave the jobs of the other tenant."""
+    foreign = add(b, clock.now)
+    with pytest.raises(TenantMismatch, match="works for tenant 'a' alone, not for 'b'"):
+        a.for_tenant("b")
+    with pytest.raises(InvalidInput):
+        a.for_tenant("")
+    again = a.for_tenant("a")
+    with pytest.raises(JobNotFound):
+        again.get(foreign)
+    assert again.get(add(a, clock.now)).tenant == "a"
 
 
 def test_tenants_with_odd_names_are_kept_apart(store: Store, clock: Clock) -> None:
@@ -222,7 +237,9 @@ def test_which_workflow_a_job_of_another_tenant_belongs_to_is_not_told(
 def test_a_tenant_reads_the_ends_of_its_own_parents_and_of_global_ones(
     a: Store, store: Store, foreign: Foreign, clock: Clock
 ) -> None:
-    assert [end.result for end in a.parent_ends(foreign.running.id)] == [encode("secret").decode()]
+    assert [end.result_json for end in a.parent_ends(foreign.running.id)] == [
+        encode("secret").decode()
+    ]
     parent = add(store, clock.now)
     child = add(store, clock.now, parents=(parent,))
     assert [end.id for end in a.parent_ends(child)] == [parent]

@@ -20,6 +20,7 @@ from tenure.store import LANDED, Store, open_async_store, open_store
 from tenure.store.postgres.connection import Blocking
 from tenure.store.sqlite.session import SQLite
 from tests.support.callers import line_of
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.plain import Plain
 from tests.support.races import Background, wait_until
 from tests.support.rules import rule
@@ -92,17 +93,18 @@ def test_a_transaction_that_reads_before_it_writes_waits_for_the_lock_first(
     its first read, and then works on what the other has committed. Begun without the lock, it would
     fail at once with a conflict that no waiting cures.
 
-    Seen failing with `begin` in place of `begin immediate`: claim read before the other's commit,
-    and returned that nothing was ready.
+    Seen failing with `begin` in place of `begin immediate`: the transaction began beside the other.
     """
     path = tmp_path / "jobs.db"
     options = "" if driver == "apsw" else "?driver=sqlite3&allow_affected_sqlite=1"
-    began = threading.Event()
+    began, has_begun = threading.Event(), threading.Event()
     begin: Callable[[SQLite, Any], float] = SQLite._begin
 
     def noted(self: SQLite, connection: Any) -> float:
         began.set()
-        return begin(self, connection)
+        waited = begin(self, connection)
+        has_begun.set()
+        return waited
 
     with open_store(f"sqlite:///{path}{options}") as store:
         [added] = store.enqueue([job(queue="other")])
@@ -110,7 +112,8 @@ def test_a_transaction_that_reads_before_it_writes_waits_for_the_lock_first(
         other.execute("begin immediate")
         monkeypatch.setattr(SQLite, "_begin", noted)
         claiming = Background(lambda: store.claim("w1", {"default": 1}))
-        assert began.wait(10)
+        assert began.wait(PATIENCE_SECONDS)
+        assert not has_begun.wait(0.5), "another connection has the write lock"
         for table in ("job", "ready"):
             other.execute(f"update tenure_{table} set queue = 'default'")
         other.execute("commit")

@@ -11,8 +11,9 @@ import psycopg
 import pytest
 
 from tenure.errors import InvalidInput, KeyTaken
+from tenure.rules.claim import Claimed
 from tenure.rules.codec import encode
-from tenure.rules.job import Claimed, Enqueued, State, Unique, Until
+from tenure.rules.job import Enqueued, State, Unique, Until
 from tenure.rules.lifecycle import Settlement, abort, fail, release, retry, skip, snooze, succeed
 from tenure.store import Store
 from tests.support.plain import Plain

@@ -9,6 +9,7 @@ from tenure.rules.graph import NewNode, NewWorkflow, OnFailure, Outcome
 from tenure.rules.job import State, When
 from tenure.rules.lifecycle import abort, retry, snooze
 from tenure.store import Store
+from tests.support.audit import check
 from tests.support.flows import (
     CHAIN,
     added,
@@ -221,6 +222,70 @@ def test_after_a_stop_a_replay_brings_back_what_the_stop_has_cancelled(
     assert set(states(store, run.id).values()) == {FAILED, CANCELLED}
     assert store.replay(run.nodes[0], now=clock.now)
     assert sorted(run_all(store, clock.now)) == ["a", "b", "join", "later"]
+    assert outcome(store, run.id) is Outcome.SUCCEEDED
+
+
+def test_after_a_cancel_the_first_replay_brings_back_what_the_cancel_has_cancelled(
+    store: Store, clock: Clock
+) -> None:
+    """Seen failing with the node alone replayed: a child ran before its parent was replayed."""
+    parents = {"a": (), "b": ("a",), "late": ("b",), "other": ()}
+    run = added(store, clock.now, parents, {"late": When.ALL_FINISHED})
+    assert store.cancel_workflow(run.id, now=clock.now)
+    assert store.replay(run.nodes[2], now=clock.now)
+    assert list(states(store, run.id).values()) == [QUEUED, WAITING, WAITING, QUEUED]
+    assert not store.replay(run.nodes[0], now=clock.now)  # it is live
+    assert sorted(run_all(store, clock.now)) == ["a", "b", "late", "other"]
+    assert outcome(store, run.id) is Outcome.SUCCEEDED
+
+
+def test_a_node_that_is_replayed_waits_for_a_live_parent(store: Store, clock: Clock) -> None:
+    """Seen failing with a ticket for the node at once: it ran beside its parent."""
+    run = added(store, clock.now, {"a": (), "b": ("a",), "c": ("b",)})
+    run_all(store, clock.now)
+    assert store.replay(run.nodes[0], now=clock.now)
+    held = take_named(store, clock.now)["a"]
+    assert store.replay(run.nodes[1], now=clock.now)
+    assert store.replay(run.nodes[2], now=clock.now)
+    assert states(store, run.id) == {"a": RUNNING, "b": WAITING, "c": WAITING}
+    finish(store, clock.now, held)
+    assert run_all(store, clock.now) == ["b", "c"]
+    assert outcome(store, run.id) is Outcome.SUCCEEDED
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_node_that_has_not_started_waits_again_when_its_parent_is_replayed(
+    store: Store, plain: Plain, clock: Clock, held: bool
+) -> None:
+    """Seen failing with the ticket left in its queue: the child ran first."""
+    run = added(store, clock.now, {"a": (), "b": ("a",), "c": ("b",)})
+    run_all(store, clock.now)
+    for n in (2, 1):
+        assert store.replay(run.nodes[n], now=clock.now)
+        if held and n == 1:
+            assert store.hold(run.nodes[1], now=clock.now)
+    assert store.replay(run.nodes[0], now=clock.now)
+    assert states(store, run.id) == {"a": QUEUED, "b": WAITING, "c": WAITING}
+    check(plain)
+    if held:
+        assert run_all(store, clock.now) == ["a"]
+        assert store.unhold(run.nodes[1], now=clock.now)
+        assert run_all(store, clock.now) == ["b", "c"]
+    else:
+        assert run_all(store, clock.now) == ["a", "b", "c"]
+    assert outcome(store, run.id) is Outcome.SUCCEEDED
+
+
+def test_a_node_that_runs_is_left_alone_when_its_parent_is_replayed(
+    store: Store, clock: Clock
+) -> None:
+    run = added(store, clock.now, {"a": (), "b": ("a",)})
+    run_all(store, clock.now)
+    assert store.replay(run.nodes[1], now=clock.now)
+    held = take_named(store, clock.now)["b"]
+    assert store.replay(run.nodes[0], now=clock.now)
+    finish(store, clock.now, held)
+    assert run_all(store, clock.now) == ["a"]
     assert outcome(store, run.id) is Outcome.SUCCEEDED
 
 

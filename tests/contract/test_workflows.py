@@ -186,7 +186,7 @@ def test_a_late_parent_completes_once_and_its_winner_frees_the_child(
     assert answer.stale
     [child] = take(store, clock.now)
     [end] = store.parent_ends(child.id)
-    assert (end.result, end.name, end.state) == ('"winner"', "a", SUCCEEDED)
+    assert (end.result_json, end.name, end.state) == ('"winner"', "a", SUCCEEDED)
     finish(store, clock.now, child)
     assert take(store, clock.now) == []
 
@@ -540,5 +540,5 @@ def test_results_of_many_parents_come_in_order(store: Store, clock: Clock) -> No
     assert ids_of(held) == list(run.nodes[:-1])
     settle(store, clock.now, *(succeed(each, encode(each.id)) for each in held))
     ends = store.parent_ends(run.nodes[-1])
-    assert [end.result for end in ends] == [str(each.id) for each in held]
+    assert [end.result_json for end in ends] == [str(each.id) for each in held]
     assert [end.name for end in store.parent_ends(run.nodes[-1], task="app.p7")] == ["p7"]

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from tenure.errors import LeaseLost
+from tenure.rules.claim import Claimed
 from tenure.rules.codec import encode
-from tenure.rules.job import Claimed, NewStep
+from tenure.rules.job import NewStep
 from tenure.rules.lifecycle import Outcome
 from tenure.store import Store
 from tests.support.flows import added, more

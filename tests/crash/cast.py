@@ -28,6 +28,7 @@ from tenure.app import Tenure
 from tenure.rules.job import Job
 from tenure.store import Store, open_store
 from tenure.store.jobs import sweep
+from tenure.store.records import ExpiredLease
 from tenure.store.session import Tx
 from tenure.store.sqlite.session import SQLite
 from tenure.tasks import Call
@@ -159,9 +160,9 @@ def _meet_in_the_middle_of_a_sweep(environment: StageEnvironment) -> None:
     """The store has no crash points of its own: this one sits in the open transaction."""
     shrink = sweep._shrink
 
-    async def meet(tx: Tx, lease_id: int, pairs: list[tuple[int, int]]) -> None:
+    async def meet(tx: Tx, leases: list[ExpiredLease]) -> None:
         environment.crash_point(MID_SWEEP)
-        await shrink(tx, lease_id, pairs)
+        await shrink(tx, leases)
 
     sweep._shrink = meet
 

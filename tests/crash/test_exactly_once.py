@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import Count
 from tests.crash import ledger
 from tests.crash.cast import Stage, gone
 from tests.crash.handlers import book
@@ -125,7 +126,7 @@ class Chaos:
 
 @pytest.mark.slow
 def test_one_ledger_row_per_job_whatever_happens_to_the_workers(
-    shared_stage: Stage, whole: bool
+    shared_stage: Stage, whole: bool, count: Count
 ) -> None:
     stage, began = shared_stage, time.monotonic()
     chaos = Chaos(stage, WHOLE if whole else SHARE, random.Random(20260301))
@@ -144,6 +145,7 @@ def test_one_ledger_row_per_job_whatever_happens_to_the_workers(
     books = stage.check(effects=entries)
     assert Counter(row.state for row in books.final.jobs) == {"succeeded": chaos.jobs}
     report(stage, chaos, books, time.monotonic() - began)
+    count("effects", len(entries))
 
 
 def report(stage: Stage, chaos: Chaos, books: Books, seconds: float) -> None:

@@ -93,7 +93,8 @@ def test_the_handler_is_stopped_before_its_lease_ends_and_the_worker_goes_on(
     [after] = stage.add(quick.call())
 
     assert stage.finished(after).state is State.SUCCEEDED
-    assert (job.state, job.token, job.crashes) == (State.SUCCEEDED, 2, 1)
+    assert (job.state, job.token) == (State.SUCCEEDED, 2)
+    assert job.crashes <= 1  # 0 if the worker could put the job back before a sweep took it
     assert {word.pid for word in stage.said("ran", after)} == {worker.pid}
     stage.check(disturbed={worker.pid})
 

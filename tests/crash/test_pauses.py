@@ -104,7 +104,7 @@ def test_a_handler_is_told_that_its_job_has_moved_on(stage: Stage, task: Task[[s
     stopped(stage, late)
     stage.worker()
     job = stage.finished(id)
-    assert (job.state, job.result) == (State.SUCCEEDED, '"token 2"')
+    assert (job.state, job.result_json) == (State.SUCCEEDED, '"token 2"')
     before = rows(stage)
     late.signal(signal.SIGCONT)
     told = stage.heard("told", id)
@@ -149,7 +149,7 @@ def test_a_late_worker_enqueues_nothing_with_its_completion(shared_stage: Stage)
     stage.heard("refused", id)
 
     children = [job for job in stage.store.list_jobs().jobs if job.id != id]
-    assert [child.result for child in children] == ["2"]
+    assert [child.result_json for child in children] == ["2"]
     assert ledger.entries(stage.url) == {id: 1}
     stage.check(disturbed={late.pid})
 
@@ -167,9 +167,9 @@ def test_a_late_worker_in_the_middle_of_its_transaction_enqueues_nothing(
     late.signal(signal.SIGCONT)
     stage.heard("refused", id)
 
-    assert stage.store.get(id).result == '"token 2"'
+    assert stage.store.get(id).result_json == '"token 2"'
     children = [job for job in stage.store.list_jobs().jobs if job.id != id]
-    assert [child.result for child in children] == ["2"]
+    assert [child.result_json for child in children] == ["2"]
     assert ledger.entries(stage.url) == {id: 1}
     stage.check(disturbed={late.pid})
 

@@ -201,6 +201,7 @@ def write_before_and_after_a_fork(voice: Voice, folder: Path) -> None:
     voice.say("pids", [os.getpid(), child])
 
 
+@pytest.mark.slow
 def test_a_fork_writes_a_file_of_its_own(tmp_path: Path, crew: Crew) -> None:
     member = crew.start(write_before_and_after_a_fork, tmp_path)
     crew.join()

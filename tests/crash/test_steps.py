@@ -46,7 +46,7 @@ def test_a_step_runs_once_unless_it_is_killed_between_effect_and_record(
 
     assert Counter(word.what for word in stage.said("effect", id)) == {0: 1, 1: 2, 2: 1}
     assert [word.token for word in stage.said("ran", id)] == [1, 2, 3, 4, 5]
-    result = decode(stage.store.get(id).result or "", list[list[int]])
+    result = decode(stage.store.get(id).result_json or "", list[list[int]])
     assert result == [[0, 1], [1, 4], [2, 5]], "what was recorded is what counts"
     recorded = [(step.name, step.token) for step in stage.store.steps(id)]
     assert recorded == [("step 0", 1), ("step 1", 4), ("step 2", 5)]
@@ -66,7 +66,7 @@ def test_a_worker_that_stops_for_longer_than_its_lease_records_nothing(stage: St
     [refused] = stage.heard("refused", id)
 
     assert refused.token == 1
-    assert decode(job.result or "") == ["token 1", "token 2"]
+    assert decode(job.result_json or "") == ["token 1", "token 2"]
     assert stage.store.steps(id) == before
     assert [(step.name, step.token) for step in before] == [("early", 1), ("late", 2)]
     assert [word.token for word in stage.said("effect", id)] == [1, 2]

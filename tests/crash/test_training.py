@@ -163,15 +163,15 @@ def test_a_pipeline_that_is_killed_at_random_goes_on_and_publishes_once(
         assert epochs == [f"epoch {n}" for n in range(first, first + len(epochs))]
 
     # the model is the one that would have come out without any crash
-    data = decode(jobs["prepare"].result or "", Data)
-    model = decode(jobs["train"].result or "", Model)
+    data = decode(jobs["prepare"].result_json or "", Data)
+    model = decode(jobs["train"].result_json or "", Model)
     assert training.read(model.checkpoint.file) == [undisturbed(training.read(data.training))]
-    loss = decode(jobs["evaluate"].result or "", float)
+    loss = decode(jobs["evaluate"].result_json or "", float)
     assert loss < training.GOOD_ENOUGH
 
     # and the world has it once, from whoever came first
     [released] = training.folder("registry").glob("*.json")
-    assert released.name == decode(jobs["publish"].result or "", str)
+    assert released.name == decode(jobs["publish"].result_json or "", str)
     assert early in ([], [released.read_text()])
     release = json.loads(released.read_text())
     assert (release["checkpoint"]["file"], release["test_loss"]) == (model.checkpoint.file, loss)

@@ -22,7 +22,7 @@ from tests.docs.story import Story
 
 STORIES = [each for each in PAGES if each.is_story]
 PLACEHOLDER = re.compile(r"\.\.\.|\b[A-Z]{4,}\b(?!_)")
-ENDS_A_COMMAND = {"|", "||", "&&", ";"}
+ENDS_A_COMMAND = {"|", "||", "&&", ";", "2>"}
 STOP_SECONDS = WorkerSettings().drain_seconds + WorkerSettings().kill_seconds + 5
 
 

@@ -29,6 +29,7 @@ FOLDER = re.compile(r"[\w.-]+/([\w.-]+/)*\Z")
 VERB = re.compile(r"\bmake ([a-z]+)\b")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda snippet: snippet.name)
 def test_a_snippet_runs_as_printed_and_prints_what_the_page_says(
     snippet: Snippet, tmp_path: Path, request: pytest.FixtureRequest

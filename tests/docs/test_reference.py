@@ -15,8 +15,9 @@ from scripts import make_reference
 from tenure import errors
 from tenure.cli import exit as endings
 from tenure.rules import codec, job, lifecycle, limits
+from tenure.rules.claim import Claimed
 from tenure.rules.lifecycle import TRANSITIONS, Outcome, Settlement
-from tenure.store import AsyncStore, Store, api, open_async_store, open_store
+from tenure.store import AsyncStore, Store, open_async_store, open_store, url
 from tenure.store.jobs import claim
 from tenure.store.jobs.settle import EVENT_OF
 from tenure.store.look import jobs as looks
@@ -98,9 +99,9 @@ def test_every_outcome_has_its_row_and_its_function() -> None:
     assert charged == {outcome: _charged(settlement) for outcome, settlement in made.items()}
 
 
-def held() -> job.Claimed:
+def held() -> Claimed:
     """A job in a worker's hands."""
-    return job.Claimed(
+    return Claimed(
         1, 1, 1, "t", "{}", "q", 0, "", 0, 5, 0, datetime.now(UTC), None, None, None, 0
     )  # fmt: skip
 
@@ -133,7 +134,7 @@ def test_every_operation_has_its_row_in_both_colours() -> None:
 
 def test_every_option_of_the_url_has_its_heading() -> None:
     shown = [section.title for section in SETTINGS.under("URL options")]
-    known = api._SQLITE_OPTIONS | api._POSTGRES_OPTIONS
+    known = url._SQLITE_OPTIONS | url._POSTGRES_OPTIONS
     assert sorted(shown) == sorted(f"?{name}=" for name in known)
 
 

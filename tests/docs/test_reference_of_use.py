@@ -25,7 +25,7 @@ from tenure.tasks import CallOptions, TaskOptions, TaskSet, TaskWithOptions
 from tenure.worker import events as telling
 from tenure.worker.running.attempt import Attempt
 from tenure.worker.settings import WorkerSettings
-from tenure.worker.worker import STOP_SIGNALS
+from tenure.worker.signals import STOP_SIGNALS
 from tests.docs.pages import ROOT, Page, page
 from tests.docs.test_reference import STANDING, held
 
@@ -147,7 +147,7 @@ def test_every_answer_of_a_handler_has_its_row_and_is_charged_as_shown() -> None
         charged[type(answer).__name__] = (
             "yes" if after_settlement(STANDING, settlement).charged else "no"
         )
-    rows = API.section("Answers of a handler").rows
+    rows = API.section("Ends of a handler").rows
     assert {row[0].strip("`"): row[2] for row in rows} == charged
 
 

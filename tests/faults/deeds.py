@@ -7,10 +7,11 @@ from typing import Any
 from msgspec.json import decode
 
 from tenure.rules import lifecycle
+from tenure.rules.claim import Lease
 from tenure.rules.codec import encode
 from tenure.rules.gates import Limits
 from tenure.rules.graph import NewNode, NewWorkflow
-from tenure.rules.job import Enqueued, Lease, State
+from tenure.rules.job import Enqueued, State
 from tenure.rules.ticks import ScheduleTiming
 from tenure.store import LANDED, NewSchedule, Store
 from tests.support.work import add, add_many, job, settle, take, take_one
@@ -47,8 +48,7 @@ class SettleLarge(Settle):
         assert answer == [LANDED]
         found = self.near.get(self.held[0].id)
         assert found.state is State.SUCCEEDED
-        assert found.result is not None
-        assert decode(found.result) == LARGE
+        assert found.result == LARGE
         self.check_repeat(far)
 
 

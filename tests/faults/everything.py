@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from tenure.rules import lifecycle
+from tenure.rules.claim import Claimed
 from tenure.rules.codec import encode
 from tenure.rules.gates import Limits
 from tenure.rules.graph import OnFailure
-from tenure.rules.job import Claimed, NewStep, State, Unique, WorkerInfo
+from tenure.rules.job import NewStep, State, Unique, WorkerInfo
 from tenure.rules.ticks import ScheduleTiming
 from tenure.store import LANDED, NewSchedule, Store
-from tenure.store.colours import operation
-from tenure.store.operations import Operations
+from tenure.store.api import Operations, operation
 from tests.support.flows import CHAIN, flow, more
 from tests.support.stores import Clock
 from tests.support.work import add, add_many, ids_of, job, settle, take, take_one
@@ -71,6 +71,13 @@ def in_line(store: Store, clock: Clock) -> None:
     store.move(waiting[2].id, priority=5, now=clock.now)
     store.cancel(waiting[3].id, now=clock.now)
     store.delete(waiting[3].id, now=clock.now)
+    several = [job.id for job in store.list_jobs(states=[State.QUEUED], limit=5).jobs]
+    store.hold_many(several, now=clock.now)
+    store.unhold_many(several, now=clock.now)
+    store.move_many(several, priority=5, now=clock.now)
+    store.cancel_many(several, now=clock.now)
+    store.replay_many(several[:2], now=clock.now)
+    store.delete_many(several[2:], now=clock.now)
     store.pause("default", now=clock.now)
     store.resume("default", now=clock.now)
     assert store.timeline(second)
@@ -160,3 +167,7 @@ def looks(store: Store, clock: Clock) -> None:
     store.count_finished(clock.now, clock.now)
     store.oldest_ready()
     store.paused_queues()
+    assert store.missing_tables() == []
+    store.health_facts()
+    store.storage_trouble()
+    store.progress_many([1, 2])

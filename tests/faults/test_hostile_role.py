@@ -186,6 +186,7 @@ def test_nobody_else_may_call_the_functions(admin: Connection, intruder: Connect
             intruder.execute(f"select tenure.{call}")
 
 
+@pytest.mark.slow
 def test_a_day_that_somebody_else_is_making_is_left_to_them(
     pg_migrated_url: str, admin: Connection
 ) -> None:
@@ -200,6 +201,7 @@ def test_a_day_that_somebody_else_is_making_is_left_to_them(
     assert added == 3
 
 
+@pytest.mark.slow
 def test_settlements_into_other_days_go_on_while_a_day_waits_to_be_made(
     pg_migrated_url: str, admin: Connection
 ) -> None:

@@ -137,12 +137,12 @@ def test_work_goes_on_after_a_restart_of_the_server(mode: Mode) -> None:
 def test_floors_are_forgotten_with_the_connection(
     pg_server: Server, pg_migrated_url: str, clock: Clock
 ) -> None:
-    """Another server may answer, with lower places: after a failover, or restored from a backup."""
+    """After a failover or a restored backup, another server may give lower positions."""
     with Proxy(pg_server.port) as proxy:
         store = open_store(proxy.url(database_name(pg_migrated_url)))
         floors = cast(Postgres, cast(Any, store)._scope.session).floors
         floors.full_scan_seconds = 1e9
-        while floors.floor("default", 0) == 0:
+        while floors.floor("default", 0, 0) == 0:
             add_many(store, clock.now, 2500)
             while take(store, clock.now, 1000):
                 pass

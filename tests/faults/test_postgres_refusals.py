@@ -91,15 +91,21 @@ def test_a_schema_without_one_of_its_tables_names_the_command(
 
 
 def test_a_wrong_role_or_database_is_told_at_once(pg_server: Server) -> None:
-    for url in (
-        pg_server.url("no_such_database"),
-        pg_server.url().replace("postgres@", "no_such_role@"),
+    for url, told in (
+        (
+            pg_server.url("no_such_database"),
+            r'database "no_such_database" does not exist.*; create the database .*in the URL$',
+        ),
+        (
+            pg_server.url().replace("postgres@", "no_such_role@"),
+            r'role "no_such_role" does not exist.*; create the role, or check the user in the URL$',
+        ),
     ):
         store = opened(url, give_up_seconds=LONG_SECONDS)
         start = time.monotonic()
-        with pytest.raises(StoreUnavailable, match=r"does not exist.*check the URL"):
+        with pytest.raises(StoreUnavailable, match=told):
             store.enqueue([job()])
-        with pytest.raises(StoreUnavailable, match=r"does not exist.*check the URL"):
+        with pytest.raises(StoreUnavailable, match=told):
             store.migrate()
         assert time.monotonic() - start < SOON_SECONDS
         store.close()
@@ -190,30 +196,29 @@ def out_of_reach(admin: psycopg.Connection) -> list[tuple[str]]:
     ).fetchall()
 
 
+@pytest.mark.slow
 def test_the_documented_grants_are_enough_to_run_and_not_to_migrate(
     role: str, admin: psycopg.Connection, pg_migrated_url: str, clock: Clock
 ) -> None:
     admin.execute(grants().replace("database app", f"database {database_name(pg_migrated_url)}"))
-    store = opened(role, give_up_seconds=10)
-
-    run_everything(store, clock)
-    audit(pg_migrated_url)
-    assert not out_of_reach(admin)
-    assert store.migrate() == VERSION  # nothing to do
-    with psycopg.connect(role) as connection:
-        for forbidden in (
-            "create table tenure.mine (id int)",
-            "alter table tenure.job add column mine int",
-            "drop table tenure.history_default",
-            "update tenure.schema_version set version = 2",
-        ):
-            with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                connection.execute(forbidden)
-            connection.rollback()
-    admin.execute("drop schema tenure cascade")
-    with pytest.raises(StoreReadOnly, match="lacks a privilege"):
-        store.migrate()
-    store.close()
+    with opened(role, give_up_seconds=10) as store:
+        run_everything(store, clock)
+        audit(pg_migrated_url)
+        assert not out_of_reach(admin)
+        assert store.migrate() == VERSION  # nothing to do
+        with psycopg.connect(role) as connection:
+            for forbidden in (
+                "create table tenure.mine (id int)",
+                "alter table tenure.job add column mine int",
+                "drop table tenure.history_default",
+                "update tenure.schema_version set version = 2",
+            ):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    connection.execute(forbidden)
+                connection.rollback()
+        admin.execute("drop schema tenure cascade")
+        with pytest.raises(StoreReadOnly, match="lacks a privilege"):
+            store.migrate()
 
 
 @pytest.mark.slow
@@ -240,6 +245,7 @@ def test_when_all_connections_are_taken_the_store_waits_for_one() -> None:
             connection.close()
 
 
+@pytest.mark.slow
 def test_a_statement_timeout_is_retried_until_the_way_is_free(
     admin: psycopg.Connection, stranger: psycopg.Connection, pg_migrated_url: str, clock: Clock
 ) -> None:
@@ -311,6 +317,7 @@ def test_a_ticket_that_a_stranger_locks_is_skipped(
     store.close()
 
 
+@pytest.mark.slow
 def test_a_job_that_a_stranger_locks_stops_only_what_must_write_it(
     stranger: psycopg.Connection, pg_migrated_url: str, clock: Clock
 ) -> None:
@@ -359,6 +366,7 @@ def test_a_job_that_a_stranger_locks_does_not_keep_its_batch_from_landing(
     store.close()
 
 
+@pytest.mark.slow
 def test_a_read_only_server_is_read_and_waited_for(
     admin: psycopg.Connection, pg_migrated_url: str, clock: Clock
 ) -> None:

@@ -200,6 +200,7 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.getfixturevalue("pg_url"))
 
 
+@pytest.mark.slow
 def test_a_migration_that_is_killed_half_way_leaves_nothing_and_can_be_repeated(
     empty_url: str, tmp_path: Path
 ) -> None:

@@ -104,7 +104,9 @@ import os, sys
 from tenure.rules.job import NewJob
 from tenure.store import open_store
 uid, gid, url, scratch_url = sys.argv[1:]
-open_store(scratch_url).close()  # imports all that it needs: another user may not read it
+with open_store(scratch_url) as scratch:  # reads all files that it needs: another user may not
+    scratch.count_live()
+    scratch.enqueue([NewJob(task="a")])
 if uid != "-":
     os.setgroups([]); os.setgid(int(gid)); os.setuid(int(uid))
 from tenure.errors import StoreReadOnly, StoreUnavailable
@@ -152,7 +154,6 @@ def test_what_this_user_may_not_write_is_read_only(open_folder: Path, kind: str,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
-        timeout=60,
     )
     folder.chmod(0o755)
     assert done.stdout == said, done.stderr

@@ -14,7 +14,8 @@ import pytest
 
 from tenure.errors import StoreUnavailable
 from tenure.rules import lifecycle
-from tenure.rules.job import Lease, NewJob
+from tenure.rules.claim import Lease
+from tenure.rules.job import NewJob
 from tenure.store import LANDED, Store, open_store
 from tests.processes import roles
 from tests.processes.crew import Crew

@@ -182,6 +182,7 @@ DISKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DISKS)
 @pytest.mark.parametrize("name", sorted({*ALL} - WRITES_NOTHING))
 def test_the_disk_fails_at_each_write_and_sync(
@@ -200,6 +201,7 @@ def test_the_disk_fails_at_each_write_and_sync(
     assert refused >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({*ALL} - WRITES_NOTHING))
 @pytest.mark.parametrize("kind", ["read-only", "full"])
 def test_the_file_becomes_read_only_or_full_at_each_statement(

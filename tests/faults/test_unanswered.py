@@ -16,8 +16,9 @@ import pytest
 
 from tenure.errors import OutcomeUnknown, StoreBusy, StoreUnavailable
 from tenure.rules import lifecycle
+from tenure.rules.claim import Claimed
 from tenure.rules.codec import encode
-from tenure.rules.job import Claimed, Enqueued, Feature, NewStep, State, Unique, Until
+from tenure.rules.job import Enqueued, Feature, NewStep, State, Unique, Until
 from tenure.rules.lifecycle import Settlement
 from tenure.store import LANDED, STALE, Store
 from tests.support.audit import audit
@@ -144,6 +145,7 @@ def test_a_repeated_enqueue_does_not_take_another_job_for_its_own(
         meanwhile(proxy, cut, lambda: far.enqueue([job()], now=clock.now), become_another_job)
 
 
+@pytest.mark.slow
 def test_a_repeated_enqueue_that_meets_a_lock_does_not_say_that_nothing_was_kept(
     far: Store, near: Store, proxy: Proxy, clock: Clock, pg_migrated_url: str
 ) -> None:
@@ -293,7 +295,7 @@ def test_a_step_is_recorded_once_and_says_so(
     assert far.record_step("w1", held, NewStep("a", "f", encode(1)), now=clock.now) == LANDED
 
     assert cut.done
-    assert [(step.name, step.result) for step in far.steps(held.id)] == [("a", "1")]
+    assert [(step.name, step.result_json) for step in far.steps(held.id)] == [("a", "1")]
     assert far.record_step("w1", held, NewStep("b", "f", encode(2)), now=clock.now) == LANDED
     assert settle(far, clock.now, lifecycle.retry(held, ERROR, 0)) == [LANDED]
     assert take_one(far, clock.now).features & Feature.STEPS
@@ -397,6 +399,7 @@ def test_a_delete_is_done_when_it_has_returned(
     assert far.list_jobs().jobs == ()
 
 
+@pytest.mark.slow
 def test_an_operation_gives_up_when_the_server_stays_away(
     proxy: Proxy, clock: Clock, pg_migrated_url: str, near: Store
 ) -> None:

@@ -145,6 +145,7 @@ def call(words: list[str], url: str) -> Told:
     return Told(code, *texts)
 
 
+@pytest.mark.slow
 @examples(250)
 @given(calls())
 @example(["get", "\udcff"])

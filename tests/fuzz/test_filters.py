@@ -55,6 +55,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
         yield opened
 
 
+@pytest.mark.slow
 @examples(60)
 @given(GIVEN, st.randoms())
 def test_a_filter_means_what_it_says(
@@ -71,6 +72,7 @@ def test_a_filter_means_what_it_says(
     assert found == wanted
 
 
+@pytest.mark.slow
 @examples(300)
 @given(WORDS, st.booleans())
 def test_any_words_are_a_filter_or_are_refused(

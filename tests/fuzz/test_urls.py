@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tenure import passwords
 from tenure.errors import TenureError
 from tenure.store import open_store
-from tenure.store.api import sqlite_path
+from tenure.store.url import sqlite_path
 from tests.fuzz.conftest import examples
 
 PIECES = st.one_of(
@@ -45,6 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     os.chdir(before)
 
 
+@pytest.mark.slow
 @examples(250)
 @given(URLS)
 @example("sqlite:///" + "a" * 300)

@@ -56,7 +56,7 @@ def test_without_a_gate_they_would_wait(url: str) -> None:
 
 
 def test_a_rate_is_kept_by_workers_that_sleep(url: str) -> None:
-    """They wake for each token; idle polls every second would be far too slow."""
+    """They wake for each start; idle polls every second would be far too slow."""
     with Tenure(url) as app:
         times: list[float] = []
 

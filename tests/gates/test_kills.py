@@ -69,8 +69,8 @@ def test_limits_hold_and_nothing_is_stuck(crew: Crew, url: str, seed: int) -> No
         assert order == sorted(order), f"key {key} ran out of order"
 
 
-def test_a_place_comes_back_within_the_lease(crew: Crew, url: str) -> None:
-    """One place, and its holder dies: the next one runs when the lease is over, not before."""
+def test_a_permit_comes_back_within_the_lease(crew: Crew, url: str) -> None:
+    """One permit, and the worker that uses it dies: the next job runs when the lease is over."""
     gates: list[Limit] = [("only", {"max_running": 1}, False)]
     with application(url, gates) as app:
         [task] = app

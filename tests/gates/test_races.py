@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from tenure.rules.claim import Claimed
 from tenure.rules.gates import Limits
-from tenure.rules.job import Claimed, NewJob
+from tenure.rules.job import NewJob
 from tenure.rules.lifecycle import succeed
 from tenure.store import Store, open_store
 from tenure.store.postgres.floors import LineFloors
@@ -100,7 +101,7 @@ def test_an_enqueue_that_is_not_committed_holds_up_nobody(
 def test_a_ticket_below_where_a_claim_left_off_is_found_at_once(
     store: Store, other: psycopg.Connection
 ) -> None:
-    """Its place was drawn before those of many that have passed, and it is committed after them."""
+    """Its position was drawn before those of many jobs that have passed; it is committed later."""
     store.declare_gates({"fair": Limits()})
     late = add(store, "fair", on=other)
     store.enqueue([NewJob(task="t", gate="fair", gate_key="k")] * LineFloors.MANY)

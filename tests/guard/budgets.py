@@ -115,25 +115,26 @@ _IDLE_POSTGRES = {
     "statements": Budget(77, allowance=0.1, slack=6),
     "commits": Budget(65, allowance=0.1, slack=4),
     "rows": Budget(6, slack=2),
-    "pages": Budget(560, allowance=0.3),
+    "pages": Budget(590, allowance=0.3),
     "WAL bytes": Budget(1056, allowance=0.5, slack=500),
 }
 
 BUDGETS: Table = {
-    # One operation: statements, commits, rows, pages, ...
-    "sqlite.enqueue_bulk": _sqlite(45, 1, 2002, 1281, 50.5, 131_085),
-    "sqlite.enqueue_one": _sqlite(7, 1, 4, 11.8, 3.11, 250),
-    "sqlite.claim": _sqlite(6, 1, 501, 65.6, 11.1, 33_638),
-    "sqlite.settle": _sqlite(509, 1, 2001, 2577, 56.8, 65_153),
-    "sqlite.claim_nothing": _sqlite(4, 1, 0, 4, 0, 43),
-    "sqlite.heartbeat": _sqlite(4, 1, 1, 10, 2.38, 113),
+    # One operation: statements, commits, rows, pages, ... A write to SQLite reads the version of
+    # the schema: code that is too old must not write to it, from the migration on.
+    "sqlite.enqueue_bulk": _sqlite(45, 1, 2002, 1243, 50.5, 128_663),
+    "sqlite.enqueue_one": _sqlite(7, 1, 4, 11.2, 3.11, 275),
+    "sqlite.claim": _sqlite(7, 1, 501, 76.1, 11.1, 33_648),
+    "sqlite.settle": _sqlite(510, 1, 2001, 2578, 56.8, 68_663),
+    "sqlite.claim_nothing": _sqlite(4, 1, 0, 4, 0, 53),
+    "sqlite.heartbeat": _sqlite(5, 1, 1, 11, 2.38, 123),
     "sqlite.peek": _sqlite(3, 0, 0, 9, 0, 108),  # whether there are gates among it
     "postgres.enqueue_bulk": _postgres(5.25, 1.25, 2000, 4124, 366_900),
     "postgres.enqueue_one": _postgres(1.02, 1.02, 2, 8.7, 510),
     "postgres.claim": _postgres(2, 2.375, 501, 3542, 59_100),
     "postgres.settle": _postgres(4, 1, 1001, 6988, 221_200),
-    "postgres.claim_nothing": _postgres(1, 1, 0, 12.7, 0),
-    "postgres.peek": _postgres(1, 1, 0, 13.6, 0),
+    "postgres.claim_nothing": _postgres(1, 1, 0, 15, 0),
+    "postgres.peek": _postgres(1, 1, 0, 13.7, 0),
     "postgres.heartbeat": _postgres(4, 1, 1, 13.9, 981),
     # A minute of a worker that has nothing to do.
     "sqlite.idle_minute": _IDLE_SQLITE,
@@ -151,9 +152,9 @@ BUDGETS: Table = {
     "sqlite.worker_calls.thread": _calls(21, 30, 0, 0.5),
     "postgres.worker_calls.async": _calls(18, 25, 0, 1.05),
     "postgres.worker_calls.thread": _calls(20, 30, 0, 0.7),
-    "sqlite.enqueue_calls.bulk": _calls(11, 19, 0, 0.07),
-    "sqlite.enqueue_calls.one": _calls(78, 67, 4, 0.07),
-    "postgres.enqueue_calls.bulk": _calls(14, 24, 0, 0.07),
+    "sqlite.enqueue_calls.bulk": _calls(11, 20, 0, 0.07),
+    "sqlite.enqueue_calls.one": _calls(79, 67, 4, 0.07),
+    "postgres.enqueue_calls.bulk": _calls(14, 26, 0, 0.07),
     "postgres.enqueue_calls.one": _calls(66, 44, 158, 0.35),
 }
 

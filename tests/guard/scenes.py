@@ -8,8 +8,9 @@ from typing import Any, Literal
 from unittest.mock import patch
 
 from tenure import Tenure
+from tenure.rules.claim import Lease
 from tenure.rules.codec import encode
-from tenure.rules.job import Lease, NewJob
+from tenure.rules.job import NewJob
 from tenure.rules.lifecycle import succeed
 from tenure.store import Store
 from tenure.tasks import Task

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tenure.rules.job import Lease
+from tenure.rules.claim import Lease
 from tenure.store import Store
 from tenure.store.postgres import notify
 from tests.guard import scenes

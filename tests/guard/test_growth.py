@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tenure.rules.job import Lease
+from tenure.rules.claim import Lease
 from tenure.store import Store
 from tests.guard import scenes
 from tests.guard.counts import Meter

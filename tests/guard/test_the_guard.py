@@ -10,7 +10,7 @@ import pytest
 
 from tenure.store.postgres.tx import PostgresTx
 from tenure.store.sqlite.tx import SQLiteTx
-from tenure.worker import backlog
+from tenure.worker import settler
 from tests.guard import test_database_work, test_growth, test_python_work
 from tests.guard.budgets import BUDGETS, TooExpensive, check
 from tests.guard.calls import OURS
@@ -74,8 +74,8 @@ def costs_more(what: str, where: str = "") -> str:
 def test_a_call_more_per_job(
     place: Place, monkeypatch: pytest.MonkeyPatch, source: str, complaint: str
 ) -> None:
-    before = backlog.Backlog.add
-    monkeypatch.setattr(backlog.Backlog, "add", as_ours(source, "add", before))
+    before = settler.Backlog.add
+    monkeypatch.setattr(settler.Backlog, "add", as_ours(source, "add", before))
     with pytest.raises(TooExpensive, match=complaint):
         check(f"{place.name}.worker_calls.async", test_python_work.drain_calls(place, "async"))
 
@@ -115,7 +115,7 @@ def test_a_statement_more_per_claim(place: Place, monkeypatch: pytest.MonkeyPatc
 
 
 def test_small_batches(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backlog, "MAX_BATCH", 10)
+    monkeypatch.setattr(settler, "MAX_BATCH", 10)
     with pytest.raises(TooExpensive, match=costs_more("commits")):
         check(
             f"{place.name}.drain.async",

@@ -10,18 +10,8 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from tenure.errors import JobNotFound
-from tenure.rules.job import (
-    Claimed,
-    Event,
-    Feature,
-    Job,
-    Json,
-    NewJob,
-    Progress,
-    State,
-    Step,
-    Until,
-)
+from tenure.rules.claim import Claimed
+from tenure.rules.job import Event, Feature, Job, Json, NewJob, Progress, State, Step, Until
 from tenure.store import Count, OldestReady, PausedQueue
 
 
@@ -244,7 +234,7 @@ class Books:
         waiting = work.where is Where.WAITING
         return Job(
             id=work.id, token=work.token, state=work.state, task=work.job.task,
-            args=work.job.args.decode(), queue=work.queue, priority=work.priority,
+            args_json=work.job.args.decode(), queue=work.queue, priority=work.priority,
             tenant=work.job.tenant, attempts=work.attempts, max_attempts=work.job.max_attempts,
             crashes=work.crashes, created_at=work.created_at,
             queued_at=work.queued_at or work.created_at, due_at=work.due_at,
@@ -255,11 +245,12 @@ class Books:
             cancel_requested=work.cancel_requested,
             queue_paused=work.live and work.queue in self.paused,
             unfinished_parents=list(work.parents.values()).count(None) if waiting else 0,
-            timeout_seconds=work.job.timeout_seconds, retry=_text(work.job.retry),
-            metadata=_text(work.job.metadata),
+            timeout_seconds=work.job.timeout_seconds, retry_json=_text(work.job.retry),
+            metadata_json=_text(work.job.metadata),
             unique_scope=work.key[1] if work.key else None,
             unique_key=unique.key if unique else None,
-            unique_until=unique.until if unique else None, result=work.result, error=work.error,
+            unique_until=unique.until if unique else None, result_json=work.result,
+            error_json=work.error,
         )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The store as the design tells it, in dicts and lists: no SQL, no places, no transactions.
+"""The store as the design tells it, in dicts and lists: no SQL, no positions, no transactions.
 
 `Model` has the operations of `tenure.store.Store` and answers with the same records, under ids of
 its own. A line is a list; standing at its end is `append`. What a job's end does to attempts, and
@@ -14,18 +14,8 @@ from datetime import datetime, timedelta
 import msgspec
 
 from tenure.errors import InvalidInput, JobNotFound, KeyTaken, StepConflict, TenantMismatch
-from tenure.rules.job import (
-    Beat,
-    Enqueued,
-    Event,
-    Json,
-    Lease,
-    NewStep,
-    Progress,
-    State,
-    Step,
-    Until,
-)
+from tenure.rules.claim import Lease
+from tenure.rules.job import Beat, Enqueued, Event, Json, NewStep, Progress, State, Step, Until
 from tenure.rules.lifecycle import Outcome, Settlement
 from tenure.store import LANDED, STALE, Answer, PausedQueue, Swept
 from tests.model.books import (

@@ -1,7 +1,7 @@
 """The rows behind a store, in the model's terms, and the rows that the model expects.
 
 `list_jobs` shows what a job looks like; this is what stands around it: lines in the order of their
-places, due tickets, leases, keys, edges, notes, pauses and stories.
+positions, due tickets, leases, keys, edges, notes, pauses and stories.
 """
 
 from __future__ import annotations
@@ -128,13 +128,13 @@ def add_void_ticket(side: Side, queue: str, priority: int, id: JobId, token: int
     """Write a ticket that no attempt belongs to, at the end of its line."""
     rows = side.plain.rows
     if side.plain.is_postgres:
-        [(place,)] = rows("select 1000 * nextval('tenure.position')")
+        [(position,)] = rows("select 1000 * nextval('tenure.position')")
     else:
-        [(place,)] = rows("update tenure.counter set position = position + 1 returning position")
+        [(position,)] = rows("update tenure.counter set position = position + 1 returning position")
     rows(
         "insert into tenure.ready (queue, priority, position, job_id, token)"
         " values (?, ?, ?, ?, ?)",
-        queue, priority, place, side.job_id(id), token,
+        queue, priority, position, side.job_id(id), token,
     )  # fmt: skip
 
 

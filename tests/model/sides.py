@@ -21,7 +21,8 @@ import msgspec
 import psycopg
 
 from tenure.errors import TenureError
-from tenure.rules.job import Beat, Enqueued, Job, Lease
+from tenure.rules.claim import Lease
+from tenure.rules.job import Beat, Enqueued, Job
 from tenure.rules.lifecycle import Settlement, succeed
 from tenure.rules.limits import MAX_ID
 from tenure.store import AsyncStore, Count, Page, Store, open_store

@@ -1,7 +1,7 @@
 """The floor rule, explored: all interleavings of three enqueuing transactions and one claimer.
 
 The claimer runs the real `Floors`; only the database under it is a model. Between any two of its
-reads anything may happen: a transaction takes its lock, draws a place, commits or rolls back, a
+reads anything may happen: a transaction takes its lock, draws a position, commits or rolls back, a
 ticket is consumed. In every state, each committed ticket must lie in a range that a claim would
 scan. Rules are then left out, one at a time, to show that the explorer sees what they prevent.
 """
@@ -18,14 +18,14 @@ import pytest
 from tenure.store.postgres.floors import Floors, Lane, _Candidate
 from tenure.store.session import Reader
 
-A, B = ("mail", 0), ("mail", 3)
+A, B = ("mail", 1, 0), ("mail", 1, 3)
 LANES = (A, B)
 NEVER_SECONDS = 1e12
 LIMIT = 400_000
 
 LOCK, COMMIT, ROLLBACK, UNLOCK = "lock", "commit", "rollback", "unlock"
 Action = str | Lane
-"""A lane stands for drawing a place in it."""
+"""A lane stands for drawing a position in it."""
 Program = tuple[Action, ...]
 Kind = Callable[..., Floors]
 Ticket = tuple[Lane, int]
@@ -116,9 +116,9 @@ def answer(database: Database, statement: str, lanes: str | None) -> Answer:
     assert statement == "lowest_positions"
     found = []
     for row in json.loads(lanes or "[]"):
-        lane = (row["queue"], row["priority"])
-        places = [place for where, place in database.live if where == lane]
-        found.append((*lane, min((p for p in places if p >= row["floor"]), default=None)))
+        lane = (row["queue"], row["needs"], row["priority"])
+        positions = [position for where, position in database.live if where == lane]
+        found.append((*lane, min((p for p in positions if p >= row["floor"]), default=None)))
     return tuple(found)
 
 
@@ -291,11 +291,11 @@ def go_on(kind: Kind, began: Knowledge, reads: tuple[Answer | None, ...], rounds
 @cache
 def is_scanned(kind: Kind, floors: tuple[tuple[Lane, int], ...], ticket: Ticket) -> bool:
     """Does one of the ranges of a claim hold this ticket?"""
-    (queue, priority), place = ticket
-    ranges = json.loads(revive(kind, Knowledge(floors)).ranges({queue: 1}))
+    (queue, needs, priority), position = ticket
+    ranges = json.loads(revive(kind, Knowledge(floors)).ranges([(queue, needs)]))
     return any(
-        row["queue"] == queue
-        and (row["low_priority"], row["low_position"]) <= (priority, place)
+        (row["queue"], row["needs"]) == (queue, needs)
+        and (row["low_priority"], row["low_position"]) <= (priority, position)
         and priority < row["below_priority"]
         for row in ranges
     )
@@ -317,7 +317,7 @@ def test_the_rule_never_loses_a_ticket(programs: tuple[Program, ...]) -> None:
     explorer = Explorer(Floors, *programs, rounds=2 if len(programs) == 3 else 100)
     assert explorer.find_lost_ticket() is None
     draws = sum(isinstance(action, tuple) for program in programs for action in program)
-    assert explorer.highest_floor == draws + 1, "the floor never passed the last place"
+    assert explorer.highest_floor == draws + 1, "the floor never passed the last position"
 
 
 @pytest.mark.parametrize("kind", [WithoutWait, WithoutSecondReading])
@@ -335,6 +335,7 @@ def test_a_lock_that_is_gone_before_the_commit_is_seen_loses_a_ticket() -> None:
     assert Explorer(Floors, unlocked_first, enqueues(A)).find_lost_ticket() is not None
 
 
+@pytest.mark.slow
 def test_floors_do_not_outlive_a_failover() -> None:
     """Not even when a reading was under way on the server that is gone."""
     programs = (enqueues(A), enqueues(A))
@@ -346,9 +347,9 @@ def test_floors_do_not_outlive_a_failover() -> None:
 
 def test_a_full_scan_looks_below_the_floors() -> None:
     floors = revive(Floors, Knowledge(((A, 10), (B, 20))))
-    assert '"low_position":10' in floors.ranges({"mail": 1})
+    assert '"low_position":10' in floors.ranges([("mail", 1)])
     floors.full_scan_seconds = 0.0
-    [everything] = json.loads(floors.ranges({"mail": 1}))
+    [everything] = json.loads(floors.ranges([("mail", 1)]))
     assert (everything["low_priority"], everything["low_position"]) < (-100, 1)
     assert everything["below_priority"] > 100
 
@@ -358,6 +359,14 @@ def test_a_lane_that_was_never_seen_is_scanned_from_its_beginning() -> None:
     assert not is_scanned(Floors, floors, (A, 9))
     assert is_scanned(Floors, floors, (A, 10))
     assert all(
-        is_scanned(Floors, floors, (("mail", n), 1)) for n in range(-100, 101) if n not in (0, 3)
+        is_scanned(Floors, floors, (("mail", 1, n), 1)) for n in range(-100, 101) if n not in (0, 3)
     )
-    assert is_scanned(Floors, floors, (("video", 0), 1))
+    assert is_scanned(Floors, floors, (("video", 1, 0), 1))
+    assert is_scanned(Floors, floors, (("mail", 2, 0), 1))
+
+
+def test_lines_without_a_floor_are_looked_at_together() -> None:
+    floors = revive(Floors, Knowledge(((("mail", 1, 0), 10), (("mail", 2, 0), 0))))
+    lines = [("mail", needs) for needs in range(4)] + [("sms", 0), ("sms", 1)]
+    assert floors.without_floor(lines) == [("mail", 0, 0), ("mail", 2, 3), ("sms", 0, 1)]
+    assert floors.unseen(lines) == [("mail", 0, 0), ("mail", 3, 3), ("sms", 0, 1)]

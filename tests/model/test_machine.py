@@ -60,6 +60,7 @@ def test_at_least_five_thousand_steps_are_planned() -> None:
     assert sum(plan.steps for plan in PLANS) >= 5_000 * SHARE
 
 
+@pytest.mark.slow
 def test_a_short_walk_on_sqlite() -> None:
     with open_sides(("sqlite-apsw",), None) as sides:
         assert tell(sides, Plan(("sqlite-apsw",), 50_000, 500)) >= 500

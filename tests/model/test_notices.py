@@ -87,7 +87,7 @@ RULES: dict[str, Broken] = {
     "a key belongs to one tenant": sql("key_holders", r"k\.tenant = b\.value ->> 'tenant' and"),
     "a child waits for all its parents": sql("freed_children",
                                              r"p\.parent_state is null", "false"),
-    "a paused queue is left alone": sql("take_tickets", r"and not exists [^\n]*"),
+    "a paused queue is left alone": sql("look_at_lanes", r"and not exists [^\n;]*"),
     "one suspect at a time": sql("add_tickets", r"j\.crashes > 0", "0"),
     "a held job gets no ticket": sql("add_tickets", r"and j\.parked is null"),
     "a tenant cannot touch another's job": sql("lock_job", r"and \(:tenant.*"),

@@ -19,6 +19,8 @@ HOT_TABLES = ("job", "ready", "due", "history", "lease", "unique_key", "event", 
 _PARAMETER = re.compile(r"%\(([a-z_]+)\)s")
 _CONDITIONS = ("Index Cond", "TID Cond", "Recheck Cond")
 _UNPLANNED = ("copy ", "savepoint ", "rollback to ", "release ")
+_READS_BY_BITMAP = {"count_finished"}
+"""Run only by transactions that read, which may scan bitmaps. BRIN has nothing else."""
 _PASSES_LIMIT_ON = {"LockRows", "Subquery Scan", "Result"}
 
 
@@ -59,11 +61,14 @@ def scans(connection: Connection, name: str) -> list[Scan]:
     names = list(dict.fromkeys(_PARAMETER.findall(sql)))
     numbered = _PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", sql)
     arguments = f"({', '.join(['null'] * len(names))})" if names else ""
+    if name in _READS_BY_BITMAP:
+        connection.execute("set enable_bitmapscan = on")
     connection.execute(f"prepare planned as {numbered.replace('%%', '%')}")
     try:
         row = connection.execute(f"explain (format json) execute planned{arguments}").fetchone()
     finally:
         connection.execute("deallocate planned")
+        connection.execute("set enable_bitmapscan = off")
     assert row is not None
     return list(_scans(row[0][0]["Plan"], is_limited=False))
 

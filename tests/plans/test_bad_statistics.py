@@ -24,7 +24,8 @@ from tests.support.pages import PageCounter
 from tests.support.patience import until
 from tests.support.postgres import Server
 
-pytestmark = pytest.mark.slow
+# One process loads the rows once.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("bad-statistics")]
 
 WORST_RATIO = 1.5
 WORKER = "host-1:42"

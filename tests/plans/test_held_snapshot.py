@@ -14,7 +14,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from tenure.rules.job import Lease, NewJob
+from tenure.rules.claim import Lease
+from tenure.rules.job import NewJob
 from tenure.rules.lifecycle import succeed
 from tenure.store import Store, open_store
 from tests.support.pages import PageCounter
@@ -129,7 +130,7 @@ def test_claims_touch_no_more_pages_after_200000_jobs_than_at_first(
 def test_an_enqueue_that_stays_open_for_200000_jobs_is_found_when_it_commits(
     pg_migrated_url: str,
 ) -> None:
-    """No floor can pass the place that it drew, so claims do walk the dead tickets above it.
+    """No floor can pass the position that it drew, so claims do walk the void tickets above it.
 
     That costs about twice the pages after 200,000 jobs, and ends with the transaction.
     """

@@ -1,8 +1,8 @@
-"""A ticket that becomes visible late, below places that are long consumed, is never lost.
+"""A ticket that becomes visible late, below positions that are long consumed, is never lost.
 
-Places are drawn before a transaction commits, and transactions commit out of order. The claimers'
-floors must wait for the slow ones. Here the safety scan is turned off, so that a floor that is too
-high loses a job for good; one test turns it on and sees it repair a wrong floor.
+Transactions draw positions before they commit, and they commit out of order. The claimers' floors
+must wait for the slow ones. Here the safety scan is turned off, so that a floor that is too high
+loses a job for good; one test turns it on and sees it repair a wrong floor.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ from tests.support.patience import PATIENCE_SECONDS, until
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 WORKER = "host-1:42"
-LANES = [(queue, priority) for queue in ("mail", "default", "slow") for priority in (-5, 0, 7)]
+LANES = [
+    (queue, needs, priority)
+    for queue in ("mail", "default", "slow")
+    for needs, priority in ((0, -5), (0, 0), (1, 0), (2, 0), (2, 7))
+]
 QUEUES = {"mail": 50, "default": 50, "slow": 50}
 
 
@@ -47,8 +51,9 @@ def floors_of(store: Store) -> Floors:
     return session.floors
 
 
-def new_job(lane: tuple[str, int] = ("default", 0)) -> NewJob:
-    return NewJob(task="app.send", queue=lane[0], priority=lane[1])
+def new_job(lane: tuple[str, int, int] = ("default", 0, 0)) -> NewJob:
+    queue, needs, priority = lane
+    return NewJob(task="app.send", queue=queue, needs=needs, priority=priority)
 
 
 def claim_and_settle(store: Store) -> list[int]:
@@ -77,7 +82,7 @@ def test_a_job_with_a_low_place_that_commits_late_is_claimed_at_once(
         drain_some(store, 300)
         [late] = store.enqueue([new_job()], on=caller)
         drain_some(store, 1500)
-        assert floors_of(store).floor("default", 0) > 0
+        assert floors_of(store).floor("default", 0, 0) > 0
         caller.commit()
     assert claim_and_settle(store) == [late.id]
 
@@ -94,23 +99,24 @@ def test_a_job_whose_writer_rolls_back_holds_the_floor_no_longer(
         drain_some(store, 300)
         store.enqueue([new_job()], on=caller)
         drain_some(store, 300)
-        stuck = floors_of(store).floor("default", 0)
+        stuck = floors_of(store).floor("default", 0, 0)
         caller.rollback()
     drain_some(store, 300)
     drain_some(store, 300)
-    assert floors_of(store).floor("default", 0) > stuck + 200
+    assert floors_of(store).floor("default", 0, 0) > stuck + 200
 
 
 def test_the_safety_scan_finds_a_job_below_a_floor_that_is_wrong(store: Store) -> None:
     drain_some(store, 300)
     floors = floors_of(store)
     [lost] = store.enqueue([new_job()])
-    floors._floors["default", 0] = 10**9
+    floors._floors["default", 0, 0] = 10**9
     assert claim_and_settle(store) == []
     floors.full_scan_seconds = 0.2
     assert until(lambda: claim_and_settle(store), "the scan") == [lost.id]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_no_schedule_of_commits_and_claims_loses_a_job_in_any_lane(
     store: Store, pg_migrated_url: str, seed: int

@@ -28,7 +28,6 @@ ALLOWED = {
         Scan("job", "tenure_job_cancel_requested"),
     ): "holds flagged jobs only; LIMIT 1",
     ("any_featured", Scan("job", "tenure_job_featured")): "holds featured jobs only; LIMIT 1",
-    ("oldest_ready", Scan("ready", None)): "in order, with LIMIT 1: one step to the first lane",
 }
 
 FILL = (
@@ -129,8 +128,10 @@ def test_every_exception_is_still_needed(empty: apsw.Connection, name: str, scan
     assert scan in full_scans(empty, name)
 
 
-def test_the_tickets_of_a_claim_are_dropped_by_queue_priority_and_position(
+def test_the_tickets_of_a_claim_are_dropped_by_lane_and_position(
     filled: apsw.Connection,
 ) -> None:
     [sql] = statements("sqlite", "tenure")["drop_tickets"]
-    assert any("queue=? AND (priority,position)<(?,?)" in line for line in plan(filled, sql))
+    assert any(
+        "queue=? AND needs=? AND (priority,position)<(?,?)" in line for line in plan(filled, sql)
+    )

@@ -18,7 +18,8 @@ from tenure.rules.job import State
 from tenure.rules.lifecycle import retry, succeed
 from tenure.store import Store, open_store
 
-pytestmark = pytest.mark.slow
+# One process fills the files once.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("sqlite-work")]
 
 WORST_RATIO = 1.5
 SMALL, LARGE = 50_000, 1_000_000

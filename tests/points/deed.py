@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, Literal
 
-from tenure.rules.job import Claimed
+from tenure.rules.claim import Claimed
 from tenure.rules.lifecycle import Settlement
 from tenure.store import Store
 from tenure.testing.recorder import Ended, Started

@@ -6,9 +6,10 @@ from collections import Counter
 from typing import ClassVar
 
 from tenure.rules import lifecycle
+from tenure.rules.claim import Claimed
 from tenure.rules.gates import Limits
 from tenure.rules.graph import OnFailure, Outcome
-from tenure.rules.job import Claimed, State, Unique, When
+from tenure.rules.job import State, Unique, When
 from tenure.rules.lifecycle import Settlement
 from tests.points.deed import SUCCESSOR, VICTIM, Deed, Hand, all_of
 from tests.support.flows import added, flow, more
@@ -154,7 +155,7 @@ class HealFlow(StopFlow):
 class SweepNode(_Flow):
     """The worker of a node with no attempt left has died: what hangs on it goes on, or not."""
 
-    name, call, about = "sweep of a workflow's node", "sweep", "lock_expired"
+    name, call, about = "sweep of a workflow's node", "sweep", "lock_swept"
     outcome = Outcome.FAILED
 
     def lay(self, hand: Hand, plain: Plain) -> None:

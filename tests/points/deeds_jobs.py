@@ -7,9 +7,10 @@ from datetime import timedelta
 from typing import ClassVar
 
 from tenure.rules import lifecycle
+from tenure.rules.claim import NEEDS, Ask, Claimed
 from tenure.rules.codec import encode
 from tenure.rules.gates import Limits
-from tenure.rules.job import Claimed, NewStep, State, Unique, Until
+from tenure.rules.job import NewStep, State, Unique, Until
 from tenure.rules.lifecycle import Settlement
 from tenure.rules.ticks import ScheduleTiming
 from tenure.store import NewSchedule
@@ -24,7 +25,7 @@ BULK = 120  # goes by COPY
 class EnqueueOne(Deed):
     """A job without a key and without parents is one statement that commits itself."""
 
-    name, call, about = "enqueue one", "enqueue", "insert_job"
+    name, call, about = "enqueue one", "enqueue", "insert_"
 
     def do(self, hand: Hand) -> None:
         hand.store.enqueue([job()], now=hand.now)
@@ -138,8 +139,28 @@ class Claim(Deed):
         return Counter(succeeded=6, cancelled=1)
 
 
+class ClaimByNeeds(Deed):
+    """Of two kinds some are wanted, within a few kilobytes; jobs of a third kind stay."""
+
+    name, call, about = "claim by needs and bytes", "claim", "take_tickets"
+
+    def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
+        large = encode("x" * 3000)
+        for kind in ("async", "thread", "process"):
+            add_many(hand.store, hand.now, 2, needs=NEEDS[kind])
+        add_many(hand.store, hand.now, 2, needs=NEEDS["async"], args=large)
+
+    def do(self, hand: Hand) -> None:
+        ask = Ask(9, {NEEDS["async"]: 4, NEEDS["thread"]: 1})
+        claim = hand.store.claim(VICTIM, {"default": ask}, max_kb=3, now=hand.now)
+        assert sum(len(lease.jobs) for lease in claim) == 4
+
+    def ends(self, *, landed: bool) -> Counter[str]:  # noqa: ARG002
+        return all_of(8)
+
+
 class ClaimAtGate(Deed):
-    """Jobs at three gates, and some without: places, tokens and turns are given out."""
+    """Jobs at three gates, and some without: permits, starts and turns are given out."""
 
     name, call, about = "claim at a gate", "claim", "look_at_"
 
@@ -317,7 +338,7 @@ def complete(hand: Hand, held: Claimed, worker: str) -> None:
 class Sweep(Deed):
     """Three leases: one job has no attempt left, two go back in line, one stands at a gate."""
 
-    name, call, about = "sweep", "sweep", "lock_expired"
+    name, call, about = "sweep", "sweep", "lock_swept"
 
     def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
         hand.store.declare_gates({"g": Limits(max_running=1)}, now=hand.now)
@@ -419,7 +440,9 @@ class RecordStep(Deed):
 
     def check(self, hand: Hand, *, landed: bool) -> None:
         [kept] = hand.store.steps(self.held.id, now=hand.now)
-        assert (kept.name, kept.result, kept.token) == ("pay", '"paid"', 1 if landed else 2), kept
+        assert (kept.name, kept.result_json, kept.token) == ("pay", '"paid"', 1 if landed else 2), (
+            kept
+        )
 
 
 class Checkpoint(Deed):
@@ -435,7 +458,7 @@ class Checkpoint(Deed):
         hand.store.save_checkpoint(VICTIM, self.held, encode("half"), now=hand.now)
 
     def work(self, hand: Hand, held: Claimed) -> None:
-        found = hand.store.progress(held.id, now=hand.now).checkpoint
+        found = hand.store.progress(held.id, now=hand.now).checkpoint_json
         assert found in (None, '"half"'), found
 
     def ends(self, *, landed: bool) -> Counter[str]:  # noqa: ARG002
@@ -453,6 +476,6 @@ class Report(Checkpoint):
 
 JOB_DEEDS: tuple[type[Deed], ...] = (
     EnqueueOne, EnqueueBulk, EnqueueUnique, EnqueueChildren, EnqueueAtGate, EnqueueOn, Claim,
-    ClaimAtGate, Extend, Succeed, SucceedFeatured, Retry, Fail, SettleBatch, Complete, Sweep,
-    Promote, Fire, RecordStep, Checkpoint, Report,
+    ClaimByNeeds, ClaimAtGate, Extend, Succeed, SucceedFeatured, Retry, Fail, SettleBatch, Complete,
+    Sweep, Promote, Fire, RecordStep, Checkpoint, Report,
 )  # fmt: skip

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tenure.rules import lifecycle
-from tenure.rules.job import Claimed
+from tenure.rules.claim import Claimed
 from tests.points.deed import SUCCESSOR, Deed, Hand
 from tests.points.deeds_jobs import complete
 from tests.support import invariants

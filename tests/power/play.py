@@ -18,10 +18,11 @@ import apsw
 import msgspec
 
 from tenure.rules import lifecycle
+from tenure.rules.claim import Claimed
 from tenure.rules.codec import encode
 from tenure.rules.gates import Limits
 from tenure.rules.graph import NewNode, NewWorkflow
-from tenure.rules.job import Claimed, NewJob, NewStep, State, Unique
+from tenure.rules.job import NewJob, NewStep, State, Unique
 from tenure.rules.lifecycle import Settlement
 from tenure.rules.ticks import ScheduleTiming
 from tenure.store import NewSchedule, Store, open_store

@@ -37,6 +37,7 @@ def test_what_was_acknowledged_survives_and_the_rest_is_whole(
     assert seen.jobs > 100
 
 
+@pytest.mark.slow
 def test_without_a_sync_for_each_commit_the_last_ones_may_be_lost_and_nothing_breaks(
     tmp_path: Path,
 ) -> None:

@@ -15,7 +15,8 @@ from itertools import count
 from typing import Any
 
 from tenure.rules import lifecycle
-from tenure.rules.job import Claimed, Lease, NewJob, Unique
+from tenure.rules.claim import Claimed, Lease
+from tenure.rules.job import NewJob, Unique
 from tenure.store import AsyncStore, Store, open_async_store, open_store
 from tests.processes.crew import Voice
 

@@ -97,6 +97,7 @@ def test_ten_processes_start_on_an_empty_database_at_once(empty_url: str, crew: 
     audit(empty_url)
 
 
+@pytest.mark.slow
 def test_ten_processes_open_a_file_that_one_is_writing(file_url: str, crew: Crew) -> None:
     writer = crew.start(roles.write_until_told, file_url, 2.0)
     for _ in range(10):

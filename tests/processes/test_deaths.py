@@ -11,6 +11,7 @@ import pytest
 from tenure.rules import lifecycle
 from tenure.rules.job import NewJob
 from tenure.store import LANDED, open_store
+from tests.conftest import Count
 from tests.processes import roles
 from tests.processes.crew import Crew
 from tests.support.audit import audit
@@ -56,7 +57,7 @@ def drain(url: str) -> None:
 
 @pytest.mark.slow
 def test_nothing_is_lost_when_busy_processes_are_killed_at_random(
-    url: str, crew: Crew, whole: bool
+    url: str, crew: Crew, whole: bool, count: Count
 ) -> None:
     wanted = KILLS["whole" if whole else "share"]
     chance = random.Random(20260301)
@@ -95,6 +96,7 @@ def test_nothing_is_lost_when_busy_processes_are_killed_at_random(
     assert set(succeeded.values()) == {1}, "two workers were told that they finished one job"
     assert set(succeeded) <= set(history)
     audit(url)
+    count("deaths", kills)
 
 
 @pytest.mark.parametrize("ending", ["finished by another", "in line again", "failed by the sweep"])

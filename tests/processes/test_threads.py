@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, cast
 
 import apsw
+import pytest
 
 from tenure.errors import JobNotFound
 from tenure.rules import lifecycle
@@ -147,6 +148,7 @@ def test_threads_on_one_store_get_their_own_answers(url: str) -> None:
     store.close()
 
 
+@pytest.mark.slow
 def test_threads_of_one_store_claim_each_job_once(url: str) -> None:
     """They share what the store knows of its lines: many queues, several priorities."""
     store = open_store(url)

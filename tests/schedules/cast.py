@@ -91,7 +91,7 @@ def ticks_of_jobs(store: Store) -> list[datetime]:
     page = store.list_jobs(limit=1000)
     while True:
         for job in page.jobs:
-            by = fired_by(job.metadata)
+            by = fired_by(job.metadata_json)
             assert by is not None
             found.append(by.tick)
         if page.next is None:

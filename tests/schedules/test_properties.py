@@ -39,6 +39,7 @@ def expected(timing: ScheduleTiming, since: datetime, now: datetime) -> list[dat
     return [tick for tick in come[-1:] if (now - tick).total_seconds() <= GRACE_SECONDS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_random_downtime(url: str, seed: int) -> None:  # none missing beyond the policy
     random = Random(seed)
@@ -63,11 +64,76 @@ def test_random_downtime(url: str, seed: int) -> None:  # none missing beyond th
             assert ticks_of_jobs(one) == sorted(fired)
 
 
+def _timing(random: Random) -> ScheduleTiming:
+    return ScheduleTiming(
+        **random.choice(WHEN), catch_up=random.choice(["skip", "latest", "all"]),
+        catch_up_limit=random.choice([1, 5, 64]),
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_random_changes(url: str, seed: int) -> None:
+    """Ticks due before a change follow the old timing, ticks after it the new one; none is lost.
+
+    Workers fire seldom, so most ticks are due when a change comes.
+    """
+    random = Random(1000 + seed)
+    with open_store(url) as one, open_store(url) as other:
+        timing, paused = _timing(random), False
+        now = since = START + timedelta(seconds=random.randrange(10**7))
+        one.declare_schedules([schedule("s", timing)], now=now)
+        fired: set[datetime] = set()
+        seen = {timing}
+        for _ in range(40):
+            quick = timing.cron == "*/20 * * * * *"
+            now += timedelta(seconds=random.choice(STEPS[:4] if quick else STEPS) * random.random())
+            store = random.choice([one, other])
+            before, was_paused = timing, paused
+            match random.choice(["fire", "edit", "edit", "pause", "resume", "resume", "declare"]):
+                case "fire":
+                    store.fire(now=now)
+                case "edit":
+                    timing = _timing(random)
+                    fields = {"cron": timing.cron, "every_seconds": timing.every_seconds}
+                    given = {name: value for name, value in fields.items() if value is not None}
+                    store.edit_schedule(
+                        "s", now=now, timing={
+                            **given, "tz": timing.tz, "catch_up": timing.catch_up,
+                            "catch_up_limit": timing.catch_up_limit,
+                        },
+                    )  # fmt: skip
+                case "pause":
+                    store.pause_schedule("s", now=now)
+                    paused = True
+                case "resume":
+                    store.resume_schedule("s", now=now)
+                    if not paused:
+                        continue
+                    paused = False
+                case "declare":
+                    wanted = _timing(random)
+                    said = store.declare_schedules([schedule("s", wanted)], now=now)
+                    if wanted in seen:  # it was declared before, and counts no more
+                        assert said.changed == ()
+                        continue
+                    seen.add(wanted)
+                    if wanted == timing:
+                        continue
+                    timing = wanted
+            if not was_paused:
+                fired |= set(expected(before, since, now))
+            since = now
+            assert ticks_of_jobs(one) == sorted(fired)
+        assert one.get_schedule("s").timing == timing
+
+
 def _live(store: Store) -> int:
     states = [State.QUEUED, State.RUNNING, State.SCHEDULED]
     return len(store.list_jobs(states=states).jobs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_random_overlap(url: str, seed: int) -> None:
     """Never two at once; and a tick is skipped only while there is one."""

@@ -27,6 +27,8 @@ class Fate:
     """It is carried out although its sender has died on the way."""
     waited_seconds: float = 0.0
     """For the write lock."""
+    late_seconds: float = 0.0
+    """Its sender is cut off at once, and it arrives so much later, unless it is ended before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +44,13 @@ class Weather:
     slow_settling: float = 0.0
     """Of settlements: heartbeats must bridge it."""
     waiting: float = 0.0
+    late: float = 0.0
+    late_seconds: float = 0.0
 
 
 CALM = Weather()
+ENQUEUES_LATE = 6
+"""An enqueue is late so many times as often: most of them draw ids, or their job is still live."""
 
 
 def trouble(sender: Fiber, op: str, seconds: float) -> None:
@@ -91,12 +97,18 @@ class Faults:
         if random() < weather.waiting:
             waited = 2.0
         chance = random()
+        late_share = weather.late * (ENQUEUES_LATE if op == "enqueue" else 1)
         for kind, share in (
             ("failed", weather.failing), ("undone", weather.undone), ("lost", weather.lost),
-            ("busy", weather.busy),
+            ("busy", weather.busy), ("late", late_share),
         ):  # fmt: skip
+            if chance < share and kind == "late" and not reads:
+                self.count(kind)
+                late = weather.late_seconds * random()
+                trouble(sender, op, late)
+                return Fate(there, back, late_seconds=late)
             if chance < share:
-                what = "failed" if reads and kind in ("undone", "lost") else kind
+                what = "failed" if reads and kind in ("undone", "lost", "late") else kind
                 self.count(what)
                 trouble(sender, op, there + back)
                 return Fate(

@@ -135,6 +135,14 @@ def deaf_thread(job: Running, seconds: float) -> str:
 
 
 @tasks.task(retry=RETRY)
+async def heavy(job: Running, text: str) -> str:
+    """Large arguments, and a result that is as large."""
+    await asyncio.sleep(_seconds(0.1))
+    _end(job, 0.2)
+    return text
+
+
+@tasks.task(retry=RETRY)
 async def parent(job: Running, children: int) -> str:
     """Enqueues jobs that wait for each other."""
     await asyncio.sleep(_seconds(0.1))

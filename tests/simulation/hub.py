@@ -22,6 +22,8 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]
 
+from tenure.running import Flag
+
 START_SECONDS = 1000.0
 OP: ContextVar[str] = ContextVar("op", default="")
 """The operation that this task or thread has sent, and those that work for it."""
@@ -313,6 +315,16 @@ class Event:
         if mine in self._waiting:  # the time was over first
             self._waiting.remove(mine)
         return self._set
+
+
+def virtual_wait(hub: Hub) -> Callable[[Flag, float | None], bool]:
+    """`Flag.wait` in the time of the hub. `Flag.set` rings the bell, whatever its kind."""
+
+    def wait(flag: Flag, timeout_seconds: float | None = None) -> bool:
+        event = flag.__dict__.setdefault("_bell", Event(hub))
+        return bool(flag) or event.wait(timeout_seconds)
+
+    return wait
 
 
 class Permits:

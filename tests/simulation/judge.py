@@ -36,7 +36,8 @@ def judge(stage: Stage) -> str:
     broken = [
         *violations(books, expected_of(stage, books)), *losses(stage, books),
         *late_runs(stage, books), *repeated_ends(stage),
-        *stale_steps(stage), *stage.steps_taken.wrong, *late_starts(stage, books),
+        *stale_steps(stage), *stage.steps_taken.wrong, *excess(stage),
+        *late_starts(stage, books),
     ]  # fmt: skip
     return "\n".join(report(books, broken, blows_of(stage)))
 
@@ -167,6 +168,12 @@ def stale_steps(stage: Stage) -> Violations:
     """4: no attempt that has lost its job records a step, however late its request arrives."""
     for id, token in stage.session.memory.execute("select job_id, token from stale_step"):
         yield Violation(4, "stale step recorded", id, f"of token {token}", (token,))
+
+
+def excess(stage: Stage) -> Violations:
+    """2: no claim gets more jobs of a queue or of a kind, or more bytes, than it asked for."""
+    for environment in stage.environments:
+        yield from environment.log.wrong
 
 
 def _was_told_late(process: Process, grant: Grant, lease_seconds: float) -> bool:

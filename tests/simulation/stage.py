@@ -11,24 +11,29 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 from tenure.app import Tenure
 from tenure.client import Client
+from tenure.running import Flag
 from tenure.tasks import Call
 from tenure.testing.recorder import Started
+from tenure.worker import settler
+from tenure.worker.claiming import claimer
 from tenure.worker.worker import Worker
 from tests.simulation import handlers
 from tests.simulation.environment import VirtualEnvironment
 from tests.simulation.faults import CALM, Faults
-from tests.simulation.hub import Hub, Process
+from tests.simulation.hub import Hub, Process, virtual_wait
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.plan import Plan
 from tests.simulation.steps import Steps
 from tests.simulation.store import Session, VirtualStore
-from tests.simulation.users import Users
+from tests.simulation.users import LARGEST_KB, Users
 from tests.support import audit
 from tests.support.books import Blow
 from tests.support.plain import Plain
@@ -43,6 +48,17 @@ ASTRAY_SECONDS = 2.5 * 86_400
 and the checker wants to see it."""
 PATIENCE_SECONDS = 300.0
 """So much virtual time may pass after the faults until the backlog is empty."""
+
+
+@contextmanager
+def _small_hands(kb: int) -> Iterator[None]:
+    """The bounds of a worker in bytes, so small that a few kilobytes reach them."""
+    with (
+        patch.object(claimer, "MAX_KB_IN_HAND", kb),
+        patch.object(claimer, "MAX_TICKET_KB", LARGEST_KB),
+        patch.object(settler, "MAX_BATCH_KB", kb // 4),
+    ):
+        yield
 
 
 class NotQuiet(AssertionError):
@@ -74,6 +90,9 @@ class Stage:
         self.users = Users(self)
         self.steps_taken = Steps(self.session)
         self.story: list[tuple[float, str]] = []
+        # A thread that waits for a flag in real time would stop the clock of all processes.
+        self._flags = patch.object(Flag, "wait", virtual_wait(self.hub))
+        self._flags.start()
 
     # --- what is there ---------------------------------------------------------------------------
 
@@ -151,9 +170,10 @@ class Stage:
         try:
             if first:
                 self.process("client", lambda app, _: self.users.enqueue(app, [*first]))
-            self._storm()
-            self._calm()
-            self._strike_once_more()
+            with _small_hands(self.plan.hand_kb):
+                self._storm()
+                self._calm()
+            self._strike_once_more()  # from here on each worker has room for all jobs
             self._shut_down()
         finally:
             for task in handlers.tasks:
@@ -163,6 +183,7 @@ class Stage:
         """Take everything down."""
         for environment in self.environments:
             self.hub.clear(environment.process)
+        self._flags.stop()
         self.session.memory.close()
         # Whatever still knows this stage would be there for ever: frozen before the next run.
         handlers.now.leave(self)

@@ -1,9 +1,9 @@
 """The real SQLite store, in memory, behind a wire on which requests and answers get lost.
 
 A request travels, is carried out in one moment, and its answer travels back. It may be carried out
-although its sender has died or given up. What the store does about unanswered requests is what the
-PostgreSQL store does (`repeat`, ids known before the insert), or what the SQLite store does: the
-seed chooses.
+although its sender has died or given up, and long after its sender was cut off. What the store does
+about unanswered requests is what the PostgreSQL store does (`repeat`, ids known before the insert,
+the end of a late request before its repeat), or what the SQLite store does: the seed chooses.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from typing import Any, cast
 
 import apsw
 
 from tenure.errors import OutcomeUnknown, StoreBusy, StoreUnavailable, ValueRefused
 from tenure.store import AsyncStore, Store
-from tenure.store.bell import Bell, Ring
+from tenure.store.bell import Bell, OnCancel, Ring
 from tenure.store.session import Collided, Mode, Operation, R, Tx, drive
 from tenure.store.sqlite import driver
 from tenure.store.sqlite import migrate as sqlite_migrate
@@ -102,13 +102,24 @@ class _Call:
         self.name = name
         self.repeat = False
         self.collided = False
+        self.tries: list[Try] = []
 
     def around(self, op: Operation[R]) -> Operation[R]:
+        """This try of the operation: it keeps what is known now, whenever it arrives."""
+        repeat, collided = self.repeat, self.collided
+
         def run(tx: Tx) -> Any:
-            tx.request_id, tx.repeat, tx.collided = self.name, self.repeat, self.collided
+            tx.request_id, tx.repeat, tx.collided = self.name, repeat, collided
             return op(tx)
 
         return run
+
+
+@dataclass(slots=True)
+class Try:
+    """One try of a call, as long as it may still arrive."""
+
+    is_ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +149,7 @@ class Session(SQLite):
         self.delayed_until = 0.0
         """By then everything that was sent so far is answered."""
         self.transactions = 0
-        self._signs: object = None
+        self._signs = (-1, -1)
         self._waited = 0.0
         self._calls = 0
         super().__init__(PATH)
@@ -163,15 +174,18 @@ class Session(SQLite):
         self._calls += 1
         call = _Call(f"call-{self._calls}" if self.repeats else "")
 
-        def carry_out(fate: Fate) -> R:
-            wanted = call.around(op)
+        def carry_out(fate: Fate, wanted: Operation[R]) -> R:
             if not fate.commits:
                 wanted = _undone(wanted)
             return drive(SQLite.transact(self, wanted, mode))
 
         for _ in range(REPEATS):
+            for earlier in call.tries:
+                earlier.is_ended = True
+            call.tries.append(Try())
+            this = partial(carry_out, wanted=call.around(op))
             try:
-                return await self._request(carry_out, reads=reads)
+                return await self._request(this, reads=reads, late=call.tries[-1])
             except Collided:
                 call.collided = True
             except ValueRefused:
@@ -214,8 +228,8 @@ class Session(SQLite):
         assert isinstance(connection, Transaction)
         return SQLiteTx(cast(Connection, self.memory), PATH, self.clock)
 
-    def bell(self, ring: Ring) -> Bell:
-        return VirtualBell(self, self.hub.here(), ring)
+    def bell(self, ring: Ring, on_cancel: OnCancel | None = None) -> Bell:
+        return VirtualBell(self, self.hub.here(), ring, on_cancel)
 
     async def rest(self, seconds: float) -> None:
         if self.hub.fiber().loop is None:
@@ -230,7 +244,9 @@ class Session(SQLite):
 
     # --- the wire --------------------------------------------------------------------------------
 
-    async def _request(self, carry_out: Callable[[Fate], R], *, reads: bool) -> R:
+    async def _request(
+        self, carry_out: Callable[[Fate], R], *, reads: bool, late: Try | None = None
+    ) -> R:
         hub = self.hub
         sender = hub.fiber()
         process = sender.process
@@ -245,7 +261,7 @@ class Session(SQLite):
             def wake() -> None:
                 hub.wake(sender, number)
 
-            self._send(process, fate, carry_out, outcome, wake, reads=reads)
+            self._send(process, fate, carry_out, outcome, wake, reads=reads, late=late)
             hub.suspend(sender)
         else:
             loop, future = sender.loop, sender.loop.create_future()
@@ -254,7 +270,7 @@ class Session(SQLite):
                 if not (process.dead or loop.is_closed()):
                     loop.call_soon_threadsafe(_wake, future)
 
-            self._send(process, fate, carry_out, outcome, tell, reads=reads)
+            self._send(process, fate, carry_out, outcome, tell, reads=reads, late=late)
             await future
         answer, error = outcome[0]
         if error is not None:
@@ -270,15 +286,29 @@ class Session(SQLite):
         tell: Callable[[], None],
         *,
         reads: bool,
+        late: Try | None,
     ) -> None:
+        def arrive_late() -> None:
+            if late is not None and not late.is_ended:
+                self._carry_out(fate, carry_out, reads=reads)
+
+        def cut_off() -> None:
+            outcome.append((None, _Lost()))
+            tell()
+
         def arrive() -> None:
             if process.dead and not fate.outlives:
                 return
             outcome.append(self._carry_out(fate, carry_out, reads=reads))
             self.hub.at(fate.back_seconds, tell)
 
-        self.hub.at(fate.there_seconds, arrive)
-        answered_at = self.hub.now + fate.there_seconds + fate.back_seconds
+        if fate.late_seconds:
+            self.hub.at(fate.there_seconds, cut_off)
+            self.hub.at(fate.there_seconds + fate.late_seconds, arrive_late)
+        else:
+            self.hub.at(fate.there_seconds, arrive)
+        travel_seconds = fate.there_seconds + max(fate.back_seconds, fate.late_seconds)
+        answered_at = self.hub.now + travel_seconds
         self.delayed_until = max(self.delayed_until, answered_at)
 
     def _carry_out(self, fate: Fate, carry_out: Callable[[Fate], Any], *, reads: bool) -> Outcome:
@@ -306,12 +336,15 @@ class Session(SQLite):
                 self.handed_out.setdefault((job.id, job.token), noted)
 
     def _ring_bells(self) -> None:
-        [signs] = self.memory.execute("select position from tenure_counter")
-        if signs != self._signs:
-            self._signs = signs
-            for bell in self.bells:
-                if self.hub.random.random() < 0.7:
-                    self.hub.at(0.005 * self.hub.random.random(), bell.hear)
+        [(position, cancels)] = self.memory.execute("select position, cancels from tenure_counter")
+        before, self._signs = self._signs, (position, cancels)
+        for bell in self.bells if before != self._signs else ():
+            if self.hub.random.random() < 0.7:
+                after = 0.005 * self.hub.random.random()
+                if before[0] != position:
+                    self.hub.at(after, bell.hear)
+                if before[1] != cancels:
+                    self.hub.at(after, bell.hear_cancel)
 
 
 def _wake(future: asyncio.Future[None]) -> None:
@@ -397,8 +430,10 @@ class VirtualStore(Store):
 class VirtualBell(Bell):
     """Rings most of the time, a little later."""
 
-    def __init__(self, session: Session, process: Process, ring: Ring) -> None:
-        super().__init__(ring)
+    def __init__(
+        self, session: Session, process: Process, ring: Ring, on_cancel: OnCancel | None
+    ) -> None:
+        super().__init__(ring, on_cancel)
         self._session = session
         self._process = process
 
@@ -411,10 +446,19 @@ class VirtualBell(Bell):
 
     def hear(self) -> None:
         """There may be new work."""
+        if self._can_hear():
+            self._ring()
+
+    def hear_cancel(self) -> None:
+        """Running jobs were asked to stop."""
+        if self._can_hear():
+            self._call_cancel(None)
+
+    def _can_hear(self) -> bool:
         if self._process.dead:
             self.stop()
-        elif self._process.paused_until <= self._session.hub.now:
-            self._ring()
+            return False
+        return self._process.paused_until <= self._session.hub.now
 
     def _prepare(self) -> None: ...
 

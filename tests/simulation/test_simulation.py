@@ -69,6 +69,7 @@ def test_a_seed_gives_the_same_run_again_whatever_ran_before() -> None:
     assert second.stdout == first.stdout, second.stderr
 
 
+@pytest.mark.slow
 def test_a_run_leaves_nothing_behind() -> None:
     """Thousands of runs in one process must not fill its memory."""
     run_seed(1)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from tenure.client import Client
 from tenure.errors import JobNotFound, StoreUnavailable, TenureError
 from tenure.handle import Handle
-from tenure.rules.job import Unique, Until
+from tenure.rules.claim import ALL_NEEDS
+from tenure.rules.job import NewJob, Unique, Until
 from tenure.tasks import Call, Task
 from tenure.workflow import WorkflowRun
 from tests.simulation import graphs, handlers
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 KEYS = 8
 RECENT = 20
+LARGEST_KB = 6
 
 
 class Users:
@@ -55,6 +57,9 @@ class Users:
                 if self._random.random() < self._plan.flow_share:
                     await self._enqueue_flow(app, in_threads)
                     continue
+                if self._random.random() < 0.1:
+                    await self._enqueue_by_name(app)
+                    continue
                 calls = [self._call() for _ in range(1 + int(4 * self._random.random() ** 2))]
                 self.ids += [handle.id for handle in await _enqueue(app, calls, in_threads)]
             except (StoreUnavailable, JobNotFound):  # a parent may be of another tenant
@@ -66,6 +71,15 @@ class Users:
         self.flows.append(run.id)
         self.ids += [node.id for node in await run.nodes_async()]
 
+    async def _enqueue_by_name(self, app: Client) -> None:
+        """Without the task: the kind of slot is not known, or it is the one of older code."""
+        tasks = (handlers.quick, handlers.ticked)
+        new = [
+            NewJob(task=self._random.choice(tasks).name, needs=self._random.choice(ALL_NEEDS))
+            for _ in range(1 + int(3 * self._random.random()))
+        ]
+        self.ids += [added.id for added in await app.async_store.enqueue(new)]
+
     def _call(self) -> Call[Any]:
         draw, lease = self._random.random, self._plan.lease_seconds
         choices: list[tuple[Task[..., Any], tuple[Any, ...], int]] = [
@@ -76,6 +90,7 @@ class Users:
             (handlers.blocking, (1.5 * lease * draw() ** 3,), 1),
             (handlers.in_thread, (lease * draw() ** 2,), 2),
             (handlers.deaf_thread, (2 * draw() ** 2,), 1),
+            (handlers.heavy, ("x" * int(1024 * LARGEST_KB * draw()),), 2),
             (handlers.parent, (1 + int(3 * draw()),), 1),
             (handlers.stepping, (1 + int(3 * draw()),), 1),
             (handlers.stepping_thread, (1 + int(3 * draw()),), 1),
@@ -118,6 +133,8 @@ class Users:
             try:
                 if self.flows and self._random.random() < 0.15:
                     await self._interfere_with_flow(app.workflow_run(self.flows[-1]))
+                elif self.ids and self._random.random() < 0.2:
+                    await self._interfere_with_many(app)
                 elif self.ids:
                     await self._interfere(app, self._random.choice(self.ids[-RECENT:]))
             except TenureError:
@@ -148,6 +165,22 @@ class Users:
                 await app.unhold_async(id)
             case _:
                 await app.get_async(id)
+
+    async def _interfere_with_many(self, app: Client) -> None:
+        """A batch: what one operation does to each of these jobs."""
+        store, draw = app.async_store, self._random.random
+        ids = self._random.sample(self.ids[-RECENT:], min(len(self.ids), 1 + int(8 * draw())))
+        match int(6 * draw()):
+            case 0 | 1:
+                await store.cancel_many(ids)
+            case 2:
+                await store.move_many(ids, priority=int(10 * draw()))
+            case 3 | 4:
+                await store.replay_many(ids)
+            case _:
+                await store.hold_many(ids)
+                await asyncio.sleep(0.2)
+                await store.unhold_many(ids)
 
     async def _interfere_with_flow(self, run: WorkflowRun) -> None:
         if self._random.random() < 0.5:

@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from functools import partial
 
 from tenure.rules.gates import Limits
+from tenure.rules.permits import Limited, limited_by
 from tenure.rules.ticks import ticks
-from tenure.rules.turns import Limited, limited_by
 from tests.support.books import (
     ENDS,
     SLACK_SECONDS,
@@ -81,7 +81,7 @@ def _crowds(books: Books, where: Limited, limit: int, runs: list[Run]) -> Violat
     inside: list[tuple[float, Run]] = []
     for run in sorted(runs, key=lambda run: run.began):
         inside = [(end, other) for end, other in inside if end > run.began]
-        if books.ends_of(run) < run.began:  # its lease had ended before: it has no place
+        if books.ends_of(run) < run.began:  # its lease had ended before: it has no permit
             continue
         inside.append((books.ends_of(run), run))
         if len(inside) > limit:
@@ -101,18 +101,18 @@ def no_gate_is_too_fast(books: Books) -> Violations:
     for where, grants in at.items():
         limits = paces[where]
         grants.sort(key=lambda grant: grant.claimed_at)
-        tokens, last = limits.capacity, grants[0].claimed_at
+        starts, last = limits.capacity, grants[0].claimed_at
         slack = SLACK_SECONDS * (limits.rate or 0.0) / limits.per_seconds
         for grant in grants:
-            tokens = limits.filled(tokens, grant.claimed_at - last) - 1
+            starts = limits.filled(starts, grant.claimed_at - last) - 1
             last = grant.claimed_at
-            if tokens < -slack - 1e-6:
-                text = f"{-tokens:.2f} more than {where[0]} {where[1]!r} allows"
+            if starts < -slack - 1e-6:
+                text = f"{-starts:.2f} more than {where[0]} {where[1]!r} allows"
                 yield Violation(10, "gate too fast", grant.id, text, (grant.token,))
 
 
 def lines_are_in_order(books: Books) -> Violations:
-    """10: with one place per key, jobs are handed out in the order in which they were enqueued.
+    """10: with one permit per key, jobs are handed out in the order in which they were enqueued.
 
     Of those that were acknowledged one before the other, with one priority and no delay, each for
     the first time: who is tried again stands at the end.

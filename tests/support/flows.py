@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
+from tenure.rules.claim import Claimed
 from tenure.rules.graph import GrowingNode, NewNode, NewWorkflow, Outcome, WorkflowAdded
-from tenure.rules.job import Claimed, State, When
+from tenure.rules.job import State, When
 from tenure.rules.lifecycle import Settlement, fail, succeed
 from tenure.store import Store
 from tests.support.work import ERROR, job, settle, take

@@ -123,7 +123,8 @@ def no_lost_job(books: Books) -> Violations:
     for id, count in times.items():
         if count > 1:
             yield Violation(1, "job twice", id, f"{count} rows")
-    deleted = {id for call in books.records.of("delete") for id, _ in call.sent.jobs}
+    removing = (*books.records.of("delete"), *books.records.of("delete_many"))
+    deleted = {id for call in removing for id, _ in call.sent.jobs}
     for told_of in books.enqueues():
         id = told_of.id
         if told_of.call.is_known and id not in times and id not in deleted:
@@ -295,10 +296,10 @@ def replays_were_asked_for(books: Books, atomic: bool) -> Violations:
     """7: only an operator begins anew what has ended: the job, or a node above or beside it."""
     flows = {id: flow for flow in books.final.workflows for id in flow.nodes}
     asked: dict[int, float] = {}
-    for call in books.records.of("replay"):
+    for call in (*books.records.of("replay"), *books.records.of("replay_many")):
         if isinstance(call.answer, Answered) or not call.is_known:
             for id, _ in call.sent.jobs:
-                asked.setdefault(id, call.began)
+                asked[id] = min(call.began, asked.get(id, NEVER))
     for id, events in books.events.items():
         able = {id, *flows[id].nodes} if id in flows else {id}
         first = min((asked[each] for each in able if each in asked), default=NEVER)
@@ -312,7 +313,7 @@ def replays_were_asked_for(books: Books, atomic: bool) -> Violations:
 def no_cancelled_job_goes_on(books: Books) -> Violations:
     """7: a running job that was asked to cancel is not handed out again, unless it is replayed.
 
-    Nor is it put in line: the next claim would end it, but its key, its place at a gate and those
+    Nor is it put in line: the next claim would end it, but its key, its permit at a gate and those
     who wait for it would wait for that claim.
     """
     for id, events in books.events.items():

@@ -86,7 +86,7 @@ class Bouncer:
     ) -> None:
         self.close()
 
-    def url(self, server_url: str) -> str:
+    def url(self, server_url: str, *, sessions: int = TURNS) -> str:
         """The address of a database of the server, for a store, through PgBouncer.
 
         Some connections to the server are made at once: with a single one, all that a session keeps
@@ -95,7 +95,7 @@ class Bouncer:
         name = database_name(server_url)
         address = f"postgresql://postgres@127.0.0.1:{self.port}/{name}?sslmode=disable"
         with ExitStack() as stack:
-            for _ in range(TURNS):
+            for _ in range(sessions):
                 client = stack.enter_context(psycopg.connect(address))
                 client.execute("select 1")  # and keep the transaction open
         return f"{address}&pooler=transaction"

@@ -15,10 +15,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import apsw
 
-from tenure.store.api import without
 from tenure.store.statements import qualify
+from tenure.store.url import without
 
 Row = tuple[Any, ...]
+KEPT: dict[str, Any] = {}
+"""Open connections to databases of PostgreSQL, by URL: see recycled.py."""
 
 TABLES = (
     "job",
@@ -71,10 +73,10 @@ class Plain:
             self._connection = apsw.Connection(parts.path.removeprefix("/"))
 
     @classmethod
-    def over(cls, connection: apsw.Connection) -> Self:
-        """The same through an open connection to a SQLite database."""
+    def over(cls, connection: Any) -> Self:
+        """The same through an open connection, of apsw or psycopg."""
         plain = cls.__new__(cls)
-        plain.is_postgres = False
+        plain.is_postgres = not isinstance(connection, apsw.Connection)
         plain._connection = connection
         return plain
 

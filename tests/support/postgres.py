@@ -132,7 +132,8 @@ class Server:
         Nobody may be connected to the template meanwhile.
         """
         name = f"tenure_{next(self._numbers)}"
-        statement = sql.SQL("create database {} template {}").format(
+        # To copy the files takes half of the time that it takes to log every page.
+        statement = sql.SQL("create database {} template {} strategy file_copy").format(
             sql.Identifier(name),
             sql.Identifier("template1" if template is None else database_name(template)),
         )

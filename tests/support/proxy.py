@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 Side = Literal["client", "server"]
-Way = Literal["before", "after", "swallow"]
+Way = Literal["before", "after", "swallow", "late"]
 
 LOOPBACK = "127.0.0.1"
 CHUNK_BYTES = 1 << 16
@@ -63,6 +63,8 @@ class Fault:
 
     `before`: the message is not passed on, and the connection ends. `after`: it is the last one to
     be passed on. `swallow`: neither it nor any later one of that side is, and nothing is closed.
+    `late`, of the client: it and the rest of the request are kept until `Proxy.deliver_late`; the
+    client is cut as soon as it waits for an answer, and the server does not learn of it.
     `again`: not once, but on every connection.
     """
 
@@ -81,12 +83,15 @@ class Link:
         self._proxy = proxy
         self._ends = {"client": client, "server": server}
         self._statements: dict[bytes, str] = {}
+        self._answers = threading.Thread(target=self._pump, args=("server",), daemon=True)
         self._started = False
         self._bare_bytes = 0
         """So many answers of a single byte are owed, without a frame."""
         self._lock = threading.Lock()
         self._is_over = False
         self._swallowed: set[Side] = set()
+        self._late: bytearray | None = None
+        """What is kept for the server; it is not to learn that its client is gone, or will be."""
         self._cut: Cut | None = None
         self.passed: dict[Side, str] = {"client": "", "server": ""}
         """The kinds of the messages that were passed on since the last order; ^ is the first."""
@@ -97,10 +102,30 @@ class Link:
 
     def run(self) -> None:
         """Pump both ways until either side is gone."""
-        answers = threading.Thread(target=self._pump, args=("server",), daemon=True)
-        answers.start()
+        self._answers.start()
         self._pump("client")
-        answers.join(60)
+        self._answers.join(60)
+
+    def deliver_late(self) -> bool:
+        """Give the server what was kept for it, then the end of the connection; wait for its end.
+
+        False: nothing was kept.
+        """
+        late, self._late = self._late, None
+        if late is None:
+            return False
+        with suppress(OSError):  # the server has ended the session
+            self._ends["server"].sendall(late)
+        with suppress(OSError):
+            self._ends["server"].shutdown(socket.SHUT_WR)
+        self._answers.join(60)
+        return True
+
+    def cut_client(self) -> None:
+        """Cut the client. The server does not learn of it before `deliver_late`."""
+        with self._lock:
+            self._late = bytearray()
+            self._ends["client"].shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Cut both sides, now."""
@@ -126,7 +151,7 @@ class Link:
                         self._pass_on(side, message)
         if side == "client":
             with self._lock:
-                if not self._is_over:
+                if not self._is_over and self._late is None:
                     self._end()
             return
         self.close()
@@ -158,6 +183,11 @@ class Link:
         kind = self._note(message) if side == "client" else message[:1].decode("latin-1")
         cut = self._ordered_cut(message) if side == "client" else None
         way = self._proxy.strike(side, len(self.passed[side]) + 1)
+        if way == "late":
+            self._late = bytearray()
+        if self._late is not None:
+            self._keep(side, kind, self._late, message)
+            return
         if side in self._swallowed or way == "swallow":
             self._swallowed.add(side)
             return
@@ -168,6 +198,13 @@ class Link:
         self._send("server" if side == "client" else "client", message)
         if way == "after" or cut is not None:
             self._end(cut)
+
+    def _keep(self, side: Side, kind: str, late: bytearray, message: bytes) -> None:
+        """Keep what the client sends, and cut it when it begins to wait for the answer."""
+        if side == "client":
+            late += message
+            if kind in "^QSc":
+                self._ends["client"].shutdown(socket.SHUT_RDWR)
 
     def _send(self, to: Side, message: bytes) -> None:
         proxy = self._proxy
@@ -326,6 +363,10 @@ class Proxy:
         if not self._flowing.is_set():
             self.held_back += 1
             self._flowing.wait()
+
+    def deliver_late(self) -> int:
+        """Deliver what late faults have kept. Answers on how many connections there was any."""
+        return sum([link.deliver_late() for link in list(self.links)])
 
     def cut_all(self) -> None:
         """Cut every connection now, wherever it is."""

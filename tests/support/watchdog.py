@@ -91,6 +91,8 @@ def main(directory: Path, log: Path, account: str, command: list[str]) -> int:
     owner = os.getppid()
     for ending in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(ending, leave)
+    # A shell that starts the tests in the background lets them ignore it, and the server as well.
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     server, all_gone = start(log, account, command)
     owner_is_gone = True
     try:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from tenure.rules.claim import Claimed
 from tenure.rules.codec import encode
-from tenure.rules.job import Claimed, Job, Json, NewJob
+from tenure.rules.job import Job, Json, NewJob
 from tenure.rules.lifecycle import Settlement
 from tenure.store import Answer, Store
 from tests.support.stores import Clock

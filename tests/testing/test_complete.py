@@ -31,7 +31,7 @@ def test_a_handler_completes_its_job_in_a_transaction_of_its_own(pg_migrated_url
     with frozen(app, url=pg_migrated_url):
         good = book.enqueue(True)
         [job] = drain(app)
-        assert (job.id, job.result) == (good.id, '{"booked":1}')
+        assert (job.id, job.result_json) == (good.id, '{"booked":1}')
         assert kinds == ["started", "succeeded"]
         bad = book.enqueue(False)
         with pytest.raises(JobFailed, match="its transaction was not committed"):

@@ -65,7 +65,7 @@ def test_the_same_on_an_event_loop(app: Tenure) -> None:
         assert [await each.wait_async(timeout_seconds=0) for each in handles] == [6, 4]
         await twice.enqueue_async(1)
         later = await twice.enqueue_async(5)
-        assert (await run_job_async(app, later.id)).result == "10"
+        assert (await run_job_async(app, later.id)).result_json == "10"
         with pytest.raises(InvalidInput, match="an event loop runs here: use drain_async"):
             drain(app)
 
@@ -81,7 +81,7 @@ def test_a_function_runs_in_the_callers_thread_where_no_loop_runs(local: Tenure)
         return asyncio.run(asyncio.sleep(0, 7))
 
     look.enqueue()
-    assert drain(local)[0].result == "7"
+    assert drain(local)[0].result_json == "7"
     assert where == [threading.get_ident()]
 
 
@@ -96,7 +96,7 @@ def test_isolated_tasks_run_in_this_process(local: Tenure) -> None:
 
     pid.enqueue()
     pid_async.enqueue()
-    assert [job.result for job in drain(local)] == [str(os.getpid())] * 2
+    assert [job.result_json for job in drain(local)] == [str(os.getpid())] * 2
 
 
 def test_queues_can_be_named_and_a_paused_one_waits(app: Tenure) -> None:
@@ -133,7 +133,7 @@ def test_time_passes_only_when_told(app: Tenure, tenure_clock: Clock) -> None:
     assert states(app) == ["scheduled"]
     tenure_clock.advance(60)
     [job] = drain(app)
-    assert (job.state, job.result, job.finished_at) == ("succeeded", "3", tenure_clock.now)
+    assert (job.state, job.result_json, job.finished_at) == ("succeeded", "3", tenure_clock.now)
 
 
 def test_the_clock_can_be_moved_as_far_as_it_takes(app: Tenure, tenure_clock: Clock) -> None:
@@ -243,7 +243,8 @@ def test_arguments_that_do_not_fit_are_named(local: Tenure) -> None:
     [job] = local.store.enqueue([NewJob(task="add", args=encode({"number": "one"}))])
     with pytest.raises(PayloadInvalid, match="number"):
         drain(local)
-    assert local.get(job.id).reason == "arguments do not fit this code"
+    unfit = "Expected `int`, got `str` - at `$.number`"
+    assert local.get(job.id).reason == f"arguments do not fit this code: {unfit}"
     assert len(drain(local, with_scheduled=True, raise_errors=False)) > 1
     assert local.get(job.id).state is State.FAILED
 
@@ -317,7 +318,7 @@ def test_progress_and_checkpoints_are_kept(app: Tenure) -> None:
     with pytest.raises(OSError, match="in the middle"):
         drain(app)
     progress = app.progress(handle.id)
-    assert (progress.fraction, progress.message, progress.checkpoint) == (0.5, "half", "1")
+    assert (progress.fraction, progress.message, progress.checkpoint_json) == (0.5, "half", "1")
     drain(app, with_scheduled=True)
     assert handle.wait(timeout_seconds=0) == 2
 
@@ -431,7 +432,7 @@ def test_a_job_belongs_to_its_tenant(app: Tenure) -> None:
         return job.tenant
 
     whose.options(tenant="acme").enqueue(1)
-    assert [(job.tenant, job.result) for job in drain(app)] == [("acme", '"acme"')] * 2
+    assert [(job.tenant, job.result_json) for job in drain(app)] == [("acme", '"acme"')] * 2
 
 
 def test_parents_run_before_their_children(app: Tenure) -> None:

@@ -95,6 +95,7 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "tenure_app = shop:SHOP is not an application, but 3" in told
 
 
+@pytest.mark.slow
 def test_a_failed_assertion_points_at_the_test(tmp_path: Path) -> None:
     """Frames of ours are left out, and the handler's own error shows its line."""
     told = run(

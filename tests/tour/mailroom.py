@@ -7,5 +7,5 @@ tasks = TaskSet()
 
 @tasks.task(queue="mail", max_attempts=8)
 def send(to: str, subject: str) -> str:
-    """A library can offer tasks; whoever uses it includes them."""
+    """A library can offer tasks; an application includes them."""
     return f"{subject} -> {to}"

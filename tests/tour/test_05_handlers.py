@@ -1,7 +1,6 @@
 """Three kinds of handlers: coroutines, threads and child processes."""
 
 import asyncio
-import json
 import os
 import threading
 from collections.abc import Iterator
@@ -47,6 +46,7 @@ def isolated(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tenure]:
         yield app
 
 
+@pytest.mark.slow
 def test_isolated_handlers_run_in_child_processes(isolated: Tenure) -> None:
     with working(isolated, process_slots=1):
         result = training.train.enqueue(3).wait(timeout_seconds=30)
@@ -54,16 +54,18 @@ def test_isolated_handlers_run_in_child_processes(isolated: Tenure) -> None:
     assert result["pid"] != os.getpid()
 
 
+@pytest.mark.slow
 def test_a_crash_costs_one_attempt_and_never_the_worker(isolated: Tenure) -> None:
     with working(isolated, process_slots=1):
         job = isolated.wait(training.segfault.enqueue().id, timeout_seconds=30)
         assert job.state is State.FAILED
         assert job.reason == "exit 134 (SIGABRT)"
         assert job.error is not None
-        assert "about to fall over" in json.loads(job.error)["output"]  # what it had printed
+        assert "about to fall over" in (job.error.output or "")  # what it had printed
         assert training.train.enqueue(1).wait(timeout_seconds=30)["epochs"] == 1
 
 
+@pytest.mark.slow
 def test_a_handler_that_does_not_stop_is_killed(isolated: Tenure) -> None:
     with working(isolated, process_slots=1, kill_seconds=0.2):
         job = isolated.wait(training.spin.enqueue().id, timeout_seconds=30)

@@ -10,7 +10,7 @@ from tests.support.working import working
 def test_snooze_comes_back_later_and_costs_no_attempt(app: Tenure) -> None:
     @app.task(max_attempts=1)
     def poll(job: Running) -> str | Snooze:
-        if job.token < 3:  # the token grows each time the job is put in line
+        if job.token < 3:  # the token grows each time the job is queued
             return Snooze(0.01, "not ready")
         return f"attempt {job.attempt}"
 

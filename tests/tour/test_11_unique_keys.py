@@ -15,7 +15,7 @@ def test_the_second_enqueue_gets_the_first_job(app: Tenure) -> None:
     assert second.id == first.id
 
     other = welcome.options(key="welcome:42").enqueue(43)
-    assert not other.same_args  # somebody wanted something else under this key
+    assert not other.same_args  # another call used this key with other arguments
 
     with working(app):
         assert second.wait(timeout_seconds=30) == "welcome 42"

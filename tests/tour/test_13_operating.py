@@ -81,7 +81,7 @@ def test_move_a_job_to_another_queue(app: Tenure) -> None:
 
     handle = convert.enqueue()
     app.move(handle.id, queue="default", priority=-10)
-    with working(app):  # serves no queue called `slow`
+    with working(app, {"default": 0}):  # serves no queue called `slow`
         assert handle.wait(timeout_seconds=30) == "converted"
 
 

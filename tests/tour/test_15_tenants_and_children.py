@@ -40,9 +40,9 @@ def test_children_inherit_the_tenant_and_the_trace(app: Tenure) -> None:
         )
     job = app.get(children[0].id)
     assert job.tenant == "acme"
-    assert job.metadata == (
-        '{"trace":{"traceparent":"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}}'
-    )
+    assert job.metadata == {
+        "trace": {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
+    }
 
 
 def test_a_handler_cannot_reach_another_tenant(app: Tenure) -> None:

@@ -1,4 +1,4 @@
-"""A worker that stops finishes what runs, gives the rest back, and loses nothing."""
+"""A worker that stops finishes running jobs, returns all others, and loses none."""
 
 import asyncio
 import threading

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tenure.store import Store, open_store
-from tests.support.postgres import Server
+from tests.support.recycled import Recycled
 
 Urls = tuple[str, str]
 NewUrl = Callable[[str], str]
@@ -37,15 +37,15 @@ def new_url(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[NewUrl]:
             with open_store(url):
                 pass
         else:
-            server: Server = request.getfixturevalue("pg_server")
-            url = server.create_database(template=request.getfixturevalue("pg_template"))
+            databases: Recycled = request.getfixturevalue("recycled")
+            url = databases.take()
         made.append(url)
         return url
 
     yield make
     for url in made:
         if url.startswith("postgres"):
-            request.getfixturevalue("pg_server").drop_database(url)
+            request.getfixturevalue("recycled").give_back(url)
 
 
 @pytest.fixture(params=DIRECTIONS, ids=_name)

@@ -90,7 +90,7 @@ def rows(url: str) -> dict[str, list[Row]]:
 
 
 def counters(url: str) -> Any:
-    """How far ids and places have been given out."""
+    """The highest ids and positions that were drawn."""
     with Plain(url) as plain:
         if plain.is_postgres:
             return plain.rows(

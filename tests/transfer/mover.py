@@ -15,11 +15,11 @@ from collections.abc import Iterable
 from typing import ClassVar, ParamSpec, TypeVar
 
 from tenure.store import Store
-from tenure.store.api import _session
-from tenure.store.colours import Operation
+from tenure.store.api import Operation
 from tenure.store.copy import run as transfer
 from tenure.store.copy import tables as cargo
 from tenure.store.session import Row, Tx
+from tenure.store.url import open_session
 from tests.processes.crew import Voice
 
 P = ParamSpec("P")
@@ -70,7 +70,7 @@ def move(voice: Voice, source: str, target: str, point: str) -> None:
     Mortal.point = (when, name, int(turn))
     cargo.CHUNK_ROWS = CHUNK_ROWS
     cargo.JOB_TABLES = tuple(MortalTable(*table) for table in cargo.JOB_TABLES)
-    old, new = (Mortal(_session(url, "sync", 4, 10.0)) for url in (source, target))
+    old, new = (Mortal(open_session(url, "sync", 4, 10.0)) for url in (source, target))
     with old, new:
         copied = transfer.copy(old, new, int)
     voice.say("copied", (copied.live, copied.finished))

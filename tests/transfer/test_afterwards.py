@@ -62,7 +62,7 @@ def test_a_worker_drains_the_target_and_unique_keys_hold(urls: Urls) -> None:
     assert ended.pop(parents[13].id) is State.FAILED
     assert set(ended.values()) == {State.SUCCEEDED}
     # It came free in the target, behind all that stood in line.
-    assert after.get(child.id).result == str(sum(range(20)) + 100)
+    assert after.get(child.id).result_json == str(sum(range(20)) + 100)
     assert again.options(unique=Unique(key="once", until=Until.FOREVER)).enqueue(100).id == once.id
     assert again.options(key="n 19").enqueue(19).id > once.id
     after.close()

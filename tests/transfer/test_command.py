@@ -8,6 +8,8 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
 from tenure.store import open_store
 from tenure.store.copy import run as transfer
 from tests.support.postgres import Server
@@ -27,6 +29,7 @@ def tenure(*words: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_file_moves_into_a_database_without_a_schema(
     new_url: NewUrl, pg_server: Server, clock: Clock
 ) -> None:
@@ -46,6 +49,7 @@ def test_a_file_moves_into_a_database_without_a_schema(
     pg_server.drop_database(database)
 
 
+@pytest.mark.slow
 def test_without_a_yes_nothing_is_copied(new_url: NewUrl, clock: Clock) -> None:
     one, two = new_url("sqlite"), new_url("sqlite")
     with open_store(one) as source, open_store(two) as target:
@@ -56,6 +60,7 @@ def test_without_a_yes_nothing_is_copied(new_url: NewUrl, clock: Clock) -> None:
         assert transfer.count(target) == 0
 
 
+@pytest.mark.slow
 def test_each_refusal_is_one_line_with_its_code(new_url: NewUrl, tmp_path: Path) -> None:
     one, two = new_url("sqlite"), new_url("sqlite")
     missing = tmp_path / "misspelt.db"

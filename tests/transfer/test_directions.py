@@ -22,6 +22,7 @@ from tests.transfer.conftest import CROSSING, NewUrl, Urls, across
 from tests.transfer.looks import all_jobs, handed_out, rows, told
 
 
+@pytest.mark.slow
 def test_a_copy_tells_and_hands_out_the_same(
     urls: Urls, stores: tuple[Store, Store], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -49,6 +50,7 @@ def test_a_copy_tells_and_hands_out_the_same(
     audit(urls[1])
 
 
+@pytest.mark.slow
 def test_the_other_driver_of_sqlite_copies_the_same(new_url: NewUrl, clock: Clock) -> None:
     with_driver = [f"{new_url('sqlite')}?driver=sqlite3&allow_affected_sqlite=1" for _ in range(2)]
     way = [with_driver[0], new_url("postgres"), with_driver[1]]

@@ -97,6 +97,7 @@ def test_a_copy_that_is_killed_before_it_has_compared_has_only_that_left_to_do(
     assert told(source, clock.now) == told(target, clock.now)
 
 
+@pytest.mark.slow
 def test_to_copy_again_changes_nothing(
     urls: Urls, stores: tuple[Store, Store], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +112,7 @@ def test_to_copy_again_changes_nothing(
     assert (rows(urls[1]), counters(urls[1])) == (there, given_out)
 
 
+@pytest.mark.slow
 def test_two_copies_at_once_are_one_copy(
     urls: Urls, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +132,7 @@ def test_two_copies_at_once_are_one_copy(
         assert told(source, clock.now) == told(target, clock.now)
 
 
+@pytest.mark.slow
 def test_a_copy_that_begins_during_the_first_look_of_another_one_is_no_stranger(
     urls: Urls, stores: tuple[Store, Store], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +177,7 @@ def test_a_copy_waits_for_whoever_makes_the_days_of_history(
         assert plain.one(days) == 1 + 1 + transfer.HISTORY_DAYS
 
 
+@pytest.mark.slow
 def test_an_error_in_the_middle_leaves_what_was_copied_and_the_next_copy_goes_on(
     stores: tuple[Store, Store], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,6 +84,7 @@ def test_a_worker_that_signed_off_is_no_obstacle(stores: Pair, clock: Clock) -> 
     transfer.copy(source, target, int, now=clock.now)
 
 
+@pytest.mark.slow
 def test_a_running_job_is_named_and_those_of_the_dead_are_taken_back(
     urls: Urls, stores: Pair, clock: Clock
 ) -> None:
@@ -246,10 +247,13 @@ def test_a_writer_that_comes_in_between_is_noticed(
         if len(done) == 3:  # all jobs have been copied
             write(source, target, clock)
 
-    with pytest.raises(CopyConflict, match="somebody has written meanwhile: stop all workers"):
+    with pytest.raises(
+        CopyConflict, match="another program has written meanwhile: stop all workers"
+    ):
         transfer.copy(source, target, disturb, now=clock.now)
 
 
+@pytest.mark.slow
 def test_what_was_added_to_the_source_meanwhile_comes_with_the_next_copy(
     stores: Pair, clock: Clock
 ) -> None:
@@ -280,6 +284,7 @@ def _twice(url: str) -> Urls:
     return url, f"{url}{'&' if '?' in url else '?'}application_name=other"
 
 
+@pytest.mark.slow
 def test_two_schemas_of_one_database_are_two_stores(new_url: NewUrl, clock: Clock) -> None:
     url = new_url("postgres")
     other = f"{url}{'&' if '?' in url else '?'}schema=order"

@@ -17,10 +17,11 @@ from msgspec import structs
 
 from tenure.errors import JobNotFound, KeyTaken
 from tenure.rules import lifecycle
+from tenure.rules.claim import Claimed
 from tenure.rules.codec import encode
 from tenure.rules.gates import Limits
 from tenure.rules.graph import NewWorkflow, OnFailure
-from tenure.rules.job import Claimed, Json, NewStep, Unique, Until
+from tenure.rules.job import Json, NewStep, Unique, Until
 from tenure.rules.retry import Fixed, dump_policy
 from tenure.rules.ticks import ScheduleTiming
 from tenure.store import NewSchedule, Store

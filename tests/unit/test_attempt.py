@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tenure.control import Cancel, Control, Retry, Skip, Snooze
-from tenure.rules.job import Claimed
+from tenure.rules.claim import Claimed
 from tenure.rules.lifecycle import Outcome, Settlement
 from tenure.rules.retry import Delays, dump_policy
 from tenure.tasks import TaskOptions

@@ -244,6 +244,7 @@ def nested(depth: int, wrap: Any) -> object:
     return value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrap", [lambda v: [v], lambda v: {"k": v}, lambda v: (v,), lambda v: [1.0, v, "\\u0000"]]
 )
@@ -264,6 +265,7 @@ def test_deep_typed_values_and_circles_are_refused() -> None:
     assert "contains itself" in refusal(knot)
 
 
+@pytest.mark.slow
 def test_a_small_object_that_writes_itself_out_without_end_is_stopped_early() -> None:
     loop: list[object] = []
     loop.extend([loop] * 3)

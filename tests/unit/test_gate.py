@@ -1,4 +1,4 @@
-"""Gates without a database: what a gate may say, tokens, and whose turn it is."""
+"""Gates without a database: what a gate may declare, rates, and whose turn it is."""
 
 from __future__ import annotations
 
@@ -10,9 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenure.errors import InvalidInput, TenureError
+from tenure.rules.claim import Ask, Demand
 from tenure.rules.gates import Gate, Limits, line_name, shown
-from tenure.rules.permits import Room
-from tenure.rules.turns import TURNS_KEPT, Line, Next, admit, next_turn, tickets_of, turns_of
+from tenure.rules.permits import (
+    TURNS_KEPT,
+    Line,
+    Next,
+    Room,
+    admit,
+    next_turn,
+    tickets_of,
+    turns_of,
+)
 
 KEYED = Limits(max_running=1, keyed=True)
 
@@ -26,7 +35,9 @@ def line(
     runs: bool = False,
 ) -> Line:
     """A line of tickets with these priorities."""
-    waiting = tickets_of((priority, position, False) for position, priority in enumerate(tickets))
+    waiting = tickets_of(
+        (priority, position, False, 0, 0) for position, priority in enumerate(tickets)
+    )
     turns = turns_of([(0, 1), (0, 2)])
     return Line("q", "g", key, limits, room or Room(), turns, waiting, more, runs)
 
@@ -84,7 +95,7 @@ def test_every_key_contains_the_tenant() -> None:
     assert shown(line_name("", "7")) == "7"
 
 
-# --- tokens ------------------------------------------------------------------------------------
+# --- rates -------------------------------------------------------------------------------------
 
 
 def test_a_bucket_fills_up_to_its_burst() -> None:
@@ -105,11 +116,11 @@ def test_no_more_start_than_rate_and_burst_allow(
     rate: float, burst: int, steps: list[float]
 ) -> None:
     limits = Limits(rate=rate, burst=burst)
-    tokens, started = limits.filled(None, 0), 0
+    starts, started = limits.filled(None, 0), 0
     for step in steps:
-        tokens = limits.filled(tokens, step)
-        while tokens >= 1:
-            tokens, started = tokens - 1, started + 1
+        starts = limits.filled(starts, step)
+        while starts >= 1:
+            starts, started = starts - 1, started + 1
     assert started <= burst + rate * sum(steps) + 1e-6
 
 
@@ -118,20 +129,20 @@ def test_no_more_start_than_rate_and_burst_allow(
 
 def test_lines_take_turns() -> None:
     lines = [line(*[0] * 10, key="a"), line(*[0] * 2, key="b"), line(*[0] * 10, key="c")]
-    admit(lines, {"q": 8}, slots=100)
+    admit(lines, Demand({"q": Ask.any(8)}, 0), slots=100)
     assert [len(each.passed) for each in lines] == [3, 2, 3]
 
 
 def test_the_lower_priority_goes_first() -> None:
     lines = [line(0, 0, 0, key="a"), line(-1, -1, 5, key="b")]
-    admit(lines, {"q": 3}, slots=100)
+    admit(lines, Demand({"q": Ask.any(3)}, 0), slots=100)
     assert [len(each.passed) for each in lines] == [1, 2]
 
 
 def test_lines_share_a_room() -> None:
     room = Room(free=3)
     lines = [line(0, 0, 0, key=key, room=room) for key in "ab"]
-    admit(lines, {"q": 100}, slots=100)
+    admit(lines, Demand({"q": Ask.any(100)}, 0), slots=100)
     assert sum(len(each.passed) for each in lines) == 3
     assert (room.free, room.taken) == (0, 3)
 
@@ -139,43 +150,53 @@ def test_lines_share_a_room() -> None:
 def test_one_suspect_passes_and_nobody_overtakes_one() -> None:
     lines = [
         Line("q", "g", key, Limits(), Room(), turns_of([(0, 1)]),
-             tickets_of([(0, 1, True), (0, 2, False)]), more=False, runs=False)
+             tickets_of([(0, 1, True, 0, 0), (0, 2, False, 0, 0)]), more=False, runs=False)
         for key in "ab"
     ]  # fmt: skip
-    admit(lines, {"q": 10}, slots=10)
+    admit(lines, Demand({"q": Ask.any(10)}, 0), slots=10)
     assert [len(each.passed) for each in lines] == [2, 0]
 
 
 def test_riders_come_in_addition_to_permits() -> None:
     room = Room(free=2, mine=1, live=1, riders=1.5)
     each = line(*[0] * 20, limits=Limits(max_running=3), room=room)
-    admit([each], {"q": 100}, slots=1)
-    assert (len(each.passed), room.mine, room.free) == (4, 2, 1)  # five in hand with two places
+    admit([each], Demand({"q": Ask.any(100)}, 0), slots=1)
+    assert (len(each.passed), room.mine, room.free) == (4, 2, 1)  # five jobs, two permits
     assert room.has_riders
 
 
 def test_a_suspect_does_not_ride() -> None:
     room = Room(free=0, mine=1, live=1, riders=5)
     each = line(0, 0, limits=Limits(max_running=1), room=room)
-    each.tickets = tickets_of([(0, 1, True), (0, 2, False)])
-    admit([each], {"q": 100}, slots=5)
+    each.tickets = tickets_of([(0, 1, True, 0, 0), (0, 2, False, 0, 0)])
+    admit([each], Demand({"q": Ask.any(100)}, 0), slots=5)
     assert each.passed == []
 
 
-def test_one_line_alone_is_not_read_to_its_end() -> None:
-    each = line(0, 0, limits=Limits(max_running=10), room=Room(free=10), more=True)
-    admit([each], {"q": 7}, slots=100)
-    assert (len(each.passed), each.unread) == (2, 5)
-    both = [line(0, more=True, key=key) for key in "ab"]
-    admit(both, {"q": 7}, slots=100)
-    assert [each.unread for each in both] == [0, 0]
+def test_a_line_stops_at_a_job_for_which_there_is_no_room() -> None:
+    """Others go on. A line whose first job is not wanted counts as shut: claims walk past it."""
+    lines = [line(*[0] * 3, key=key) for key in "abc"]
+    for each, needs in zip(lines, [(1, 2, 1), (2, 1, 1), (1, 1, 1)], strict=True):
+        each.tickets = tickets_of((0, n, False, need, 0) for n, need in enumerate(needs))
+    admit(lines, Demand({"q": Ask(9, {1: 9})}, 0), slots=9)
+    assert [len(each.passed) for each in lines] == [1, 0, 3]
+    assert [each.is_shut for each in lines] == [False, True, False]
+
+
+def test_jobs_pass_while_their_bytes_fit() -> None:
+    lines = [line(*[0] * 3, key=key) for key in "ab"]
+    for each in lines:
+        each.tickets = tickets_of((0, n, False, 1, 40) for n in range(3))
+    admit(lines, Demand({"q": Ask(9, {1: 9})}, 100), slots=9)
+    assert [len(each.passed) for each in lines] == [1, 1]
+    assert not any(each.is_shut for each in lines)
 
 
 def test_a_turn_is_used_up_by_an_empty_line() -> None:
     each = line()
     assert next_turn(each, alone=False) == Next(each.turns)
     each = line(0)
-    admit([each], {"q": 5}, slots=5)
+    admit([each], Demand({"q": Ask.any(5)}, 0), slots=5)
     each.landed = [7]
     assert next_turn(each, alone=False) == Next(each.turns)
 
@@ -192,14 +213,14 @@ def test_a_turn_is_used_up_by_a_full_line_only_if_its_own_jobs_run() -> None:
 
 def test_a_turn_stays_when_what_passed_was_not_there_any_more() -> None:
     each = line(0, limits=KEYED, room=Room(free=1))
-    admit([each], {"q": 5}, slots=5)
+    admit([each], Demand({"q": Ask.any(5)}, 0), slots=5)
     assert next_turn(each, alone=False).again
 
 
 def test_a_turn_stays_when_somebody_may_stand_before_those_who_were_seen() -> None:
     each = line(0)
     each.ahead = True
-    admit([each], {"q": 5}, slots=5)
+    admit([each], Demand({"q": Ask.any(5)}, 0), slots=5)
     each.landed = [7]
     assert next_turn(each, alone=False).again
     assert next_turn(each, alone=True) == Next([])
@@ -241,7 +262,7 @@ def test_nobody_gets_two_more_than_a_neighbour_who_waits(
 ) -> None:
     room = Room(free=limit)
     lines = [line(*[0] * size, key=str(n), room=room) for n, size in enumerate(sizes)]
-    admit(lines, {"q": most}, slots=most)
+    admit(lines, Demand({"q": Ask.any(most)}, 0), slots=most)
     got = Counter({n: len(each.passed) for n, each in enumerate(lines)})
     assert got.total() == min(sum(sizes), most, limit)
     waiting = [got[n] for n, size in enumerate(sizes) if got[n] < size]

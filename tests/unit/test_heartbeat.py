@@ -9,7 +9,7 @@ from tenure.rules.job import Beat
 from tenure.worker.environment import Environment
 from tenure.worker.leases import LeasedJobs, WorkerLease
 from tenure.worker.settings import WorkerSettings
-from tenure.worker.settling.heartbeat import Heartbeat
+from tenure.worker.stopping.heartbeat import CANCEL_SECONDS, CLAIMING_SECONDS, Heartbeat
 
 
 class At(Environment):
@@ -66,36 +66,142 @@ def test_a_lease_that_was_given_up_is_not_renewed_while_the_event_loop_is_blocke
     assert leased_jobs.leases[1].safe_until == 5.0
 
 
-class Rests:
-    """An event that nobody sets; it notes how long somebody waited, and ends all after so often."""
+class Wake:
+    """An event whose `wait` lets the time pass, until the last rest is over."""
 
-    def __init__(self, most: int) -> None:
-        self.seconds: list[float] = []
+    def __init__(self, environment: At, most: int) -> None:
+        self.rests: list[float] = []
+        self._environment = environment
         self._most = most
+        self.heartbeat: Heartbeat | None = None
+
+    def set(self) -> None:
+        """The time passes anyway."""
+
+    def clear(self) -> None:
+        """It is never set."""
 
     def wait(self, timeout: float | None = None) -> bool:
         assert timeout is not None
-        self.seconds.append(timeout)
-        return len(self.seconds) == self._most
+        assert self.heartbeat is not None
+        self.rests.append(round(timeout, 6))
+        self._environment.seconds += timeout
+        if len(self.rests) >= self._most:
+            self.heartbeat._stopping = True
+        return False
+
+
+def made(store: object, environment: At, leased_jobs: LeasedJobs, rests: int) -> tuple[Any, Wake]:
+    """A heartbeat that ends after so many rests."""
+    wake = Wake(environment, rests)
+    environment.event = lambda: cast(Any, wake)  # type: ignore[method-assign]
+    wake.heartbeat = Heartbeat(
+        cast(Any, store), "me", WorkerSettings(queues={"default": 0}), environment,
+        leased_jobs=leased_jobs, timekeeper=cast(Any, Timekeeper()), info=cast(Any, lambda: None),
+    )  # fmt: skip
+    return wake.heartbeat, wake
+
+
+def with_a_lease() -> LeasedJobs:
+    leased_jobs = LeasedJobs()
+    leased_jobs.leases = {1: WorkerLease(1, 30.0, 1000.0, {7: cast(Any, Reporting())})}
+    return leased_jobs
+
+
+class Reporting:
+    """A leased job."""
+
+    started_at = None
+    progress: tuple[float | None, str | None] | None = None
+    job = "the job"
 
 
 def test_a_beat_that_took_long_is_followed_at_once() -> None:
     """Leases that were claimed meanwhile have waited for it, and their time runs from the claim."""
-    environment, rests, took = At(), Rests(4), iter([0.0, 4.0, 25.0])
-    environment.event = lambda: cast(Any, rests)  # type: ignore[method-assign]
+    environment, took = At(), iter([0.0, 4.0, 25.0, 0.0])
 
     class Slow(Renewals):
         def extend(self, worker: str, leases: Mapping[int, Sequence[int]], **more: Any) -> Beat:
             environment.seconds += next(took)
             return super().extend(worker, leases, **more)
 
-    leased_jobs = LeasedJobs()
-    leased_jobs.leases = {1: WorkerLease(1, 30.0, 1000.0, {})}
-    settings = WorkerSettings(queues={"default": 0})
-    heartbeat = Heartbeat(
-        cast(Any, Slow()), "me", settings, environment, leased_jobs=leased_jobs,
-        timekeeper=cast(Any, Timekeeper()), info=cast(Any, lambda: None),
-    )  # fmt: skip
+    store = Slow()
+    heartbeat, wake = made(store, environment, with_a_lease(), rests=3)
     heartbeat._run()
-    assert settings.heartbeat_seconds == 10.0
-    assert rests.seconds == [0.0, 10.0, 6.0, 0.0]
+    assert WorkerSettings(queues={"default": 0}).heartbeat_seconds == 10.0
+    assert wake.rests == [10.0, 6.0, 10.0]
+    assert store.leases == [1, 1, 1, 1], "the third one took long: no rest before the fourth"
+
+
+class Reports(Renewals):
+    """A store that notes when progress came, and which handler reports again meanwhile."""
+
+    def __init__(self, environment: At, leased: Reporting, heartbeat: list[Heartbeat]) -> None:
+        super().__init__()
+        self.at: list[float] = []
+        self._environment, self._leased, self._heartbeat = environment, leased, heartbeat
+
+    def report_progress(self, worker: str, reports: Sequence[object]) -> None:
+        assert worker == "me"
+        assert len(reports) == 1
+        self.at.append(self._environment.seconds)
+        self._leased.progress = (0.5, f"again after {len(self.at)}")
+        self._heartbeat[0].progress_reported()
+
+
+def test_progress_is_sent_once_a_second_however_often_it_is_reported() -> None:
+    environment, leased_jobs = At(), with_a_lease()
+    leased = cast(Reporting, leased_jobs.leases[1].jobs[7])
+    leased.progress = (0.1, "first")
+    hearts: list[Heartbeat] = []
+    store = Reports(environment, leased, hearts)
+    heartbeat, _ = made(store, environment, leased_jobs, rests=5)
+    hearts.append(heartbeat)
+    heartbeat._run()
+    assert store.at == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert store.leases == [1], "no lease was renewed for that"
+
+
+def test_a_worker_that_hears_of_no_report_and_no_cancel_does_nothing_between_heartbeats() -> None:
+    environment = At()
+    heartbeat, wake = made(Renewals(), environment, with_a_lease(), rests=3)
+    heartbeat._run()
+    assert wake.rests == [10.0, 10.0, 10.0]
+
+
+def test_a_cancel_request_renews_the_leases_of_the_worker_that_has_the_job() -> None:
+    environment, store = At(), Renewals()
+    heartbeat, _ = made(store, environment, with_a_lease(), rests=1)
+    heartbeat._beat_at = 100.0
+    heartbeat.cancel_requested({6, 8})
+    heartbeat._run()
+    assert store.leases == [], "it concerns other workers"
+    heartbeat._stopping = False
+    heartbeat.cancel_requested({6, 7})
+    heartbeat._run()
+    assert store.leases == [1]
+
+
+def test_a_cancel_request_that_comes_before_the_claimed_job_is_looked_at_again() -> None:
+    environment, store, leased_jobs = At(), Renewals(), LeasedJobs()
+    heartbeat, wake = made(store, environment, leased_jobs, rests=2)
+    heartbeat._beat_at = 100.0
+    heartbeat.cancel_requested({7})
+    heartbeat._part_of_beat()
+    leased_jobs.leases = with_a_lease().leases
+    heartbeat._run()
+    assert store.leases == [1]
+    assert wake.rests[0] == CLAIMING_SECONDS
+
+
+def test_many_cancel_requests_cost_few_heartbeats() -> None:
+    environment, store = At(), Renewals()
+    heartbeat, wake = made(store, environment, with_a_lease(), rests=1)
+    heartbeat._beat_at = 100.0
+    for _ in range(1000):
+        heartbeat.cancel_requested({7})
+    heartbeat._part_of_beat()
+    heartbeat.cancel_requested({7})
+    heartbeat._run()
+    assert wake.rests == [CANCEL_SECONDS]
+    assert store.leases == [1]

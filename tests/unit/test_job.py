@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tenure.errors import InvalidInput, InvalidName, OutOfRange
 from tenure.rules.job import FINAL_STATES, LIVE_STATES, NewJob, State, Unique, Until
 from tenure.rules.limits import (
+    KNOWN_NAMES_LIMIT,
     MAX_ATTEMPTS_LIMIT,
     MAX_ID,
     MAX_KEY_BYTES,
@@ -22,6 +23,7 @@ from tenure.rules.limits import (
     MIN_PRIORITY,
     check_name,
     check_text,
+    known_names,
 )
 
 BAD_NAMES = [
@@ -87,6 +89,16 @@ def test_ordinary_names_pass(name: str) -> None:
     assert (job.task, job.queue) == (name, name)
 
 
+def test_names_in_use_stay_cheap_after_any_number_of_others() -> None:
+    for n in range(KNOWN_NAMES_LIMIT + 1):
+        check_name("task", f"other-{n}")
+    for _ in range(2):
+        check_name("task", "in-use")
+        check_name("queue", "default")
+    assert {"in-use", "default"} <= known_names
+    assert len(known_names) <= KNOWN_NAMES_LIMIT
+
+
 @given(st.text())
 def test_a_name_that_passes_is_plain_ascii_of_bounded_length(name: str) -> None:
     try:
@@ -142,7 +154,7 @@ def test_max_attempts_is_a_whole_number_in_range(attempts: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [math.nan, math.inf, -math.inf, MAX_SECONDS + 1, *HUGE, True, "1", [], timedelta(1)]
+    "value", [math.nan, math.inf, -math.inf, MAX_SECONDS + 1, *HUGE, True, "1", []]
 )
 def test_durations_are_finite_numbers_of_seconds(value: object) -> None:
     with pytest.raises(OutOfRange, match="delay_seconds"):

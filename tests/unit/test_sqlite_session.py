@@ -384,6 +384,7 @@ def test_a_signal_handler_that_reads_in_the_middle_of_a_read_is_told_so(
     assert isinstance(handler.error, InvalidInput)
 
 
+@pytest.mark.slow
 def test_a_call_gives_up_when_another_thread_stays_inside(impatient: Store) -> None:
     process = process_of(impatient)
     inside, go_on = threading.Event(), threading.Event()
@@ -555,6 +556,7 @@ def test_what_an_interrupted_rollback_left_open_is_undone_by_the_next_call(
     assert store.get(id).task == "a"
 
 
+@pytest.mark.slow
 def test_interrupts_at_any_moment_harm_nobody_else_and_leave_nothing_behind(
     store: Store, path: Path
 ) -> None:

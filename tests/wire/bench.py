@@ -89,6 +89,7 @@ class Bench:
             for side in SIDES
             for number in worth_a_fault(kinds[side])
             for way in ways
+            if side == "client" or way != "late"
         ]
 
     def do(
@@ -101,9 +102,18 @@ class Bench:
             with self.struck(store, fault, silence_seconds):
                 answer = deed.do(store)
             check_rows(self._plain)
+            if fault is not None and fault.way == "late":
+                self._deliver_late()
             deed.check(answer, store)
             check_rows(self._plain)
         self.forget()
+
+    def _deliver_late(self) -> None:
+        """What arrives after its caller has done it again changes nothing."""
+        before = self._plain.everything()
+        assert self.proxy.deliver_late() == 1
+        check_rows(self._plain)
+        assert self._plain.everything() == before
 
     def warm(self, store: Store, kind: type[Deed]) -> None:
         """Connect, unless that is a part of the deed."""

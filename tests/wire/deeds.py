@@ -12,13 +12,14 @@ from typing import Any, ClassVar
 from msgspec.json import decode
 
 from tenure.rules import lifecycle
+from tenure.rules.claim import NEEDS, Ask, Claimed, Lease
 from tenure.rules.codec import encode
-from tenure.rules.job import Claimed, Enqueued, Lease, State, Unique
-from tenure.store import LANDED, Store
+from tenure.rules.job import Enqueued, State, Unique
+from tenure.store import LANDED, Changes, Store
 from tenure.store.jobs.sweep import Swept
 from tests.support.plain import Plain
 from tests.support.stores import Clock
-from tests.support.work import ERROR, add, add_many, job, settle, take, take_one
+from tests.support.work import ERROR, add, add_many, ids_of, job, settle, take, take_one
 
 WORKER = "w1"
 BULK = 120  # goes by COPY
@@ -90,7 +91,7 @@ class Enqueue(Deed):
         assert self.states() == {
             first: (State.QUEUED, 1), second: (State.SCHEDULED, 1), third: (State.QUEUED, 1),
         }  # fmt: skip
-        assert decode(self.near.get(first).args) == {"n": 1}
+        assert decode(self.near.get(first).args_json) == {"n": 1}
         assert {held.id for held in take(far, self.clock.now)} == {first, third}
 
 
@@ -179,8 +180,7 @@ class Settle(Deed):
         for one in self.held:
             found = self.near.get(one.id)
             assert (found.state, found.token, found.attempts) == (State.SUCCEEDED, 1, 1)
-            assert found.result is not None
-            assert decode(found.result) == one.id
+            assert found.result == one.id
         self.check_repeat(far)
 
     def check_repeat(self, far: Store) -> None:
@@ -281,6 +281,128 @@ class Sweep(Deed):
         assert far.sweep(now=self.clock.now) == Swept()
 
 
+class ClaimByNeeds(Deed):
+    """Of two kinds some are wanted, and no more than a few kilobytes."""
+
+    name = "claim by needs"
+
+    def lay(self) -> None:
+        large = encode("x" * 3000)
+        self.threads = add_many(self.near, self.clock.now, 3, needs=NEEDS["thread"])
+        self.loop = add_many(self.near, self.clock.now, 4, needs=NEEDS["async"], args=large)
+        self.others = add_many(self.near, self.clock.now, 2, needs=NEEDS["process"])
+
+    def do(self, store: Store) -> list[Lease]:
+        ask = Ask(9, {NEEDS["thread"]: 2, NEEDS["async"]: 4})
+        return store.claim(WORKER, {"default": ask}, max_kb=5, now=self.clock.now)
+
+    def check(self, answer: list[Lease], far: Store) -> None:
+        [lease] = answer
+        assert sorted(ids_of([*lease.jobs])) == sorted([*self.threads[:2], *self.loop[:2]])
+        running = {id for id, (state, _) in self.states().items() if state is State.RUNNING}
+        assert running == set(ids_of([*lease.jobs]))
+        assert self.plain.rows("select id from tenure.lease") == [(lease.id,)]
+        rest = ids_of(take(far, self.clock.now))
+        assert sorted(rest) == sorted([self.threads[2], *self.loop[2:], *self.others])
+
+
+class OfMany(Deed):
+    """Changes of many jobs: what became of each, and an event for each that was changed."""
+
+    options: ClassVar[dict[str, Any]] = {}
+    kind: ClassVar[str]
+    """The event that each changed job has once."""
+    unlike: ClassVar[int] = 0
+    """How many jobs stay as they are."""
+
+    def lay(self) -> None:
+        self.running = add(self.near, self.clock.now)
+        take_one(self.near, self.clock.now)
+        self.ids = [add(self.near, self.clock.now), add(self.near, self.clock.now, delay_seconds=9)]
+        self.tokens = {id: token for id, (_, token) in self.states().items()}
+
+    @property
+    def all_ids(self) -> list[int]:
+        """The jobs of the call."""
+        return [self.running, *self.ids]
+
+    def do(self, store: Store) -> Changes:
+        changes: Changes = getattr(store, self.name.replace(" ", "_"))(
+            self.all_ids, **self.options, now=self.clock.now
+        )
+        return changes
+
+    def check(self, answer: Changes, far: Store) -> None:
+        assert len(answer.changed) == len(self.all_ids) - self.unlike
+        assert len(answer.unchanged) == self.unlike
+        for id in answer.changed:
+            kinds = [event.kind for event in far.timeline(id)]
+            assert kinds.count(self.kind) == 1, kinds
+            self.check_job(id)
+
+    def check_job(self, id: int) -> None:
+        """What has become of a changed job."""
+
+
+class CancelMany(OfMany):
+    """Two end, and the one that runs is asked to stop: a worker is told."""
+
+    name, kind = "cancel many", "cancelled"
+
+    def check(self, answer: Changes, far: Store) -> None:
+        assert answer == Changes(tuple(self.all_ids), {}, {}, (self.running,))
+        assert [far.get(id).state for id in self.ids] == [State.CANCELLED] * 2
+        assert far.get(self.running).cancel_requested
+        asked = [event.kind for event in far.timeline(self.running)]
+        assert asked.count("cancel requested") == 1
+        assert self.plain.rows("select job_id from tenure.ready") == []
+
+
+class HoldMany(OfMany):
+    """The one that runs is held for later."""
+
+    name, kind = "hold many", "held"
+
+    def check_job(self, id: int) -> None:
+        assert self.near.get(id).held
+        assert self.near.get(id).token == self.tokens[id]
+
+
+class MoveMany(OfMany):
+    """Two go to the end of another line under their next token; the one that runs stays."""
+
+    name, kind, options, unlike = "move many", "moved", {"priority": 7}, 1
+
+    def check_job(self, id: int) -> None:
+        assert (self.near.get(id).priority, self.near.get(id).token) == (7, self.tokens[id] + 1)
+
+
+class ReplayMany(OfMany):
+    """Two that were cancelled begin anew, one with its key; the one that runs stays."""
+
+    name, kind, unlike = "replay many", "replayed", 1
+
+    def lay(self) -> None:
+        super().lay()
+        self.ids.append(add(self.near, self.clock.now, unique=Unique(key="a")))
+        self.tokens[self.ids[-1]] = 1
+        assert len(self.near.cancel_many(self.ids, now=self.clock.now).changed) == 3
+
+    def check_job(self, id: int) -> None:
+        found = self.near.get(id)
+        assert (found.state, found.token) == (State.QUEUED, self.tokens[id] + 1)
+
+
+class DeleteMany(ReplayMany):
+    """What has ended is gone; the one that runs is refused."""
+
+    name = "delete many"
+
+    def check(self, answer: Changes, far: Store) -> None:  # noqa: ARG002
+        assert (answer.changed, list(answer.refused)) == (tuple(self.ids), [self.running])
+        assert list(self.states()) == [self.running]
+
+
 DEEDS: dict[str, type[Deed]] = {
     deed.name: deed
     for deed in (
@@ -293,5 +415,11 @@ DEEDS: dict[str, type[Deed]] = {
         SettleOthers,
         Extend,
         Sweep,
+        ClaimByNeeds,
+        CancelMany,
+        HoldMany,
+        MoveMany,
+        ReplayMany,
+        DeleteMany,
     )
 }

@@ -8,8 +8,10 @@ consistent, and who holds a job of the lost time is refused.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tenure.errors import JobNotFound
@@ -22,10 +24,12 @@ from tests.crash.handlers import quick
 from tests.faults.test_outages import Toil, wait_for_progress
 from tests.processes.crew import Crew
 from tests.support.audit import audit
+from tests.support.patience import PATIENCE_SECONDS, until
 from tests.support.postgres import database_name
+from tests.support.proxy import Proxy
 from tests.support.standby import Pair
 from tests.support.stores import Clock
-from tests.support.work import add_many, ids_of, settle, take
+from tests.support.work import add_many, ids_of, job, settle, take
 
 pytestmark = pytest.mark.slow
 
@@ -79,6 +83,49 @@ def test_workers_go_on_when_a_standby_takes_over(pair: Pair, url: str, tmp_path:
             assert stage.store.get(id).state is State.SUCCEEDED
         stage.check(disturbed={worker.pid for worker in workers})
         stage.close()
+
+
+WAITING = """
+    select pid from pg_stat_activity
+    where wait_event = 'SyncRep' and datname = %s and application_name = 'tenure'
+"""
+
+
+def test_a_repeat_waits_for_the_standby_as_its_first_try_did(pair: Pair, url: str) -> None:
+    """To end the server process of the first try ends its wait, too, and what it has committed can
+    be seen. The repeat, which has nothing left to write, still waits until the standby has it.
+
+    Seen failing without the message that `late` writes: the enqueue returned while the standby had
+    nothing.
+    """
+    pair.follow(wait=True)
+    name = database_name(url)
+    with (
+        psycopg.connect(pair.primary.url(), autocommit=True) as admin,
+        Proxy(pair.primary.port) as proxy,
+        open_store(proxy.url(name), give_up_seconds=PATIENCE_SECONDS) as far,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        far.enqueue([job()])  # has ids in stock
+        pair.stream.freeze()
+        answer = pool.submit(far.enqueue, [job()])
+        try:
+            [(first,)] = until(lambda: admin.execute(WAITING, [name]).fetchall())
+            [link] = proxy.links
+            link.cut_client()
+            waiting = until(
+                lambda: set(admin.execute(WAITING, [name])) - {(first,)} or answer.done()
+            )
+            assert waiting is not True
+            assert not answer.done()
+        finally:
+            pair.stream.thaw()
+        [added] = answer.result(PATIENCE_SECONDS)
+    pair.primary.kill()
+    pair.promote()
+    with open_store(url, give_up_seconds=60) as store:
+        assert store.get(added.id).state is State.QUEUED
+    audit(pair.standby.url(name))
 
 
 def test_after_the_loss_of_the_last_commits_the_rest_is_consistent(

@@ -24,7 +24,7 @@ POOL = 3
 KEPT = """
 select (select count(*) from pg_prepared_statements),
        (select count(*) from pg_listening_channels()),
-       (select count(*) from pg_locks where locktype = 'advisory'),
+       (select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()),
        current_setting('enable_seqscan'), current_setting('search_path'),
        current_setting('lock_timeout'), current_setting('synchronous_commit')
 """

@@ -52,6 +52,7 @@ def test_from_some_message_on_all_is_swallowed(
             raise
 
 
+@pytest.mark.slow
 @every_side
 def test_an_operation_gives_up_on_a_wire_that_swallows_everything(bench: Bench, side: Side) -> None:
     deed = bench.lay(Settle)
@@ -69,6 +70,7 @@ def test_an_operation_gives_up_on_a_wire_that_swallows_everything(bench: Bench, 
         deed.check(deed.do(store), store)
 
 
+@pytest.mark.slow
 def test_an_answer_to_commit_that_was_swallowed_may_mean_anything(bench: Bench) -> None:
     commit = len(bench.listen(Settle)["client"])
     deed = bench.lay(Settle)

@@ -12,6 +12,7 @@ from typing import Any
 
 from tenure.errors import StoreUnavailable
 from tenure.store import AsyncStore, Bell, Store
+from tenure.store.bell import OnCancel, Ring
 from tenure.store.session import Scope
 from tenure.worker.environment import Environment
 
@@ -55,8 +56,8 @@ class _FaultyStore(Store):
         self._environment.meet(call.__name__)
         return self._store.run(call, *args, **kwargs)
 
-    def bell(self, ring: Callable[[], None]) -> Bell:
-        return self._store.bell(ring)
+    def bell(self, ring: Ring, on_cancel: OnCancel | None = None) -> Bell:
+        return self._store.bell(ring, on_cancel)
 
 
 class _FaultyAsyncStore(AsyncStore):

@@ -46,6 +46,15 @@ def note(file: str, number: int) -> None:
     os.close(out)
 
 
+@task(max_attempts=1)
+def saves_on(job: Running) -> int:
+    """Saves until the file `go on` is there."""
+    while not Path(os.environ["TENURE_TEST_FOLDER"], "go on").exists():
+        job.save(1)
+        time.sleep(0.05)
+    return 1
+
+
 @task()
 def pid() -> int:
     return os.getpid()
@@ -264,6 +273,16 @@ def sleeps(seconds: float) -> int:
     note("started", os.getpid())
     time.sleep(seconds)
     return os.getpid()
+
+
+@app.task()
+async def in_loop() -> str:
+    return "async"
+
+
+@app.task()
+def in_thread() -> str:
+    return "thread"
 
 
 @task()

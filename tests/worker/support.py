@@ -26,7 +26,8 @@ import apsw
 import psutil
 
 from tenure import Job, JobEvent, Tenure, Worker
-from tenure.rules.job import Event, Lease
+from tenure.rules.claim import Ask, Lease
+from tenure.rules.job import Event
 from tenure.rules.lifecycle import Settlement
 from tenure.store import AsyncStore
 from tenure.store.jobs.claim import claim
@@ -217,7 +218,11 @@ class Script:
             assert alive, f"ended with {self.process.returncode}:\n{self.output}"
             return False
 
-        eventually(said)
+        try:
+            eventually(said)
+        except AssertionError as error:
+            error.add_note(f"it said:\n{self.output}")
+            raise
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the script alone."""
@@ -259,7 +264,7 @@ class Watch(Environment):
         self.in_hand: Counter[str] = Counter()
         """Claimed and not settled, by queue and, under "all", together."""
         self.peak: Counter[str] = Counter()
-        self.claims: list[dict[str, int]] = []
+        self.claims: list[dict[str, Ask]] = []
         """What was asked for."""
         self.flushes: list[list[Settlement]] = []
         self.at_once = 0

@@ -37,6 +37,7 @@ def why_put_back(app: Tenure, id: int) -> str:
     return job.reason.removeprefix(NOT_STARTED)
 
 
+@pytest.mark.slow
 def test_a_script_that_is_run_directly_works(app: Tenure, run_script: Run) -> None:
     script = run_script("station")
     script.wait_for("serves")
@@ -46,6 +47,7 @@ def test_a_script_that_is_run_directly_works(app: Tenure, run_script: Run) -> No
     assert int(job.result) != script.pid
 
 
+@pytest.mark.slow
 def test_an_application_of_a_module_is_imported_from_there(app: Tenure, run_script: Run) -> None:
     """Even when the script that started the worker has it under a name of its own."""
     script = run_script("launcher")
@@ -55,6 +57,7 @@ def test_an_application_of_a_module_is_imported_from_there(app: Tenure, run_scri
     assert script.output.count("serves") == 1
 
 
+@pytest.mark.slow
 def test_a_script_that_starts_its_worker_on_import_is_told_so(app: Tenure, run_script: Run) -> None:
     """It would start a worker in each child, and so on."""
     script = run_script("naive")
@@ -65,6 +68,7 @@ def test_a_script_that_starts_its_worker_on_import_is_told_so(app: Tenure, run_s
     assert script.output.count("serves") == 1
 
 
+@pytest.mark.slow
 def test_an_application_that_cannot_be_imported_says_why(app: Tenure, run_script: Run) -> None:
     script = run_script("broken")
     script.wait_for("serves")
@@ -73,6 +77,7 @@ def test_an_application_that_cannot_be_imported_says_why(app: Tenure, run_script
     assert "ImportError: a configuration file is missing" in script.output
 
 
+@pytest.mark.slow
 def test_a_child_that_is_terminated_while_it_imports_costs_nothing(
     app: Tenure, run_script: Run
 ) -> None:

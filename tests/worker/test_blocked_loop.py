@@ -9,6 +9,8 @@ import asyncio
 import threading
 from typing import Any, cast
 
+import pytest
+
 from tenure import State, Tenure
 from tenure.errors import StoreUnavailable
 from tenure.store import Store
@@ -38,6 +40,7 @@ class Outage(Environment):
         return cast(Store, Away())
 
 
+@pytest.mark.slow
 def test_a_handler_that_lost_its_job_while_it_blocked_the_loop_is_stopped_and_forgotten(
     app: Tenure, lines: Lines
 ) -> None:

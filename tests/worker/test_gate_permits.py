@@ -6,9 +6,7 @@ from collections import Counter
 from datetime import UTC, datetime
 
 from tenure import Tenure
-from tenure.rules.job import Claimed
-from tenure.rules.permits import Permits
-from tenure.tasks import Kind
+from tenure.rules.claim import Claimed, Kind, Permits
 from tenure.worker.claiming.gates import GatePermits
 from tenure.worker.leases import LeasedJob
 

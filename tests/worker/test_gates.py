@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tenure import State, Tenure
+from tenure.rules.claim import Claimed
 from tenure.rules.gates import Limits
-from tenure.rules.job import Claimed, NewJob
+from tenure.rules.job import NewJob
 from tenure.rules.lifecycle import succeed
 from tenure.store.gates import passing as gates
 from tests.support.plain import Plain
 from tests.worker.support import ended, working
 
-KEYS, TURNS = 300, 10
+KEYS, TURNS = 300, 40
 QUEUES = {"shut": 10, "plain": 10}
 
 
@@ -42,6 +43,7 @@ def running(app: Tenure) -> list[Claimed]:
     return jobs
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("running")
 def test_others_are_served_while_claims_walk_past_those_who_cannot_pass(
     app: Tenure, url: str, monkeypatch: pytest.MonkeyPatch
@@ -60,6 +62,7 @@ def test_others_are_served_while_claims_walk_past_those_who_cannot_pass(
             assert plain.one("select count(*) from tenure.turn where queue = 'shut'") > KEYS
 
 
+@pytest.mark.slow
 def test_who_can_pass_behind_thousands_who_cannot_does(app: Tenure, running: list[Claimed]) -> None:
     """Who comes behind them, and one of them when its line is free."""
     with working(app, QUEUES):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -33,9 +34,7 @@ from tests.worker.support import (
 
 def error_of(job: Job) -> dict[str, str]:
     assert job.error is not None
-    told = json.loads(job.error)
-    assert isinstance(told, dict)
-    return told
+    return job.error.as_dict()
 
 
 def both(app: Tenure, body: Callable[[], Any], **options: Any) -> list[int]:
@@ -151,6 +150,7 @@ def test_a_late_cancellation_does_not_stop_other_jobs(with_checks: Tenure) -> No
                 goes_on(app)
 
 
+@pytest.mark.slow
 def test_exits_in_tasks_of_a_handler_do_not_end_the_worker(app: Tenure, run_script: Run) -> None:
     script = run_script("station")
     script.wait_for("serves")
@@ -158,6 +158,41 @@ def test_exits_in_tasks_of_a_handler_do_not_end_the_worker(app: Tenure, run_scri
     assert (job.state, error_of(job)["type"]) == (State.FAILED, "SystemExit")
     assert ended(app, station_job(app, "quick")).state is State.SUCCEEDED
     assert "the worker continues" in script.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "deed"),
+    [
+        ("stops_loop", "stop the event loop"),
+        ("closes_loop", "close the event loop"),
+        ("cancels_all", "cancel a task"),
+    ],
+)
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_handler_cannot_end_the_event_loop(
+    app: Tenure, run_script: Run, tmp_path: Path, how: str, deed: str, processes: str
+) -> None:
+    """It uses up its own attempts. Other jobs of one attempt succeed, and no process dies."""
+    gate = tmp_path / "gate"
+    script = run_script("station", processes)
+    script.wait_for("serves", times=int(processes))
+    others = [station_job(app, "held_async", gate=str(gate), max_attempts=1) for _ in range(6)]
+    script.wait_for("attempt 1", times=len(others))
+    culprit = station_job(app, how)
+    job = ended(app, culprit)
+    assert (job.state, job.attempts, job.crashes) == (State.FAILED, 2, 0)
+    assert error_of(job)["type"] == "tenure.errors.LoopMisused"
+    assert script.output.count(f"job {culprit} of station.{how} tried to {deed} of its worker") == 2
+    if how == "cancels_all" and processes == "1":  # of two, the culprit's may run no other job
+        script.wait_for(f"released: cancelled by the handler of job {culprit}")
+    gate.touch()
+    for id in others:
+        assert ended(app, id).state is State.SUCCEEDED
+    assert ended(app, station_job(app, "quick")).state is State.SUCCEEDED
+    assert "a new one starts" not in script.output
+    script.signal(signal.SIGTERM)
+    assert script.ends() == 0
 
 
 def station_job(app: Tenure, task: str, *, max_attempts: int | None = None, **args: object) -> int:
@@ -227,9 +262,10 @@ def test_a_result_that_cannot_be_stored_fails_the_job(app: Tenure, value: object
             job = ended(app, id)
             assert (job.state, job.reason) == (State.FAILED, "the result cannot be stored")
             assert job.attempts == 1
-            assert f"the result of {job.task}" in (job.error or "")
+            assert f"the result of {job.task}" in (job.error_json or "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["raise", "return"])
 def test_answers_that_are_not_what_they_should_be_fail_in_words(
     with_checks: Tenure, ending: str
@@ -268,6 +304,7 @@ def test_answers_that_are_not_what_they_should_be_fail_in_words(
             goes_on(app)
 
 
+@pytest.mark.slow
 def test_a_retry_policy_that_fails_leaves_the_failure_on_record(
     with_checks: Tenure, lines: Lines
 ) -> None:
@@ -337,6 +374,7 @@ def test_a_handler_that_closes_the_application_is_refused(with_checks: Tenure) -
         goes_on(app)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 def test_connections_that_are_cut_are_opened_again(with_checks: Tenure, url: str) -> None:
     app = with_checks
@@ -363,6 +401,7 @@ def test_connections_that_are_cut_are_opened_again(with_checks: Tenure, url: str
             goes_on(app)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_a_store_closed_under_the_worker_ends_it_loudly(app: Tenure, lines: Lines) -> None:
     @app.task(max_attempts=1)
@@ -374,6 +413,7 @@ def test_a_store_closed_under_the_worker_ends_it_loudly(app: Tenure, lines: Line
         eventually(lambda: lines.with_text("cannot continue"))
 
 
+@pytest.mark.slow
 def test_signal_handlers_that_were_replaced_come_back(app: Tenure, run_script: Run) -> None:
     import signal
 
@@ -386,6 +426,7 @@ def test_signal_handlers_that_were_replaced_come_back(app: Tenure, run_script: R
     assert "returned" in script.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["forks", "forks_in_thread"])
 def test_a_fork_does_not_become_a_second_worker(app: Tenure, run_script: Run, task: str) -> None:
     script = run_script("station")
@@ -398,12 +439,13 @@ def test_a_fork_does_not_become_a_second_worker(app: Tenure, run_script: Run, ta
     eventually(lambda: not Path(f"/proc/{forked}/cmdline").read_bytes())  # a zombie: it has ended
     for _ in range(5):
         done = ended(app, station_job(app, "quick"))
-        assert done.result == str(script.pid)
+        assert done.result_json == str(script.pid)
 
 
 # --- tasks and arguments that do not fit ----------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_unknown_task_goes_back_uncharged_later_and_later(
     app: Tenure, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -451,6 +493,7 @@ def test_another_worker_that_knows_the_task_runs_it(app: Tenure, url: str) -> No
             assert ended(newer, enqueued.id).state is State.SUCCEEDED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["async", "thread"])
 def test_arguments_that_do_not_fit_wait_for_a_deploy_and_then_fail(
     app: Tenure, kind: str, monkeypatch: pytest.MonkeyPatch

@@ -13,8 +13,10 @@ import pytest
 
 from tenure import Running, State, Tenure
 from tenure.errors import LeaseLost
-from tenure.store import AsyncStore
+from tenure.store import AsyncStore, Store
 from tenure.store.jobs.claim import claim
+from tenure.store.jobs.sweep import extend
+from tenure.worker.environment import Environment
 from tests.worker.faulty import FaultyEnvironment
 from tests.worker.support import (
     PATIENCE_SECONDS,
@@ -90,9 +92,65 @@ def test_heartbeats_go_on_until_the_settlement_has_landed(app: Tenure) -> None:
     assert (job.token, job.attempts, job.crashes) == (1, 1, 0)
 
 
+class Hanging(Environment):
+    """Heartbeats get no answer while `hangs` is set."""
+
+    def __init__(self) -> None:
+        self.hangs = threading.Event()
+        self.go_on = threading.Event()
+
+    def wrap(self, store: Store) -> Store:
+        hanging = self
+
+        class Silent(Store):
+            def __init__(self) -> None:
+                super().__init__(store._scope.session, store._scope.tenant)
+
+            def run(self, call: Any, /, *args: Any, **kwargs: Any) -> Any:
+                if call is extend and hanging.hangs.is_set():
+                    hanging.go_on.wait(PATIENCE_SECONDS)
+                return store.run(call, *args, **kwargs)
+
+        return Silent()
+
+
+@pytest.mark.slow
+def test_a_heartbeat_without_an_answer_charges_no_job_and_ends_the_claims(
+    app: Tenure, lines: Lines
+) -> None:
+    """Seen failing while only errors counted: the job lost its lease, and was charged a crash."""
+    environment, started = Hanging(), threading.Event()
+
+    @app.task(max_attempts=2)
+    async def patient(job: Running) -> str:
+        started.set()
+        if job.token == 1:
+            await asyncio.Event().wait()
+        return f"token {job.token}"
+
+    heard = listen(app)
+    with working(app, environment=environment, lease_seconds=6.0, heartbeat_seconds=0.2):
+        handle = patient.enqueue()
+        assert started.wait(PATIENCE_SECONDS)
+        environment.hangs.set()
+        eventually(lambda: lines.with_text("has had no answer for"))
+        later = patient.enqueue()
+        eventually(lambda: "released" in heard.kinds(handle.id))
+        job = app.get(handle.id)
+        assert (job.attempts, job.crashes) == (0, 0)
+        assert {app.get(id).state for id in (handle.id, later.id)} == {State.QUEUED}
+        environment.hangs.clear()
+        environment.go_on.set()
+        assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == "token 2"
+    assert heard.kinds(handle.id) == ["started", "lost", "released", "started", "succeeded"]
+    assert len(lines.with_text("has had no answer for")) == 1
+    assert lines.with_text("work again")
+
+
+@pytest.mark.slow
 def test_a_worker_that_cannot_renew_stops_its_handlers_before_the_lease_ends(app: Tenure) -> None:
     """No heartbeat gets through. By its own clock, counted from before it sent the claim, the
-    worker stops the handler while the lease still runs, and nothing of the attempt is recorded."""
+    worker stops the handler while the lease still runs, and puts the job back, uncharged."""
     environment = FaultyEnvironment("extend")
     started_at: list[float] = []
     stopped_at: list[float] = []
@@ -116,9 +174,9 @@ def test_a_worker_that_cannot_renew_stops_its_handlers_before_the_lease_ends(app
         assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == "token 2"
     claimed_at = max(at for at in environment.sent_at["claim"] if at < started_at[0])
     assert stopped_at[0] < claimed_at + lease_seconds
-    assert heard.kinds(handle.id) == ["started", "lost", "started", "succeeded"]
+    assert heard.kinds(handle.id) == ["started", "lost", "released", "started", "succeeded"]
     assert [event.kind for event in app.timeline(handle.id)] == [
-        "enqueued", "claimed", "crashed", "claimed", "succeeded"
+        "enqueued", "claimed", "released", "claimed", "succeeded"
     ]  # fmt: skip
 
 
@@ -158,10 +216,11 @@ def test_progress_that_makes_no_sense_is_refused_where_it_is_reported(app: Tenur
 
     with working(app):
         bad, good = wrong.enqueue(), right.enqueue()
-        assert "OutOfRange" in (ended(app, bad.id).error or "")
+        assert "OutOfRange" in (ended(app, bad.id).error_json or "")
         assert ended(app, good.id).state is State.SUCCEEDED
 
 
+@pytest.mark.slow
 def test_each_queue_may_have_a_lease_length_of_its_own(app: Tenure) -> None:
     go_on = threading.Event()
 
@@ -239,6 +298,7 @@ def test_a_lost_lease_is_told_to_the_handler_and_nothing_is_recorded(
         assert app.get(handle.id).result is None
 
 
+@pytest.mark.slow
 def test_finished_leases_are_let_go(app: Tenure, url: str) -> None:
     """Here and in the database: nothing is left to renew."""
     from tests.support.plain import Plain

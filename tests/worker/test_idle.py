@@ -12,8 +12,8 @@ import pytest
 from tenure import State, Tenure
 from tenure.rules.job import NewJob
 from tenure.store import AsyncStore, open_store
+from tenure.store.api import Operation
 from tenure.store.bell import Bell
-from tenure.store.colours import Operation
 from tenure.store.postgres import bell as bell_postgres
 from tenure.store.proxy import AsyncStoreProxy
 from tenure.store.session import P, R
@@ -95,6 +95,7 @@ def test_a_worker_sleeps_until_a_job_is_due(
     assert -0.5 < min(late) < 0.5
 
 
+@pytest.mark.slow
 def test_a_job_that_comes_and_is_due_before_the_next_look_starts_on_time(
     app: Tenure, task: Callable[[], list[float]]
 ) -> None:
@@ -138,6 +139,7 @@ def test_what_the_bell_did_not_tell_is_found_all_the_same(
             eventually(lambda count=count: len(task()) == count)  # type: ignore[misc]
 
 
+@pytest.mark.slow
 def test_jobs_of_the_dead_are_swept_by_an_idle_worker(
     app: Tenure,
 ) -> None:
@@ -155,6 +157,7 @@ def test_jobs_of_the_dead_are_swept_by_an_idle_worker(
         assert app.get(job.id).crashes == 1
 
 
+@pytest.mark.slow
 def test_a_paused_queue_is_not_claimed_from_in_vain(
     app: Tenure, task: Callable[[], list[float]]
 ) -> None:

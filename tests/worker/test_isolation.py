@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import signal
@@ -39,11 +38,10 @@ on_file = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 
 def error_of(job: Job) -> dict[str, str]:
     assert job.error is not None
-    told = json.loads(job.error)
-    assert isinstance(told, dict)
-    return told
+    return job.error.as_dict()
 
 
+@pytest.mark.slow
 @on_file
 def test_a_warm_child_serves_one_job_after_the_other(children_app: Tenure) -> None:
     with working(children_app, process_slots=1):
@@ -60,6 +58,7 @@ def test_a_child_leads_a_session_of_its_own(children_app: Tenure) -> None:
     assert pid == group == session
 
 
+@pytest.mark.slow
 def test_coroutines_run_in_children_too(children_app: Tenure) -> None:
     with working(children_app, process_slots=1):
         handle = isolated.async_pid.enqueue()
@@ -68,6 +67,7 @@ def test_coroutines_run_in_children_too(children_app: Tenure) -> None:
         assert pid == isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
 
 
+@pytest.mark.slow
 @on_file
 def test_several_children_work_at_the_same_time(children_app: Tenure) -> None:
     with working(children_app, process_slots=2):
@@ -76,6 +76,7 @@ def test_several_children_work_at_the_same_time(children_app: Tenure) -> None:
     assert len(set(pids)) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "reason"),
     [
@@ -105,6 +106,7 @@ def test_a_child_that_dies_costs_one_attempt_with_the_reason_on_record(
     assert reason in (retried.detail or "")
 
 
+@pytest.mark.slow
 @on_file
 def test_an_error_of_the_minder_ends_the_attempt_and_neither_thread_nor_slot(
     children_app: Tenure, monkeypatch: pytest.MonkeyPatch, lines: Lines
@@ -122,6 +124,7 @@ def test_an_error_of_the_minder_ends_the_attempt_and_neither_thread_nor_slot(
     assert lines.with_text(f"the worker failed at job {job.id} of {job.task}; it continues")
 
 
+@pytest.mark.slow
 @on_file
 def test_a_memory_limit_costs_one_attempt(children_app: Tenure) -> None:
     """Here the child has a limit and lives to tell."""
@@ -148,6 +151,7 @@ def test_whatever_a_handler_raises_is_a_failure_and_the_child_lives(children_app
     assert before == after
 
 
+@pytest.mark.slow
 @on_file
 def test_after_a_death_there_is_a_new_child(children_app: Tenure) -> None:
     with working(children_app, process_slots=1):
@@ -157,6 +161,7 @@ def test_after_a_death_there_is_a_new_child(children_app: Tenure) -> None:
     assert before != after
 
 
+@pytest.mark.slow
 def test_output_is_kept_with_a_failed_attempt(children_app: Tenure) -> None:
     with working(children_app, process_slots=1):
         raised = ended(children_app, isolated.fail.enqueue("hello there").id)
@@ -170,6 +175,7 @@ def test_output_is_kept_with_a_failed_attempt(children_app: Tenure) -> None:
     assert "of no interest" not in error_of(later)["output"]
 
 
+@pytest.mark.slow
 @on_file
 def test_of_much_output_the_end_is_kept_and_no_more(children_app: Tenure) -> None:
     with working(children_app, process_slots=1):
@@ -183,6 +189,7 @@ def test_of_much_output_the_end_is_kept_and_no_more(children_app: Tenure) -> Non
     assert grown < 32 * 2**20
 
 
+@pytest.mark.slow
 @on_file
 def test_endless_output_does_not_keep_a_child_alive(children_app: Tenure) -> None:
     with working(children_app, process_slots=1):
@@ -190,6 +197,7 @@ def test_endless_output_does_not_keep_a_child_alive(children_app: Tenure) -> Non
     assert (job.state, job.reason) == (State.FAILED, "timeout")
 
 
+@pytest.mark.slow
 @on_file
 def test_a_child_without_output_is_minded_without_haste(children_app: Tenure) -> None:
     """Closed pipes are always ready to be read: who waits for them must not spin."""
@@ -202,6 +210,7 @@ def test_a_child_without_output_is_minded_without_haste(children_app: Tenure) ->
     assert used < 0.5
 
 
+@pytest.mark.slow
 @on_file
 def test_a_handler_may_close_its_streams(children_app: Tenure) -> None:
     with working(children_app, process_slots=1):
@@ -210,6 +219,7 @@ def test_a_handler_may_close_its_streams(children_app: Tenure) -> None:
         assert isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
 
 
+@pytest.mark.slow
 @on_file
 def test_a_handler_that_closes_the_line_to_the_worker_loses_its_child(
     children_app: Tenure,
@@ -221,6 +231,7 @@ def test_a_handler_that_closes_the_line_to_the_worker_loses_its_child(
     assert "Bad file descriptor" in error_of(job)["output"]
 
 
+@pytest.mark.slow
 def test_progress_travels(children_app: Tenure, tmp_path: Path) -> None:
     with working(children_app, process_slots=1):
         handle = isolated.tells.enqueue(60)
@@ -248,10 +259,14 @@ def test_what_a_thread_of_an_earlier_job_says_is_not_said_of_the_next(
         pid = isolated.leaves_a_thread.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
         handle = isolated.lets_it_speak.enqueue()
         job = ended(children_app, handle.id)
-    assert (job.state, job.result) == (State.SUCCEEDED, str(pid))  # it has not completed itself
+    assert (job.state, job.result_json) == (
+        State.SUCCEEDED,
+        str(pid),
+    )  # it has not completed itself
     assert minded[-1].progress == (0.5, "of the second job")
 
 
+@pytest.mark.slow
 @on_file
 def test_a_flood_of_progress_does_no_harm(children_app: Tenure) -> None:
     with working(children_app, process_slots=1):
@@ -259,6 +274,7 @@ def test_a_flood_of_progress_does_no_harm(children_app: Tenure) -> None:
         assert ended(children_app, handle.id).state is State.SUCCEEDED
 
 
+@pytest.mark.slow
 @on_file
 def test_endless_progress_does_not_keep_a_child_alive(children_app: Tenure) -> None:
     with working(children_app, process_slots=1):
@@ -266,12 +282,14 @@ def test_endless_progress_does_not_keep_a_child_alive(children_app: Tenure) -> N
     assert (job.state, job.reason) == (State.FAILED, "timeout")
 
 
+@pytest.mark.slow
 def test_checkpoints_survive_the_deaths_of_children(children_app: Tenure) -> None:
     with working(children_app, process_slots=1):
         handle = isolated.remembers.enqueue()
         assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == [1, 2, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ending", "state", "rows"),
     [("return", State.SUCCEEDED, 1), ("roll back", State.FAILED, 0), ("die", State.SUCCEEDED, 1)],
@@ -284,12 +302,13 @@ def test_a_job_completes_itself_inside_a_child(
     with working(shared_app, process_slots=1):
         job = ended(shared_app, isolated.completes.enqueue(ending).id)
     assert job.state is state
-    assert job.result == ('"from inside"' if rows else None)
+    assert job.result_json == ('"from inside"' if rows else None)
     with Plain(shared_app.url) as plain:
         assert plain.one("select count(*) from ledger") == rows
     assert not lines.with_text("retried")
 
 
+@pytest.mark.slow
 def test_a_job_that_completed_itself_is_done_even_when_it_must_be_killed_after_that(
     shared_app: Tenure, tmp_path: Path, lines: Lines
 ) -> None:
@@ -300,11 +319,12 @@ def test_a_job_that_completed_itself_is_done_even_when_it_must_be_killed_after_t
         job = ended(shared_app, handle.id)
         [pid] = eventually(lambda: file_numbers(tmp_path / "started"))
         eventually(lambda: is_gone(pid))
-    assert (job.state, job.result) == (State.SUCCEEDED, '"from inside"')
+    assert (job.state, job.result_json) == (State.SUCCEEDED, '"from inside"')
     assert not lines.with_text("retried")
     assert lines.with_text("failed after it had completed itself")
 
 
+@pytest.mark.slow
 @on_file
 @pytest.mark.parametrize("what", ["object", "nan", "lock"])
 def test_nonsense_fails_in_words(children_app: Tenure, what: str) -> None:
@@ -313,6 +333,7 @@ def test_nonsense_fails_in_words(children_app: Tenure, what: str) -> None:
     assert (job.state, job.reason) == (State.FAILED, "the result cannot be stored")
 
 
+@pytest.mark.slow
 def test_answers_that_are_not_results(children_app: Tenure) -> None:
     with working(children_app, process_slots=1):
         again = isolated.answers.enqueue("retry")
@@ -338,6 +359,7 @@ def test_a_fork_that_comes_back_says_nothing(children_app: Tenure, tmp_path: Pat
     assert file_numbers(tmp_path / "counted") == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_killed_child_is_not_found_before_its_time(
     children_app: Tenure, tmp_path: Path, number: signal.Signals
@@ -364,6 +386,7 @@ def test_a_handler_can_interrupt_what_it_has_started(children_app: Tenure) -> No
         assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == -signal.SIGINT
 
 
+@pytest.mark.slow
 @on_file
 def test_an_idle_child_that_is_terminated_is_replaced(children_app: Tenure) -> None:
     with working(children_app, process_slots=1):
@@ -389,6 +412,7 @@ def many_files() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @on_file
 @pytest.mark.usefixtures("many_files")
 def test_a_worker_with_many_open_files_sees_the_death_of_a_child(children_app: Tenure) -> None:

@@ -1,4 +1,4 @@
-"""What a worker logs: a line per event that matters, with who and where, and never what."""
+"""What a worker logs: a line per event that matters, with the job, and by default never values."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 
 from tenure import Fixed, JobEvent, Running, Skip, Snooze, Tenure
 from tenure.rules.job import NewJob
+from tenure.worker import events
+from tenure.worker.settings import LogErrors
 from tests.worker import isolated
 from tests.worker.support import (
     PATIENCE_SECONDS,
@@ -56,9 +58,9 @@ def test_each_event_has_one_line_that_says_which_job_where(app: Tenure, lines: L
             assert facts["task"] == task.name
             assert (facts["queue"], facts["worker"]) == ("mail", name)
     [line] = lines.with_text("failed: ValueError")
-    assert line == (
+    assert line.startswith(
         f"ERROR job {failing.id} of {fails.name} (queue mail, attempt 2, worker {name}): "
-        "failed: ValueError"
+        "failed: ValueError, after "
     )
     assert len(lines.with_text("retried: ValueError")) == 1
     assert not lines.with_text(SECRET)
@@ -85,6 +87,40 @@ def test_success_is_not_worth_a_line_unless_somebody_debugs(app: Tenure) -> None
     finally:
         logger.removeHandler(kept)
         logger.setLevel(logging.NOTSET)
+
+
+@pytest.mark.parametrize("errors", ["message", "traceback"])
+def test_settings_say_how_much_of_an_error_is_logged(
+    app: Tenure, lines: Lines, errors: LogErrors
+) -> None:
+    @app.task(max_attempts=2, retry=Fixed(0.01))
+    async def fails() -> None:
+        raise ValueError("no such customer")
+
+    with working(app, log_errors=errors):
+        ended(app, fails.enqueue().id)
+        [retried] = eventually(lambda: lines.with_text("retried: ValueError: no such customer"))
+        [failed] = eventually(lambda: lines.with_text("failed: ValueError: no such customer"))
+    assert "Traceback" not in retried
+    assert ("Traceback (most recent call last)" in failed) is (errors == "traceback")
+
+
+def test_successes_have_a_line_each_on_request_and_thousands_are_counted(
+    app: Tenure, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "MAX_LINES", 3)
+
+    @app.task()
+    async def quick() -> None: ...
+
+    logging.getLogger("tenure").setLevel(logging.INFO)
+    with working(app, log_successes=True):
+        handles = app.enqueue_many([quick.call() for _ in range(200)])
+        for handle in handles:
+            ended(app, handle.id)
+        eventually(lambda: quick.enqueue().id and lines.with_text("more jobs succeeded"))
+    assert lines.with_text("succeeded in ")
+    assert len(lines.with_text("succeeded in ")) < 200
 
 
 def test_arguments_results_and_messages_of_errors_are_never_logged(
@@ -133,7 +169,7 @@ def test_arguments_results_and_messages_of_errors_are_never_logged(
         )
         for handle in handles:
             ended(app, handle.id)
-        eventually(lambda: app.get(bad.id).reason == "arguments do not fit this code")
+        eventually(lambda: (app.get(bad.id).reason or "").startswith("arguments do not"))
         eventually(lambda: app.get(unknown.id).reason == "no handler")
         go_on.set()
         eventually(lambda: lines.with_text("ended after it was given up"))
@@ -142,6 +178,7 @@ def test_arguments_results_and_messages_of_errors_are_never_logged(
     assert SECRET not in caplog.text
 
 
+@pytest.mark.slow
 def test_children_do_not_log_arguments_either(
     children_app: Tenure, lines: Lines, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -167,6 +204,17 @@ def test_failing_hooks_are_logged_and_break_nothing(app: Tenure, lines: Lines) -
         assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == SECRET
     assert lines.with_text("listener failed")
     assert not lines.with_text(SECRET)
+
+
+def test_a_worker_serves_the_queues_of_its_tasks_without_a_warning(
+    app: Tenure, lines: Lines
+) -> None:
+    @app.task(queue="mail")
+    async def send() -> None: ...
+
+    with working(app):
+        send.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
+    assert not lines.with_text("no task of its application uses that queue")
 
 
 def test_a_queue_to_which_no_task_goes_is_reported(app: Tenure, lines: Lines) -> None:

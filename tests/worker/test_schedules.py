@@ -6,6 +6,8 @@ import logging
 from itertools import pairwise
 from typing import Any
 
+import pytest
+
 from tenure import Tenure
 from tenure.errors import StoreUnavailable
 from tenure.rules.job import State
@@ -22,6 +24,7 @@ from tests.worker.support import Lines
 SOON = 0.05
 
 
+@pytest.mark.slow
 def test_a_worker_fires_what_its_code_declares(app: Tenure) -> None:
     ran: list[str] = []
 
@@ -38,6 +41,7 @@ def test_a_worker_fires_what_its_code_declares(app: Tenure) -> None:
     assert len({run.job_id for run in runs}) == len(runs)
 
 
+@pytest.mark.slow
 def test_a_worker_notices_what_is_added_while_it_works(app: Tenure) -> None:
     @app.task()
     async def work() -> str:
@@ -85,6 +89,7 @@ def test_the_log_says_what_became_of_declarations(app: Tenure, lines: Lines) -> 
     assert app.schedules.get("edited").timing == ScheduleTiming(cron="@weekly")
 
 
+@pytest.mark.slow
 def test_a_schedule_that_cannot_tick_here_is_told_once(app: Tenure, lines: Lines) -> None:
     @app.task()
     async def work() -> None: ...
@@ -120,6 +125,7 @@ class AwayEnvironment(Environment):
         return Away(store, self)
 
 
+@pytest.mark.slow
 def test_an_outage_is_outlasted_told_once_and_caught_up_with(app: Tenure, lines: Lines) -> None:
     Away.failing, Away.tries = True, 0
 

@@ -23,6 +23,20 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
     assert (settings.sweep_seconds, settings.drain_seconds) == (1.0, 25.0)
 
 
+def test_the_queues_of_the_tasks_are_served_unless_others_are_named() -> None:
+    shop = Tenure("sqlite:///never-opened.db")
+    assert Worker(shop).settings.queues == {"default": 0}
+
+    @shop.task(queue="mail")
+    def send() -> None: ...
+
+    @shop.task(queue="gpu")
+    def train() -> None: ...
+
+    assert Worker(shop).settings.queues == {"gpu": 0, "mail": 0}
+    assert Worker(shop, {"mail": 3}).settings.queues == {"mail": 3}
+
+
 @pytest.mark.parametrize(
     ("lease", "heartbeat"), [(10.0, 5.0), (10.0, 10.0), (0.5, 10.0), (20.0, 10.0)]
 )
@@ -70,13 +84,22 @@ def test_queues_that_make_no_sense(queues: Any, kind: type[Exception]) -> None:
         Worker(app, queues)
 
 
-@pytest.mark.parametrize(
-    "name", [f for f in WorkerSettings.__struct_fields__ if f not in {"queues", "health_file"}]
-)
+OTHERS = {"queues", "health_file", "log_errors", "log_successes"}
+
+
+@pytest.mark.parametrize("name", [f for f in WorkerSettings.__struct_fields__ if f not in OTHERS])
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), "10", None, True, [1], 10**20])
 def test_numbers_that_make_no_sense(name: str, value: object) -> None:
     settings: dict[str, Any] = {name: value}
     with pytest.raises(InvalidInput, match=name):
+        Worker(app, **settings)
+
+
+@pytest.mark.parametrize("value", [-1, float("nan"), "10", 1, [1]])
+@pytest.mark.parametrize("name", ["log_errors", "log_successes"])
+def test_settings_of_the_log_that_make_no_sense(name: str, value: object) -> None:
+    settings: dict[str, Any] = {name: value}
+    with pytest.raises(ConfigError, match=f"{name} must be one of"):
         Worker(app, **settings)
 
 

@@ -43,6 +43,7 @@ class Slow(Watch):
         return await super().settling(later(), settlements)
 
 
+@pytest.mark.slow
 def test_a_flush_starts_when_the_previous_one_has_returned(app: Tenure) -> None:
     watch = Slow()
 
@@ -91,9 +92,9 @@ def test_a_row_that_the_database_refuses_fails_and_holds_up_no_other(
             if word == "poison":
                 assert (job.state, job.attempts) == (State.FAILED, 1)
                 assert job.reason == "the store refused how it ended"
-                assert "poison" in (job.error or "")
+                assert "poison" in (job.error_json or "")
             else:
-                assert (job.state, job.result) == (State.SUCCEEDED, json.dumps(word))
+                assert (job.state, job.result_json) == (State.SUCCEEDED, json.dumps(word))
     assert lines.with_text("succeed was refused: the store refused it")
     assert not lines.with_text("poison")  # a refused row is not shown to everybody
 
@@ -172,6 +173,7 @@ def test_a_completion_that_is_left_uncommitted_fails_when_its_lock_is_gone(
     assert "not committed" in (retried.detail or "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_a_completion_of_which_nothing_can_be_seen_is_let_go(
     app: Tenure, lines: Lines, monkeypatch: pytest.MonkeyPatch
@@ -189,7 +191,7 @@ def test_a_completion_of_which_nothing_can_be_seen_is_let_go(
         return job.attempt
 
     with working(app, lease_seconds=1.0) as worker:
-        monkeypatch.setattr(process_of(worker).ends, "_confirmed", breaks)
+        monkeypatch.setattr(process_of(worker).settler, "_confirmed", breaks)
         handle = completes.enqueue()
         assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == 2
     assert lines.with_text("cannot see whether its completion was committed; given up")

@@ -1,84 +1,48 @@
-"""How free capacity is divided between queues, for every mix of weights, limits and room."""
+"""How the free slots of a kind are divided between queues, for every mix of weights and limits."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenure.tasks import Kind
 from tenure.worker.claiming.slots import MAX_CLAIM, MAX_PREFETCH, PREFETCH_SECONDS, Pace, Shares
 
-KINDS: tuple[Kind, ...] = ("async", "thread", "process")
 QUEUES = ("a", "b", "c", "d", "e")
 
 weights = st.dictionaries(
     st.sampled_from(QUEUES), st.integers(0, 200), min_size=1, max_size=len(QUEUES)
 )
-rooms = st.fixed_dictionaries({kind: st.integers(0, 300) for kind in KINDS})
-kind_sets = st.frozensets(st.sampled_from(KINDS), min_size=1)
 
 
-@st.composite
-def situations(draw: st.DrawFn) -> tuple[dict[str, int], dict[str, frozenset[Kind]]]:
-    """Weights of some queues, and the kinds of handlers that each may need."""
-    given_weights = draw(weights)
-    return given_weights, {queue: draw(kind_sets) for queue in given_weights}
-
-
-def limits_of(
-    draw: st.DataObject, kinds: Mapping[str, frozenset[Kind]], room: Mapping[Kind, int]
-) -> dict[str, int]:
-    """Limits as the claimer has them: at least one, and never above the room of the queue."""
-    limits = {}
-    for queue, needed in kinds.items():
-        most = min(room[kind] for kind in needed)
-        if most > 0:
-            limits[queue] = draw.draw(st.integers(1, most), label=f"limit of {queue}")
-    return limits
-
-
-@given(situations(), st.lists(rooms, min_size=1, max_size=6), st.data())
+@given(weights, st.lists(st.integers(0, 300), min_size=1, max_size=6), st.data())
 def test_nothing_is_exceeded_and_nothing_is_wasted(
-    situation: tuple[dict[str, int], dict[str, frozenset[Kind]]],
-    several: list[dict[Kind, int]],
-    data: st.DataObject,
+    given_weights: dict[str, int], rooms: list[int], data: st.DataObject
 ) -> None:
-    given_weights, kinds = situation
     shares = Shares(given_weights)
-    for room in several:
-        limits = limits_of(data, kinds, room)
-        asked = shares.divide(limits, room, kinds)
+    for room in rooms:
+        limits = {
+            queue: data.draw(st.integers(1, 300), label=f"limit of {queue}")
+            for queue in given_weights
+        }
+        asked = shares.divide("async", limits, room)
         assert set(asked) <= set(limits)
-        for queue, share in asked.items():
-            assert 1 <= share <= min(limits[queue], MAX_CLAIM)
-        for kind in KINDS:
-            taken = sum(share for queue, share in asked.items() if kind in kinds[queue])
-            assert taken <= room[kind]
-        if limits:
-            assert asked, "there was room, and nobody was asked"
+        assert all(1 <= share <= min(limits[q], MAX_CLAIM) for q, share in asked.items())
+        assert sum(asked.values()) <= room
+        assert bool(asked) == (room > 0), "there was room, and no queue was asked"
 
 
-@given(situations(), rooms)
-def test_what_is_left_over_is_divided_again(
-    situation: tuple[dict[str, int], dict[str, frozenset[Kind]]], room: dict[Kind, int]
-) -> None:
+@given(weights, st.integers(0, 300))
+def test_what_is_left_over_is_divided_again(given_weights: dict[str, int], room: int) -> None:
     """The claimer repeats it until nothing fits any more: so no capacity is wasted."""
-    given_weights, kinds = situation
-    shares, left = Shares(given_weights), dict(room)
+    shares = Shares(given_weights)
     for _ in range(1000):
-        limits = {q: min(left[kind] for kind in kinds[q]) for q in given_weights}
-        limits = {q: limit for q, limit in limits.items() if limit > 0}
-        asked = shares.divide(limits, left, kinds)
+        asked = shares.divide("async", dict.fromkeys(given_weights, room), room)
         if not asked:
             break
-        for queue, share in asked.items():
-            for kind in kinds[queue]:
-                left[kind] -= share
-    for queue in given_weights:
-        assert min(left[kind] for kind in kinds[queue]) == 0
+        room -= sum(asked.values())
+    assert room == 0
 
 
 @settings(max_examples=40)
@@ -89,24 +53,23 @@ def test_what_is_left_over_is_divided_again(
 def test_nobody_starves(given_weights: dict[str, int], room: int) -> None:
     """However little room there is and however small a weight: within some rounds all are asked."""
     shares = Shares(given_weights)
-    kinds = dict.fromkeys(given_weights, frozenset[Kind]({"async"}))
     asked: Counter[str] = Counter()
     heaviest = max([1, *given_weights.values()])
     rounds = 4 * len(given_weights) * heaviest
     for _ in range(rounds):
-        asked.update(shares.divide(dict.fromkeys(given_weights, room), {"async": room}, kinds))
+        asked.update(shares.divide("async", dict.fromkeys(given_weights, room), room))
     assert set(asked) == set(given_weights)
 
 
 @given(st.dictionaries(st.sampled_from(QUEUES), st.integers(1, 20), min_size=2, max_size=4))
 def test_busy_queues_share_by_weight(given_weights: dict[str, int]) -> None:
-    """Over time, when all of them have more than enough to do."""
+    """Over time, when all of them have more than enough to do. Kinds do not share their credit."""
     shares = Shares(given_weights)
-    kinds = dict.fromkeys(given_weights, frozenset[Kind]({"async"}))
     asked: Counter[str] = Counter()
     room = 100
     for _ in range(50):
-        asked.update(shares.divide(dict.fromkeys(given_weights, room), {"async": room}, kinds))
+        asked.update(shares.divide("async", dict.fromkeys(given_weights, room), room))
+        shares.divide("thread", dict.fromkeys(given_weights, 1), 1)
     total = sum(given_weights.values())
     for queue, weight in given_weights.items():
         fair = 50 * room * weight / total

@@ -35,6 +35,7 @@ def signal_until_gone(script: Script, number: signal.Signals) -> None:
     eventually(gone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_drains(app: Tenure, run_script: Run, number: signal.Signals) -> None:
     """SIGINT is what Ctrl-C sends to a script that runs `app.run_worker()`."""
@@ -48,6 +49,7 @@ def test_a_signal_drains(app: Tenure, run_script: Run, number: signal.Signals) -
     assert app.get(id).state is State.SUCCEEDED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_second_signal_exits_at_once_and_loses_nothing(
     app: Tenure, run_script: Run, number: signal.Signals, code: int
@@ -63,6 +65,7 @@ def test_a_second_signal_exits_at_once_and_loses_nothing(
         assert app.get(id).state is State.RUNNING  # their lease brings them back
 
 
+@pytest.mark.slow
 @on_file
 def test_the_same_signal_twice_in_a_moment_is_one(app: Tenure, run_script: Run) -> None:
     """`timeout` sends it to the process and to its group."""
@@ -99,6 +102,7 @@ def test_sigusr1_writes_all_stacks(app: Tenure, run_script: Run) -> None:
     assert script.process.poll() is None
 
 
+@pytest.mark.slow
 def test_children_end_when_their_worker_is_killed(app: Tenure, run_script: Run) -> None:
     """Also one that is busy in Python code, and one that sleeps."""
     script = run_script("station")
@@ -107,7 +111,7 @@ def test_children_end_when_their_worker_is_killed(app: Tenure, run_script: Run) 
     started(app, script, "slow_child", 60)
     script.wait_for("busy child")
     children = [one.pid for one in psutil.Process(script.pid).children(recursive=True)]
-    assert len(children) == 2
+    assert len(children) == 3  # two handlers, and the watchdog of the worker
     script.signal(signal.SIGKILL)
     script.ends()
     for pid in children:

@@ -27,7 +27,7 @@ from tenure.errors import (
     StepConflict,
     TooManySteps,
 )
-from tenure.store.colours import Operation
+from tenure.store.api import Operation
 from tenure.store.jobs import steps
 from tenure.store.look import jobs as inspect
 from tenure.store.proxy import AsyncStoreProxy, StoreProxy
@@ -84,7 +84,7 @@ def both(app: Tenure, body: Callable[[Running], Any], **options: Any) -> list[Jo
 
 def error_of(job: Job) -> tuple[str, str]:
     assert job.state is State.FAILED
-    told = json.loads(job.error or "{}")
+    told = json.loads(job.error_json or "{}")
     return told["type"].rpartition(".")[2], told["message"]
 
 
@@ -149,7 +149,7 @@ def test_the_first_attempt_already_gets_what_was_recorded(app: Tenure) -> None:
         return [repr(value) for value in values] + (job.load(list[str]) or [])
 
     for job in both(app, body):
-        assert json.loads(job.result or "") == ["[1, 2]", "(1, 2)"] * 2
+        assert json.loads(job.result_json or "") == ["[1, 2]", "(1, 2)"] * 2
 
 
 class Adder:
@@ -178,7 +178,7 @@ def test_anything_that_can_be_called_is_a_step(app: Tenure) -> None:
         return f"{name} {fn}"
 
     for job in both(app, body):
-        assert json.loads(job.result or "") == [
+        assert json.loads(job.result_json or "") == [
             "Decimal('1')", "Decimal('2')", "Decimal('3')", "Decimal('3.0')", "4", "{'five': 5}",
             "'six 6'", "None",
         ]  # fmt: skip
@@ -205,7 +205,7 @@ def test_steps_run_side_by_side(app: Tenure) -> None:
         return found
 
     [job] = run(app, crawl.enqueue().id)
-    assert job.result == "[0,1,4,9,16]"
+    assert job.result_json == "[0,1,4,9,16]"
     assert set(ran.values()) == {1}
 
 
@@ -225,7 +225,7 @@ def test_a_step_that_raises_records_nothing_and_runs_again(
         return job.step("step", fail_once)
 
     jobs = both(app, body, retry_on=(Exception, KeyboardInterrupt))
-    assert [job.result for job in jobs] == ["2", "2"]
+    assert [job.result_json for job in jobs] == ["2", "2"]
     assert set(ran.values()) == {2}
     assert [step.token for job in jobs for step in app.steps(job.id)] == [2, 2]
 
@@ -246,7 +246,7 @@ def test_a_step_that_raised_may_be_tried_again_in_the_same_attempt(app: Tenure) 
             except OSError:
                 continue
 
-    assert [job.result for job in both(app, body)] == ["3", "3"]
+    assert [job.result_json for job in both(app, body)] == ["3", "3"]
 
 
 def test_a_step_may_return_what_a_handler_may(app: Tenure) -> None:
@@ -435,7 +435,7 @@ def test_a_replay_goes_on_and_a_replay_afresh_does_not(app: Tenure) -> None:
         assert ended(app, failing.id).state is State.FAILED
         assert ran == ["first"]
         app.replay(fine.id)
-        assert ended(app, fine.id).result == "2", "it began anew"
+        assert ended(app, fine.id).result_json == "2", "it began anew"
 
 
 def test_a_checkpoint_of_another_type_fails_the_attempt(app: Tenure) -> None:

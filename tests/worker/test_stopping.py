@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tenure import State, Tenure, Worker
+from tenure import Running, State, Tenure, Worker
 from tenure.errors import ConfigError, InvalidInput
 from tenure.worker.leases import Stop
 from tests.worker import isolated
@@ -46,7 +46,7 @@ def test_what_has_finished_is_written_first(app: Tenure) -> None:
         eventually(lambda: len(finished) == 50)
     for n, handle in enumerate(handles):
         job = app.get(handle.id)
-        assert (job.state, job.result) == (State.SUCCEEDED, str(n))
+        assert (job.state, job.result_json) == (State.SUCCEEDED, str(n))
 
 
 def test_running_jobs_may_finish(app: Tenure) -> None:
@@ -72,6 +72,7 @@ def test_running_jobs_may_finish(app: Tenure) -> None:
         assert (job.state, job.attempts) == (State.SUCCEEDED, 1)
 
 
+@pytest.mark.slow
 def test_running_children_may_finish(children_app: Tenure, tmp_path: Path) -> None:
     with working(children_app, process_slots=1):
         handle = isolated.sleeps.enqueue(0.5)
@@ -79,6 +80,7 @@ def test_running_children_may_finish(children_app: Tenure, tmp_path: Path) -> No
     assert children_app.get(handle.id).state is State.SUCCEEDED
 
 
+@pytest.mark.slow
 def test_what_does_not_finish_goes_back_uncharged(app: Tenure, lines: Lines) -> None:
     seen: list[str] = []
     go_on = threading.Event()
@@ -109,6 +111,7 @@ def test_what_does_not_finish_goes_back_uncharged(app: Tenure, lines: Lines) -> 
     go_on.set()
 
 
+@pytest.mark.slow
 def test_children_that_do_not_finish_are_stopped(children_app: Tenure, tmp_path: Path) -> None:
     with working(children_app, process_slots=1, drain_seconds=0.2, kill_seconds=5):
         handle = isolated.cleans_up.enqueue(60)
@@ -140,6 +143,7 @@ def test_a_handler_that_fails_to_clean_up_at_a_shutdown_is_not_charged(
     assert lines.with_text("raised ValueError when a shutdown stopped it; put back")
 
 
+@pytest.mark.slow
 def test_a_child_that_fails_to_clean_up_at_a_shutdown_is_not_charged(
     children_app: Tenure, tmp_path: Path
 ) -> None:
@@ -169,6 +173,38 @@ def test_what_a_thread_raises_at_a_shutdown_is_its_own_failure(app: Tenure) -> N
         go_on.set()
     job = app.get(handle.id)
     assert (job.state, job.attempts, job.reason) == (State.FAILED, 1, "error")
+
+
+def test_a_thread_that_asks_is_told_of_a_shutdown(app: Tenure, lines: Lines) -> None:
+    """At the end of `drain_seconds`, long before it would count as stuck."""
+    started = threading.Event()
+
+    @app.task(max_attempts=1)
+    def checks(job: Running) -> None:
+        assert not job.stopping
+        started.set()
+        while True:
+            job.check()
+            time.sleep(0.01)
+
+    @app.task(max_attempts=1)
+    def waits(job: Running) -> str:
+        assert job.stopping.wait(PATIENCE_SECONDS)
+        assert not job.lost
+        job.save("half")
+        job.check()
+        return "not reached"
+
+    with working(app, drain_seconds=0.05, kill_seconds=PATIENCE_SECONDS):
+        handles = [checks.enqueue(), waits.enqueue()]
+        assert started.wait(PATIENCE_SECONDS)
+        eventually(lambda: app.get(handles[1].id).state is State.RUNNING)
+    for handle in handles:
+        job = app.get(handle.id)
+        assert (job.state, job.attempts, job.reason) == (State.QUEUED, 0, "shutdown")
+    assert app.progress(handles[1].id).checkpoint_json == '"half"'
+    assert not lines.with_text("stuck")
+    assert not lines.with_text("WorkerStopping")
 
 
 def test_what_was_claimed_ahead_goes_back_at_once(app: Tenure) -> None:
@@ -312,6 +348,7 @@ def test_one_worker_serves_several_blocks_one_after_the_other(app: Tenure) -> No
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_two_workers_share_a_loop(app: Tenure) -> None:
     @app.task()
     async def work(number: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import threading
 import time
@@ -37,7 +36,7 @@ def timed_out(app: Tenure, id: int) -> None:
     job = ended(app, id)
     assert (job.state, job.reason, job.attempts) == (State.FAILED, "timeout", 1)
     assert job.error is not None
-    assert json.loads(job.error)["type"] == "tenure.errors.AttemptTimedOut"
+    assert job.error.type == "tenure.errors.AttemptTimedOut"
 
 
 def test_a_coroutine_is_cancelled_when_its_time_is_over(app: Tenure) -> None:
@@ -68,6 +67,7 @@ def test_a_timed_out_attempt_is_tried_again(app: Tenure) -> None:
     assert kinds(app, handle.id).count("retried") == 1
 
 
+@pytest.mark.slow
 def test_a_coroutine_that_swallows_its_cancellation_is_given_up(app: Tenure, lines: Lines) -> None:
     go_on = asyncio.Event()
     ends: list[str] = []
@@ -124,7 +124,7 @@ def test_a_thread_that_goes_on_is_settled_and_its_slot_is_stuck(app: Tenure, lin
         go_on.set()
         eventually(lambda: lines.with_text("ended after it was given up; not recorded"))
     assert told == ["lost"]
-    assert ended(app, handle.id).result == '"second"'
+    assert ended(app, handle.id).result_json == '"second"'
     assert heard.kinds(handle.id) == ["started", "retried", "started", "succeeded"]
 
 
@@ -151,6 +151,7 @@ def test_a_worker_full_of_stuck_threads_claims_no_more_for_them(app: Tenure) -> 
         assert ended(app, waiting.id).state is State.SUCCEEDED
 
 
+@pytest.mark.slow
 def test_a_coroutine_that_blocks_the_loop_is_timed_out_by_the_heartbeat(
     app: Tenure, lines: Lines
 ) -> None:
@@ -225,6 +226,7 @@ def test_a_coroutine_that_goes_on_after_it_blocked_the_loop_is_stopped(
     assert not lines.with_text("runs longer than")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 def test_a_lock_delays_the_end_of_what_blocks_the_loop_and_does_not_drop_it(
     app: Tenure, url: str
@@ -251,6 +253,7 @@ def test_a_lock_delays_the_end_of_what_blocks_the_loop_and_does_not_drop_it(
         timed_out(app, handle.id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["loop", "ignores_everything"])
 def test_a_child_is_terminated_and_then_killed(
     children_app: Tenure, tmp_path: Path, name: str
@@ -264,6 +267,7 @@ def test_a_child_is_terminated_and_then_killed(
         assert isolated.pid.enqueue().wait(timeout_seconds=PATIENCE_SECONDS) != pid
 
 
+@pytest.mark.slow
 def test_what_a_child_has_started_is_killed_with_it(children_app: Tenure, tmp_path: Path) -> None:
     with working(children_app, process_slots=1, kill_seconds=0.3):
         timed_out(children_app, isolated.with_grandchildren.enqueue().id)
@@ -275,6 +279,7 @@ def test_what_a_child_has_started_is_killed_with_it(children_app: Tenure, tmp_pa
         eventually(lambda: is_gone(pid))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cleans_up", "cleans_up_async"])
 def test_a_child_may_clean_up(children_app: Tenure, tmp_path: Path, name: str) -> None:
     """A function gets an exception, a coroutine is cancelled, whichever of its tasks is running."""
@@ -284,6 +289,7 @@ def test_a_child_may_clean_up(children_app: Tenure, tmp_path: Path, name: str) -
     assert file_numbers(tmp_path / "cleaned") == file_numbers(tmp_path / "started")
 
 
+@pytest.mark.slow
 def test_the_time_that_a_child_needs_to_start_is_not_the_jobs(
     children_app: Tenure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -364,9 +370,10 @@ def test_cancellation_reaches_a_thread(app: Tenure) -> None:
         app.cancel(second.id)
         assert ended(app, first.id).state is State.CANCELLED
         job = ended(app, second.id)
-    assert (job.state, job.result) == (State.SUCCEEDED, '"finished nevertheless"')
+    assert (job.state, job.result_json) == (State.SUCCEEDED, '"finished nevertheless"')
 
 
+@pytest.mark.slow
 def test_a_thread_that_ignores_cancellation_is_reported(app: Tenure, lines: Lines) -> None:
     go_on = threading.Event()
     started = threading.Event()
@@ -388,6 +395,7 @@ def test_a_thread_that_ignores_cancellation_is_reported(app: Tenure, lines: Line
         assert handle.wait(timeout_seconds=PATIENCE_SECONDS) == "done"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["async", "thread"])
 def test_a_handler_that_ignores_cancellation_is_timed_out_all_the_same(
     app: Tenure, lines: Lines, kind: str
@@ -418,6 +426,7 @@ def test_a_handler_that_ignores_cancellation_is_timed_out_all_the_same(
     assert len(lines.with_text("does not stop; its slot is stuck")) == 1
 
 
+@pytest.mark.slow
 def test_cancellation_reaches_a_child(children_app: Tenure, tmp_path: Path) -> None:
     with working(children_app, process_slots=1):
         handle = isolated.cleans_up.enqueue(60)

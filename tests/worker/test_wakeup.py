@@ -77,6 +77,7 @@ def test_a_job_from_this_process_starts_at_once(app: Tenure) -> None:
     assert min(waits) < SOON_SECONDS
 
 
+@pytest.mark.slow
 def test_a_job_that_becomes_due_starts_on_time(app: Tenure) -> None:
     moments: list[float] = []
 

@@ -16,8 +16,9 @@ import psycopg
 import pytest
 
 from tenure import Tenure
-from tenure.rules.codec import decode, encode
+from tenure.rules.codec import encode
 from tenure.rules.job import NewJob, State
+from tests.conftest import Count
 from tests.worker_flat.serve import COLLECT, ECHO
 
 ROOT = Path(__file__).parents[2]
@@ -85,7 +86,7 @@ class Lab:
         self._until_finished()
         with self._worker.oneshot():
             return Holdings(
-                decode(job.result or "", int),
+                int(job.result),
                 self._worker.memory_info().rss,
                 self._worker.num_threads(),
                 self._worker.num_fds(),
@@ -132,7 +133,7 @@ def working(url: str, kind: str) -> Iterator[Lab]:
 @pytest.mark.slow
 @pytest.mark.parametrize("style", ["sqlite-apsw", "postgres-sync"], indirect=True)
 @pytest.mark.parametrize("kind", ["async", "thread"])
-def test_a_worker_does_not_grow(store_url: str, kind: str, whole: bool) -> None:
+def test_a_worker_does_not_grow(store_url: str, kind: str, whole: bool, count: Count) -> None:
     few, many = (WHOLE if whole else SHARE)[kind]
     with working(store_url, kind) as lab:
         lab.run(few)
@@ -146,3 +147,4 @@ def test_a_worker_does_not_grow(store_url: str, kind: str, whole: bool) -> None:
     assert after.threads <= (THREADS_ON_SQLITE[kind] if on_sqlite else before.threads)
     assert after.files <= before.files
     assert after.connections <= before.connections
+    count("jobs", many)

@@ -40,6 +40,8 @@ class Model:
     failed: bool = False
     stopped: bool = False
     cancelled: bool = False
+    asked: bool = False
+    """The workflow was cancelled as a whole."""
 
     @property
     def states(self) -> dict[str, State]:
@@ -108,6 +110,7 @@ class Model:
 
     def cancel_all(self) -> None:
         others = [name for name in self.live() if name != FINALISER]
+        self.asked = self.asked or bool(self.live())
         self._cancel(others or self.live())
 
     def add(self, name: str, node: Node, before: set[str]) -> None:
@@ -117,7 +120,7 @@ class Model:
 
     def replay(self, name: str) -> None:
         back = {name}
-        if self.stops and self.failed and name != FINALISER:
+        if self.asked or (self.stops and self.failed):
             back |= set(self.named(CANCELLED))
         size = 0
         while size < len(back):
@@ -134,10 +137,14 @@ class Model:
         for each in back:
             node = self.nodes[each]
             node.state, node.flagged, node.attempts = WAITING, False, 0
-        self.nodes[name].state = QUEUED
+        for child in self.named(QUEUED):
+            if self.nodes[child].parents & back:
+                self.nodes[child].state = WAITING
+        if all(self.nodes[parent].state.final for parent in self.nodes[name].parents):
+            self.nodes[name].state = QUEUED
         self.failed = bool(self.named(FAILED))
         self.cancelled = bool(self.named(CANCELLED))
-        self.stopped = False
+        self.stopped = self.asked = False
         self._look()
 
     # --- what follows ------------------------------------------------------------------------

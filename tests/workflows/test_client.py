@@ -272,6 +272,7 @@ def test_the_same_on_postgres(pg_migrated_url: str) -> None:
             run.wait(timeout_seconds=60)
 
 
+@pytest.mark.slow
 def test_a_large_result_is_read_by_reference(shop: Shop) -> None:
     """Children do not carry what their parents returned: the cap on results is all there is."""
     big = "x" * 900_000
@@ -294,6 +295,7 @@ def test_a_large_result_is_read_by_reference(shop: Shop) -> None:
     assert all(len(shop.app.get(node.id).args) < 100 for node in run.nodes())
 
 
+@pytest.mark.slow
 def test_a_result_that_is_too_large_fails_its_node_and_the_workflow_ends(
     shop: Shop,
 ) -> None:

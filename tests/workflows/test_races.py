@@ -11,8 +11,9 @@ import psycopg
 import pytest
 
 from tenure.errors import KeyTaken
+from tenure.rules.claim import Claimed
 from tenure.rules.graph import OnFailure, Outcome
-from tenure.rules.job import Claimed, Json, State
+from tenure.rules.job import Json, State
 from tenure.rules.lifecycle import succeed
 from tenure.store import LANDED, Store, open_store
 from tenure.store.jobs import settle as settling
@@ -21,7 +22,7 @@ from tenure.store.postgres.session import TIMEOUT_TRIES
 from tenure.store.postgres.tx import PostgresTx
 from tenure.store.session import Tx
 from tenure.store.workflows import stop
-from tenure.store.workflows.stop import run_finishing, stop_workflow
+from tenure.store.workflows.stop import stop_workflow
 from tests.support.audit import audit
 from tests.support.flows import failing, flow, more, states
 from tests.support.patience import PATIENCE_SECONDS
@@ -181,10 +182,11 @@ def test_a_value_that_is_refused_beside_a_locked_row_holds_up_nobody_else(
 def count_tries(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many transactions a settlement takes."""
     tries: list[int] = []
+    run = settling.run_finishing
 
     def counted(*args: Any) -> Any:
         tries.append(1)
-        return run_finishing(*args)
+        return run(*args)
 
     monkeypatch.setattr(settling, "run_finishing", counted)
     return tries
@@ -209,6 +211,7 @@ def test_all_who_need_a_locked_workflow_step_aside_together(
         assert store.settle("w1", batch) == [LANDED] * 41
 
 
+@pytest.mark.slow
 def test_who_meets_locks_again_and_again_leaves_the_rest_for_later(
     other: psycopg.Connection, pg_migrated_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

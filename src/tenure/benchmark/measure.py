@@ -21,7 +21,7 @@ from tenure.benchmark.scratch import Scratch, scratch_on
 from tenure.benchmark.tasks import ARGS, TASKS, app, clock
 from tenure.benchmark.workers import Workers
 from tenure.errors import ConfigError, MeasurementFailed
-from tenure.tasks import Kind
+from tenure.rules.claim import Kind
 
 CHUNK_JOBS = 1000
 WARM_UP_JOBS = {"async": 2000, "thread": 1000, "process": 100}

@@ -20,8 +20,8 @@ from urllib.parse import parse_qsl, quote, urlsplit
 import msgspec
 
 from tenure.errors import ConfigError, StoreError, StoreReadOnly, StoreUnavailable
-from tenure.store.api import sqlite_path, without
 from tenure.store.statements import qualify
+from tenure.store.url import sqlite_path, without
 
 if TYPE_CHECKING:
     import psycopg

@@ -8,7 +8,8 @@ import time
 from typing import Any, Final
 
 from tenure.app import Tenure
-from tenure.tasks import Kind, Task
+from tenure.rules.claim import Kind
+from tenure.tasks import Task
 
 app = Tenure()
 

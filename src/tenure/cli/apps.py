@@ -1,5 +1,6 @@
 """Import the application that a command names: MODULE:NAME, or MODULE if it holds only one."""
 
+import os
 import sys
 import traceback
 from importlib import import_module
@@ -20,7 +21,14 @@ def load_app(path: str | None) -> Client:
             "no application is given: write MODULE:NAME, as in `tenure worker shop.jobs:app`, set "
             "TENURE_APP, or write app = ... under [tool.tenure] in pyproject.toml"
         )
+    _refuse_path(module_name, name)
     module = _import(module_name)
+    app = _app_of(module, module_name, name)
+    app.module = module_name
+    return app
+
+
+def _app_of(module: ModuleType, module_name: str, name: str) -> Client:
     apps = {key: value for key, value in vars(module).items() if isinstance(value, Client)}
     if name in apps:
         return apps[name]
@@ -33,6 +41,20 @@ def load_app(path: str | None) -> Client:
     if not name:
         raise ConfigError(f"{module_name} has several applications; write {choices}")
     raise ConfigError(f"{module_name} has no application called {name}; write {choices}")
+
+
+def _refuse_path(given: str, name: str) -> None:
+    """MODULE is a module, not a file."""
+    if os.sep not in given:
+        return
+    file = Path(given)
+    folder = str(file.parent) if file.is_absolute() or ".." in file.parts else ""
+    parts = [file.name] if folder else [part for part in file.parts if part != "."]
+    module = ".".join(parts).removesuffix(".py")
+    where = f" in the folder {folder}" if folder else ""
+    raise ConfigError(
+        f"{given} is a path; write the module{where}: {module}{f':{name}' if name else ''}"
+    )
 
 
 def _import(name: str) -> ModuleType:

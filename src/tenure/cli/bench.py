@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tenure.cli.context import CliContext, confirm, json_option, with_context, yes_option
+from tenure.cli.output import echo
 from tenure.cli.show import is_terminal, write_json, write_table
 from tenure.passwords import shown_url
 
@@ -58,7 +59,7 @@ def bench(context: CliContext, *, jobs: int | None, rounds: int, processes: int,
         return
     _write(figures)
     if sentence := verdict(figures):
-        click.echo(sentence)
+        echo(sentence)
 
 
 def _write(figures: "list[Figure]") -> None:

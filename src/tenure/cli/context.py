@@ -10,6 +10,7 @@ from urllib.parse import unquote
 import click
 
 from tenure.cli.exit import NotConfirmed
+from tenure.cli.output import echo
 from tenure.errors import ConfigError, InvalidInput, StoreUnavailable
 from tenure.passwords import remember
 
@@ -30,8 +31,10 @@ class CliContext:
         settings: dict[str, Any],
         *,
         give_up_seconds: float,
+        url_is_given: bool = False,
     ) -> None:
         self.url = url
+        self._url_is_given = url_is_given
         self.tenant = tenant
         self.give_up_seconds = give_up_seconds
         self.settings = settings
@@ -46,9 +49,23 @@ class CliContext:
 
         if self._client is None:
             url = self.checked_url()
-            refuse_missing_file(url)
-            self._client = Client(url, tenant=self.tenant, give_up_seconds=self.give_up_seconds)
+            require_schema(url)
+            self._client = Client(tenant=self.tenant, give_up_seconds=self.give_up_seconds)
+            self._client.use_url(url)
         return self._client
+
+    def agree_on_url(self, app: "Client") -> None:
+        """For a command that imports an application: both use one database.
+
+        That is --url, else the address in the code, else TENURE_URL, else pyproject.toml.
+        """
+        if app.url_in_code and not self._url_is_given:
+            self.url = app.url
+        elif self.url:
+            app.use_url(self.url)
+        else:
+            self.url = app.url
+        remember(self.url)
 
     def checked_url(self) -> str:
         """The URL, or an error that says where to set one."""
@@ -75,6 +92,16 @@ def refuse_missing_file(url: str) -> None:
             raise StoreUnavailable(f"there is no file {file}; `tenure db init` creates it")
 
 
+def require_schema(url: str) -> None:
+    """A command that reads jobs must not write to the SQLite file of another program."""
+    refuse_missing_file(url)
+    if url.startswith("sqlite:"):
+        from tenure.store.sqlite.inspect_file import require_schema
+        from tenure.store.url import sqlite_driver, sqlite_path
+
+        require_schema(sqlite_path(url), sqlite_driver(url))
+
+
 def with_context(command: Callable[Concatenate[CliContext, P], R]) -> Callable[P, R]:
     """Pass the context as the first argument of a command, and close it afterwards."""
 
@@ -95,7 +122,7 @@ def confirm(question: str, *, yes: bool) -> None:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise InvalidInput(f"{question} Use --yes to confirm without a terminal")
-    click.echo(f"{question[0].upper()}{question[1:]} [y/N]: ", nl=False, err=True)
+    echo(f"{question[0].upper()}{question[1:]} [y/N]: ", nl=False, err=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise NotConfirmed("nothing was changed")
 

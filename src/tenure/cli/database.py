@@ -7,10 +7,12 @@ from tenure.cli.context import (
     confirm,
     json_option,
     refuse_missing_file,
+    require_schema,
     with_context,
     yes_option,
 )
 from tenure.cli.exit import Interrupted
+from tenure.cli.output import echo
 from tenure.cli.show import is_terminal, write_json
 from tenure.passwords import remember, shown_url
 
@@ -46,7 +48,7 @@ def _migrate(context: CliContext, *, as_json: bool) -> None:
     if as_json:
         write_json({"database": shown_url(url), "schema_version": version})
     else:
-        click.echo(f"{shown_url(url)}: the schema is at version {version}")
+        echo(f"{shown_url(url)}: the schema is at version {version}")
 
 
 @db.command("status")
@@ -64,9 +66,9 @@ def status(context: CliContext, as_json: bool) -> None:
             "code_version": VERSION, "now": about.now,
         })  # fmt: skip
         return
-    click.echo(f"database  {database}")
-    click.echo(f"engine    {about.engine} {about.engine_version}")
-    click.echo(f"schema    version {about.schema_version}; this code writes {VERSION}")
+    echo(f"database  {database}")
+    echo(f"engine    {about.engine} {about.engine_version}")
+    echo(f"schema    version {about.schema_version}; this code writes {VERSION}")
 
 
 @db.command("sql")
@@ -81,7 +83,11 @@ def sql(engine: str, schema: str, as_json: bool) -> None:
 
     for version in range(1, VERSION + 1):
         script = migration_script("postgres" if engine == "postgres" else "sqlite", version, schema)
-        write_json({"version": version, "sql": script}) if as_json else click.echo(script)
+        if as_json:
+            write_json({"version": version, "sql": script})
+            continue
+        for line in script.splitlines():
+            echo(line)
 
 
 @click.command()
@@ -101,7 +107,7 @@ def copy(context: CliContext, *, source: str, target: str, yes: bool, as_json: b
 
     remember(source)
     remember(target)
-    refuse_missing_file(source)
+    require_schema(source)
     limit = context.give_up_seconds
     with (
         open_store(source, give_up_seconds=limit) as old,
@@ -116,6 +122,6 @@ def copy(context: CliContext, *, source: str, target: str, yes: bool, as_json: b
                 copied = transfer.copy(old, new, progress.update)
         except KeyboardInterrupt:
             raise Interrupted("interrupted; run the command again to finish the copy") from None
-    write_json(copied) if as_json else click.echo(
+    write_json(copied) if as_json else echo(
         f"copied {copied.live} live and {copied.finished} finished jobs; both databases agree"
     )

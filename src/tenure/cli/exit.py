@@ -3,7 +3,6 @@
 With --json the line is an object: {"error": "...", "kind": "JobNotFound", "exit_code": 3}.
 """
 
-import json
 import os
 import signal
 import sys
@@ -13,6 +12,7 @@ from typing import NoReturn
 
 import click
 
+from tenure.cli.output import echo, write_json
 from tenure.errors import (
     GateNotFound,
     InvalidInput,
@@ -132,15 +132,13 @@ def _with_pointer(error: click.UsageError) -> str:
 
 def _end(code: int, kind: str, message: str) -> NoReturn:
     message = one_line(message)
-    if _json_asked or "--json" in sys.argv[1:]:
-        line = {"error": message, "kind": kind, "exit_code": code}
-        text = json.dumps(line, ensure_ascii=False)
-    else:
-        text = f"tenure: {message}"
-    if code == INTERRUPTED and sys.stderr.isatty():
-        text = f"\n{text}"  # after the ^C that the terminal shows
     with suppress(OSError):
-        click.echo(text, err=True)
+        if code == INTERRUPTED and sys.stderr.isatty():
+            echo(err=True)  # after the ^C that the terminal shows
+        if _json_asked or "--json" in sys.argv[1:]:
+            write_json({"error": message, "kind": kind, "exit_code": code}, err=True)
+        else:
+            echo(f"tenure: {message}", err=True)
     sys.exit(code)
 
 

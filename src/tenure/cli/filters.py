@@ -19,7 +19,7 @@ from tenure.rules.limits import MAX_ID, check_name
 if TYPE_CHECKING:
     from tenure.client import Client
 
-PAGE = 500
+PAGE = 1000
 KEYS = ("state", "queue", "task")
 
 

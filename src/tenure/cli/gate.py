@@ -3,9 +3,9 @@
 from typing import Any
 
 import click
-import msgspec
 
 from tenure.cli.context import CliContext, Number, json_option, with_context
+from tenure.cli.output import echo
 from tenure.cli.show import write_json, write_table
 from tenure.errors import GateNotFound
 from tenure.rules.gates import MAX_BURST, MAX_RATE, MAX_RUNNING_LIMIT, GateSeen, Limits, shown
@@ -44,12 +44,12 @@ def show(context: CliContext, *, name: str, as_json: bool) -> None:
     each = _find(context, name)
     lines = context.client.gate_lines(name)
     if as_json:
-        write_json({**msgspec.to_builtins(each), "longest": msgspec.to_builtins(lines)})
+        write_json({**each.as_dict(), "longest": [line.as_dict() for line in lines]})
         return
-    click.echo(f"gate {name} allows {in_words(each.limits)}")
+    echo(f"gate {name} allows {in_words(each.limits)}")
     if each.by_hand and each.declared is not None:
-        click.echo(f"set by hand; the code declares {in_words(each.declared)}")
-    click.echo(f"{each.running} running, {each.waiting} waiting")
+        echo(f"set by hand; the code declares {in_words(each.declared)}")
+    echo(f"{each.running} running, {each.waiting} waiting")
     if lines:
         rows = ([shown(line.key) or "-", line.queue, line.running, line.waiting] for line in lines)
         write_table(("key", "queue", "running", "waiting"), rows)
@@ -91,7 +91,7 @@ def reset(context: CliContext, *, name: str, as_json: bool) -> None:
     elif as_json:
         write_json({"name": name, "forgotten": True})
     else:
-        click.echo(f"gate {name} is removed: no code declares it and no job waits there")
+        echo(f"gate {name} is removed: no code declares it and no job waits there")
 
 
 def _find(context: CliContext, name: str) -> GateSeen:
@@ -105,7 +105,7 @@ def _tell(each: GateSeen, *, as_json: bool) -> None:
     if as_json:
         write_json(each)
     else:
-        click.echo(f"gate {each.name} allows {in_words(each.limits)}")
+        echo(f"gate {each.name} allows {in_words(each.limits)}")
 
 
 def in_words(limits: Limits) -> str:

@@ -3,9 +3,10 @@
 import platform
 import secrets
 import threading
-import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -14,10 +15,12 @@ import click
 import msgspec
 
 from tenure import __version__
-from tenure.cli.context import CliContext, Number, json_option, refuse_missing_file, with_context
+from tenure.cli.context import CliContext, Number, json_option, require_schema, with_context
 from tenure.cli.exit import FAILED, one_line
+from tenure.cli.output import echo, style
 from tenure.cli.show import write_json
-from tenure.errors import SchemaError, TenureError
+from tenure.cli.troubles import of_database, of_file
+from tenure.errors import SchemaError, StoreError, TenureError
 from tenure.passwords import shown_url
 
 if TYPE_CHECKING:
@@ -25,60 +28,41 @@ if TYPE_CHECKING:
 
 CLOCK_SECONDS = 2.0
 BELL_SECONDS = 10.0
+JOB_SECONDS = 30.0
+SHOWN = 5
+"""How many names one check lists."""
 
 
 @click.command()
 @click.option("--file", "file", help="Check the age of a worker's --health-file instead.")
 @click.option("--max-age-seconds", default=30.0, show_default=True, type=Number(0),
-              help="Unhealthy when the health file, a ready job or a due tick is "
-                   "older.")  # fmt: skip
+              help="Unhealthy when the health file, a ready or due job, an expired lease "
+                   "or a due tick is older.")  # fmt: skip
 @click.option("--workers", "least", default=0, show_default=True,
               help="Unhealthy when fewer workers are alive.")  # fmt: skip
+@click.option("--allow-paused", is_flag=True, help="A paused queue with jobs is healthy.")
 @json_option
 @with_context
 def health(
-    context: CliContext, *, file: str | None, max_age_seconds: float, least: int, as_json: bool
-) -> None:
-    """Exit with 0 when jobs make progress, else print the reason and exit with 1."""
-    problem = (
-        _stale(Path(file), max_age_seconds) if file else _stuck(context, max_age_seconds, least)
-    )
-    if as_json:
-        write_json({"healthy": problem is None, "problem": problem})
+    context: CliContext, *, file: str | None, max_age_seconds: float, least: int,
+    allow_paused: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Exit with 0 when jobs make progress, else print the reasons and exit with 1."""
+    if file:
+        problem = of_file(Path(file), max_age_seconds)
+        problems = [] if problem is None else [problem]
     else:
-        click.echo(problem or "healthy")
-    if problem:
+        problems = list(
+            of_database(context.client, max_age_seconds, least=least, allow_paused=allow_paused)
+        )
+    if as_json:
+        first = problems[0] if problems else None
+        write_json({"healthy": not problems, "problem": first, "problems": problems})
+    else:
+        for problem in problems or ["healthy"]:
+            echo(problem)
+    if problems:
         raise click.exceptions.Exit(FAILED)
-
-
-def _stale(file: Path, max_age_seconds: float) -> str | None:
-    try:
-        age = time.time() - file.stat().st_mtime
-    except OSError as error:
-        return f"{file}: {error.strerror}; does the worker run with --health-file?"
-    return f"{file} was touched {age:.0f} s ago" if age > max_age_seconds else None
-
-
-def _stuck(context: CliContext, max_age_seconds: float, least: int) -> str | None:
-    alive = sum(worker.alive for worker in context.client.workers())
-    if alive < least:
-        return f"{alive} workers are alive; at least {least} are needed"
-    paused = {queue.name for queue in context.client.paused_queues()}
-    for head in context.client.oldest_ready():
-        if head.age_seconds > max_age_seconds and head.queue not in paused:
-            return f"queue {head.queue} has had a job ready for {head.age_seconds:.0f} s"
-    return _late(context, max_age_seconds)
-
-
-def _late(context: CliContext, max_age_seconds: float) -> str | None:
-    """A schedule whose due tick no worker has fired."""
-    now = context.client.about().now
-    for schedule in context.client.schedules.list():
-        if schedule.next_at is not None:
-            late = (now - schedule.next_at).total_seconds()
-            if late > max_age_seconds:
-                return f"schedule {schedule.name} has been due for {late:.0f} s"
-    return None
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -95,15 +79,24 @@ class Check(msgspec.Struct, frozen=True):
 def doctor(context: CliContext, *, as_json: bool) -> None:
     """Check engine, connection, schema, clock and wake-ups; exit with 1 when one check fails."""
     all_good = True
-    for check in _checks(context.checked_url(), context.give_up_seconds):
+    for check in chain(
+        _checks(context.checked_url(), context.give_up_seconds), _progress_of(context)
+    ):
         all_good &= check.ok
         if as_json:
             write_json(check)
         else:
-            mark = click.style("ok  ", fg="green") if check.ok else click.style("FAIL", fg="red")
-            click.echo(f"{mark}  {check.check:10} {check.text}")
+            mark = style("ok  ", fg="green") if check.ok else style("FAIL", fg="red")
+            echo(f"{mark}  {check.check:10} {check.text}")
     if not all_good:
         raise click.exceptions.Exit(FAILED)
+
+
+def _progress_of(context: CliContext) -> Iterator[Check]:
+    """Do jobs make progress? Not asked if the database cannot be used."""
+    with suppress(StoreError):
+        problems = list(of_database(context.client, JOB_SECONDS))
+        yield Check("jobs", not problems, "; ".join(problems) or "none waits without a cause")
 
 
 def _checks(url: str, give_up_seconds: float) -> Iterator[Check]:
@@ -111,7 +104,7 @@ def _checks(url: str, give_up_seconds: float) -> Iterator[Check]:
 
     yield Check("tenure", True, f"{__version__} on Python {platform.python_version()}")
     try:
-        refuse_missing_file(url)
+        require_schema(url)
         with open_store(url, give_up_seconds=give_up_seconds) as store:
             yield from _checks_of(store, url)
     except SchemaError as error:
@@ -129,7 +122,12 @@ def _checks_of(store: "Store", url: str) -> Iterator[Check]:
     yield _engine(about)
     if url.startswith("sqlite:"):
         yield _file_system(url)
-    yield _schema(about)
+        trouble = store.storage_trouble()
+        yield Check("log", trouble is None, trouble or "the write-ahead log can be emptied")
+    schema = _schema(about, store.missing_tables())
+    yield schema
+    if not schema.ok:
+        return  # whatever else is read may be missing
     skew = max(0.0, (before - about.now).total_seconds(), (about.now - after).total_seconds())
     text = f"{skew:.1f} s between the database's clock and this one"
     yield Check("clock", skew < CLOCK_SECONDS, text)
@@ -159,11 +157,14 @@ def _file_system(url: str) -> Check:
     return Check("disk", True, f"{kind or 'unknown'}; not a known network file system")
 
 
-def _schema(about: "About") -> Check:
+def _schema(about: "About", missing: list[str]) -> Check:
     from tenure.store.migrate import VERSION
 
     text = f"version {about.schema_version}; this code writes {VERSION}"
-    return Check("schema", about.schema_version == VERSION, text)
+    if missing:
+        more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+        text += f"; missing: {', '.join(missing[:SHOWN])}{more}; restore the database from a backup"
+    return Check("schema", about.schema_version == VERSION and not missing, text)
 
 
 def _wake_ups(store: "Store") -> Check:

@@ -2,10 +2,11 @@
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime
 from difflib import get_close_matches
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -13,21 +14,28 @@ import msgspec
 from tenure.cli.context import CliContext, json_option, with_context
 from tenure.cli.exit import Interrupted, TaskNotFound, interrupted_later
 from tenure.cli.filters import parse
+from tenure.cli.output import clean, echo
 from tenure.cli.show import (
     ago,
-    clean,
     columns,
     in_words,
+    progress_of,
     short_error,
     when,
     write_json,
     write_table,
 )
-from tenure.errors import InvalidInput, JobFailed, PayloadInvalid, StoreUnavailable
+from tenure.errors import InvalidInput, JobFailed, PayloadInvalid, StoreUnavailable, WaitTimeout
 from tenure.rules.codec import decode, encode
-from tenure.rules.job import Job, Json, NewJob, State, Unique
+from tenure.rules.job import ErrorInfo, Job, Json, NewJob, Progress, State, Unique
+
+if TYPE_CHECKING:
+    from tenure.client import Client
 
 ERRORS_LOOKED_AT = 10_000
+MAX_PROGRESS = 1000
+WHY_SECONDS = 3.0
+"""`enqueue --wait` says after this time why the job does not run."""
 WIDE = 70
 """A terminal with fewer columns shows times without dates."""
 
@@ -61,7 +69,7 @@ def enqueue(context: CliContext, /, *, task: str, args: str, app: str | None, un
         with interrupted_later():  # never leave a job without printing its id
             [enqueued] = context.client.store.enqueue([job])
             id = enqueued.id
-        finished = context.client.wait(id) if wait else None
+        finished = _wait(context.client, id) if wait else None
     except KeyboardInterrupt:
         if id is None:
             raise
@@ -75,7 +83,22 @@ def enqueue(context: CliContext, /, *, task: str, args: str, app: str | None, un
     elif as_json:
         write_json(enqueued)
     else:
-        click.echo(f"job {id}" if enqueued.created else f"job {id} (existed)")
+        echo(f"job {id}" if enqueued.created else f"job {id} (existed)")
+
+
+def _wait(client: "Client", id: int) -> Job:
+    """The finished job. While it does not run, stderr says why."""
+    told = None
+    while True:
+        try:
+            return client.wait(id, timeout_seconds=WHY_SECONDS)
+        except WaitTimeout:
+            job = client.get(id)
+            why = client.why(id)
+            cause = (job.state, job.worker, why.partition(";")[2])
+            if job.state is not State.RUNNING and cause != told:
+                echo(f"job {id} waits: {why}", err=True)
+            told = cause
 
 
 JOB_OPTIONS = ("queue", "priority", "delay_seconds", "key", "max_attempts", "timeout_seconds")
@@ -114,7 +137,7 @@ def _checked(
         why = str(error).removeprefix("stored JSON does not fit Arguments: ")
         raise InvalidInput(f"--args does not fit {name}: {why}") from error
     job = task.options(**given).call(*words, **named).job
-    context.url = context.url or app.url
+    context.agree_on_url(app)
     return msgspec.structs.replace(job, args=args)  # the worker fills in the defaults
 
 
@@ -122,7 +145,7 @@ def _tell_end(finished: Job, *, as_json: bool) -> None:
     if as_json:
         write_json(finished)
     elif finished.state is State.SUCCEEDED:
-        click.echo(clean(finished.result or "null"))
+        echo(clean(finished.result_json or "null"))
     if finished.state is not State.SUCCEEDED:
         raise JobFailed(
             f"job {finished.id} is {finished.state}: {short_error(finished)}",
@@ -160,8 +183,22 @@ def ls(context: CliContext, *, filter: tuple[str, ...], limit: int, as_json: boo
         for job in jobs:
             write_json(job)
         return
+    shown = list(jobs)
+    progress = progress_by_id(context.client, shown)
     head = ("id", "state", "queue", "task", "attempt", "age", "reason")
-    write_table(head, (_row(job) for job in jobs), empty="no jobs")
+    if not progress:
+        write_table(head, (_row(job) for job in shown), empty="no jobs")
+        return
+    rows = ((*_row(job), progress_of(job, progress.get(job.id))) for job in shown)
+    write_table((*head, "progress"), rows)
+
+
+def progress_by_id(client: "Client", jobs: Sequence[Job]) -> dict[int, Progress]:
+    """The progress of those that run and have reported some. The store of a tenant shows none."""
+    running = [job.id for job in jobs if job.state is State.RUNNING]
+    if not running or client.tenant:
+        return {}
+    return client.store.progress_many(running[:MAX_PROGRESS])
 
 
 def _row(job: Job) -> tuple[object, ...]:
@@ -180,23 +217,24 @@ def get(context: CliContext, *, id: int, as_json: bool) -> None:
     if as_json:
         write_json(job)
         return
-    for name in job.__struct_fields__:
-        value = getattr(job, name)
+    if words := progress_of(job, context.client.progress(id)):
+        echo(f"{'progress':18} {words}")
+    for field in job.__struct_fields__:
+        value = getattr(job, field)
         if value is None or value in ("", False):
             continue
-        if name == "error":
-            _write_error(str(value))
+        if job.error is not None and field == "error_json":
+            _write_error(job.error)
         else:
             text = when(value) if isinstance(value, datetime) else clean(str(value))
-            click.echo(f"{name:18} {text}")
+            echo(f"{field.removesuffix('_json'):18} {text}")
 
 
-def _write_error(error: str) -> None:
-    told = json.loads(error)
-    click.echo(f"{'error':18} {clean(told.get('type', ''))}: {clean(told.get('message', ''))}")
-    for part in ("traceback", "output"):
-        for line in told.get(part, "").splitlines():
-            click.echo(f"    {clean(line)}")
+def _write_error(error: ErrorInfo) -> None:
+    echo(f"{'error':18} {clean(str(error))}")
+    for part in (error.traceback, error.output or ""):
+        for line in part.splitlines():
+            echo(f"    {clean(line)}")
 
 
 @click.command()
@@ -206,7 +244,7 @@ def _write_error(error: str) -> None:
 def why(context: CliContext, *, id: int, as_json: bool) -> None:
     """Explain where a job is and why it does not run."""
     words = context.client.why(id)
-    write_json({"id": id, "why": words}) if as_json else click.echo(words)
+    write_json({"id": id, "why": words}) if as_json else echo(words)
 
 
 @click.command()
@@ -241,7 +279,13 @@ def steps(context: CliContext, *, id: int, as_json: bool) -> None:
         return
     short = (columns() or WIDE) < WIDE
     rows = (
-        (when(step.recorded_at, short=short), step.name, step.token, step.function, step.result)
+        (
+            when(step.recorded_at, short=short),
+            step.name,
+            step.token,
+            step.function,
+            step.result_json,
+        )
         for step in recorded
     )
     head = ("at", "step", "token", "function", "result")
@@ -263,7 +307,7 @@ def errors(context: CliContext, *, filter: tuple[str, ...], as_json: bool) -> No
         groups[group] += 1
         latest.setdefault(group, job)
     if groups.total() == ERRORS_LOOKED_AT:
-        click.echo(f"only the latest {ERRORS_LOOKED_AT} are counted; use a filter", err=True)
+        echo(f"only the latest {ERRORS_LOOKED_AT} are counted; use a filter", err=True)
     found = [(count, *group, latest[group]) for group, count in groups.most_common()]
     if as_json:
         for count, task, error, job in found:

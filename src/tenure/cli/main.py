@@ -11,10 +11,12 @@ import click
 
 from tenure import __version__
 from tenure.cli.config import check_names, defaults_of, read_project
+from tenure.cli.words import did_you_mean, in_order
 from tenure.errors import ConfigError
 
 COMMANDS = {
     "worker": ("tenure.cli.worker:worker", "Run jobs until a signal stops the worker."),
+    "dev": ("tenure.cli.dev:dev", "Run jobs during development; restart when code changes."),
     "enqueue": ("tenure.cli.jobs:enqueue", "Enqueue one job."),
     "ls": ("tenure.cli.jobs:ls", "List jobs, newest first."),
     "get": ("tenure.cli.jobs:get", "Show everything about one job."),
@@ -57,11 +59,14 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(import_module(module), name)
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, in_order(args))
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            ctx.fail(f"no command {args[0]!r}{_did_you_mean(args[0])}")
+            ctx.fail(f"no command {args[0]!r}{did_you_mean(args[0], list(COMMANDS))}")
         name, command, rest = super().resolve_command(ctx, args)
         settings = ctx.obj if isinstance(ctx.obj, dict) else {}
         if name is not None and command is not None and name in settings:
@@ -72,13 +77,6 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
-
-
-def _did_you_mean(word: str) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(word, COMMANDS, n=1, cutoff=0.5)
-    return f". Did you mean {near[0]!r}?" if near else ""
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -93,9 +91,12 @@ def _did_you_mean(word: str) -> str:
 def cli(ctx: click.Context, url: str | None, tenant: str | None, give_up_seconds: float) -> None:
     """Durable jobs on SQLite and PostgreSQL.
 
-    The database is --url, else TENURE_URL, else `url` under [tool.tenure] in pyproject.toml. Every
+    The database is --url, else the address in the code of an application that the command imports,
+    else TENURE_URL, else `url` under [tool.tenure] in pyproject.toml. Every
     option can also be set by an environment variable, such as TENURE_LS_LIMIT, and in
     pyproject.toml, such as `processes = 2` under [tool.tenure.worker].
+
+    Options --url, --tenant, --give-up-seconds and --json may stand before or after the command.
 
     An error is one line on stderr; with --json, an object with error, kind and exit_code. Exit
     codes: 0 success, 1 a job failed or a check failed, 2 wrong usage, 3 not found, 4 the database
@@ -107,6 +108,7 @@ def cli(ctx: click.Context, url: str | None, tenant: str | None, give_up_seconds
     ctx.obj = CliContext(
         url or settings.get("url"), tenant or settings.get("tenant"), settings,
         give_up_seconds=give_up_seconds,
+        url_is_given=ctx.get_parameter_source("url") is click.core.ParameterSource.COMMANDLINE,
     )  # fmt: skip
 
 

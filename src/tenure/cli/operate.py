@@ -1,38 +1,50 @@
 """Commands that change jobs: one job, or all jobs that a filter chooses."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from tenure.cli.context import CliContext, Number, confirm, json_option, with_context, yes_option
-from tenure.cli.exit import FAILED, one_line
+from tenure.cli.exit import FAILED, Interrupted, one_line
 from tenure.cli.filters import parse
+from tenure.cli.output import echo
 from tenure.cli.show import is_terminal, write_json
-from tenure.errors import InvalidInput, JobNotFound, KeyTaken
+from tenure.errors import InvalidInput
 from tenure.rules.job import FINAL_STATES, LIVE_STATES, Job, State
 from tenure.rules.limits import LONG_AGO, check_time
 
 if TYPE_CHECKING:
     from tenure.client import Client
+    from tenure.store import Changes, Store
 
 ASK_FROM = 2
 """A change of this many jobs or more needs a confirmation."""
 
 MAX_DAYS = 36_500
+BATCH = 1000
+"""How many jobs one transaction changes."""
+SHOWN = 20
+"""How many refused jobs are shown; --json shows all."""
 
 filter_argument = click.argument("filter", nargs=-1)
 
 
 class Verb(NamedTuple):
-    """The name of a change, for messages."""
+    """A change: its name in messages, and the operations that make it."""
 
     now: str
     past: str
     unless: str
     """Why a job may stay unchanged."""
+    one: Callable[["Client", Job], bool]
+    many: Callable[["Store", list[int]], "Changes"]
+    states: frozenset[State]
+    """The states from which a filter chooses."""
+    newest_first: bool = False
 
 
 @click.command()
@@ -48,12 +60,12 @@ def replay(context: CliContext, *, filter: tuple[str, ...], afresh: bool, yes: b
     A job that succeeded starts from the beginning. Any other job keeps its recorded steps and its
     checkpoint, unless --afresh is given.
     """
-
-    def one(client: "Client", job: Job) -> bool:
-        return client.replay(job.id, afresh=afresh)
-
-    verb = Verb("replay", "replayed", "already live")
-    _each(context, filter, verb, one, FINAL_STATES, yes=yes, as_json=as_json)
+    verb = Verb(
+        "replay", "replayed", "already live",
+        lambda client, job: client.replay(job.id, afresh=afresh),
+        lambda store, ids: store.replay_many(ids, afresh=afresh), FINAL_STATES,
+    )  # fmt: skip
+    _each(context, filter, verb, yes=yes, as_json=as_json)
 
 
 @click.command()
@@ -71,8 +83,11 @@ def cancel(
         client.cancel(job.id, reason=reason)
         return not job.state.final
 
-    verb = Verb("cancel", "cancelled", "already finished")
-    _each(context, filter, verb, one, LIVE_STATES, yes=yes, as_json=as_json)
+    verb = Verb(
+        "cancel", "cancelled", "already finished", one,
+        lambda store, ids: store.cancel_many(ids, reason=reason), LIVE_STATES, newest_first=True,
+    )  # fmt: skip
+    _each(context, filter, verb, yes=yes, as_json=as_json)
 
 
 @click.command()
@@ -85,19 +100,11 @@ def hold(
     context: CliContext, *, filter: tuple[str, ...], reason: str, yes: bool, as_json: bool
 ) -> None:
     """Keep jobs from being claimed until `unhold`."""
-
-    def one(client: "Client", job: Job) -> bool:
-        return client.hold(job.id, reason=reason)
-
-    _each(
-        context,
-        filter,
-        Verb("hold", "held", "already held"),
-        one,
-        LIVE_STATES,
-        yes=yes,
-        as_json=as_json,
-    )
+    verb = Verb(
+        "hold", "held", "already held", lambda client, job: client.hold(job.id, reason=reason),
+        lambda store, ids: store.hold_many(ids, reason=reason), LIVE_STATES,
+    )  # fmt: skip
+    _each(context, filter, verb, yes=yes, as_json=as_json)
 
 
 @click.command()
@@ -107,9 +114,11 @@ def hold(
 @with_context
 def unhold(context: CliContext, *, filter: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Let workers claim held jobs again."""
-    verb = Verb("unhold", "unheld", "not held")
-    _each(context, filter, verb, lambda client, job: client.unhold(job.id), LIVE_STATES, yes=yes,
-          as_json=as_json)  # fmt: skip
+    verb = Verb(
+        "unhold", "unheld", "not held", lambda client, job: client.unhold(job.id),
+        lambda store, ids: store.unhold_many(ids), LIVE_STATES,
+    )  # fmt: skip
+    _each(context, filter, verb, yes=yes, as_json=as_json)
 
 
 @click.command()
@@ -126,12 +135,13 @@ def move(context: CliContext, *, filter: tuple[str, ...], queue: str | None, pri
     due = None if due_at is None else _time(due_at)
     if queue is None and priority is None and due is None:
         raise InvalidInput("nothing to change: give --queue, --priority or --due-at")
-
-    def one(client: "Client", job: Job) -> bool:
-        return client.move(job.id, queue=queue, priority=priority, due_at=due)
-
-    movable = LIVE_STATES - {State.RUNNING}
-    _each(context, filter, Verb("move", "moved", "running"), one, movable, yes=yes, as_json=as_json)
+    verb = Verb(
+        "move", "moved", "running",
+        lambda client, job: client.move(job.id, queue=queue, priority=priority, due_at=due),
+        lambda store, ids: store.move_many(ids, queue=queue, priority=priority, due_at=due),
+        LIVE_STATES - {State.RUNNING},
+    )  # fmt: skip
+    _each(context, filter, verb, yes=yes, as_json=as_json)
 
 
 def _time(text: str) -> datetime:
@@ -159,8 +169,9 @@ def rm(context: CliContext, *, filter: tuple[str, ...], yes: bool, as_json: bool
         client.delete(job.id)
         return True
 
-    verb = Verb("remove", "removed", "live")
-    _each(context, filter, verb, one, FINAL_STATES, yes=yes, as_json=as_json, ask_from=1)
+    verb = Verb("remove", "removed", "live", one, lambda store, ids: store.delete_many(ids),
+                FINAL_STATES)  # fmt: skip
+    _each(context, filter, verb, yes=yes, as_json=as_json, ask_from=1)
 
 
 days = Number(0, MAX_DAYS)
@@ -189,7 +200,7 @@ def prune(
         )  # fmt: skip
     client.prune(succeeded_seconds=succeeded_days * 86_400, other_seconds=other_days * 86_400)
     removed = due - _finished_before(client, *cuts)
-    write_json({"removed": removed}) if as_json else click.echo(f"removed {_jobs(removed)}")
+    write_json({"removed": removed}) if as_json else echo(f"removed {_jobs(removed)}")
 
 
 def _finished_before(client: "Client", succeeded: datetime, other: datetime) -> int:
@@ -203,53 +214,99 @@ def _finished_before(client: "Client", succeeded: datetime, other: datetime) -> 
 
 
 def _each(
-    context: CliContext, words: tuple[str, ...], verb: Verb,
-    change: Callable[["Client", Job], bool], states: frozenset[State], *,
-    yes: bool, as_json: bool, ask_from: int = ASK_FROM,
+    context: CliContext, words: tuple[str, ...], verb: Verb, *, yes: bool, as_json: bool,
+    ask_from: int = ASK_FROM,
 ) -> None:  # fmt: skip
     """Change every chosen job and print the result: per job as JSON, or as a count."""
     client, chosen = context.client, parse(words, need=True)
-    jobs = list(chosen.find(client, states))
-    if len(jobs) >= ask_from:
-        confirm(f"{verb.now} {_jobs(len(jobs))} ({_by_state(jobs)})?", yes=yes)
-    is_single = len(chosen.ids) == 1
-    changed, problems = 0, {}
-    hidden = as_json or not is_terminal() or is_single
-    with click.progressbar(jobs, label=verb.now, hidden=hidden) as progress:
-        for job in progress:
-            try:
-                done = change(client, job)
-            except (InvalidInput, JobNotFound, KeyTaken) as error:
-                if is_single:
-                    raise
-                problems[job.id] = one_line(error)
-                continue
-            changed += done
-            if as_json:
-                write_json({"id": job.id, "changed": done})
-    for id, problem in problems.items():
-        write_json({"id": id, "changed": False, "error": problem}) if as_json else click.echo(
-            f"{id}: {problem}"
-        )
+    if len(chosen.ids) == 1:
+        _only_one(client, client.get(chosen.ids[0]), verb, yes or ask_from > 1, as_json=as_json)
+        return
+    found = {job.id: job.state for job in chosen.find(client, verb.states)}
+    if len(found) >= ask_from:
+        confirm(f"{verb.now} {_jobs(len(found))} ({_by_state(found.values())})?", yes=yes)
+    ids = sorted(found, reverse=verb.newest_first)
+    total = Total(verb)
+    hidden = as_json or not is_terminal()
+    try:
+        with click.progressbar(length=len(ids), label=verb.now, hidden=hidden) as progress:
+            for part in batched(ids):
+                changes = verb.many(client.store, part)
+                total.add(changes)
+                progress.update(len(part))
+                if as_json:
+                    write_changes(changes)
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted; of {_jobs(len(ids))}: {total.text}") from None
     if not as_json:
-        click.echo(_summary(verb, changed, len(jobs) - changed - len(problems), len(problems)))
-    if problems:
+        for id, problem in islice(total.refused.items(), SHOWN):
+            echo(f"{id}: {one_line(problem)}")
+        echo(total.text)
+    if total.refused:
         raise click.exceptions.Exit(FAILED)
 
 
-def _summary(verb: Verb, changed: int, same: int, failed: int) -> str:
-    if not changed + same + failed:
-        return f"no jobs to {verb.now}"
-    parts = [f"{verb.past} {_jobs(changed)}"]
-    parts += [f"{same} {'was' if same == 1 else 'were'} {verb.unless}"] if same else []
-    parts += [f"{failed} refused"] if failed else []
-    return "; ".join(parts)
+def _only_one(client: "Client", job: Job, verb: Verb, yes: bool, *, as_json: bool) -> None:
+    """Change the one job that the user named. An error is the command's error."""
+    confirm(f"{verb.now} 1 job (1 {job.state})?", yes=yes)
+    done = verb.one(client, job)
+    if as_json:
+        write_json({"id": job.id, "changed": done})
+    else:
+        echo(f"{verb.past} 1 job" if done else f"{verb.past} 0 jobs; 1 was {verb.unless}")
+
+
+def batched(ids: list[int]) -> Iterator[list[int]]:
+    """The ids in parts that one transaction takes."""
+    for start in range(0, len(ids), BATCH):
+        yield ids[start : start + BATCH]
+
+
+def write_changes(changes: "Changes") -> None:
+    """One object per job."""
+    for id in changes.changed:
+        write_json({"id": id, "changed": True})
+    for id, reason in changes.unchanged.items():
+        write_json({"id": id, "changed": False, "reason": reason})
+    for id, problem in changes.refused.items():
+        write_json({"id": id, "changed": False, "error": one_line(problem)})
+
+
+class Total:
+    """What was done so far, over all batches."""
+
+    def __init__(self, verb: Verb) -> None:
+        self._verb = verb
+        self._changed = self._asked = 0
+        self._unchanged: Counter[str] = Counter()
+        self.refused: dict[int, str] = {}
+
+    def add(self, changes: "Changes") -> None:
+        """One more batch."""
+        self._changed += len(changes.changed)
+        self._asked += len(changes.asked)
+        self._unchanged.update(changes.unchanged.values())
+        self.refused |= changes.refused
+
+    @property
+    def text(self) -> str:
+        """How many were changed, and how many were skipped and why."""
+        if not self._changed and not self._unchanged and not self.refused:
+            return f"no jobs to {self._verb.now}"
+        parts = [f"{self._verb.past} {_jobs(self._changed)}"]
+        if self._asked:
+            parts[0] += f" ({self._asked} of them run, and were asked to stop)"
+        for reason, count in self._unchanged.most_common():
+            parts.append(f"{count} {'was' if count == 1 else 'were'} {reason}")
+        if self.refused:
+            parts.append(f"{len(self.refused)} refused")
+        return "; ".join(parts)
 
 
 def _jobs(count: int) -> str:
     return f"{count} job{'' if count == 1 else 's'}"
 
 
-def _by_state(jobs: list[Job]) -> str:
-    counts = Counter(job.state for job in jobs)
+def _by_state(states: Iterable[State]) -> str:
+    counts = Counter(states)
     return ", ".join(f"{count} {state}" for state, count in counts.most_common())

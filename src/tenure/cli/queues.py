@@ -2,11 +2,13 @@
 
 from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import click
 
 from tenure.cli.context import CliContext, Number, json_option, with_context
+from tenure.cli.output import echo
 from tenure.cli.show import ago, span, write_json, write_table
 from tenure.rules.job import State
 from tenure.rules.limits import LONG_AGO
@@ -69,10 +71,24 @@ def queue_rows(client: "Client") -> list[dict[str, object]]:
 def pause(context: CliContext, *, name: str, reason: str | None, as_json: bool) -> None:
     """Pause a queue: workers stop claiming from it. Running jobs finish."""
     context.client.pause(name, reason=reason)
+    used, near = _is_used(context.client, name)
     if as_json:
-        write_json({"queue": name, "paused": True, "reason": reason})
-    else:
-        click.echo(f"queue {name} is paused")
+        write_json({"queue": name, "paused": True, "reason": reason, "used": used})
+        return
+    echo(f"queue {name} is paused")
+    if not used:
+        hint = f"; did you mean {near}? Then run `tenure queues resume {name}`" if near else ""
+        echo(f"queue {name} has no jobs, and no worker serves it{hint}", err=True)
+
+
+def _is_used(client: "Client", name: str) -> tuple[bool, str | None]:
+    """Has the queue live jobs, or a worker with tasks? Else a queue of a similar name."""
+    served = {queue for worker in client.workers() for queue in worker.queues}
+    if name in served or client.list_jobs(states=LIVE, queue=name, limit=1).jobs:
+        return True, None
+    known = served | {row.queue for row in client.oldest_ready()}
+    near = get_close_matches(name, known, n=1)
+    return False, near[0] if near else None
 
 
 @queues.command()
@@ -85,7 +101,7 @@ def resume(context: CliContext, *, name: str, as_json: bool) -> None:
     if as_json:
         write_json({"queue": name, "paused": False, "changed": was})
     else:
-        click.echo(f"queue {name} is resumed" if was else f"queue {name} was not paused")
+        echo(f"queue {name} is resumed" if was else f"queue {name} was not paused")
 
 
 @click.command()
@@ -101,10 +117,12 @@ def workers(context: CliContext, *, everyone: bool, as_json: bool) -> None:
         for worker in seen:
             write_json(worker)
         return
-    head = ("worker", "host", "pid", "queues", "in hand", "stuck", "started", "seen")
+    head = ["worker", "host", "pid", "queues", "in hand", "stuck", "started", "seen"]
+    head += ["status"] if everyone else []
     rows = (
         [w.name, w.host, w.pid, ",".join(w.queues), w.counts.get("in hand", 0),
-         w.counts.get("stuck", 0), ago(w.started_at), ago(w.seen_at)]
+         w.counts.get("stuck", 0), ago(w.started_at), ago(w.seen_at),
+         *(["alive" if w.alive else "dead"] if everyone else [])]
         for w in seen
     )  # fmt: skip
     write_table(head, rows, empty="no worker is alive; start one with `tenure worker MODULE:APP`")

@@ -8,7 +8,8 @@ import click
 
 from tenure.cli.context import CliContext, confirm, json_option, with_context, yes_option
 from tenure.cli.jobs import job_of
-from tenure.cli.show import clean, stored, when, write_json, write_table
+from tenure.cli.output import clean, echo
+from tenure.cli.show import as_builtins, when, write_json, write_table
 from tenure.errors import InvalidInput, TenureError
 from tenure.rules.limits import check_int
 from tenure.rules.ticks import CatchUp, ScheduleTiming, check_timing, words
@@ -96,11 +97,11 @@ def show(context: CliContext, *, name: str, coming: int, past: int, as_json: boo
         write_json({**_as_json(found, coming), "runs": runs})
         return
     for what, text in _facts(found):
-        click.echo(f"{what:10} {clean(text)}")
+        echo(f"{what:10} {clean(text)}")
     for tick in found.upcoming(coming):
-        click.echo(f"{'next':10} {_both(tick, found.timing)}")
+        echo(f"{'next':10} {_both(tick, found.timing)}")
     for run in runs:
-        click.echo(f"{'run':10} {_both(run.tick_at, found.timing)}  {_outcome(run)}")
+        echo(f"{'run':10} {_both(run.tick_at, found.timing)}  {_outcome(run)}")
 
 
 @schedule.command()
@@ -172,7 +173,7 @@ def trigger(context: CliContext, *, name: str, as_json: bool) -> None:
     if as_json:
         write_json({"id": id})
     else:
-        click.echo(f"job {id}")
+        echo(f"job {id}")
 
 
 @schedule.command()
@@ -193,7 +194,7 @@ def remove(context: CliContext, *, name: str, yes: bool, as_json: bool) -> None:
     if as_json:
         write_json({"name": name, "removed": True})
     else:
-        click.echo(f"schedule {name} is removed")
+        echo(f"schedule {name} is removed")
 
 
 def _timing(given: dict[str, Any]) -> dict[str, Any]:
@@ -207,7 +208,7 @@ def _tell(info: ScheduleInfo, what: str, *, as_json: bool) -> None:
         write_json(_as_json(info, 1))
         return
     coming = "" if info.next_at is None else f"; next tick {_both(info.next_at, info.timing)}"
-    click.echo(f"schedule {info.name} {what}: {_words(info.timing)}{coming}")
+    echo(f"schedule {info.name} {what}: {_words(info.timing)}{coming}")
 
 
 def _words(timing: ScheduleTiming) -> str:
@@ -269,7 +270,6 @@ def _outcome(run: ScheduleRun) -> str:
 
 def _as_json(info: ScheduleInfo, coming: int) -> dict[str, object]:
     timing = {name: getattr(info.timing, name) for name in ScheduleTiming.__struct_fields__}
-    rest = {name: getattr(info, name) for name in ScheduleInfo.__struct_fields__}
-    rest.pop("timing")
-    return {**rest, "args": stored(info.args), **timing, "words": _words(info.timing),
-            "next": info.upcoming(coming)}  # fmt: skip
+    shown = as_builtins(info)
+    del shown["timing"]
+    return {**shown, **timing, "words": _words(info.timing), "next": info.upcoming(coming)}

@@ -1,15 +1,19 @@
 """A terminal view that repaints itself, on the alternate screen."""
 
+import os
+import select
 import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
 import click
 
+from tenure.cli.output import clean, rendered, unstyled
 from tenure.cli.show import cut
 
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
@@ -29,18 +33,51 @@ class Screen:
 
 def _fit(line: str, columns: int) -> str:
     """The line, if it fits. A longer line is cut and loses its colours."""
-    bare = click.unstyle(line)
+    bare = clean(unstyled(line))
     context = click.get_current_context(silent=True)
     if context is not None and context.color is False:
         line = bare
     short = cut(bare, columns)
-    return line if short == bare else short
+    return rendered(line) if short == bare else short
 
 
 def _write(text: str) -> None:
     """Write without click, which removes control sequences when colours are off."""
     sys.stdout.write(text)
     sys.stdout.flush()
+
+
+@contextmanager
+def keys() -> Iterator[Callable[[float], str]]:
+    """Read single keys: a function that waits for one, at most for these seconds; "" is none.
+
+    Ctrl-C interrupts as usual. Without a terminal to read from it only waits.
+    """
+    if not sys.stdin.isatty() or os.name != "posix":
+        yield _slept
+        return
+    import termios
+    import tty
+
+    fd = sys.stdin.fileno()
+    before = termios.tcgetattr(fd)
+    tty.setcbreak(fd)
+
+    def wait(seconds: float) -> str:
+        readable, _, _ = select.select([fd], [], [], seconds)
+        if not readable:
+            return ""
+        return os.read(fd, 1).decode(errors="replace") or "q"  # the terminal is gone
+
+    try:
+        yield wait
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+
+
+def _slept(seconds: float) -> str:
+    time.sleep(seconds)
+    return ""
 
 
 @contextmanager

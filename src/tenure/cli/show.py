@@ -12,10 +12,12 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import click
 import msgspec
 
-from tenure.rules.job import Job, State, Step
+from tenure.cli import output
+from tenure.cli.output import clean, echo, style
+from tenure.rules.job import ErrorInfo, Job, Progress, State
+from tenure.rules.record import Record
 
 COLOURS = {
     State.SUCCEEDED: "green",
@@ -39,40 +41,27 @@ Row = Sequence[object]
 
 def write_json(record: object) -> None:
     """One object on one line, times in UTC. Stored JSON is written as JSON, not as text."""
-    plain = record if isinstance(record, dict) else as_builtins(record)
-    try:
-        text = json.dumps(msgspec.to_builtins(plain), ensure_ascii=False)
-    except TypeError:  # a part of it is a msgspec.Raw, see `stored`
-        text = msgspec.json.encode(plain).decode()
-    click.echo(text)
+    output.write_json(as_builtins(record) if isinstance(record, Record) else record)
 
 
-def as_builtins(record: object) -> object:
-    """A record as plain values."""
-    plain = msgspec.to_builtins(record)
-    if isinstance(record, Job | Step) and isinstance(plain, dict):
-        for field in ("args", "result", "error", "metadata", "retry"):
-            if isinstance(plain.get(field), str):
-                plain[field] = stored(plain[field])
-    return plain
-
-
-def stored(text: str) -> object:
-    """Stored JSON as plain values; as raw JSON if Python cannot read one of its integers."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return msgspec.Raw(text.encode())
+def as_builtins(record: Record) -> dict[str, Any]:
+    """A record as plain values; as raw JSON if Python cannot read one of its integers."""
+    shown = record.as_dict()
+    for name, value in shown.items():
+        text: str | None = getattr(record, f"{name}_json", None)
+        if text is not None and value is text:
+            shown[name] = msgspec.Raw(text.encode())
+    return shown
 
 
 def write_table(head: Sequence[str], rows: Iterable[Row], *, empty: str = "nothing") -> None:
     """Aligned columns; a sentence when there are no rows."""
     lines = table(head, rows)
     if len(lines) == 1:
-        click.echo(empty)
+        echo(empty)
         return
     for line in lines:
-        click.echo(line)
+        echo(line)
 
 
 def columns() -> int | None:
@@ -88,7 +77,7 @@ def table(head: Sequence[str], rows: Iterable[Row]) -> list[str]:
     kept = list(range(len(head))) if most is None else _kept(head, widths, most)
     if most is not None:
         _narrow(head, widths, kept, most)
-    lines = [click.style(_line(head, head, widths, kept), bold=True)]
+    lines = [style(_line(head, head, widths, kept), bold=True)]
     return lines + [_line(row, head, widths, kept) for row in cells]
 
 
@@ -127,18 +116,13 @@ def _line(
 
 def _coloured(cell: str, padded: str) -> str:
     colour = COLOURS.get(State(cell)) if cell in set(State) else None
-    return click.style(padded, fg=colour) if colour else padded
+    return style(padded, fg=colour) if colour else padded
 
 
 def _cell(value: object) -> str:
     if value is None:
         return "-"
     return clean(when(value) if isinstance(value, datetime) else str(value))
-
-
-def clean(text: str) -> str:
-    """One line without control characters: the data of a job must not move the cursor."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
 def wide(text: str) -> int:
@@ -188,16 +172,42 @@ def span(seconds: float) -> str:
     return f"{sign}{seconds / 86_400:.0f}d"
 
 
+def progress_of(job: Job, progress: Progress | None) -> str | None:
+    """How far a job is, how fast, and how long it may take: 40 %, 8 %/min, 7m left."""
+    if progress is None or (progress.fraction is None and not progress.message):
+        return None
+    words: list[str] = []
+    done, at, since = progress.fraction, progress.reported_at, job.claimed_at
+    if done is not None:
+        words.append(f"{done:.0%}".replace("%", " %"))
+        seconds = (at - since).total_seconds() if at is not None and since is not None else 0.0
+        if job.state is State.RUNNING and at is not None and 0 < done < 1 and seconds > 0:
+            per_second = done / seconds
+            left = (1 - done) / per_second - (datetime.now(UTC) - at).total_seconds()
+            words.append(_rate(100 * per_second))
+            words.append(f"{span(max(0.0, left))} left")
+    words += [progress.message] if progress.message else []
+    return ", ".join(words)
+
+
+def _rate(per_second: float) -> str:
+    """Per cent per second, minute or hour, whichever is easy to read."""
+    for factor, unit in ((1, "s"), (60, "min"), (3600, "h")):
+        if per_second * factor >= 1 or unit == "h":
+            return f"{per_second * factor:.2g} %/{unit}"
+    raise AssertionError
+
+
 def short_error(job: Job) -> str:
     """The error of a job on one line: its type and the first line of its message."""
     if job.error is None:
         return job.reason or "?"
-    return _error_line(json.loads(job.error))
+    return _error_line(job.error)
 
 
-def _error_line(error: dict[str, str]) -> str:
-    message = error.get("message", "").splitlines()
-    return f"{error.get('type', '?')}: {message[0] if message else ''}".rstrip(": ")
+def _error_line(error: ErrorInfo) -> str:
+    message = error.message.splitlines()
+    return f"{error.type}: {message[0] if message else ''}".rstrip(": ")
 
 
 def _facts(detail: str | None) -> dict[str, Any] | None:
@@ -215,7 +225,7 @@ def in_words(detail: str | None) -> str | None:
         return detail
     error, delay = facts.pop("error", None), facts.pop("delay_seconds", None)
     if error:
-        facts["reason"] = _error_line(error)
+        facts["reason"] = _error_line(msgspec.convert(error, ErrorInfo))
     words = [str(facts.pop("reason"))] if facts.get("reason") else []
     words += [f"again in {delay:.1f} s"] if delay else []
     for name, value in facts.items():

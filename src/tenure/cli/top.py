@@ -1,7 +1,6 @@
 """`tenure top`: jobs, rates and workers, live."""
 
 import os
-import time
 from collections import Counter, deque
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -11,11 +10,21 @@ import click
 import msgspec
 
 from tenure.cli.context import CliContext, Number, json_option, with_context
+from tenure.cli.jobs import progress_by_id
+from tenure.cli.output import clean, echo
 from tenure.cli.queues import age, queue_rows
-from tenure.cli.screen import full_screen, sparkline
-from tenure.cli.show import ago, as_builtins, clean, is_terminal, short_error, table, write_json
+from tenure.cli.screen import full_screen, keys, sparkline
+from tenure.cli.show import (
+    ago,
+    as_builtins,
+    is_terminal,
+    progress_of,
+    short_error,
+    table,
+    write_json,
+)
 from tenure.passwords import shown_url
-from tenure.rules.job import Job, State, WorkerSeen
+from tenure.rules.job import Job, Progress, State, WorkerSeen
 
 if TYPE_CHECKING:
     from tenure.client import Client
@@ -23,6 +32,8 @@ if TYPE_CHECKING:
 RATE_POINTS = 60
 RATE_SECONDS = 10.0
 FAILURES = 5
+RUNNING = 8
+RUNNING_LOOKED_AT = 200
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +45,9 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """By state, in the last ten seconds."""
     queues: list[dict[str, object]]
     workers: list[WorkerSeen]
+    running: list[Job]
+    """The longest running ones among the newest."""
+    progress: dict[int, Progress]
     failures: list[Job]
 
 
@@ -45,20 +59,23 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 @json_option
 @with_context
 def top(context: CliContext, *, interval: float, once: bool, as_json: bool) -> None:
-    """Watch queues, rates, workers and the latest failures. Ctrl-C exits with 0."""
+    """Watch queues, rates, workers and the latest failures. `q` or Ctrl-C exits with 0."""
     view = View(context.client, context.checked_url())
     if as_json:
         seen = view.look()
-        failures = [as_builtins(job) for job in seen.failures]
-        write_json({**msgspec.structs.asdict(seen), "failures": failures})
+        jobs = {name: [as_builtins(job) for job in getattr(seen, name)]
+                for name in ("running", "failures")}  # fmt: skip
+        write_json({**msgspec.structs.asdict(seen), **jobs})
         return
     if once or not is_terminal() or os.environ.get("TERM") == "dumb":
-        click.echo("\n".join(view.lines()))
+        for line in view.lines():
+            echo(line)
         return
-    with suppress(KeyboardInterrupt), full_screen() as screen:
-        while True:
+    with suppress(KeyboardInterrupt), keys() as wait_for_key, full_screen() as screen:
+        key = ""
+        while key not in ("q", "Q"):
             screen.paint(view.lines())
-            time.sleep(interval)
+            key = wait_for_key(interval)
 
 
 class View:
@@ -75,12 +92,16 @@ class View:
         finished: Counter[str] = Counter()
         for count in client.count_finished(now - timedelta(seconds=RATE_SECONDS), now):
             finished[count.state] += count.jobs
+        newest = client.list_jobs(states={State.RUNNING}, limit=RUNNING_LOOKED_AT).jobs
+        running = sorted(newest, key=lambda job: job.claimed_at or now)[:RUNNING]
         return Seen(
             at=now,
             per_second=round(finished.total() / RATE_SECONDS, 1),
             finished=dict(finished),
             queues=queue_rows(client),
             workers=[] if client.tenant else [w for w in client.workers() if w.alive],
+            running=running,
+            progress=progress_by_id(client, running),
             failures=list(client.list_jobs(states={State.FAILED}, limit=FAILURES).jobs),
         )
 
@@ -96,6 +117,14 @@ class View:
             out += table(("worker", "queues", "in hand", "stuck", "seen"), (
                 [w.name, ",".join(w.queues), w.counts.get("in hand", 0), w.counts.get("stuck", 0),
                  ago(w.seen_at)] for w in seen.workers))  # fmt: skip
+        if seen.running:
+            out += ["", "longest running jobs"]
+            rows = (
+                [job.id, job.task, ago(job.claimed_at),
+                 progress_of(job, seen.progress.get(job.id))]
+                for job in seen.running
+            )  # fmt: skip
+            out += table(("id", "task", "age", "progress"), rows)
         if seen.failures:
             out += ["", "latest failures"]
             rows = ([job.id, job.task, ago(job.finished_at), short_error(job)]

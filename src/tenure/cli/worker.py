@@ -1,19 +1,27 @@
 """`tenure worker`: run jobs."""
 
+import sys
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import click
 
 from tenure.cli.apps import load_app
 from tenure.cli.context import CliContext, with_context
 from tenure.cli.exit import write_errors_as_json
+from tenure.cli.reload import Reloader, is_child
 from tenure.client import Client
 from tenure.errors import ConfigError, StoreUnavailable
-from tenure.passwords import remember
 from tenure.store import open_store
+from tenure.worker.logs import Format, configure_logging
 from tenure.worker.settings import Settings
-from tenure.worker.supervisor.logs import configure_logging
 from tenure.worker.worker import Worker
+
+IN_DEVELOPMENT: Settings = {"drain_seconds": 1.0, "kill_seconds": 1.0}
+"""With --reload, a restart and Ctrl-C wait briefly for running jobs."""
+ENDING_SECONDS = 5.0
+"""The time to write settlements and to close connections, beside the limits for jobs."""
 
 
 @click.command()
@@ -36,11 +44,19 @@ from tenure.worker.worker import Worker
     type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
 )
 @click.option("--log-format", default="text", show_default=True,
-              type=click.Choice(["text", "json"]))  # fmt: skip
+              type=click.Choice(["text", "terminal", "json"]),
+              help="terminal: short lines in colour.")  # fmt: skip
+@click.option("--log-errors", type=click.Choice(["type", "message", "traceback"]),
+              help="How much of a handler's error is logged.  [default: traceback in a terminal, "
+                   "else type]")  # fmt: skip
+@click.option("--log-successes/--no-log-successes", default=None,
+              help="Log a line for each job that succeeds.  [default: in a terminal]")  # fmt: skip
+@click.option("--reload", is_flag=True,
+              help="For development: restart when a loaded source file changes. Running jobs have "
+                   "1 s to finish, unless --drain-seconds is given.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Same as --log-format json.")
 @with_context
-def worker(context: CliContext, /, *, app: str | None, queues: tuple[str, ...], processes: int,
-           log_level: str, log_format: str, as_json: bool, **given: object) -> None:  # fmt: skip
+def worker(context: CliContext, /, *, as_json: bool, log_format: Format, **given: Any) -> None:
     """Run the jobs of APP, written MODULE:NAME, until SIGTERM or Ctrl-C.
 
     MODULE alone is enough when it holds one application. The working directory is on the import
@@ -49,18 +65,35 @@ def worker(context: CliContext, /, *, app: str | None, queues: tuple[str, ...], 
     The first signal drains the worker: running jobs may finish within --drain-seconds, then the
     worker exits with 0. A second signal ends it at once, with 130 after Ctrl-C and 143 after
     SIGTERM.
+
+    With --reload, a restart puts back jobs that do not finish in time, without charging an attempt.
+    If the changed code cannot be imported, the command shows the error and waits for the next
+    change.
     """
-    as_json = as_json or log_format == "json"
-    if as_json:
+    work(context, log_format="json" if as_json else log_format, **given)
+
+
+def work(
+    context: CliContext, *, app: str | None, queues: tuple[str, ...], processes: int = 1,
+    log_level: str, log_format: Format, reload: bool,
+    before: Callable[[Client], None] | None = None, **given: Any,
+) -> None:  # fmt: skip
+    """Run a worker, as the commands `worker` and `dev` do."""
+    if log_format == "json":
         write_errors_as_json()
-    configure_logging(log_level.upper(), "json" if as_json else "text")
-    application = load_app(app or context.settings.get("app"))
-    if context.url:
-        application.use_url(context.url)
-    remember(application.url)
-    _refuse_wrong_schema(application.url, context.give_up_seconds)
+    configure_logging(log_level.upper(), log_format)
     settings: Settings = {k: v for k, v in given.items() if v is not None}  # type: ignore[assignment]
-    Worker(application, _queues(queues, application), processes=processes, **settings).run()
+    if reload:
+        settings = {**IN_DEVELOPMENT, **settings}
+        if not is_child():
+            seconds = settings["drain_seconds"] + settings["kill_seconds"] + ENDING_SECONDS
+            raise click.exceptions.Exit(Reloader(sys.argv[1:], stop_seconds=seconds).run())
+    application = load_app(app or context.settings.get("app"))
+    context.agree_on_url(application)
+    _refuse_wrong_schema(application.url, context.give_up_seconds)
+    if before is not None:
+        before(application)
+    Worker(application, _queues(queues), processes=processes, **settings).run()
 
 
 def _refuse_wrong_schema(url: str, give_up_seconds: float) -> None:
@@ -70,9 +103,10 @@ def _refuse_wrong_schema(url: str, give_up_seconds: float) -> None:
         store.about()
 
 
-def _queues(words: tuple[str, ...], app: Client) -> dict[str, int]:
+def _queues(words: tuple[str, ...]) -> dict[str, int] | None:
+    """The queues that the command names; None: the worker serves those of its tasks."""
     if not words:
-        return dict.fromkeys(sorted({task.options_of_task.queue for task in app} | {"default"}), 0)
+        return None
     queues = {}
     for word in ",".join(words).split(","):
         name, equals, slots = word.partition("=")

@@ -1,10 +1,10 @@
 """Commands that show, cancel, pause, resume and replay workflows."""
 
 import click
-import msgspec
 
 from tenure.cli.context import CliContext, confirm, json_option, with_context, yes_option
-from tenure.cli.show import clean, write_json, write_table
+from tenure.cli.output import clean, echo
+from tenure.cli.show import write_json, write_table
 from tenure.drawing import draw
 from tenure.rules.graph import WorkflowSeen
 from tenure.workflow import WorkflowRun
@@ -49,10 +49,10 @@ def show(context: CliContext, *, id: int, as_json: bool) -> None:
     run = context.client.workflow_run(id)
     seen, nodes = run.status(), run.nodes()
     if as_json:
-        write_json({**_as_json(seen), "nodes": msgspec.to_builtins(nodes)})
+        write_json({**_as_json(seen), "nodes": [node.as_dict() for node in nodes]})
         return
     for line in draw(seen, nodes).splitlines():
-        click.echo(clean(line))
+        echo(clean(line))
 
 
 @workflow.command()
@@ -113,9 +113,9 @@ def _tell(run: WorkflowRun, done: bool, yes: str, no: str, *, as_json: bool) -> 
     if as_json:
         write_json({**_as_json(run.status()), "changed": done})
     else:
-        click.echo(f"workflow {run.id} {yes if done else no}")
+        echo(f"workflow {run.id} {yes if done else no}")
 
 
 def _as_json(seen: WorkflowSeen) -> dict[str, object]:
-    plain: dict[str, object] = msgspec.to_builtins(seen)
+    plain: dict[str, object] = seen.as_dict()
     return {**plain, "state": seen.state, "finished": seen.finished, "total": seen.total}

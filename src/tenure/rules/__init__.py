@@ -1,13 +1,14 @@
 """The rules: pure functions and records. No I/O, no clock; every caller decides by them.
 
+record.py       the base of the records that clients read
 job.py          the records that travel between client, store and worker
 limits.py       the checks of names, numbers, times and sizes
 lifecycle.py    the state machine, and what an outcome does to a job
 retry.py        how long to wait before a retry
 ticks.py        when a schedule ticks
 gates.py        what a gate limits
-permits.py      how many jobs may pass a gate
-turns.py        which line at a gate comes next
+permits.py      which jobs pass a gate: permits, and the turns of lines
+claim.py        which slots a job needs, what a claim takes and returns
 graph.py        what makes a workflow valid, and how it ends
 codec.py        values to strict JSON and back
 why.py          where a job is and why it does not run, as a sentence

@@ -22,6 +22,7 @@ from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
 from math import isfinite
+from pathlib import PurePath
 from typing import Any, Protocol, TypeVar, cast, overload
 from uuid import UUID
 
@@ -363,6 +364,8 @@ def _leaf(value: object) -> object:  # noqa: PLR0912 - one branch per type
         return UUID.__str__(value)
     if isinstance(value, (bytes, bytearray)):
         return b64encode(value).decode()
+    if isinstance(value, PurePath):
+        return _checked_text(str(value), "contains")
     return msgspec.UNSET
 
 
@@ -450,9 +453,11 @@ class _Model(Protocol):
 
 
 def _from_builtins_hook(kind: type[object], value: object) -> object:
-    """Build what msgspec cannot: pydantic models, and `object`, which accepts every value."""
+    """Build what msgspec cannot: paths, pydantic models, and `object`, which accepts all values."""
     if kind is object:
         return value
+    if PurePath in getattr(kind, "__mro__", ()) and isinstance(value, str):
+        return cast("type[PurePath]", kind)(value)
     if hasattr(kind, "model_validate_json"):
         # Through JSON, because a strict model accepts a string for a date only from JSON.
         return cast("type[_Model]", kind).model_validate_json(_to_json(value))
@@ -479,6 +484,18 @@ def misfit(kind: object, error: Exception) -> PayloadInvalid:
     """The error for stored JSON that cannot be decoded as this type."""
     name = kind.__qualname__ if isinstance(kind, type) else str(kind)
     return PayloadInvalid(f"stored JSON does not fit {name}: {why_unfit(error)}")
+
+
+def which_unfit(error: PayloadInvalid) -> str:
+    """Which part of stored JSON does not fit, to end a sentence; never with a value of it.
+
+    Empty if only the code of a user could say it: its message may name values.
+    """
+    cause = error.__cause__
+    if not isinstance(cause, msgspec.ValidationError) or cause.__cause__ is not None:
+        return ""
+    told = re.sub(r"(?s)^(Invalid enum value).*?( - at `[^`]*`)?$", r"\1\2", str(cause))
+    return f": {clean_text(told, 300)}"
 
 
 def why_unfit(error: Exception) -> str:

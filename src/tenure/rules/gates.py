@@ -18,6 +18,7 @@ import msgspec
 
 from tenure.errors import InvalidInput, OutOfRange
 from tenure.rules.limits import check_int, check_name, check_seconds
+from tenure.rules.record import Record
 
 MAX_RUNNING_LIMIT = 1_000_000
 MAX_RATE = 1e6
@@ -29,7 +30,7 @@ SEPARATOR = "\x1f"
 KeyOf = Callable[..., object] | Literal["tenant"]
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class Limits(Record, msgspec.Struct, frozen=True, kw_only=True):
     """The limits of a gate. None: no limit."""
 
     max_running: int | None = None
@@ -163,7 +164,7 @@ def shown(key: str) -> str:
 # --- what clients read ---------------------------------------------------------------------------
 
 
-class GateSeen(msgspec.Struct, frozen=True):
+class GateSeen(Record, msgspec.Struct, frozen=True):
     """A gate as read from the store."""
 
     name: str
@@ -180,7 +181,7 @@ class GateSeen(msgspec.Struct, frozen=True):
     """How many lines have waiting jobs."""
 
 
-class LineSeen(msgspec.Struct, frozen=True):
+class LineSeen(Record, msgspec.Struct, frozen=True):
     """One line at a gate."""
 
     queue: str
@@ -189,7 +190,7 @@ class LineSeen(msgspec.Struct, frozen=True):
     running: int
 
 
-class GateWait(msgspec.Struct, frozen=True):
+class GateWait(Record, msgspec.Struct, frozen=True):
     """What a job waits for at its gate."""
 
     gate: str

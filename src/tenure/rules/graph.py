@@ -13,6 +13,8 @@ its parents are watched too.
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
+from functools import cached_property
+from typing import Any
 
 import msgspec
 
@@ -20,6 +22,7 @@ from tenure.errors import InvalidWorkflow
 from tenure.rules.job import Feature, NewJob, State, When
 from tenure.rules.lifecycle import WAITS_FOR_ALL
 from tenure.rules.limits import MAX_KEY_BYTES, check_name, check_text
+from tenure.rules.record import Record, value_of
 
 MAX_NODES = 1_000_000
 MAX_SHOWN = 5
@@ -98,7 +101,7 @@ class GrowingNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     when: When = When.ALL_SUCCEEDED
 
 
-class WorkflowAdded(msgspec.Struct, frozen=True):
+class WorkflowAdded(Record, msgspec.Struct, frozen=True):
     """The result of an enqueue. `created` is False when another workflow already had the key; `id`
     is then the id of that workflow."""
 
@@ -109,7 +112,7 @@ class WorkflowAdded(msgspec.Struct, frozen=True):
     finaliser: int | None = None
 
 
-class WorkflowSeen(msgspec.Struct, frozen=True, kw_only=True):
+class WorkflowSeen(Record, msgspec.Struct, frozen=True, kw_only=True):
     """A workflow as read from the store. `counts` is the number of its nodes in each state."""
 
     id: int
@@ -146,7 +149,7 @@ class WorkflowSeen(msgspec.Struct, frozen=True, kw_only=True):
         return sum(count for state, count in self.counts.items() if state.final)
 
 
-class NodeSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class NodeSeen(Record, msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A node of a workflow as read from the store. `after` are the ids of its parents."""
 
     id: int
@@ -159,21 +162,26 @@ class NodeSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     added_by: int | None = None
 
 
-class NodePage(msgspec.Struct, frozen=True):
+class NodePage(Record, msgspec.Struct, frozen=True):
     """Some nodes, in the order of their ids. `next` continues the list; None: no more nodes."""
 
     nodes: tuple[NodeSeen, ...]
     next: int | None
 
 
-class ParentEnd(msgspec.Struct, frozen=True, gc=False):
-    """A parent of a job: its final state, if it has finished, and its result as JSON."""
+class ParentEnd(Record, msgspec.Struct, frozen=True, dict=True):
+    """A parent of a job: its final state, if it has finished, and its result."""
 
     id: int
     name: str | None
     task: str | None
     state: State | None
-    result: str | None
+    result_json: str | None
+
+    @cached_property
+    def result(self) -> Any:
+        """What its handler returned, as JSON values."""
+        return value_of(self, "result_json")
 
 
 def check_nodes(nodes: Iterable[NewNode | GrowingNode]) -> None:

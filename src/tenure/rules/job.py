@@ -1,7 +1,6 @@
 """The records that client, store and worker exchange. They hold data and decide nothing.
 
     NewJob -> Enqueued            a client's request, and the store's reply
-    Lease of Claimed jobs         the jobs that a worker receives
     NewStep -> Step               the result of a step, to be recorded, and as recorded
     Job, Event, Progress          a job, its history and its progress, as read from the store
     WorkerInfo -> WorkerSeen      a worker's report about itself, and as read from the store
@@ -9,14 +8,15 @@
 Records are frozen. `NewJob` checks its values when it is made, so no invalid job reaches a store.
 """
 
-from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
-from typing import Final, NewType
+from functools import cached_property
+from typing import Any, Final, NewType
 
 import msgspec
 
 from tenure.errors import InvalidInput, InvalidName
+from tenure.rules.claim import ALL_NEEDS, UNKNOWN, Kind
 from tenure.rules.limits import (
     MAX_ATTEMPTS_LIMIT,
     MAX_HOST_BYTES,
@@ -27,6 +27,7 @@ from tenure.rules.limits import (
     MAX_SECONDS,
     MAX_SLOTS,
     MIN_PRIORITY,
+    JobReference,
     check_int,
     check_json,
     check_name,
@@ -37,8 +38,9 @@ from tenure.rules.limits import (
     check_time,
     known_names,
     not_this,
+    take_lengths,
 )
-from tenure.rules.permits import Permits
+from tenure.rules.record import Record, value_of
 
 Json = NewType("Json", bytes)
 """Strict JSON in UTF-8, as made by `tenure.rules.codec.encode`."""
@@ -129,6 +131,7 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
     period_seconds: float | None = None
 
     def __post_init__(self) -> None:
+        take_lengths(self, "period_seconds")
         check_text("unique key", self.key, MAX_KEY_BYTES)
         if not self.key:
             raise InvalidName("unique key is empty; leave the key out for a job without one")
@@ -167,6 +170,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The key of its line at the gate, without the tenant. None: the line of all jobs."""
     features: int = 0
     """Feature bits of a workflow's node. Set by the store, never by callers."""
+    needs: int = UNKNOWN
+    """Which slots it needs: see `tenure.rules.claim`. A task sets it."""
 
     def __post_init__(self) -> None:
         # A million of these may be created in a row: usual values pass without a function call.
@@ -192,8 +197,14 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             check_parents(self.parents)
         if self.gate is not None or self.gate_key is not None:
             self._check_gate()
-        if self.features != 0:
+        if self.features != 0 or self.needs not in ALL_NEEDS:
             check_int("features", self.features, 0, _OF_WORKFLOWS)
+            check_int("needs", self.needs, ALL_NEEDS[0], ALL_NEEDS[-1])
+
+    @property
+    def size_kb(self) -> int:
+        """The kilobytes that a worker receives with this job."""
+        return (len(self.args) + len(self.metadata or b"") + len(self.retry or b"")) >> 10
 
     def _check_gate(self) -> None:
         if self.gate is None:
@@ -220,7 +231,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 _OF_WORKFLOWS = int(Feature.CHILDREN | Feature.PARENTS | Feature.WORKFLOW | Feature.RULE)
 
 
-class Enqueued(msgspec.Struct, frozen=True, gc=False):
+class Enqueued(JobReference, Record, msgspec.Struct, frozen=True, gc=False):
     """The result of one enqueue.
 
     `created` is False when another job already had the unique key; `id` is then the id of that job,
@@ -230,59 +241,6 @@ class Enqueued(msgspec.Struct, frozen=True, gc=False):
     id: int
     created: bool = True
     same_args: bool = True
-
-
-class Claimed(msgspec.Struct, frozen=True, gc=False):
-    """One job that a worker has claimed. `token` fences every write about this attempt."""
-
-    id: int
-    token: int
-    lease_id: int
-    task: str
-    args: str
-    queue: str
-    priority: int
-    tenant: str
-    attempts: int
-    max_attempts: int
-    crashes: int
-    created_at: datetime
-    timeout_seconds: float | None
-    retry: str | None
-    metadata: str | None
-    features: int
-
-
-class Lease(msgspec.Struct, frozen=True):
-    """One worker's claim on a block of jobs until `expires_at`. Heartbeats extend it."""
-
-    id: int
-    worker: str
-    claimed_at: datetime
-    expires_at: datetime
-    jobs: tuple[Claimed, ...]
-
-
-class Claim(list[Lease]):
-    """The leases of one claim, and what its worker has to know besides."""
-
-    __slots__ = ("more", "permits")
-
-    def __init__(
-        self,
-        leases: Iterable[Lease] = (),
-        permits: tuple[Permits, ...] = (),
-        more: frozenset[str] = frozenset(),
-    ) -> None:
-        super().__init__(leases)
-        self.permits = permits
-        """Of the worker, at each gate that limits how many of these jobs run at once."""
-        self.more = more
-        """Queues at whose gates the claim had no time to look at all lines: claim there again."""
-
-    def plus(self, other: "Claim") -> "Claim":
-        """Both together. Where both have permits of one gate, the later ones come last."""
-        return Claim([*self, *other], self.permits + other.permits, self.more | other.more)
 
 
 class Beat(msgspec.Struct, frozen=True):
@@ -297,14 +255,19 @@ class Beat(msgspec.Struct, frozen=True):
     busy: tuple[int, ...] = ()
 
 
-class Progress(msgspec.Struct, frozen=True):
+class Progress(Record, msgspec.Struct, frozen=True, dict=True):
     """The last progress report of a running job, and its checkpoint, if any."""
 
     fraction: float | None = None
     message: str | None = None
     reported_at: datetime | None = None
-    checkpoint: str | None = None
+    checkpoint_json: str | None = None
     saved_at: datetime | None = None
+
+    @cached_property
+    def checkpoint(self) -> Any:
+        """What the job has saved last; None if it has saved nothing."""
+        return value_of(self, "checkpoint_json")
 
 
 class NewStep(msgspec.Struct, frozen=True):
@@ -321,24 +284,50 @@ class NewStep(msgspec.Struct, frozen=True):
         check_json(f"the result of step {self.name!r}", self.result)
 
 
-class Step(msgspec.Struct, frozen=True):
-    """A recorded step: its name, its function, the attempt that ran it, and its result as JSON."""
+class Step(Record, msgspec.Struct, frozen=True, dict=True):
+    """A recorded step: its name, its function, the attempt that ran it, and its result."""
 
     name: str
     function: str
     token: int
     recorded_at: datetime
-    result: str
+    result_json: str
+
+    @cached_property
+    def result(self) -> Any:
+        """What the function of the step returned, as JSON values."""
+        return value_of(self, "result_json")
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A live or finished job, with everything that explains its state."""
+class ErrorInfo(Record, msgspec.Struct, frozen=True):
+    """The error of an attempt."""
+
+    type: str = "unknown"
+    """The name of its class, such as `ValueError` or `shop.errors.NoSuchUser`."""
+    message: str = ""
+    traceback: str = ""
+    output: str | None = None
+    """The end of the output of its child process, if that has ended abnormally."""
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.message}" if self.message else self.type
+
+
+_read_error = msgspec.json.Decoder(ErrorInfo).decode
+
+
+class Job(JobReference, Record, msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """A live or finished job, with everything that explains its state.
+
+    `args`, `result`, `error`, `metadata` and `retry` are Python values, decoded at their first use.
+    `args_json` and so on are the stored text.
+    """
 
     id: int
     token: int
     state: State
     task: str
-    args: str
+    args_json: str
     queue: str
     priority: int
     tenant: str
@@ -359,18 +348,55 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     queue_paused: bool
     unfinished_parents: int
     timeout_seconds: float | None
-    retry: str | None
-    metadata: str | None
+    retry_json: str | None
+    metadata_json: str | None
     unique_scope: str | None
     unique_key: str | None
     unique_until: str | None
-    result: str | None
-    error: str | None
+    result_json: str | None
+    error_json: str | None
     gate: str | None = None
     gate_key: str | None = None
+    needs: Kind | None = None
+    """The kind of slot that it needs; None: that is known once a worker has claimed it."""
+
+    @cached_property
+    def args(self) -> dict[str, Any]:
+        """The arguments by name."""
+        arguments: dict[str, Any] = value_of(self, "args_json")
+        return arguments
+
+    @cached_property
+    def result(self) -> Any:
+        """The handler's result as JSON values; `Handle.result` gives its annotated type."""
+        return value_of(self, "result_json")
+
+    @cached_property
+    def error(self) -> ErrorInfo | None:
+        """The error of the last attempt that has failed."""
+        if self.error_json is None:
+            return None
+        try:
+            return _read_error(self.error_json)
+        except (ValueError, RecursionError):  # written by other code
+            return ErrorInfo(message=self.error_json)
+
+    @cached_property
+    def metadata(self) -> dict[str, Any]:
+        """What the client and its callers have added; empty if there is none."""
+        return value_of(self, "metadata_json") or {}
+
+    @cached_property
+    def retry(self) -> dict[str, Any] | None:
+        """The retry policy that is stored with the job, such as `{"kind": "fixed", "seconds": 5}`.
+
+        None: the job has none of its own.
+        """
+        policy: dict[str, Any] | None = value_of(self, "retry_json")
+        return policy
 
 
-class Event(msgspec.Struct, frozen=True):
+class Event(Record, msgspec.Struct, frozen=True):
     """One entry of a job's history: what happened, when, under which token, where, and why."""
 
     at: datetime
@@ -412,7 +438,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
             check_name("task", task)
 
 
-class WorkerSeen(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerSeen(Record, msgspec.Struct, frozen=True, kw_only=True):
     """A worker as read from the store. `alive`: it was seen within the requested time."""
 
     name: str

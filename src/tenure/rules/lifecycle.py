@@ -120,6 +120,8 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     delay_seconds: float = 0.0
     reason: str | None = None
     duration_seconds: float | None = None
+    needs: int | None = None
+    """What the job needs in the worker's code, if its ticket says something else."""
 
 
 def succeed(

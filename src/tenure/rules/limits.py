@@ -5,7 +5,8 @@ call these checks when they are made, so a store never receives an invalid value
 """
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
 
 import msgspec
 
@@ -34,7 +35,8 @@ _ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:<>-]*\Z")
 
 known_names: set[str] = {"default"}
-_KNOWN_NAMES_LIMIT = 4096
+"""Names that were found valid. A full set is emptied: the names in use come back at once."""
+KNOWN_NAMES_LIMIT = 4096
 
 
 def check_name(what: str, name: str) -> None:
@@ -52,8 +54,9 @@ def check_name(what: str, name: str) -> None:
             f"{what} {name[:60]!r} is not a valid name: use letters, digits and _ . : < > -, "
             "and start with a letter, a digit or _"
         )
-    if len(known_names) < _KNOWN_NAMES_LIMIT:
-        known_names.add(name)
+    if len(known_names) >= KNOWN_NAMES_LIMIT:
+        known_names.clear()
+    known_names.add(name)
 
 
 def check_text(what: str, text: str, max_bytes: int) -> None:
@@ -132,9 +135,34 @@ def check_int(what: str, value: int, least: int, most: int) -> None:
         raise OutOfRange(f"{what} must be a whole number from {least} to {most}, {not_this(value)}")
 
 
+class JobReference:
+    """The base of all records that stand for one job and have its id: `Job`, `Handle`."""
+
+    __slots__ = ()
+    id: int
+
+
+JobId: TypeAlias = int | JobReference
+"""How callers name a job: by its id, or by a record that stands for it."""
+
+
+def id_of(job: JobId) -> int:
+    """The id of the job that a caller names. Refuses every other type, also digits in a string."""
+    id = job.id if isinstance(job, JobReference) else job
+    check_id("the id of a job", id)
+    return id
+
+
+def check_id(what: str, id: int) -> None:
+    """Accept an integer; a bool is refused. Whether there is such a row is for the database."""
+    if type(id) is not int:
+        fix = "; convert it with int(...)" if isinstance(id, str | float) else ""
+        raise InvalidInput(f"{what} must be a whole number, {not_this(id)}{fix}")
+
+
 def is_id(value: int) -> bool:
-    """Can this be the id of a job? Other values are never sent to a database."""
-    return type(value) is int and 1 <= value <= MAX_ID
+    """Can a row have this id? Other values are never sent to a database."""
+    return 1 <= value <= MAX_ID
 
 
 def check_seconds(what: str, value: float, least: float = 0.0) -> None:
@@ -145,6 +173,19 @@ def check_seconds(what: str, value: float, least: float = 0.0) -> None:
         raise OutOfRange(
             f"{what} must be from {least:g} to {MAX_SECONDS:g} seconds, {not_this(value)}"
         )
+
+
+def take_lengths(record: msgspec.Struct, *names: str) -> None:
+    """For a new record: a `timedelta` in these fields becomes its number of seconds."""
+    for name in names:
+        value = getattr(record, name)
+        if isinstance(value, timedelta):
+            msgspec.structs.force_setattr(record, name, value.total_seconds())
+
+
+def seconds_of(value: "float | timedelta") -> float:
+    """A length of time as a number of seconds."""
+    return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def not_this(value: object) -> str:

@@ -25,7 +25,8 @@ import msgspec
 from cronsim import CronSim, CronSimError
 
 from tenure.errors import InvalidCron, InvalidInput, UnknownZone
-from tenure.rules.limits import LONG_AGO, check_int, check_seconds
+from tenure.rules.limits import LONG_AGO, check_int, check_seconds, take_lengths
+from tenure.rules.record import Record
 
 CatchUp = Literal["skip", "latest", "all"]
 Overlap = Literal["allow", "skip"]
@@ -52,7 +53,7 @@ _STRETCH = timedelta(hours=30)
 _STEP = timedelta(hours=3)
 
 
-class ScheduleTiming(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ScheduleTiming(Record, msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When a schedule ticks, and what happens to ticks that are missed or overlap.
 
     `check_timing` checks the expression and the zone. A stored timing is read without that check,
@@ -71,6 +72,7 @@ class ScheduleTiming(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Each job is due up to this time after its tick; the delay of a tick never changes."""
 
     def __post_init__(self) -> None:
+        take_lengths(self, "every_seconds", "jitter_seconds")
         if (self.cron is None) == (self.every_seconds is None):
             raise InvalidInput("a schedule needs cron or every_seconds: give exactly one")
         for name in ("cron", "tz"):

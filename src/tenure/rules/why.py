@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from tenure.errors import PayloadInvalid
-from tenure.rules.codec import decode
 from tenure.rules.gates import MAX_BEFORE, GateWait
 from tenure.rules.job import Job, State, WorkerSeen
 from tenure.rules.ticks import fired_by
@@ -31,7 +29,7 @@ class Facts(NamedTuple):
 
 def explain(facts: Facts) -> str:
     """One sentence."""
-    by = fired_by(facts.job.metadata)
+    by = fired_by(facts.job.metadata_json)
     return _explain(facts) + ("" if by is None else f"; enqueued by {by}")
 
 
@@ -99,13 +97,7 @@ def _at_gate(wait: GateWait) -> str:
 
 def last_error(job: Job) -> str:
     """The job's last error, if it has one, to end a sentence: `: ValueError: no such user`."""
-    if job.error is None:
-        return ""
-    try:
-        error = decode(job.error, dict[str, object])
-    except PayloadInvalid:  # written by other code
-        return ""
-    return f": {error.get('type')}: {error.get('message')}"
+    return "" if job.error is None else f": {job.error}"
 
 
 def _because(job: Job) -> str:

@@ -1,8 +1,7 @@
 """The stores: the only package with SQL or drivers.
 
-api.py          `Store` and `AsyncStore`, which callers use
-operations.py   the table of operations
-colours.py      makes methods of operations, sync and async
+api.py          `Store` and `AsyncStore`, and the operations that are their methods
+url.py          the URL of a store, and its options
 jobs/           enqueue, claim, settle, sweep and operate on jobs
 gates/          let tickets pass, change limits
 workflows/      add, grow, act on workflows, end them
@@ -13,7 +12,7 @@ prune.py        finished jobs, and all that belongs to them, are removed
 moves.py        the verbs that move rows: every operation that changes jobs ends here
 keys.py         unique keys
 session.py      one open transaction, the same for both databases, sync and async
-records.py      the rows that statements return
+records.py      the rows that statements return: jobs, tickets and leases
 gate_records.py  the rows of claims at gates
 rows.py         the rows that batch statements take
 statements.py   the statements of the .sql files, by name
@@ -27,8 +26,10 @@ proxy.py        stores in front of another store, to see what passes
 
 from tenure.store.api import AsyncStore, Store, open_async_store, open_store
 from tenure.store.bell import Bell
+from tenure.store.jobs.bulk import Changes
+from tenure.store.jobs.claim import Outlook
 from tenure.store.jobs.settle import LANDED, STALE, Answer
-from tenure.store.jobs.sweep import Outlook, Swept
+from tenure.store.jobs.sweep import Swept
 from tenure.store.look.jobs import About, Count, OldestReady, Page, PausedQueue
 from tenure.store.schedules.change import Declared
 from tenure.store.schedules.fire import Fired
@@ -41,6 +42,7 @@ __all__ = [
     "Answer",
     "AsyncStore",
     "Bell",
+    "Changes",
     "Count",
     "Declared",
     "Fired",

@@ -4,27 +4,263 @@
     [job] = store.enqueue([NewJob(task="app.send", args=encode({"to": "me"}))])
     for lease in store.claim("worker-1", {"default": 100}): ...
 
-Most methods come from the table in `operations.py`.
+An operation is an `async def` over a `Scope`. `Operations` lists them all. A `Store` runs one to
+its end, an `AsyncStore` awaits it:
+
+    class Operations:                       # the base of `Store` and `AsyncStore`
+        get = operation(look.get)           # blocks on a `Store`, a coroutine on an `AsyncStore`
+
+    class Client:
+        get, get_async = both(look.get)     # both under one roof
+
+A procedure is an `async def` that runs several operations, such as waiting for a job. It takes a
+runner, which is a store of either colour. If the runner blocks, nothing in the procedure suspends,
+and `drive` runs it to its end.
 """
 
 import asyncio
-import re
-from collections.abc import Callable, Container
+import inspect
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from functools import wraps
 from types import TracebackType
-from typing import Any, Literal, Self, cast
-from urllib.parse import parse_qsl, unquote, urlsplit
+from typing import Any, Concatenate, Generic, Self, TypeAlias, cast, overload
+from urllib.parse import urlsplit
 
-from tenure.errors import ConfigError, InvalidInput
-from tenure.rules.limits import MAX_NAME_LENGTH, check_int, check_seconds, check_text
-from tenure.store.bell import Bell
-from tenure.store.colours import AsyncRunner, BlockingRunner, Operation
+from tenure.errors import ConfigError, InvalidInput, TenantMismatch
+from tenure.rules.limits import MAX_NAME_LENGTH, check_text
+from tenure.store.bell import Bell, OnCancel, Ring
+from tenure.store.gates import limits
+from tenure.store.gates import look as gate_look
+from tenure.store.jobs import bulk, operate
+from tenure.store.jobs import sweep as leases
+from tenure.store.jobs.claim import claim, peek
 from tenure.store.jobs.enqueue import enqueue
-from tenure.store.operations import READERS, Operations
+from tenure.store.jobs.notes import report_progress, save_checkpoint
+from tenure.store.jobs.replay import replay as replay_job
+from tenure.store.jobs.settle import settle
+from tenure.store.jobs.steps import record_step
+from tenure.store.look import facts, health
+from tenure.store.look import jobs as look
+from tenure.store.look import workers as presence
+from tenure.store.prune import prune as prune_store
+from tenure.store.schedules import change as schedules
+from tenure.store.schedules.fire import fire
 from tenure.store.session import P, R, Scope, Session, drive, for_all_tenants
 from tenure.store.sqlite.threads import WRITING_THREADS, GatheringScope, Line, Threads, Writer
+from tenure.store.url import open_session
+from tenure.store.workflows import act
+from tenure.store.workflows import look as workflow_look
+from tenure.store.workflows.add import enqueue_workflow
+from tenure.store.workflows.grow import grow_workflow
+from tenure.store.workflows.stop import heal_workflows
 
 CLIENT_CONNECTIONS = 4
-MAX_CONNECTIONS = 1000
+
+Operation = Callable[Concatenate[Scope, P], Coroutine[Any, Any, R]]
+
+
+class BlockingRunner(ABC):
+    """Runs operations for callers in threads."""
+
+    @abstractmethod
+    def run(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run an operation to its end."""
+
+
+class AsyncRunner(ABC):
+    """Runs operations for callers on an event loop."""
+
+    @abstractmethod
+    async def run(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run an operation."""
+
+
+Runner: TypeAlias = BlockingRunner | AsyncRunner
+
+
+async def run_on(
+    runner: Runner, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs
+) -> R:
+    """For procedures: run one operation on a store of either colour."""
+    if isinstance(runner, AsyncRunner):
+        return await runner.run(operation, *args, **kwargs)
+    return runner.run(operation, *args, **kwargs)
+
+
+async def rest_on(runner: Runner, seconds: float) -> None:
+    """For procedures: sleep as the callers of this store may."""
+    if isinstance(runner, AsyncRunner):
+        await asyncio.sleep(seconds)
+    else:
+        time.sleep(seconds)
+
+
+Body = Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]
+BlockingMethod = Callable[Concatenate[Any, P], R]
+AsyncMethod = Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]
+_SELF = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+
+
+def _methods(
+    body: Body[P, R], run: str, run_async: str
+) -> tuple[BlockingMethod[P, R], AsyncMethod[P, R]]:
+    """Methods with the parameters and the docstring of `body`, which they hand to `self`'s method
+    of this name."""
+
+    signature = inspect.signature(body)
+    _, *params = signature.parameters.values()
+    shown = signature.replace(parameters=[_SELF, *params])
+
+    @wraps(body)
+    def blocking(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        returned: R = getattr(self, run)(body, *args, **kwargs)
+        return returned
+
+    @wraps(body)
+    async def awaiting(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        returned: R = await getattr(self, run_async)(body, *args, **kwargs)
+        return returned
+
+    for method in (blocking, awaiting):
+        vars(method)["__signature__"] = shown  # callers have `self` where `body` has its scope
+    return blocking, awaiting
+
+
+def both(body: Body[P, R]) -> tuple[BlockingMethod[P, R], AsyncMethod[P, R]]:
+    """The methods `x` and `x_async` of a class that has `_run` and `_run_async`."""
+    return _methods(body, "_run", "_run_async")
+
+
+class operation(Generic[P, R]):  # noqa: N801 - in a class it reads like `property`
+    """A method of both kinds of store: it blocks on a `Store`; on an `AsyncStore` it is awaited.
+
+    `reads`: the operation writes nothing.
+    """
+
+    def __init__(self, body: Operation[P, R], *, reads: bool = False) -> None:
+        self.__doc__ = body.__doc__
+        self.body = body
+        self.reads = reads
+        self._blocking, self._awaiting = _methods(body, "run", "run")
+
+    @overload
+    def __get__(self, runner: BlockingRunner, owner: type[Any]) -> Callable[P, R]: ...
+    @overload
+    def __get__(
+        self, runner: AsyncRunner, owner: type[Any]
+    ) -> Callable[P, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __get__(self, runner: None, owner: type[BlockingRunner]) -> BlockingMethod[P, R]: ...
+    @overload
+    def __get__(self, runner: None, owner: type[AsyncRunner]) -> AsyncMethod[P, R]: ...
+    def __get__(self, runner: Runner | None, owner: type[Any]) -> Any:
+        method: Any = self._awaiting if issubclass(owner, AsyncRunner) else self._blocking
+        return method.__get__(runner, owner)
+
+
+# --- all operations -------------------------------------------------------------------------------
+
+
+async def _migrate(scope: Scope) -> int:
+    """Bring the schema up to date, one process at a time. Returns its version."""
+    return await scope.session.migrate()
+
+
+class Operations:
+    """What `Store` and `AsyncStore` can do."""
+
+    enqueue = operation(enqueue)
+    claim = operation(claim)
+    extend = operation(leases.extend)
+    settle = operation(settle)
+    report_progress = operation(report_progress)
+    save_checkpoint = operation(save_checkpoint)
+    record_step = operation(record_step)
+    peek = operation(peek, reads=True)
+    promote = operation(leases.promote)
+    sweep = operation(leases.sweep)
+
+    cancel = operation(operate.cancel)
+    hold = operation(operate.hold)
+    unhold = operation(operate.unhold)
+    move = operation(operate.move)
+    replay = operation(replay_job)
+    delete = operation(operate.delete)
+    cancel_many = operation(bulk.cancel_many)
+    hold_many = operation(bulk.hold_many)
+    unhold_many = operation(bulk.unhold_many)
+    move_many = operation(bulk.move_many)
+    replay_many = operation(bulk.replay_many)
+    delete_many = operation(bulk.delete_many)
+    pause = operation(operate.pause)
+    resume = operation(operate.resume)
+    prune = operation(prune_store)
+
+    get = operation(look.get, reads=True)
+    list_jobs = operation(look.list_jobs, reads=True)
+    timeline = operation(look.timeline, reads=True)
+    progress = operation(look.progress, reads=True)
+    progress_many = operation(look.progress_many, reads=True)
+    steps = operation(look.steps, reads=True)
+    count_live = operation(look.count_live, reads=True)
+    count_finished = operation(look.count_finished, reads=True)
+    oldest_ready = operation(look.oldest_ready, reads=True)
+    paused_queues = operation(look.paused_queues, reads=True)
+    about = operation(look.about, reads=True)
+    missing_tables = operation(look.missing_tables, reads=True)
+    why = operation(facts.why, reads=True)
+    gate_wait = operation(facts.gate_wait, reads=True)
+    health_facts = operation(health.health_facts, reads=True)
+    storage_trouble = operation(health.storage_trouble, reads=True)
+
+    announce = operation(presence.announce)
+    retire = operation(presence.retire)
+    workers = operation(presence.workers, reads=True)
+
+    declare_gates = operation(limits.declare_gates)
+    set_gate = operation(limits.set_gate)
+    reset_gate = operation(limits.reset_gate)
+    gates = operation(gate_look.gates, reads=True)
+    gate_lines = operation(gate_look.gate_lines, reads=True)
+    heal_gates = operation(limits.heal_gates)
+
+    fire = operation(fire)
+    declare_schedules = operation(schedules.declare_schedules)
+    add_schedule = operation(schedules.add_schedule)
+    edit_schedule = operation(schedules.edit_schedule)
+    pause_schedule = operation(schedules.pause_schedule)
+    resume_schedule = operation(schedules.resume_schedule)
+    trigger_schedule = operation(schedules.trigger_schedule)
+    remove_schedule = operation(schedules.remove_schedule)
+    get_schedule = operation(schedules.get_schedule, reads=True)
+    list_schedules = operation(schedules.list_schedules, reads=True)
+    schedule_runs = operation(schedules.schedule_runs, reads=True)
+
+    enqueue_workflow = operation(enqueue_workflow)
+    grow_workflow = operation(grow_workflow)
+    get_workflow = operation(workflow_look.get_workflow, reads=True)
+    list_workflows = operation(workflow_look.list_workflows, reads=True)
+    list_nodes = operation(workflow_look.list_nodes, reads=True)
+    node_named = operation(workflow_look.node_named, reads=True)
+    parent_ends = operation(workflow_look.parent_ends, reads=True)
+    workflow_of = operation(workflow_look.workflow_of, reads=True)
+    cancel_workflow = operation(act.cancel_workflow)
+    pause_workflow = operation(act.pause_workflow)
+    resume_workflow = operation(act.resume_workflow)
+    heal_workflows = operation(heal_workflows)
+
+    migrate = operation(_migrate)
+
+
+READERS = frozenset(
+    each.body for each in vars(Operations).values() if isinstance(each, operation) and each.reads
+) | {workflow_look.has_ended}
+"""The operations that write nothing."""
+
+
+# --- the two stores -------------------------------------------------------------------------------
 
 
 async def _close(scope: Scope) -> None:
@@ -64,16 +300,21 @@ class Store(Operations, BlockingRunner):
         threads = Threads(cast(Writer, session), most)
         return AsyncStore(session, self._scope.tenant, threads, owns_session=owns_session)
 
-    def bell(self, ring: Callable[[], None]) -> Bell:
+    def bell(self, ring: Ring, on_cancel: OnCancel | None = None) -> Bell:
         """A bell that calls `ring`, from its own thread, when there may be new work.
 
-        It is a hint: poll as well. Start it, and stop it before you close the store.
+        It calls `on_cancel` with the ids of running jobs that were asked to stop, or with None for
+        perhaps any job. Both are hints: poll as well. Start it, and stop it before you close the
+        store.
         """
-        return _bell(self._scope, ring)
+        return _bell(self._scope, ring, on_cancel)
 
     def for_tenant(self, tenant: str) -> "Store":
-        """The same store for one tenant: it may use its own jobs and read global ones."""
-        return Store(self._scope.session, _checked_tenant(tenant))
+        """The same store for one tenant: it may use its own jobs and read global ones.
+
+        A store of one tenant cannot become that of another one: `TenantMismatch`.
+        """
+        return Store(self._scope.session, _checked_tenant(tenant, self._scope.tenant))
 
     def __enter__(self) -> Self:
         return self
@@ -125,16 +366,21 @@ class AsyncStore(Operations, AsyncRunner):
         if self._threads is not None:
             self._threads.end()
 
-    def bell(self, ring: Callable[[], None]) -> Bell:
+    def bell(self, ring: Ring, on_cancel: OnCancel | None = None) -> Bell:
         """A bell that calls `ring`, from its own thread, when there may be new work.
 
-        It is a hint: poll as well. Start it, and stop it before you close the store.
+        It calls `on_cancel` with the ids of running jobs that were asked to stop, or with None for
+        perhaps any job. Both are hints: poll as well. Start it, and stop it before you close the
+        store.
         """
-        return _bell(self._scope, ring)
+        return _bell(self._scope, ring, on_cancel)
 
     def for_tenant(self, tenant: str) -> "AsyncStore":
-        """The same store for one tenant: it may use its own jobs and read global ones."""
-        tenant = _checked_tenant(tenant)
+        """The same store for one tenant: it may use its own jobs and read global ones.
+
+        A store of one tenant cannot become that of another one: `TenantMismatch`.
+        """
+        tenant = _checked_tenant(tenant, self._scope.tenant)
         return AsyncStore(
             self._scope.session, tenant, self._threads, owns_session=self._owns_session
         )
@@ -155,7 +401,7 @@ def open_store(
     url: str, *, connections: int = CLIENT_CONNECTIONS, give_up_seconds: float = 10.0
 ) -> Store:
     """Open `sqlite:///file.db` or `postgresql://...` for callers in threads."""
-    return Store(_session(url, "sync", connections, give_up_seconds))
+    return Store(open_session(url, "sync", connections, give_up_seconds))
 
 
 def open_async_store(
@@ -165,135 +411,24 @@ def open_async_store(
 
     Operations on SQLite run in threads of the store.
     """
-    session = _session(url, "async", connections, give_up_seconds)
+    session = open_session(url, "async", connections, give_up_seconds)
     local = urlsplit(url).scheme == "sqlite"
     return AsyncStore(session, None, Threads(cast(Writer, session)) if local else None)
 
 
-def _bell(scope: Scope, ring: Callable[[], None]) -> Bell:
+def _bell(scope: Scope, ring: Ring, on_cancel: OnCancel | None) -> Bell:
     for_all_tenants("bell", scope.tenant)
-    return scope.session.bell(ring)
+    return scope.session.bell(ring, on_cancel)
 
 
-def _checked_tenant(tenant: str) -> str:
+def _checked_tenant(tenant: str, bound: str | None) -> str:
+    """A tenant that a store bound to `bound` (None: to no tenant) may be limited to."""
     check_text("tenant", tenant, MAX_NAME_LENGTH)
     if not tenant:
         raise ConfigError("tenant is empty; for global jobs use the store without for_tenant")
+    if bound not in (None, tenant):
+        raise TenantMismatch(
+            f"this store works for tenant {bound!r} alone, not for {tenant!r}; use the store that "
+            "it was made from"
+        )
     return tenant
-
-
-_SCHEMES = ("sqlite://", "postgresql://", "postgres://")
-_SQLITE_OPTIONS = {"driver", "synchronous", "allow_affected_sqlite", "allow_network"}
-_POSTGRES_OPTIONS = {"schema", "pooler", "notify"}
-_SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,40}\Z")
-
-
-def _session(
-    url: str, colour: Literal["sync", "async"], connections: int, give_up_seconds: float
-) -> Session:
-    check_int("connections", connections, 1, MAX_CONNECTIONS)
-    check_seconds("give_up_seconds", give_up_seconds)
-    check_scheme(url)
-    try:
-        url.encode()  # no driver accepts a URL that is not UTF-8
-        parts = urlsplit(url)
-    except ValueError as error:
-        raise ConfigError(f"the URL cannot be read: {error}") from error
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    if parts.scheme == "sqlite":
-        return _sqlite(sqlite_path(url), options, give_up_seconds)
-    ours = {name: value for name, value in options.items() if name in _POSTGRES_OPTIONS}
-    return _postgres(without(url, ours), ours, colour, connections, give_up_seconds)
-
-
-def check_scheme(url: str) -> None:
-    """Refuse a URL of another kind of database."""
-    if not str(url).startswith(_SCHEMES):  # not shown, because it may hold a password
-        raise ConfigError("a store URL must start with sqlite:/// or postgresql://")
-
-
-def sqlite_path(url: str) -> str:
-    """The file that the URL of a SQLite store names."""
-    parts = urlsplit(url)
-    host, path = parts.netloc, unquote(parts.path)
-    if parts.fragment:
-        raise ConfigError("the URL has a #; write %23 where the file's name has one")
-    if host:
-        raise ConfigError(
-            f"sqlite://{host}{path} names a host; write sqlite:///{host}{path} for a file in the "
-            "working directory"
-        )
-    return path.removeprefix("/")
-
-
-def without(url: str, names: Container[str]) -> str:
-    """The URL without these options; every other character stays as the user wrote it."""
-    address, _, query = url.partition("?")
-    kept = [pair for pair in query.split("&") if unquote(pair.split("=")[0]) not in names]
-    return f"{address}?{'&'.join(kept)}"
-
-
-def _sqlite(path: str, options: dict[str, str], give_up_seconds: float) -> Session:
-    from tenure.store.sqlite.session import SQLite
-
-    _refuse_unknown(options, _SQLITE_OPTIONS)
-    driver = _one_of("driver", options.get("driver", "apsw"), ("apsw", "sqlite3"))
-    synchronous = _one_of("synchronous", options.get("synchronous", "FULL"), ("FULL", "NORMAL"))
-    return SQLite(
-        path,
-        driver_name="sqlite3" if driver == "sqlite3" else "apsw",
-        synchronous=synchronous,
-        give_up_seconds=give_up_seconds,
-        allow_affected=options.get("allow_affected_sqlite") == "1",
-        allow_network=options.get("allow_network") == "1",
-    )
-
-
-def _postgres(
-    conninfo: str,
-    options: dict[str, str],
-    colour: Literal["sync", "async"],
-    connections: int,
-    give_up_seconds: float,
-) -> Session:
-    try:
-        from tenure.store.postgres import connection as wire
-        from tenure.store.postgres.session import Postgres
-    except ImportError as error:
-        raise ConfigError(
-            "PostgreSQL needs a driver: pip install 'tenure[postgres]' (in a checkout: make setup)"
-        ) from error
-
-    schema = options.get("schema", "tenure")
-    if not _SCHEMA_NAME.match(schema) or schema.startswith("pg_"):
-        raise ConfigError(
-            f"schema {schema[:60]!r} must be lower-case letters, digits and _, without pg_ in front"
-        )
-    pooler = _one_of("pooler", options.get("pooler", "none"), ("none", "transaction"))
-    # Behind a pooler no worker listens, unless the user knows of workers that connect directly.
-    usual = "on" if pooler == "none" else "off"
-    notify = _one_of("notify", options.get("notify", usual), ("on", "off"))
-    new_colour = wire.BlockingColour if colour == "sync" else wire.SuspendingColour
-    return Postgres(
-        conninfo,
-        lambda: new_colour(connections),
-        schema=schema,
-        give_up_seconds=give_up_seconds,
-        transaction_pooler=pooler == "transaction",
-        notify=notify == "on",
-    )
-
-
-def _refuse_unknown(options: dict[str, str], known: set[str]) -> None:
-    if unknown := sorted(set(options) - known):
-        raise ConfigError(
-            f"unknown option {unknown[0]!r} in the URL; known options: {', '.join(sorted(known))}"
-        )
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
-    if value not in allowed:
-        raise ConfigError(
-            f"unknown value {name}={value[:30]} in the URL; use one of {', '.join(allowed)}"
-        )
-    return value

@@ -1,8 +1,9 @@
 """Bells: a thread that calls when there may be new work, so that idle workers need not poll often.
 
-Polling is the truth, the bell is a hint. It rings too often rather than too seldom, once whenever
-it begins to hear, and it never raises into anybody. While it cannot reach the database it says so
-once, in the log, and tries again for ever.
+Workers poll, so they find every job without a bell; with it, they find it sooner. In the same way a
+bell tells of cancel requests, which heartbeats find without it. A bell rings too often rather than
+too seldom, and each time it has connected. It never raises an error in a worker.
+While it cannot reach the database, it logs that once and tries again for ever.
 
     bell = store.bell(ring)       # `ring` is called from the bell's own thread
     bell.start()
@@ -14,21 +15,27 @@ import logging
 import random
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
 
 Ring = Callable[[], None]
+OnCancel = Callable[[Collection[int] | None], None]
+"""Called with the ids of jobs that were asked to stop; None: perhaps any job."""
 
 log = logging.getLogger("tenure.bell")
 
 
 class Bell(ABC):
-    """Calls `ring` from a thread of its own when there may be new work."""
+    """Calls `ring` from a thread of its own when there may be new work.
 
-    def __init__(self, ring: Ring) -> None:
+    It calls `on_cancel` when running jobs were asked to stop.
+    """
+
+    def __init__(self, ring: Ring, on_cancel: OnCancel | None = None) -> None:
         self._ring = ring
+        self._on_cancel = on_cancel
         self._thread: threading.Thread | None = None
         self._hears = False
         self._complained = False
@@ -78,9 +85,19 @@ class Bell(ABC):
         """Have `_run` return soon. Called from another thread, or from `ring`."""
 
     def _call(self) -> None:
-        """Ring. What `ring` raises is its owner's mistake, told once."""
+        """Ring."""
+        self._guarded(self._ring)
+
+    def _call_cancel(self, ids: Collection[int] | None) -> None:
+        """Tell of cancel requests."""
+        on_cancel = self._on_cancel
+        if on_cancel is not None:
+            self._guarded(lambda: on_cancel(ids))
+
+    def _guarded(self, call: Ring) -> None:
+        """Call it. What it raises is its owner's mistake, told once."""
         try:
-            self._ring()
+            call()
             self._ring_failed = False
         except Exception:
             if not self._ring_failed:
@@ -116,10 +133,10 @@ class SilentBell(Bell):
         """There is no thread."""
 
     def _wake(self) -> None:
-        """Nobody sleeps."""
+        """There is no thread to wake."""
 
 
 def pause_seconds(failures: int) -> float:
-    """How long to wait after so many failures in a row: longer each time, with jitter."""
+    """How long to wait after this many failures in a row: longer each time, with jitter."""
     longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(failures, 16))
     return random.uniform(longest / 2, longest)

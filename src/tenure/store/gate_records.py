@@ -1,16 +1,18 @@
 """What claims ask of gates, and the rows that they get."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
 
 import msgspec
 
 from tenure.rules.gates import Limits
-from tenure.rules.permits import Use
-from tenure.rules.turns import Turn, WaitingTicket
+from tenure.rules.permits import Turn, Use, WaitingTicket
 
 GateName = tuple[str, str]
 """A gate of one queue: (queue, gate)."""
+
+_BETWEEN = "\x1e"
+"""Between the parts of a line's name. No part contains it: it is not printable."""
 
 
 class OpenGate(NamedTuple):
@@ -93,6 +95,19 @@ class LinePicked(msgspec.Struct, frozen=True):
     priority: int
     """Of the first one."""
     position: int
+    last_priority: int
+    """Of the last one."""
+    last_position: int
     suspect: int | None
     """The position of the only suspect among them."""
     count: int
+
+
+def line_of(queue: str, gate: str, key: str) -> str:
+    """The name of a line at a gate as one text, as statements build it."""
+    return _BETWEEN.join((queue, gate, key))
+
+
+def lines_of(names: Set[str]) -> list[tuple[str, ...]]:
+    """The lines (queue, gate, key) of these names."""
+    return sorted(tuple(name.split(_BETWEEN)) for name in names)

@@ -14,10 +14,8 @@ Key = tuple[str, str, str]
 
 
 async def claim_keys(tx: Tx, new: Numbered) -> dict[int, Enqueued]:
-    """Take the unique keys of these jobs. Answers for every job whose key was already held."""
-    keyed = [(id, job, key_of(job)) for id, job in new if job.unique is not None]
-    if not keyed:
-        return {}
+    """Take the unique keys of these jobs. Returns the holder for each job whose key was taken."""
+    keyed = [(id, job, key_of(job)) for id, job in new]
     wanted: dict[Key, dict[str, object]] = {}
     for id, job, key in keyed:
         if key not in wanted:
@@ -53,8 +51,8 @@ def key_row(
 async def take_keys(tx: Tx, wanted: dict[Key, dict[str, object]]) -> dict[Key, tuple[int, str]]:
     """Take each key or find its holder: key -> (job id, fingerprint).
 
-    The unique index is the judge. A holder may finish between the refusal and the look, so the two
-    steps are repeated until each key is ours or somebody's.
+    The unique index decides. A holder may finish between the refusal and the look, so the two steps
+    are repeated until each key is taken or has a known holder.
     """
     held: dict[Key, tuple[int, str]] = {}
     for _ in range(_ROUNDS):
@@ -106,10 +104,10 @@ async def retake_key(tx: Tx, job: FinishedJob) -> None:
 
 
 async def _begin_period(tx: Tx, wanted: Key, id: int, seconds: float | None) -> bool:
-    """(!) The period begins anew. False: it was over, and somebody was faster.
+    """(!) Start the period again. False: it was over, and another job has taken the key.
 
-    A key that is ours since the first run is not locked yet, and whoever thinks that its period is
-    over may give it to another job.
+    A key that the job has had since its first run is not locked yet. If its period is over, another
+    transaction may give it to another job.
     """
     tenant, scope, key = wanted
     rows = await tx.fetch(

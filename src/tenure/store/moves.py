@@ -56,7 +56,7 @@ def stamp(job: NewJob, tenant: str | None) -> NewJob:
 
 
 async def insert_new(tx: Tx, new: Numbered) -> None:
-    """Write these jobs, with their tickets, their places at gates and their parents."""
+    """Write these jobs, with their tickets, also at gates, and their parents."""
     for part in chunks(new):
         await tx.insert_jobs(part)
     special = [(id, job) for id, job in new if job.parents or job.gate is not None]
@@ -121,7 +121,7 @@ async def note_new_tickets(tx: Tx, tickets: list[AddedTicket]) -> None:
 
 
 async def add_gate_tickets(tx: Tx, ids: list[int]) -> None:
-    """enqueue and all others that put jobs in line: tickets at gates, and turns for their lines."""
+    """enqueue and all others that queue jobs: write tickets at gates, and turns for their lines."""
     tx.gates.there = True
     queues = await tx.fetch_column("add_gate_tickets", ids=to_json(ids))
     if queues:
@@ -153,9 +153,9 @@ async def finish_succeeded(
 
 
 async def finish_jobs(tx: Tx, finishes: list[Finish]) -> set[tuple[int, int]]:
-    """Move jobs to history and let go of all that hung on them. Answers those that moved.
+    """Move jobs to history, and release their keys, children and permits. Returns the moved jobs.
 
-    What this means for workflows is for `end_workflows`, when the transaction has all its locks.
+    `end_workflows` decides what this means for workflows, once the transaction has all its locks.
     """
     landed, children = await finish(tx, finishes)
     await free_children(tx, children)
@@ -163,7 +163,7 @@ async def finish_jobs(tx: Tx, finishes: list[Finish]) -> set[tuple[int, int]]:
 
 
 async def finish(tx: Tx, finishes: list[Finish]) -> tuple[set[tuple[int, int]], list[int]]:
-    """Move jobs to history. Answers those that moved, and the children that may be free now."""
+    """Move jobs to history. Returns the moved jobs, and the children that may be free now."""
     if not finishes:
         return set(), []
     by_id = {each.id: each for each in finishes}
@@ -178,7 +178,7 @@ async def finish(tx: Tx, finishes: list[Finish]) -> tuple[set[tuple[int, int]], 
 
 
 async def _release(tx: Tx, finished: list[tuple[int, int, State]]) -> list[int]:
-    """Give back keys, drop notes, tell children. Answers the children."""
+    """Release keys, delete notes, write the end for children. Returns the children."""
     keyed = [id for id, features, _ in finished if features & Feature.KEY]
     if keyed:
         await tx.fetch("release_keys", ids=to_json(keyed))
@@ -210,20 +210,20 @@ async def _release(tx: Tx, finished: list[tuple[int, int, State]]) -> list[int]:
 
 
 async def free_children(tx: Tx, ids: list[int]) -> None:
-    """free: put children in line whose rule is met; skip those for which that cannot be any more.
+    """free: queue the children whose rule is met, and skip those whose rule cannot be met any more.
 
-    Skipped ones may free or skip their own children: generation by generation, so that a long chain
-    needs no deep stack.
+    Skipped children may free or skip their own children: one generation after the other, so that a
+    long chain needs no deep stack.
     """
     while ids:
         _, ids = await finish(tx, await _free_or_finish(tx, ids))
 
 
 async def _free_or_finish(tx: Tx, ids: list[int]) -> list[Finish]:
-    """Put the free ones in line; answers the finishes of those that will not run.
+    """Queue the free children; returns the finishes of the children that will not run.
 
-    The decision is read in a new statement after the locks are held: the last two parents of a
-    child that finish together release it once, not never.
+    The parents' ends are read in a new statement after the locks are held: so if the last two
+    parents of a child finish at the same time, one of them frees it.
     """
     if not await tx.fetch("lock_freed", ids=to_json(ids)):
         return []
@@ -244,8 +244,9 @@ async def _free_or_finish(tx: Tx, ids: list[int]) -> list[Finish]:
         gated = bool(child.features & Feature.GATE)
         freed.append(
             Freed(
-                child.id, child.token, child.queue, child.priority, child.crashes > 0, move.reason,
-                due, elsewhere=due is not None or bool(child.held) or gated,
+                child.id, child.token, child.queue, child.needs, child.priority, child.size_kb,
+                child.crashes > 0, move.reason, due,
+                elsewhere=due is not None or bool(child.held) or gated,
             )
         )  # fmt: skip
         if not child.features & Feature.WORKFLOW:  # a node's timeline has the ends of its parents

@@ -1,10 +1,9 @@
 """Stores that stand in front of another store, to see or to change what passes through."""
 
-from collections.abc import Callable
 from typing import Protocol
 
 from tenure.store.api import AsyncStore, Store
-from tenure.store.bell import Bell
+from tenure.store.bell import Bell, OnCancel, Ring
 from tenure.store.sqlite.threads import WRITING_THREADS
 
 
@@ -30,8 +29,8 @@ class StoreProxy(Store):
             self._store.in_threads(most=most, owns_session=owns_session)
         )
 
-    def bell(self, ring: Callable[[], None]) -> Bell:
-        return self._store.bell(ring)
+    def bell(self, ring: Ring, on_cancel: OnCancel | None = None) -> Bell:
+        return self._store.bell(ring, on_cancel)
 
     def for_tenant(self, tenant: str) -> Store:
         return self._wrapper.wrap(self._store.for_tenant(tenant))
@@ -47,8 +46,8 @@ class AsyncStoreProxy(AsyncStore):
     async def close(self) -> None:
         await self._store.close()
 
-    def bell(self, ring: Callable[[], None]) -> Bell:
-        return self._store.bell(ring)
+    def bell(self, ring: Ring, on_cancel: OnCancel | None = None) -> Bell:
+        return self._store.bell(ring, on_cancel)
 
     def for_tenant(self, tenant: str) -> AsyncStore:
         return self._wrapper.wrap_async(self._store.for_tenant(tenant))

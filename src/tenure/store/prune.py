@@ -6,10 +6,31 @@ from typing import Any, NamedTuple
 
 from tenure.rules.limits import LONG_AGO, check_seconds
 from tenure.store.look.workers import forget_dead
-from tenure.store.records import PrunedJob, Stretch
+from tenure.store.records import Returned, Time
 from tenure.store.schedules.fire import KEEP_TICKS_SECONDS, forget_ticks
 from tenure.store.session import Mode, Scope, Tx, for_all_tenants, to_json
 from tenure.store.workflows.prune import forget_workflows, oldest_workflow
+
+
+class Stretch(NamedTuple):
+    """A stretch of time that one partition of history serves."""
+
+    start: Time
+    stop: Time
+
+
+class PrunedJob(NamedTuple):
+    """A job that is gone; without an id, how far this step has walked."""
+
+    id: int | None
+    start: Time
+    after: int | None
+
+
+RETURNED_BY: Returned = {
+    Stretch: ("history_stretches",),
+    PrunedJob: ("prune_finished",),
+}
 
 
 async def prune(
@@ -19,13 +40,12 @@ async def prune(
     other_seconds: float = 30 * 86_400,
     now: datetime | None = None,
 ) -> int:
-    """Remove finished jobs older than the retention, in batches; answers how many single rows.
+    """Delete finished jobs older than the retention, in batches. Returns the number of single rows.
 
-    PostgreSQL drops whole days where it can, and prepares the partitions of the coming ones. The
-    jobs of a workflow are kept until all of it goes, so long after its end.
-    Workers that were last seen a day ago are forgotten, too, and ticks of schedules that were fired
-    before the retention of succeeded jobs, or a day ago if that is shorter, and whose job is
-    finished.
+    PostgreSQL drops whole days if possible, and creates the partitions of the next days. The jobs
+    of a workflow are deleted together with the workflow, once its end is past the retention.
+    Workers that were last seen a day ago are deleted, too. So are ticks of schedules whose job is
+    finished, after the retention of succeeded jobs, or after a day if that is longer.
     """
     for_all_tenants("prune", scope.tenant)
     check_seconds("succeeded_seconds", succeeded_seconds)

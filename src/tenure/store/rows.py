@@ -29,6 +29,8 @@ class JobRow(msgspec.Struct, omit_defaults=True, gc=False):
     unique_seconds: float | None = None
     gate: str | None = None
     gate_key: str | None = None
+    needs: int = 0
+    size_kb: int = 0
 
 
 def job_row(id: int, job: NewJob, due_at: object) -> JobRow:
@@ -43,11 +45,12 @@ def job_row(id: int, job: NewJob, due_at: object) -> JobRow:
         row.unique_until, row.unique_seconds = job.unique.until, job.unique.period_seconds
     if job.gate is not None:
         row.gate, row.gate_key = job.gate, line_name(job.tenant, job.gate_key)
+    row.needs, row.size_kb = job.needs, job.size_kb
     return row
 
 
 def is_plain(job: NewJob) -> bool:
-    """Does it stand in line at once, and use nothing that most jobs do without?"""
+    """Is it ready at once, and does it use only what most jobs use?"""
     return (
         job.unique is None
         and job.retry is None
@@ -103,6 +106,7 @@ class Ticket(msgspec.Struct, omit_defaults=True, gc=False):
     error: msgspec.Raw | None = None
     queue: str | None = None
     priority: int | None = None
+    needs: int | None = None
 
 
 class Freed(msgspec.Struct, frozen=True, gc=False):
@@ -111,7 +115,9 @@ class Freed(msgspec.Struct, frozen=True, gc=False):
     id: int
     token: int
     queue: str
+    needs: int
     priority: int
+    size_kb: int
     suspect: bool
     reason: str | None
     due_at: object = None

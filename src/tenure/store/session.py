@@ -7,27 +7,29 @@ one step. (Driving a coroutine this way costs about 5 microseconds.)
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, auto
-from functools import wraps
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, Self, TypeVar
+from functools import partial, wraps
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, Self, TypeVar, cast
 
 import msgspec
 
 from tenure.errors import StoreBusy, TenantMismatch, ValueRefused
+from tenure.rules.claim import Ask
 from tenure.rules.job import Json, NewJob, State
 from tenure.rules.limits import check_time
-from tenure.rules.turns import Turn
-from tenure.store.bell import Bell, Ring
+from tenure.rules.permits import Turn
+from tenure.store.bell import Bell, OnCancel, Ring
 from tenure.store.gate_records import GateQuestion, LineFound, LinePicked, OpenGate
-from tenure.store.records import AddedTicket, MovedJob, Peeked, T, TakenTicket, as_records
+from tenure.store.records import AddedTicket, LeaseDeadline, MovedJob, Peeked, TakenTicket
 from tenure.store.rows import Freed
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T", bound=tuple[Any, ...])
 Row = tuple[Any, ...]
 Done = tuple[int, int, float | None, Json | None]
 """A job that succeeded: id, token, duration, result."""
@@ -43,7 +45,7 @@ class Mode(Enum):
     GLANCE = auto()
     """Reads with a single statement, and costs no more than that."""
     WRITE = auto()
-    """Survives power loss once it has answered."""
+    """Survives power loss once it has returned."""
     GATE = auto()
     """The same for a claim that has gates locked: it does not think for long while it has."""
     LONE = auto()
@@ -54,19 +56,21 @@ class Mode(Enum):
 
 
 class Wanted(NamedTuple):
-    """What a worker asks for: at most this many jobs of each queue, on leases of this length.
+    """What a worker asks for: a number of jobs of each queue, on leases of this length.
 
     `ahead`: the worker has no free slot for them yet. `new_permits`: at gates with `max_running` it
     wants at most this many new permits. `riders`: for each permit that it has at a gate, it may
-    take this many jobs more.
+    take this many jobs more. `max_kb`: all of them together have no more kilobytes of arguments and
+    metadata, unless the first one alone has.
     """
 
     worker: str
-    queues: Mapping[str, int]
+    queues: Mapping[str, Ask]
     lease_seconds: float
     ahead: bool
     new_permits: int
     riders: float
+    max_kb: int
 
 
 class Moved(NamedTuple):
@@ -79,9 +83,9 @@ class Moved(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """Who waits for whom. A child below zero is the end of a workflow.
+    """A child waits for a parent. A child below zero is the end of a workflow.
 
-    `silent`: where that is cheaper, nobody needs to write here that the parent has succeeded.
+    `silent`: if that is cheaper, a settlement need not write here that the parent has succeeded.
     """
 
     child: int
@@ -91,14 +95,14 @@ class Edge(NamedTuple):
 
 @dataclass(slots=True)
 class Gates:
-    """What a session knows of gates, so that nobody pays for them where there are none."""
+    """What a session knows of gates, so that they cost nothing if there are none."""
 
     there: bool | None = None
     """Are there any? None: it has not looked. `peek` notices what others have declared."""
     turns: set[str] = field(default_factory=set)
-    """The queues at whose gates somebody waited when a claim last looked."""
+    """The queues with jobs at gates when a claim last looked."""
     walks: dict[tuple[str, str], "Walk"] = field(default_factory=dict)
-    """Where claims go on at a queue and gate: of the lines before, nobody could pass."""
+    """Where claims continue at a queue and gate: no ticket of the lines before could pass."""
 
 
 @dataclass(slots=True)
@@ -134,6 +138,21 @@ class Reader(ABC):
     async def fetch_column(self, statement: str, **params: object) -> list[Any]:
         """Run a named statement that returns one column, and return its values."""
         return [value for (value,) in await self.fetch(statement, **params)]
+
+
+def as_records(record: type[T], rows: Sequence[Iterable[Any]]) -> list[T]:
+    """These rows as records.
+
+    Only the width of the first row is checked: all rows of a statement have the same columns. No
+    Python function runs for a row: claims and settlements have many.
+    """
+    if rows:
+        columns = len(cast(Sequence[Any], rows[0]))
+        fields: tuple[str, ...] = record._fields  # type: ignore[attr-defined]
+        if columns != len(fields):
+            raise TypeError(f"{record.__name__} has {len(fields)} fields, the row {columns}")
+    make = cast(Any, partial(tuple.__new__, record))
+    return list(map(make, rows))
 
 
 class Tx(Reader):
@@ -177,7 +196,7 @@ class Tx(Reader):
         """
 
     @abstractmethod
-    async def open_gates(self, queues: Collection[str]) -> list[OpenGate]:
+    async def open_gates(self, queues: Mapping[str, Ask]) -> list[OpenGate]:
         """claim: lock the gates with waiting tickets of these queues, those that are not locked.
 
         The time of all statements from here on is that of this one.
@@ -213,11 +232,14 @@ class Tx(Reader):
     async def gates_changed(self, queues: Collection[str]) -> None:
         """At the gates of these queues a job may pass now. A worker looks there by itself, too."""
 
+    async def cancels_requested(self, ids: Collection[int]) -> None:
+        """These running jobs were asked to stop."""
+
     async def commit_late(self) -> None:
         """What this transaction has written may be forgotten by a crash of the database."""
 
     async def wait_briefly(self) -> None:
-        """From here on give up soon on rows that somebody else has locked."""
+        """From here on wait only briefly for rows that another transaction has locked."""
 
     @abstractmethod
     async def peek(self, queues: Collection[str]) -> Peeked:
@@ -233,19 +255,19 @@ class Tx(Reader):
         """fail, skip, abort, cancel, sweep: the same for rows of `finish`."""
 
     async def free_nodes(self, ids: list[int]) -> list[int]:
-        """free: put those of these locked children in line for which that is plain to see.
+        """free: queue those of these locked children that wait only for success of all parents.
 
-        Answers those about which there may be something to decide.
+        Returns the children that the rules must decide about.
         """
         return ids
 
     @abstractmethod
     async def free_jobs(self, freed: Sequence[Freed]) -> None:
-        """free: put these in line, in this order. None of them stands elsewhere."""
+        """free: queue these jobs, in this order. None of them has a ticket or a lease."""
 
     @abstractmethod
     async def write_edges(self, edges: Sequence[Edge]) -> None:
-        """enqueue: write who waits for whom. None of the parents has ended."""
+        """enqueue: write which job waits for which parent. No parent has finished."""
 
     @abstractmethod
     async def write_rows(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
@@ -268,7 +290,7 @@ class Tx(Reader):
 
 
 class RowsLocked(StoreBusy):
-    """Somebody else has locked rows that this operation needs. Others may go on without it."""
+    """Another transaction has locked rows that this operation needs. Other operations continue."""
 
 
 class Collided(Exception):
@@ -298,6 +320,8 @@ class Session(ABC):
     """Opens transactions on one database."""
 
     gates: "Gates"
+    swept_until: LeaseDeadline | None = None
+    """The last expired lease that a sweep has passed over; the next sweep goes on behind it."""
 
     @abstractmethod
     async def transact(self, op: Operation[R], mode: Mode = Mode.WRITE) -> R:
@@ -316,15 +340,19 @@ class Session(ABC):
 
     @abstractmethod
     async def migrate(self) -> int:
-        """Bring the schema up to date, one process at a time. Answers its version."""
+        """Bring the schema up to date, one process at a time. Returns its version."""
 
     @abstractmethod
-    def bell(self, ring: Ring) -> Bell:
-        """A bell that rings when tickets are put in line."""
+    def bell(self, ring: Ring, on_cancel: OnCancel | None = None) -> Bell:
+        """A bell that rings when tickets are added, and tells of cancel requests."""
 
     @abstractmethod
     async def rest(self, seconds: float) -> None:
         """Wait, in this session's colour."""
+
+    async def storage_trouble(self) -> str | None:
+        """What is wrong with the files of the database; None: nothing, or it cannot be seen."""
+        return None
 
     @abstractmethod
     async def aclose(self) -> None:
@@ -409,8 +437,8 @@ def for_all_tenants(what: str, tenant: str | None) -> None:
     """Refuse, on the store of one tenant, what would show or touch the jobs of others."""
     if tenant is not None:
         raise TenantMismatch(
-            f"{what} concerns all tenants, and this store works for {tenant!r} alone; use the "
-            "store that it was made from"
+            f"{what} concerns all tenants, and this works for {tenant!r} alone; use a store or an "
+            "application without a tenant"
         )
 
 
@@ -433,7 +461,7 @@ def to_json(rows: object) -> str:
     """
     try:
         return _encoder.encode(rows).decode()
-    except UnicodeError as error:  # only what somebody encoded by hand
+    except UnicodeError as error:  # only a value that the caller encoded itself
         raise ValueRefused(f"a value is not UTF-8 ({error}); use tenure.codec.encode") from error
 
 

@@ -18,13 +18,15 @@ Dialect = Literal["postgres", "sqlite"]
 
 TOPICS = (
     "enqueue", "claim", "gate", "settle", "step", "workflow", "sweep", "schedule", "operate",
-    "inspect",
-    "presence", "bell", "transfer",
+    "bulk", "inspect", "presence", "bell", "transfer",
 )  # fmt: skip
 
 _NAME_LINE = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _COMMENT_LINE = re.compile(r"^\s*--.*\n", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
+_RELATION = re.compile(
+    r"^create (?:table|view|sequence|index|unique index) (?:tenure\.)?(\w+)", re.MULTILINE
+)
 _SCHEMA = re.compile(r"\btenure\.")
 _FEATURES = re.compile(r"\{([A-Z_]+(?: \| [A-Z_]+)*)\}")
 
@@ -44,6 +46,15 @@ def statements(dialect: Dialect, schema: str) -> dict[str, tuple[str, ...]]:
 def migration_script(dialect: Dialect, version: int, schema: str) -> str:
     """The script that brings the schema from `version - 1` to `version`."""
     return qualify(_read(dialect, f"migrations/{version:04}.sql"), dialect, schema)
+
+
+@lru_cache
+def relations(dialect: Dialect, last: int) -> tuple[str, ...]:
+    """The tables, views, indexes and sequences that the migrations up to the last one create."""
+    found: list[str] = []
+    for version in range(1, last + 1):
+        found += _RELATION.findall(_read(dialect, f"migrations/{version:04}.sql"))
+    return tuple(sorted(found))
 
 
 def qualify(sql: str, dialect: Dialect, schema: str) -> str:

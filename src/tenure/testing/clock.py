@@ -11,7 +11,7 @@ from tenure.client import Client
 from tenure.errors import InvalidInput
 from tenure.rules.limits import check_seconds, check_time
 from tenure.store import AsyncStore, Store
-from tenure.store.colours import Operation
+from tenure.store.api import Operation
 from tenure.store.jobs.enqueue import enqueue
 from tenure.store.proxy import AsyncStoreProxy, StoreProxy
 

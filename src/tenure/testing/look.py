@@ -109,7 +109,7 @@ def _jobs(app: Client, states: Collection[State], task: str | None = None) -> li
 
 def _seen(job: Job) -> EnqueuedJob:
     return EnqueuedJob(
-        id=job.id, task=job.task, args=decode(job.args, dict[str, Any]), queue=job.queue,
+        id=job.id, task=job.task, args=job.args, queue=job.queue,
         priority=job.priority, tenant=job.tenant, key=job.unique_key, due_at=job.due_at,
         state=job.state, job=job,
     )  # fmt: skip
@@ -119,7 +119,8 @@ def _is_call(job: EnqueuedJob, call: Call[Any]) -> bool:
     """Is it a call with the same arguments? They are compared as the function would get them."""
     try:
         return bool(
-            call.task.signature.unpack(job.job.args) == call.task.signature.unpack(call.job.args)
+            call.task.signature.unpack(job.job.args_json)
+            == call.task.signature.unpack(call.job.args)
         )
     except PayloadInvalid:  # enqueued by other code
         return False
@@ -166,4 +167,4 @@ def _line(job: Job) -> str:
         *([f"tenant {job.tenant!r}"] if job.tenant else []),
         *([f"due {job.due_at:%Y-%m-%d %H:%M:%S}"] if job.due_at else []),
     ]
-    return f"  {job.id}: {job.task} with {job.args:.200}, {job.state}, {', '.join(options)}"
+    return f"  {job.id}: {job.task} with {job.args_json:.200}, {job.state}, {', '.join(options)}"

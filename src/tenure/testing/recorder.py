@@ -13,7 +13,7 @@ have none. A worker in another environment does not pay for this.
 import itertools
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,14 +22,16 @@ import msgspec
 
 from tenure.client import Client
 from tenure.errors import OutcomeUnknown, TenureError
+from tenure.rules.claim import Lease
 from tenure.rules.graph import GrowingNode, NewWorkflow, WorkflowAdded
-from tenure.rules.job import Beat, Enqueued, Lease, NewJob
+from tenure.rules.job import Beat, Enqueued, NewJob
 from tenure.rules.lifecycle import HeldJob, Settlement
+from tenure.rules.limits import JobId, id_of
 from tenure.running import Running
 from tenure.store import Answer, AsyncStore, Fired, Store, Swept
-from tenure.store.colours import Operation
+from tenure.store.api import Operation
 from tenure.store.gates import limits
-from tenure.store.jobs import notes, operate, settle, steps, sweep
+from tenure.store.jobs import bulk, notes, operate, settle, steps, sweep
 from tenure.store.jobs.claim import claim
 from tenure.store.jobs.enqueue import enqueue
 from tenure.store.jobs.replay import replay as replay_job
@@ -94,7 +96,7 @@ class Sent(Moment, tag="sent"):
 
 
 class Granted(msgspec.Struct, frozen=True, gc=False):
-    """A lease that a claim was answered with; times are the database's."""
+    """A lease that a claim returned; times are the database's."""
 
     id: int
     claimed_at: float
@@ -103,7 +105,7 @@ class Granted(msgspec.Struct, frozen=True, gc=False):
 
 
 class Answered(Moment, tag="answered"):
-    """The store has answered. `answers` go with the jobs that were sent."""
+    """The store has returned. `answers` are in the order of the jobs that were sent."""
 
     n: int
     granted: list[Granted] = []
@@ -181,7 +183,7 @@ class Log:
         return line.n
 
     def answered(self, n: int, op: "Op", answer: Any) -> None:
-        """The store has answered."""
+        """The store has returned."""
         line = op.answered(answer)
         line.n = n
         self.write(line)
@@ -406,7 +408,7 @@ def _beat(beat: Beat) -> Answered:
 
 
 def _swept(swept: Swept) -> Answered:
-    return Answered(n=0, said=f"{swept.requeued} in line, {swept.finished} ended")
+    return Answered(n=0, said=f"{swept.requeued} queued, {swept.finished} finished")
 
 
 def _triggered(id: int) -> Answered:
@@ -421,8 +423,16 @@ def _of_all(*_: object, **__: object) -> Sent:
     return _sent()
 
 
-def _of_one(id: int, **_: object) -> Sent:
-    return _sent(jobs=[(id, 0)])
+def _of_one(id: JobId, **_: object) -> Sent:
+    return _sent(jobs=[(id_of(id), 0)])
+
+
+def _of_many(ids: Iterable[JobId], **_: object) -> Sent:
+    return _sent(jobs=[(id_of(id), 0) for id in ids])
+
+
+def _changes(changes: bulk.Changes) -> Answered:
+    return Answered(n=0, said=f"{len(changes.changed)} changed")
 
 
 def _of_worker(worker: str, **_: object) -> Sent:
@@ -472,6 +482,12 @@ OPS: dict[Callable[..., Any], Op] = {
         (operate.move, _of_one, _said),
         (replay_job, _of_one, _said),
         (operate.delete, _of_one, _said),
+        (bulk.cancel_many, _of_many, _changes),
+        (bulk.hold_many, _of_many, _changes),
+        (bulk.unhold_many, _of_many, _changes),
+        (bulk.move_many, _of_many, _changes),
+        (bulk.replay_many, _of_many, _changes),
+        (bulk.delete_many, _of_many, _changes),
         (prune_store, _of_all, _said),
         (presence.retire, _of_worker, _said),
     )

@@ -21,9 +21,10 @@ from tenure.client import Client
 from tenure.control import Control
 from tenure.errors import InvalidInput, JobFailed, PayloadInvalid
 from tenure.rules import lifecycle
-from tenure.rules.job import Claimed, Job, State
+from tenure.rules.claim import Claimed
+from tenure.rules.job import Job, State
 from tenure.rules.lifecycle import Settlement
-from tenure.rules.limits import MIN_PRIORITY
+from tenure.rules.limits import MIN_PRIORITY, JobId
 from tenure.rules.why import last_error
 from tenure.running import Flag
 from tenure.store import Store
@@ -35,6 +36,7 @@ from tenure.worker.events import EventReporter
 from tenure.worker.leases import LeasedJob
 from tenure.worker.running.attempt import refused, unknown_task
 from tenure.worker.running.run import AttemptRunner, confirm_completion
+from tenure.worker.settings import WorkerSettings
 
 R = TypeVar("R")
 
@@ -82,14 +84,14 @@ async def drain_async(
     )  # fmt: skip
 
 
-def run_job(app: Client, id: int, *, raise_errors: bool = True) -> Job:
+def run_job(app: Client, id: JobId, *, raise_errors: bool = True) -> Job:
     """Run one ready job, before all others. Returns the job as it is after its run."""
     __tracebackhide__ = True
     with _Here(app) as side:
         return drive(_run_job(app, side, id, raise_errors))
 
 
-async def run_job_async(app: Client, id: int, *, raise_errors: bool = True) -> Job:
+async def run_job_async(app: Client, id: JobId, *, raise_errors: bool = True) -> Job:
     """`run_job` for tests that run on an event loop."""
     __tracebackhide__ = True
     return await _run_job(app, _OnLoop(), id, raise_errors)
@@ -216,7 +218,7 @@ async def _drain(
     return seen
 
 
-async def _run_job(app: Client, side: _Side, id: int, raise_errors: bool) -> Job:
+async def _run_job(app: Client, side: _Side, id: JobId, raise_errors: bool) -> Job:
     __tracebackhide__ = True
     async with _Bench(app, side, raise_errors) as bench:
         before = app.get(id)
@@ -235,7 +237,8 @@ class _Bench:
         self._raise_errors = raise_errors
         self._store = app.whole_store
         self._environment = _TestEnvironment(self._store)
-        self._reporter = EventReporter(app.hooks, WORKER, self._environment)
+        settings = WorkerSettings(log_errors="type", log_successes=False)
+        self._reporter = EventReporter(app.hooks, WORKER, settings, self._environment)
         self._set_up = False
 
     async def __aenter__(self) -> Self:

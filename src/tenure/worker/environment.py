@@ -34,7 +34,10 @@ class Event(Protocol):
     """An event that threads wait for."""
 
     def set(self) -> None:
-        """Set the event; it stays set."""
+        """Set the event; it stays set until it is cleared."""
+
+    def clear(self) -> None:
+        """The event is not set any more."""
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the event, at most `timeout` seconds. Returns whether it is set."""

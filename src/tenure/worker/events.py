@@ -1,38 +1,58 @@
 """What a worker reports about its jobs: log lines, and events to listeners. Never arguments."""
 
 import logging
+import sys
 
 from tenure.hooks import Hooks, JobEvent
+from tenure.rules.claim import Claimed
 from tenure.rules.codec import decode
-from tenure.rules.job import Claimed
 from tenure.rules.lifecycle import Outcome, Settlement, Standing, after_settlement
 from tenure.store import Answer
 from tenure.worker.environment import Environment
 from tenure.worker.leases import LeasedJob
+from tenure.worker.logs import job_facts
+from tenure.worker.settings import WorkerSettings
 
 log = logging.getLogger("tenure.worker")
 
 _REQUEUED = {Outcome.RETRY: "retried", Outcome.SNOOZE: "snoozed", Outcome.RELEASE: "released"}
-_LEVELS = {"succeeded": logging.DEBUG, "failed": logging.ERROR, "retried": logging.WARNING}
+_LEVELS = {"failed": logging.ERROR, "retried": logging.WARNING}
+
+
+MAX_LINES = 100
+"""How many successes per second get a line of their own."""
 
 
 class EventReporter:
     """Reports for one worker."""
 
-    def __init__(self, hooks: Hooks, worker: str, environment: Environment) -> None:
+    def __init__(
+        self, hooks: Hooks, worker: str, settings: WorkerSettings, environment: Environment
+    ) -> None:
         self._hooks = hooks
         self._worker = worker
         self._environment = environment
+        in_terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._errors = settings.log_errors or ("traceback" if in_terminal else "type")
+        successes = settings.log_successes
+        logs_successes = in_terminal if successes is None else successes
+        self._levels = _LEVELS | {"succeeded": logging.INFO if logs_successes else logging.DEBUG}
+        self._second = 0.0
+        self._lines = 0
+        """How many lines about successes this second has. A terminal cannot show thousands."""
 
     def say(self, level: int, job: Claimed, what: str) -> None:
         """Log one line about one job."""
         if log.isEnabledFor(level):
-            facts = {"job": job.id, "task": job.task, "queue": job.queue,
-                     "attempt": job.attempts + 1, "worker": self._worker}  # fmt: skip
+            facts = job_facts(job.id, job.task, job.queue, job.attempts + 1, self._worker)
             log.log(
                 level, "job %d of %s (queue %s, attempt %d, worker %s): %s", *facts.values(), what,
                 extra={"tenure": facts},
             )  # fmt: skip
+
+    def stuck(self, job: Claimed) -> None:
+        """Log that a handler was told to stop and does not."""
+        self.say(logging.ERROR, job, "does not stop; its slot is stuck")
 
     def event(self, kind: str, job: Claimed, settlement: Settlement | None = None) -> None:
         """Send an event to the listeners, if there are any."""
@@ -49,7 +69,7 @@ class EventReporter:
 
     def reports_successes(self) -> bool:
         """Does a listener or the log want successes? The settler asks once per batch."""
-        return bool(self._hooks.listeners) or log.isEnabledFor(logging.DEBUG)
+        return bool(self._hooks.listeners) or log.isEnabledFor(self._levels["succeeded"])
 
     def settled(self, leased: LeasedJob, settlement: Settlement, answer: Answer) -> None:
         """Report what the store returned for this settlement."""
@@ -64,12 +84,45 @@ class EventReporter:
         move = after_settlement(standing, settlement)
         kind = str(move.to) if move.to.final else _REQUEUED[settlement.outcome]
         again = f", again in {move.delay_seconds:.1f} s" if move.delay_seconds else ""
-        self.say(_LEVELS.get(kind, logging.INFO), job, f"{kind}{_because(settlement)}{again}")
+        if kind != "succeeded" or self._has_room():
+            because = self._because(settlement)
+            took = _took(kind, settlement) if move.to.final else ""
+            trace = self._traceback(settlement) if kind == "failed" else ""
+            level = self._levels.get(kind, logging.INFO)
+            self.say(level, job, f"{kind}{because}{took}{again}{trace}")
         self.event(kind, job, settlement)
 
+    def _has_room(self) -> bool:
+        """May this success have a line? After `MAX_LINES` in a second, the rest are counted."""
+        now = self._environment.monotonic()
+        if now - self._second >= 1.0:
+            if self._lines > MAX_LINES:
+                more = self._lines - MAX_LINES
+                log.info("worker %s: %d more jobs succeeded", self._worker, more)
+            self._second, self._lines = now, 0
+        self._lines += 1
+        return self._lines <= MAX_LINES
 
-def _because(settlement: Settlement) -> str:
-    """The reason. For an error, only its type: its message may contain secrets."""
-    if settlement.reason == "error" and settlement.error is not None:
-        return f": {decode(settlement.error, dict[str, str])['type']}"
-    return f": {settlement.reason}" if settlement.reason else ""
+    def _because(self, settlement: Settlement) -> str:
+        """The reason. Of an error, as much as the settings say: its message may contain secrets."""
+        if settlement.reason != "error" or settlement.error is None:
+            return f": {settlement.reason}" if settlement.reason else ""
+        error = decode(settlement.error, dict[str, str])
+        if self._errors == "type" or not error["message"]:
+            return f": {error['type']}"
+        return f": {error['type']}: {error['message']}"
+
+    def _traceback(self, settlement: Settlement) -> str:
+        """The traceback of a final failure, if the settings say so."""
+        if self._errors != "traceback" or settlement.error is None:
+            return ""
+        return f"\n{decode(settlement.error, dict[str, str])['traceback']}".rstrip()
+
+
+def _took(kind: str, settlement: Settlement) -> str:
+    """How long the last attempt ran."""
+    seconds = settlement.duration_seconds
+    if seconds is None:
+        return ""
+    took = f"{seconds:.3g} s" if seconds >= 0.001 else "less than 1 ms"
+    return f" in {took}" if kind == "succeeded" else f", after {took}"

@@ -1,11 +1,16 @@
-"""The jobs that this worker process has leased, from the claim until the settlement is written."""
+"""The jobs that this worker process has leased, from the claim until the settlement is written.
 
+`Watchlist` names those that the timekeeper watches: with a time limit, told to stop, or stuck.
+"""
+
+import asyncio
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from enum import Enum, auto
 from typing import Any
 
-from tenure.rules.job import Claimed, Feature, Lease
+from tenure.rules.claim import Claimed, Lease
+from tenure.rules.job import Feature
 from tenure.running import Flag
 from tenure.tasks import Task, TaskOptions
 
@@ -29,6 +34,9 @@ class Stop(Enum):
     TIMEOUT = auto()
     CANCELLED = auto()
     LOST = auto()
+    """The store says that the lease is gone."""
+    EXPIRED = auto()
+    """The lease may have expired, because the store could not be reached for too long."""
     SHUTDOWN = auto()
 
 
@@ -41,25 +49,40 @@ class LeasedJob:
         "completed",
         "end_taken",
         "job",
+        "kb",
         "lost",
+        "on_progress",
         "progress",
         "slot_freed",
         "started_at",
         "stop",
+        "stop_flag",
         "stop_now",
         "taken_at",
         "task",
     )  # fmt: skip
 
-    def __init__(self, job: Claimed, task: Task[..., Any], taken_at: float) -> None:
+    def __init__(
+        self,
+        job: Claimed,
+        task: Task[..., Any],
+        taken_at: float,
+        on_progress: Callable[[], None] | None = None,
+    ) -> None:
         self.job = job
         self.task = task
         self.taken_at = taken_at
+        self.kb = 0
+        """The kilobytes of its arguments and, once it has ended, of its result."""
+        self.on_progress = on_progress
+        """Called in the thread that runs the handler, after each report."""
         self.started_at: float | None = None
         """Set when the handler starts, in the thread that runs it."""
         self.stop: Stop | None = None
         self.stop_now: Callable[[], object] | None = None
         """Interrupts the handler, where that is possible. Set by the executor."""
+        self.stop_flag: Flag | None = None
+        """Made when the handler first asks for it: hardly any does."""
         self.asked_at = 0.0
         """When the attempt was told to stop."""
         self.cancelled = Flag()
@@ -82,6 +105,12 @@ class LeasedJob:
             taken, self.end_taken = self.end_taken, True
         return not taken
 
+    def report(self, fraction: float | None, message: str | None) -> None:
+        """The handler has reported progress. Called in the thread that runs it."""
+        self.progress = (fraction, message)
+        if self.on_progress is not None:
+            self.on_progress()
+
     def stop_reason(self) -> Stop | None:
         """Why it must stop, if it must. Read it again each time: another thread may change it."""
         return self.stop
@@ -94,16 +123,28 @@ class LeasedJob:
         """
         if why is Stop.CANCELLED:
             self.cancelled.set()
-        if why is Stop.LOST:
+        if why in (Stop.LOST, Stop.EXPIRED):
             self.lost.set()
         if self.end_taken or self.stop is why:
             return
         late = why is Stop.TIMEOUT and self.stop is Stop.CANCELLED
-        if self.stop is None or late or why is Stop.LOST:
+        if self.stop is None or late or why in (Stop.LOST, Stop.EXPIRED):
             self.stop = why
             self.asked_at = now
+            with _ending:
+                if self.stop_flag is not None:
+                    self.stop_flag.set()
             if self.started_at is not None and self.stop_now is not None:
                 self.stop_now()
+
+    def stopping(self) -> Flag:
+        """True once the attempt was told to stop. Called by the handler."""
+        with _ending:
+            if self.stop_flag is None:
+                self.stop_flag = Flag()
+                if self.stop is not None:
+                    self.stop_flag.set()
+        return self.stop_flag
 
     def seconds_run(self, now: float) -> float:
         """How long its handler has run."""
@@ -113,7 +154,7 @@ class LeasedJob:
 class WorkerLease:
     """One lease of this worker, and its jobs whose settlements are not written yet."""
 
-    __slots__ = ("given_up", "id", "jobs", "lease_seconds", "safe_until")
+    __slots__ = ("given_up", "id", "jobs", "lease_seconds", "safe_until", "unreachable")
 
     def __init__(
         self, id: int, lease_seconds: float, safe_until: float, jobs: dict[int, LeasedJob]
@@ -125,6 +166,8 @@ class WorkerLease:
         self.jobs = jobs
         self.given_up = False
         """It may have expired: its jobs are being stopped, and another worker may have them."""
+        self.unreachable = False
+        """It was given up because the store could not be reached, not because we were too slow."""
 
 
 class LeasedJobs:
@@ -132,17 +175,39 @@ class LeasedJobs:
 
     def __init__(self) -> None:
         self.leases: dict[int, WorkerLease] = {}
+        self.heartbeats_fail = False
+        """Set by the heartbeat thread while it cannot reach the store."""
+        self.beat_sent_at: float | None = None
+        """When the heartbeat thread sent a heartbeat to which the store has not replied yet."""
         self.gated: set[int] = set()
         """Leases of jobs that have passed a gate: when one ends, another job may pass."""
+        self.kb = 0
+        """The kilobytes of arguments and results of all leased jobs."""
+        self.moved_kb = 0
+        """The same of all jobs so far."""
 
     def add(
         self, lease: Lease, jobs: Iterable[LeasedJob], lease_seconds: float, safe_until: float
     ) -> None:
         """Add a claimed lease. `safe_until` is counted from before the claim was sent."""
         by_id = {leased.job.id: leased for leased in jobs}
+        for leased in by_id.values():
+            job = leased.job
+            if len(job.args) >= 1024 or job.metadata is not None:
+                self._grow(leased, job.size_kb)
         self.leases[lease.id] = WorkerLease(lease.id, lease_seconds, safe_until, by_id)
         if lease.jobs[0].features & _GATE:  # gated jobs do not share leases with other jobs
             self.gated.add(lease.id)
+
+    def ended(self, leased: LeasedJob, kb: int) -> None:
+        """An attempt ended with a result or an error of this size."""
+        if self.has(leased):
+            self._grow(leased, kb)
+
+    def _grow(self, leased: LeasedJob, kb: int) -> None:
+        leased.kb += kb
+        self.kb += kb
+        self.moved_kb += kb
 
     def settled(self, jobs: Iterable[LeasedJob]) -> None:
         """Remove jobs whose settlements the store has returned an answer for."""
@@ -151,7 +216,8 @@ class LeasedJobs:
             job = leased.job
             lease = leases.get(job.lease_id)
             if lease is not None:
-                lease.jobs.pop(job.id, None)
+                if lease.jobs.pop(job.id, None) is not None:
+                    self.kb -= leased.kb
                 if not lease.jobs:
                     del leases[lease.id]
                     self.gated.discard(lease.id)
@@ -161,11 +227,13 @@ class LeasedJobs:
         lease = self.leases.get(leased.job.lease_id)
         return lease is not None and leased.job.id in lease.jobs
 
-    def drop(self, lease_id: int) -> list[LeasedJob]:
-        """Remove a lost lease. Returns the jobs that were still on it."""
-        lease = self.leases.pop(lease_id, None)
+    def drop(self, lease_id: int) -> WorkerLease | None:
+        """Remove a lost lease, and return it."""
         self.gated.discard(lease_id)
-        return list(lease.jobs.values()) if lease else []
+        lease = self.leases.pop(lease_id, None)
+        if lease is not None:
+            self.kb -= sum(leased.kb for leased in lease.jobs.values())
+        return lease
 
     def give_up_expired(self, now: float) -> list[int]:
         """Mark leases that may have expired. Returns the ids of those that were not marked before.
@@ -177,11 +245,17 @@ class LeasedJobs:
             for lease in list(self.leases.values())
             if lease.safe_until <= now and not lease.given_up
         ]
+        sent_at = self.beat_sent_at
         for lease in expired:
-            lease.given_up = True
+            in_time = sent_at is not None and sent_at < lease.safe_until  # and got no reply
+            lease.given_up, lease.unreachable = True, self.heartbeats_fail or in_time
             for leased in list(lease.jobs.values()):
                 leased.lost.set()
         return [lease.id for lease in expired]
+
+    def has_any(self, ids: Collection[int]) -> bool:
+        """Is one of these jobs leased? Called in the heartbeat thread."""
+        return any(id in lease.jobs for lease in list(self.leases.values()) for id in ids)
 
     def all(self) -> list[LeasedJob]:
         """A list of all leased jobs."""
@@ -190,3 +264,40 @@ class LeasedJobs:
     def unfinished(self) -> list[LeasedJob]:
         """Leased jobs whose handlers run, or wait for a slot."""
         return [job for job in self.all() if not job.end_taken and not job.slot_freed]
+
+
+class Watchlist:
+    """The watched jobs of one worker process.
+
+    Changed on the event loop; the heartbeat thread reads it while the loop is blocked.
+    """
+
+    def __init__(self, now: float) -> None:
+        # Dictionaries keep their order, so that a simulation can be repeated.
+        self.timed: dict[LeasedJob, None] = {}
+        """Jobs with a timeout, from the claim on."""
+        self.stopping: dict[LeasedJob, None] = {}
+        """Running jobs that were told to stop."""
+        self.stuck: set[LeasedJob] = set()
+        """Jobs whose handlers were told to stop and did not. They keep their slots."""
+        self.ticked_at = now
+        """When the event loop last ran the timekeeper or took jobs on."""
+        self.in_use = asyncio.Event()
+        """Set while there are leased jobs, so that nothing ticks in an idle worker."""
+
+    def wake(self, now: float) -> None:
+        """The worker takes jobs on."""
+        self.ticked_at = now
+        self.in_use.set()
+
+    def forget(self, leased: LeasedJob) -> None:
+        """The handler has ended."""
+        self.timed.pop(leased, None)
+        self.stopping.pop(leased, None)
+        self.stuck.discard(leased)
+
+    def note_stuck(self, leased: LeasedJob) -> bool:
+        """The handler does not stop. Returns False if that was noted before."""
+        before = len(self.stuck)
+        self.stuck.add(leased)
+        return len(self.stuck) > before

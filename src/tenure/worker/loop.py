@@ -1,8 +1,9 @@
 """The event loop of a worker process. Unlike `asyncio.run`, no handler can end or outlast it.
 
 When a task that a handler has left behind raises SystemExit or KeyboardInterrupt, asyncio throws it
-out of the loop: the loop continues. At the end, tasks that ignore their cancellation are abandoned,
-and so are calls in threads of the loop's executor.
+out of the loop: the loop continues. Handlers cannot stop or close it: protected.py. At the end,
+tasks that ignore their cancellation are abandoned, and so are calls in threads of the loop's
+executor.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
+from tenure.worker.protected import ProtectedTask, protect
 from tenure.worker.running.daemon_threads import DaemonThreads
 
 END_SECONDS = 2.0
@@ -23,6 +25,7 @@ def run(main: Coroutine[Any, Any, None]) -> None:
     loop = asyncio.new_event_loop()
     threads = DaemonThreads()
     loop.set_default_executor(threads)
+    protect(loop)
     try:
         asyncio.set_event_loop(loop)
         _finish(loop, main)
@@ -37,10 +40,14 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 
 def _finish(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, None]) -> None:
-    task = loop.create_task(main)
+    task = ProtectedTask(main, loop=loop, name="tenure-main")
     while True:
         try:
             return loop.run_until_complete(task)
+        except RuntimeError:
+            if task.done() or loop.is_closed():
+                raise
+            log.error("the event loop was stopped from outside; the worker continues")
         except (SystemExit, KeyboardInterrupt) as error:
             if task.done():
                 raise

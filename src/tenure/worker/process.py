@@ -1,6 +1,6 @@
 """One worker process: builds its parts, runs them until it is told to stop, then drains.
 
-    claimer -> intake -> executors (coroutines, threads, children) -> ends -> settler
+    claimer -> intake -> executors (coroutines, threads, children) -> settler
     heartbeat thread: renews the leases       timekeeper: stops attempts
     upkeep: promote, sweep, prune             ticker: fires schedules
 
@@ -18,31 +18,28 @@ from typing import Any
 
 from tenure.client import Client
 from tenure.errors import StoreBusy, StoreError, StoreUnavailable
+from tenure.passwords import absolute_url
+from tenure.rules.claim import Kind
 from tenure.rules.job import WorkerInfo
 from tenure.store.bell import Bell
-from tenure.tasks import Kind
-from tenure.worker.backlog import Backlog
 from tenure.worker.children.minder import Children
 from tenure.worker.claiming.claimer import Claimer
 from tenure.worker.claiming.intake import Intake
 from tenure.worker.claiming.polling import Polling
 from tenure.worker.environment import Environment
 from tenure.worker.events import EventReporter
-from tenure.worker.leases import LeasedJobs
-from tenure.worker.running.coroutines import Coroutines
-from tenure.worker.running.executor import Executor
-from tenure.worker.running.threads import Threads
+from tenure.worker.leases import LeasedJobs, Watchlist
+from tenure.worker.protected import start_task
+from tenure.worker.running.executors import Coroutines, Executor, Threads
 from tenure.worker.settings import WorkerSettings
-from tenure.worker.settling.blocked_loop import BlockedLoop
-from tenure.worker.settling.drain import Drain
-from tenure.worker.settling.ends import Ends
-from tenure.worker.settling.heartbeat import Heartbeat
-from tenure.worker.settling.settler import Settler
-from tenure.worker.settling.timekeeper import Timekeeper
+from tenure.worker.settler import Backlog, Settler
+from tenure.worker.stopping.blocked_loop import BlockedLoop
+from tenure.worker.stopping.drain import Drain
+from tenure.worker.stopping.heartbeat import Heartbeat
+from tenure.worker.stopping.timekeeper import Timekeeper
 from tenure.worker.stores import Stores
 from tenure.worker.upkeep.ticker import Ticker
 from tenure.worker.upkeep.upkeep import Upkeep
-from tenure.worker.watchlist import Watchlist
 
 RETIRE_SECONDS = 2.0
 OPEN_PAUSE_SECONDS = 1.0
@@ -67,14 +64,16 @@ class WorkerProcess:
         self.environment = environment
         self.name = new_name(environment.secret())
         self.ready = asyncio.Event()
-        self.reporter = EventReporter(app.hooks, self.name, environment)
+        self.reporter = EventReporter(app.hooks, self.name, settings, environment)
         self.leased_jobs = LeasedJobs()
-        self.watchlist = Watchlist(self.reporter, environment.monotonic())
-        self._backlog = Backlog()
+        self.watchlist = Watchlist(environment.monotonic())
+        self._backlog = Backlog(self.leased_jobs)
         self._stopping = asyncio.Event()
+        self._by_signal = False
 
-    def stop(self) -> None:
+    def stop(self, *, by_signal: bool = False) -> None:
         """Begin to shut down: no job starts from now on. Called on the event loop."""
+        self._by_signal = by_signal
         self._stopping.set()
         if self.ready.is_set():
             self.claimer.stop()
@@ -129,13 +128,18 @@ class WorkerProcess:
         await asyncio.sleep(OPEN_PAUSE_SECONDS)
 
     def _build(self, stores: Stores) -> Bell:
-        """Make the parts, from those that use no other part to those that do."""
+        """Make the parts. Each part is made after the parts that it uses."""
         polling = Polling(self.settings, self.environment)
-        polling.bell = bell = stores.beating.bell(lambda: self._post(polling.ring))
         self._build_claiming(stores, polling)
-        self._build_settling(stores, polling)
+        self._build_settling_and_stopping(stores, polling)
+        polling.bell = bell = stores.beating.bell(
+            lambda: self._post(polling.ring), self._heartbeat.cancel_requested
+        )
+        self.intake.on_progress = self._heartbeat.progress_reported
         for executor in self.executors.values():
-            executor.on_end = self.ends.ended
+            executor.on_end = self.settler.ended
+        self.claimer.can_finish = self._can_finish
+        self._upkeep.before_sweep = self.settler.catch_up
         return bell
 
     def _build_claiming(self, stores: Stores, polling: Polling) -> None:
@@ -150,35 +154,37 @@ class WorkerProcess:
         )  # fmt: skip
         self.claimer = Claimer(
             store, self.name, settings, environment,
-            intake=self.intake, polling=polling, upkeep=self._upkeep,
+            intake=self.intake, polling=polling, upkeep=self._upkeep, leased_jobs=self.leased_jobs,
         )  # fmt: skip
 
-    def _build_settling(self, stores: Stores, polling: Polling) -> None:
+    def _build_settling_and_stopping(self, stores: Stores, polling: Polling) -> None:
         name, settings, environment = self.name, self.settings, self.environment
         leased_jobs, reporter = self.leased_jobs, self.reporter
-        self._settler = Settler(
+        self.settler = Settler(
             stores.settling, name, environment, backlog=self._backlog, leased_jobs=leased_jobs,
-            reporter=reporter, ring=polling.ring,
+            reporter=reporter, ring=polling.ring, freed=polling.slot_came_free,
         )  # fmt: skip
-        self.ends = Ends(
-            stores.settling, name, environment, intake=self.intake, backlog=self._backlog,
-            leased_jobs=leased_jobs, reporter=reporter,
-        )  # fmt: skip
+        self.settler.free_slot = self.intake.free_slot
         blocked_loop = BlockedLoop(
-            name, ends=self.ends, watchlist=self.watchlist, reporter=reporter, post=self._post
-        )
+            name, settler=self.settler, watchlist=self.watchlist, reporter=reporter,
+            post=self._post,
+        )  # fmt: skip
         self.timekeeper = Timekeeper(
-            settings, environment, intake=self.intake, ends=self.ends, blocked_loop=blocked_loop,
-            leased_jobs=leased_jobs, watchlist=self.watchlist, reporter=reporter, post=self._post,
+            settings, environment, intake=self.intake, settler=self.settler,
+            blocked_loop=blocked_loop, leased_jobs=leased_jobs, watchlist=self.watchlist,
+            reporter=reporter, post=self._post,
         )  # fmt: skip
         self._heartbeat = Heartbeat(
             stores.beating, name, settings, environment, leased_jobs=leased_jobs,
             timekeeper=self.timekeeper, info=self._info,
         )  # fmt: skip
         self._drain = Drain(
-            name, settings, environment, intake=self.intake, ends=self.ends,
+            name, settings, environment, intake=self.intake, settler=self.settler,
             timekeeper=self.timekeeper, leased_jobs=leased_jobs,
         )  # fmt: skip
+
+    def _can_finish(self) -> bool:
+        return self._heartbeat.works() and not self.settler.failing()
 
     def _make_executors(self) -> dict[Kind, Executor]:
         s, common = self.settings, (self.app, self.name, self.environment)
@@ -190,17 +196,22 @@ class WorkerProcess:
 
     def _start_background(self) -> Tasks:
         return [
-            asyncio.create_task(self._settler.run(), name="tenure-settler"),
-            asyncio.create_task(self.timekeeper.run(), name="tenure-timekeeper"),
-            asyncio.create_task(self._upkeep.promote(), name="tenure-promote"),
-            asyncio.create_task(self._upkeep.sweep(), name="tenure-sweep"),
-            asyncio.create_task(self._upkeep.prune(), name="tenure-prune"),
-            asyncio.create_task(self._upkeep.heal(), name="tenure-heal"),
-            asyncio.create_task(self._ticker.run(), name="tenure-ticker"),
+            start_task(self.settler.run(), "tenure-settler"),
+            start_task(self.timekeeper.run(), "tenure-timekeeper"),
+            start_task(self._upkeep.promote(), "tenure-promote"),
+            start_task(self._upkeep.sweep(), "tenure-sweep"),
+            start_task(self._upkeep.prune(), "tenure-prune"),
+            start_task(self._upkeep.heal(), "tenure-heal"),
+            start_task(self._ticker.run(), "tenure-ticker"),
         ]
 
     def _log_queues(self) -> None:
-        log.info("worker %s serves %s", self.name, ", ".join(self.settings.queues))
+        slots = (f"{executor.slots} {kind}" for kind, executor in self.executors.items())
+        tasks = sum(1 for _ in self.app)
+        log.info(
+            "worker %s serves %s on %s; tasks: %d; slots: %s", self.name,
+            ", ".join(self.settings.queues), absolute_url(self.app.url), tasks, ", ".join(slots),
+        )  # fmt: skip
         known = {task.options_of_task.queue for task in self.app}
         for queue in self.settings.queues:
             if known and queue not in known:
@@ -213,15 +224,21 @@ class WorkerProcess:
         return WorkerInfo(
             name=self.name, host=socket.gethostname(), pid=os.getpid(),
             queues=dict(self.settings.queues), tasks=tuple(sorted(task.name for task in self.app)),
-            settings={"lease_seconds": self.settings.lease_seconds},
-            counts={"in hand": len(self.leased_jobs.all()), "stuck": len(self.watchlist.stuck)},
+            settings={
+                "lease_seconds": self.settings.lease_seconds,
+                "heartbeat_seconds": self.settings.heartbeat_seconds,
+            },
+            counts={
+                "in hand": len(self.leased_jobs.all()), "stuck": len(self.watchlist.stuck),
+                "seconds since a claim": self.claimer.idle_seconds(),
+            },
         )  # fmt: skip
 
     # --- working ---------------------------------------------------------------------------------
 
     async def _work(self, background: Tasks) -> None:
         """Claim until told to stop, then drain. A loop that fails ends the whole worker."""
-        claiming = asyncio.create_task(self.claimer.run(), name="tenure-claimer")
+        claiming = start_task(self.claimer.run(), "tenure-claimer")
         if self._stopping.is_set():
             self.claimer.stop()
             self.intake.stop()
@@ -236,7 +253,7 @@ class WorkerProcess:
             log.critical("worker %s cannot continue: %s", self.name, task.exception())
         self.claimer.stop()
         await asyncio.wait([claiming])
-        await self._drain.run()
+        await self._drain.run(by_signal=self._by_signal)
         for task in failed:
             task.result()
 

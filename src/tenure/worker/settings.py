@@ -3,7 +3,8 @@
 import os
 from collections.abc import Mapping
 from os import PathLike
-from typing import TypedDict
+from pathlib import Path
+from typing import Literal, TypedDict, get_args
 
 import msgspec
 
@@ -11,6 +12,7 @@ from tenure.errors import ConfigError
 from tenure.rules.limits import check_int, check_name, check_seconds
 
 MAX_SLOTS = 100_000
+LogErrors = Literal["type", "message", "traceback"]
 
 
 def _cpus() -> int:
@@ -40,6 +42,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     kill_seconds: float = 5.0
     """How long a handler that was told to stop may take before it is killed or counts as stuck."""
 
+    log_errors: LogErrors | None = None
+    """How much of a handler's error is logged. None: the traceback in a terminal, else the type."""
+    log_successes: bool | None = None
+    """Whether a job that succeeds gets a line. None: in a terminal."""
     health_file: str | PathLike[str] | None = None
     """A file that the worker touches while claims work, for probes."""
 
@@ -56,6 +62,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             check_seconds(name, getattr(self, name), least=0.001)
         for name in ("drain_seconds", "kill_seconds", "prune_seconds"):
             check_seconds(name, getattr(self, name))
+        _check_choice("log_errors", self.log_errors, get_args(LogErrors))
+        _check_choice("log_successes", self.log_successes, (True, False))
         self._check_leases()
 
     def _check_leases(self) -> None:
@@ -82,6 +90,24 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         return self.queue_lease_seconds.get(queue, self.lease_seconds)
 
 
+def check_health_file(file: Path) -> None:
+    """Refuse a health file that the worker cannot touch. Leaves no new file."""
+    if not file.parent.is_dir():
+        raise ConfigError(f"health_file: there is no folder {file.parent}; create it first")
+    if file.is_dir():
+        raise ConfigError(f"health_file: {file} is a folder; name a file in it")
+    is_new = not file.exists()
+    try:
+        with file.open("ab"):
+            pass
+        if is_new:
+            file.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"health_file: {file} cannot be written ({error.strerror}); give this user write access"
+        ) from error
+
+
 class Settings(TypedDict, total=False):
     """The settings as keyword arguments, without `queues`, for type checkers."""
 
@@ -99,7 +125,18 @@ class Settings(TypedDict, total=False):
     idle_poll_seconds: float
     drain_seconds: float
     kill_seconds: float
+    log_errors: LogErrors | None
+    log_successes: bool | None
     health_file: str | PathLike[str] | None
+
+
+def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
+    if value is not None and (type(value), value) not in [
+        (type(choice), choice) for choice in choices
+    ]:
+        raise ConfigError(
+            f"{name} must be one of {', '.join(map(str, choices))}, not {value!r:.60}"
+        )
 
 
 def settings_of(queues: Mapping[str, int] | None, given: Settings) -> WorkerSettings:

@@ -6,42 +6,41 @@ async with Worker(app):                                  # beside an ASGI applic
 """
 
 import asyncio
-import faulthandler
-import logging
 import os
-import signal
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from types import FrameType, TracebackType
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from types import TracebackType
 from typing import Self, Unpack
 
 from tenure.client import Client
 from tenure.errors import ConfigError, InvalidInput
 from tenure.rules.limits import check_int
+from tenure.waiting import worker_on_this_loop
 from tenure.worker import loop
 from tenure.worker.children.app_ref import locate, refuse_while_imported
 from tenure.worker.environment import Environment
 from tenure.worker.process import WorkerProcess
-from tenure.worker.settings import Settings, WorkerSettings, settings_of
+from tenure.worker.protected import start_task
+from tenure.worker.settings import Settings, WorkerSettings, check_health_file, settings_of
+from tenure.worker.signals import catch_signals
 from tenure.worker.supervisor.supervisor import Supervisor
 
 MAX_PROCESSES = 1000
-ECHO_SECONDS = 0.1
-"""A second signal within this time is a copy of the first one: `timeout`, for example, sends it to
-the process and to its group."""
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if os.name == "posix" else ()
 GUARD_SECONDS = 1.0
 
-log = logging.getLogger("tenure.worker")
+
+def queues_of(app: Client) -> dict[str, int]:
+    """The queues that a worker serves if none is named: those of the tasks, or else `default`."""
+    return dict.fromkeys(sorted({task.options_of_task.queue for task in app}) or ["default"], 0)
 
 
 class Worker:
     """Runs the jobs of one application.
 
     `queues` maps each queue to its slots, which are also its weight; 0 means as many as there are.
+    Without it, the worker serves the queues of the application's tasks.
     With `processes` above one, `run` starts that many worker processes and replaces those that die.
     """
 
@@ -58,7 +57,9 @@ class Worker:
             raise ConfigError(f"a worker needs an application, app = Tenure(...), not {app!r:.60}")
         check_int("processes", processes, 1, MAX_PROCESSES)
         self.app = app
-        self.settings: WorkerSettings = settings_of(queues, settings)
+        self.settings: WorkerSettings = settings_of(
+            queues_of(app) if queues is None else queues, settings
+        )
         self.processes = processes
         self._environment = environment or (
             app.wrapper if isinstance(app.wrapper, Environment) else Environment()
@@ -81,7 +82,7 @@ class Worker:
         """
         self._check()
         if self.processes == 1:
-            with _signals(self.stop, self._exit) as guard:
+            with catch_signals(self._stop_by_signal, self._exit) as guard:
                 loop.run(self._serve_guarded(guard))
             return
         self._supervisor = Supervisor(
@@ -90,7 +91,7 @@ class Worker:
         if self._stop_asked:
             self._supervisor.stop()
         try:
-            with _signals(self.stop, self._exit):
+            with catch_signals(self.stop, self._exit):
                 self._supervisor.run()
         finally:  # so that it can be used again
             self._supervisor, self._stop_asked = None, False
@@ -110,25 +111,31 @@ class Worker:
         if self._stop_asked:
             self._process.stop()
         try:
-            with self.app.in_use_by_worker():
+            with self.app.in_use_by_worker(), worker_on_this_loop():
                 await self._process.run()
         finally:  # so that it can be used again
             self._process, self._stop_asked = None, False
 
     def stop(self) -> None:
         """Begin to shut down; may be called from any thread and from a signal handler."""
+        self._stop(by_signal=False)
+
+    def _stop_by_signal(self) -> None:
+        self._stop(by_signal=True)
+
+    def _stop(self, *, by_signal: bool) -> None:
         self._stop_asked = True
         if self._supervisor is not None:
             self._supervisor.stop()
         if self._loop is not None and self._process is not None:
             with suppress(RuntimeError):  # it has ended already
-                self._loop.call_soon_threadsafe(self._process.stop)
+                self._loop.call_soon_threadsafe(partial(self._process.stop, by_signal=by_signal))
 
     async def __aenter__(self) -> Self:
         """Begin to work, on the event loop that runs."""
         if self._serving is not None:
             raise InvalidInput("this worker is working already")
-        self._serving = asyncio.create_task(self.serve(), name="tenure-worker")
+        self._serving = start_task(self.serve(), "tenure-worker")
         try:
             await self._until_ready(self._serving)
         except BaseException:
@@ -168,15 +175,17 @@ class Worker:
             self._serving, self._stop_asked = None, False
 
     def _check(self) -> None:
-        if os.name != "posix":
-            raise ConfigError("workers run on Linux and macOS; on Windows Tenure is a client only")
+        require_posix()
         refuse_while_imported()
+        if self.settings.health_file is not None:
+            check_health_file(Path(self.settings.health_file))
         if self.app.tenant is not None:
             raise ConfigError(
                 "a worker serves all tenants; give it an application without tenant=..."
             )
         for task in self.app:
             _ = task.signature  # raises for annotations that cannot be used
+        refuse_async_arounds(self.app.hooks.async_arounds(), self.app)
         self.app.declared_schedules()  # raises for tasks that need arguments
         isolated = [task for task in self.app if task.kind == "process"]
         if isolated:
@@ -188,7 +197,7 @@ class Worker:
                 await asyncio.sleep(GUARD_SECONDS)
                 guard()
 
-        guarding = asyncio.create_task(keep())
+        guarding = start_task(keep(), "tenure-signals")
         try:
             await self.serve()
         finally:
@@ -196,46 +205,17 @@ class Worker:
             await self.app.close_loop()
 
 
-@contextmanager
-def _signals(
-    stop: Callable[[], None], leave: Callable[[int], None]
-) -> Iterator[Callable[[], None]]:
-    """Catch the signals that end a worker. Yields a check that restores replaced ones."""
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: None
-        return
-    first_at: float | None = None
-    hangup_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # as nohup does
-    numbers = [n for n in STOP_SIGNALS if n is not signal.SIGHUP or not hangup_ignored]
-
-    def caught(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        nonlocal first_at
-        now = time.monotonic()
-        first_at = now if first_at is None else first_at
-        if now - first_at > ECHO_SECONDS:
-            leave(128 + number)
-        stop()
-
-    def guard() -> None:
-        for number in numbers:
-            if signal.getsignal(number) is not caught:
-                log.error("the signal handler of %s was replaced; restored", number.name)
-                signal.signal(number, caught)
-
-    before = {number: signal.signal(number, caught) for number in numbers}
-    dumps = _dump_stacks_on_request()
-    try:
-        yield guard
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if dumps:
-            faulthandler.unregister(signal.SIGUSR1)
+def require_posix() -> None:
+    """Raise ConfigError on Windows."""
+    if os.name != "posix":
+        raise ConfigError("workers run on Linux and macOS; on Windows Tenure is a client only")
 
 
-def _dump_stacks_on_request() -> bool:
-    try:
-        faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
-    except (ValueError, OSError, AttributeError):  # a stderr without a file descriptor
-        return False
-    return True
+def refuse_async_arounds(hooks: Sequence[str], app: Client) -> None:
+    """Raise ConfigError for async `around` hooks if a handler does not run on the event loop."""
+    others = sorted(task.name for task in app if task.kind != "async")
+    if hooks and others:
+        raise ConfigError(
+            f"the around hook {hooks[0]} is async and cannot surround {others[0]}, which runs in a "
+            "thread or in a child process; use a plain context manager (@contextmanager)"
+        )

@@ -70,6 +70,14 @@ async def slow_async(job: Running, seconds: float) -> int:
     return os.getpid()
 
 
+@app.task()
+async def held_async(job: Running, gate: str) -> None:
+    """Until the test makes this file."""
+    say(f"held {job.id} attempt {job.attempt}")
+    while not os.path.exists(gate):  # noqa: ASYNC110, ASYNC240, PTH110 - another process makes it
+        await asyncio.sleep(0.05)
+
+
 @app.task(isolation="process")
 def slow_child(job: Running, seconds: float) -> int:
     say(f"slow {job.id} attempt {job.attempt}")
@@ -113,6 +121,27 @@ async def subtask_exits() -> None:
         raise SystemExit(5)
 
     await asyncio.create_task(exits())
+
+
+@app.task(max_attempts=2, retry=Fixed(0.01))
+async def stops_loop() -> None:
+    say("stops_loop")
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(600)
+
+
+@app.task(max_attempts=2, retry=Fixed(0.01))
+async def closes_loop() -> None:
+    say("closes_loop")
+    asyncio.get_running_loop().close()
+
+
+@app.task(max_attempts=2, retry=Fixed(0.01))
+async def cancels_all() -> None:
+    """Handlers first, itself included; then the tasks of the worker."""
+    say("cancels_all")
+    for task in sorted(asyncio.all_tasks(), key=lambda task: task.get_name().startswith("tenure")):
+        task.cancel()
 
 
 @app.task()

@@ -1,12 +1,12 @@
 """copy: all jobs of one store into another one, while nothing runs on either.
 
-Jobs go by id, chunk by chunk, each chunk in one transaction of the target. An interrupted copy is
-finished by running it again: what the target has already must be the same as in the source, and
-nothing is ever overwritten. At the end both stores are read once more, each in one snapshot, and
-compared row by row: if somebody wrote into either meanwhile, that is an error.
+Jobs are copied by id in chunks, each chunk in one transaction of the target. If a copy was
+interrupted, run it again: the rows that the target already has must be the same as in the source,
+and nothing is ever overwritten. At the end both stores are read once more, each in one snapshot,
+and compared row by row: it is an error if another process has written into one of them meanwhile.
 
-Ids, tokens, times and places stay what they are, and so does the order in every line; what the
-target gives out later is higher. What a copy carries: see cargo.py.
+Ids, tokens, times and positions stay the same, and so does the order of every queue. The target
+draws higher ids and positions from then on. tables.py lists what is copied.
 """
 
 from collections.abc import Callable, Coroutine, Iterator
@@ -20,9 +20,17 @@ import msgspec
 from tenure.errors import CopyConflict, InvalidInput, SchemaTooNew, StillInUse, ValueRefused
 from tenure.rules.job import LIVE_STATES, State
 from tenure.store.api import Store
-from tenure.store.copy.tables import Chunk, Jobs, Key, Kind, kinds
+from tenure.store.copy.tables import (
+    Chunk,
+    Counters,
+    Jobs,
+    Key,
+    Kind,
+    RunningJobs,
+    TableCount,
+    kinds,
+)
 from tenure.store.migrate import VERSION
-from tenure.store.records import Counters, RunningJobs, TableCount
 from tenure.store.session import Mode, R, Row, Scope, Tx, for_all_tenants, transaction
 
 ALIVE_SECONDS = 30.0
@@ -33,8 +41,9 @@ _NEW_TARGET = (
     "copy into a new database, or into one that holds nothing but what an interrupted copy of this "
     "source has left there"
 )
-_NOBODY = (
-    "somebody has written meanwhile: stop all workers and clients of both databases and copy again"
+_WRITTEN = (
+    "another program has written meanwhile: stop all workers and clients of both databases, and "
+    "copy again"
 )
 
 
@@ -264,9 +273,9 @@ async def _verify(old: Tx, new: Tx) -> Copied:
     for what in sorted(counts.keys() | copied.keys()):
         there, here = counts.get(what, 0), copied.get(what, 0)
         if there != here:
-            raise CopyConflict(f"{what}: {there} in the source, {here} in the target; {_NOBODY}")
+            raise CopyConflict(f"{what}: {there} in the source, {here} in the target; {_WRITTEN}")
     for kind in kinds():
-        await _require_same(kind, old, new, ("source", "target"), _NOBODY)
+        await _require_same(kind, old, new, ("source", "target"), _WRITTEN)
     live, finished = _jobs(copied)
     return Copied(live, finished)
 

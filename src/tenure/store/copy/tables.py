@@ -1,11 +1,11 @@
-"""What a copy carries: jobs and what is known of them, keys, pauses, gates, workflows, schedules.
+"""The tables of a copy: jobs with events and steps, keys, pauses, gates, workflows, schedules.
 
-Rows travel in a form of their own, the same for all stores: times are datetimes, flags are bools,
-JSON is text, to the letter. Whether two stores hold the same is whether these are equal.
+Rows are copied in one form for all stores: times are datetimes, flags are bools, and JSON is text,
+unchanged to the letter. Two stores hold the same data if these rows are equal.
 
-Not carried: leases and workers, of which there are none; void tickets; the story of jobs that are
-gone; the number of an event, which only says in which order the events of a job stand; turns at
-gates, which are written anew, and tokens: buckets are full afterwards.
+Not copied: leases and workers (a copy refuses to run while there are any); void tickets; events of
+deleted jobs; the number of an event, which only gives the order of the events of a job; turns at
+gates, which the target writes itself; and buckets, so that all of them are full at first.
 """
 
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from tenure.rules.limits import LONG_AGO, MAX_ID
-from tenure.store.records import JobSize
+from tenure.store.records import Returned
 from tenure.store.session import Row, Tx, to_json
 
 CHUNK_ROWS = 1000
@@ -35,6 +35,42 @@ _FLAGS = frozenset(
     {"held", "cancel_requested", "suspect", "triggered", "keyed", "by_hand", "paused", "failed",
      "cancelled", "stopping"}
 )  # fmt: skip
+
+
+class RunningJobs(NamedTuple):
+    """How many jobs are running, and the first of them."""
+
+    jobs: int
+    first_id: int
+
+
+class TableCount(NamedTuple):
+    """How many rows there are of one kind."""
+
+    kind: str
+    rows: int
+
+
+class Counters(NamedTuple):
+    """The highest job id and the highest position that were ever drawn."""
+
+    job_id: int
+    position: int
+
+
+class JobSize(NamedTuple):
+    """A job, and about how many bytes belong to it."""
+
+    id: int
+    bytes: int
+
+
+RETURNED_BY: Returned = {
+    RunningJobs: ("first_running",),
+    TableCount: ("count_all",),
+    Counters: ("counters",),
+    JobSize: ("next_jobs",),
+}
 
 
 class Table(NamedTuple):
@@ -73,23 +109,24 @@ JOB_TABLES: tuple[Table, ...] = (
     _table(
         "job",
         """id token position created_at due_at queued_at timeout_seconds unique_seconds priority
-        attempts max_attempts crashes features held cancel_requested tenant queue task args retry
-        metadata error reason parked unique_scope unique_key unique_until gate gate_key""",
+        attempts max_attempts crashes features needs size_kb held cancel_requested tenant queue task
+        args retry metadata error reason parked unique_scope unique_key unique_until gate
+        gate_key""",
     ),
-    _table("ready", "job_id queue priority position token suspect"),
+    _table("ready", "job_id queue needs priority position token suspect size_kb"),
     _table("due", "job_id due_at token"),
     _table(
         "history",
         """id token created_at claimed_at finished_at duration_seconds timeout_seconds
-        unique_seconds state priority attempts max_attempts crashes features tenant queue task args
-        worker result error reason retry metadata unique_scope unique_key unique_until gate
+        unique_seconds state priority attempts max_attempts crashes features needs tenant queue task
+        args worker result error reason retry metadata unique_scope unique_key unique_until gate
         gate_key""",
     ),
     _table("event", "job_id at token kind worker request_id detail"),
     _table("note", "job_id token fraction message reported_at checkpoint saved_at"),
     _table("step", "job_id name n token recorded_at bytes function result"),
     _table("parent", "job_id parent_id parent_state"),
-    _table("gated", "job_id queue gate key priority position token suspect"),
+    _table("gated", "job_id queue gate key priority position token suspect needs size_kb"),
     _table("node", "job_id workflow_id name rule added_by paused"),
 )
 """All that is known of a job. The first column is its id."""

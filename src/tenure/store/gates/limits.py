@@ -16,7 +16,7 @@ from tenure.store.session import Mode, Row, Tx, for_all_tenants, to_json, transa
 async def declare_gates(
     tx: Tx, gates: Mapping[str, Limits], *, now: datetime | None = None
 ) -> list[str]:
-    """Say what code says of gates. What was set by hand stays. Answers the gates that changed."""
+    """Write the limits that code declares; an operator's limits stay. Returns the changed gates."""
     for_all_tenants("declare_gates", tx.tenant)
     tx.at(now)
     known = {
@@ -52,8 +52,8 @@ async def set_gate(
 ) -> None:
     """Change what a gate allows, at once and for all workers, until `reset_gate`.
 
-    What is not given stays as it is; None takes a limit away. What runs already goes on: after a
-    limit was lowered more may run than it says, for a while.
+    Limits that are not given stay the same; None removes a limit. Running jobs continue: after a
+    limit was lowered, more jobs than it allows may run for a while.
     """
     for_all_tenants("set_gate", tx.tenant)
     given = {"max_running": max_running, "rate": rate, "per_seconds": per_seconds, "burst": burst}
@@ -73,9 +73,9 @@ async def set_gate(
 
 @transaction(Mode.WRITE)
 async def reset_gate(tx: Tx, name: str, *, now: datetime | None = None) -> bool:
-    """Let count again what code says of a gate. Answers whether anything was set by hand.
+    """Revert a gate to the limits declared in code. Returns whether an operator had changed them.
 
-    A gate of which no code has said anything, and at which nobody waits, is forgotten.
+    A gate that no code declares, and at which no job waits, is deleted.
     """
     for_all_tenants("reset_gate", tx.tenant)
     tx.at(now)
@@ -99,7 +99,7 @@ async def _lock(tx: Tx, name: str) -> Row:
 async def _write(
     tx: Tx, name: str, limits: Limits, *, by_hand: bool, declared: Limits | None
 ) -> None:
-    """What was allowed before has made lines wait: everybody gets a turn."""
+    """The old limits have made lines wait, so every line gets a turn."""
     await tx.fetch(
         "set_gate", name=name, max_running=limits.max_running, rate=limits.rate,
         per_seconds=limits.per_seconds, burst=limits.burst, keyed=limits.keyed, by_hand=by_hand,
@@ -123,10 +123,10 @@ def _limits(text: str) -> Limits:
 
 @transaction(Mode.WRITE)
 async def heal_gates(tx: Tx, *, now: datetime | None = None) -> int:
-    """Give a turn to every line in which somebody waits without one, and free what nobody holds.
+    """Give a turn to every line that lacks one, and free the permits of leases that are gone.
 
-    Nothing of this should ever be needed. Answers how many rows were put right. Who waits for a
-    token is looked at anew: a clock that was set back has made its time longer.
+    Returns the number of repaired rows, which should always be 0. Lines that wait for their next
+    start get a turn at once: if the clock was set back, they would wait too long.
     """
     for_all_tenants("heal_gates", tx.tenant)
     tx.at(now)

@@ -21,7 +21,7 @@ A job with a gate has its ticket in `gated`, in the line of its queue, gate and 
 
 A claim reads one page of turns. If no line of the page can pass, it reads the next page, so that
 shut lines do not hold up the lines behind them. After two pages it stops, and the next claim goes
-on from there: see `tenure.store.gates.walks`.
+on from there: see `_walk_on`.
 
 A line that is full because of a job of another queue keeps one turn. The turn is neither moved nor
 delayed: when the key is free, the older turn goes first. Otherwise the other queue, which always
@@ -33,15 +33,23 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
+from tenure.rules.claim import Demand, Permits
 from tenure.rules.gates import Limits
 from tenure.rules.limits import MIN_PRIORITY
-from tenure.rules.permits import Permits, Room, riders_of, room
-from tenure.rules.turns import Limited, Line, Next, admit, limited_by, next_turn
+from tenure.rules.permits import (
+    Limited,
+    Line,
+    Next,
+    Room,
+    admit,
+    limited_by,
+    next_turn,
+    riders_of,
+    room,
+)
 from tenure.store.gate_records import GateName, GateQuestion, LinePicked, OpenGate
-from tenure.store.gates.permits import permits_given, write_permits
-from tenure.store.gates.walks import spare_turns, walk_on
 from tenure.store.records import TakenTicket
-from tenure.store.session import Tx, Wanted, to_json
+from tenure.store.session import Tx, Walk, Wanted, to_json
 
 TURNS_PER_PAGE = 50
 """A page has this many turns more than jobs are wanted: some lines are empty, or full."""
@@ -89,12 +97,12 @@ async def pass_gates(
     lines = await _look(tx, wanted, limits, questions)
     late = _queues_with_earlier_jobs(opened, lines) if first else set()
     lines = [line for line in lines if line.queue not in late]
-    admit(lines, dict(wanted.queues), slots=wanted.new_permits)
+    admit(lines, Demand(wanted.queues, wanted.max_kb), slots=wanted.new_permits)
     picked = [line for line in lines if line.passed]
     taken = await _take(tx, wanted, picked) if picked else []
     await _go_on(tx, lines)
     looked_at = wanted.queues.keys() - late
-    more = walk_on(tx, [each for each in questions if each.queue not in late], lines)
+    more = _walk_on(tx, [each for each in questions if each.queue not in late], lines)
     if not taken:  # to lock a gate is to write; turns that come back do no harm
         await tx.commit_late()
         return Passed([], looked_at, more=more)
@@ -113,7 +121,7 @@ def _question(tx: Tx, wanted: Wanted, name: GateName, limits: Limits) -> GateQue
     queue, gate = name
     walk = tx.gates.walks.get(name)
     past_priority, past_n = walk.past if walk else (MIN_PRIORITY, 0)
-    most, riders = wanted.queues[queue], riders_of(limits.max_running, wanted.riders)
+    most, riders = wanted.queues[queue].most, riders_of(limits.max_running, wanted.riders)
     lines = most if limits.max_running is None or riders else min(most, wanted.new_permits)
     return GateQuestion(
         queue, gate, limits.keyed, limits.max_running, limits.rate is not None, riders, most,
@@ -164,16 +172,16 @@ async def _take(tx: Tx, wanted: Wanted, picked: list[Line]) -> list[TakenTicket]
     by_line = await tx.take_gated(wanted, [_picked(line) for line in picked])
     for line, rows in zip(picked, by_line, strict=True):
         line.landed = [row.id for row in rows if row.id is not None]
-        line.room.starts += len(line.passed) + line.unread - len(rows)  # there were no more
+        line.room.starts += len(line.passed) - len(rows)  # there were no more
     return _in_turn(by_line)
 
 
 def _picked(line: Line) -> LinePicked:
-    head = line.tickets[0]
+    head, last = line.passed[0], line.passed[-1]
     suspects = [ticket.position for ticket in line.passed if ticket.is_suspect]
     return LinePicked(
-        line.queue, line.gate, line.key, head.priority, head.position,
-        suspects[0] if suspects else None, len(line.passed) + line.unread,
+        line.queue, line.gate, line.key, head.priority, head.position, last.priority,
+        last.position, suspects[0] if suspects else None, len(line.passed),
     )  # fmt: skip
 
 
@@ -201,7 +209,7 @@ async def _go_on(tx: Tx, lines: list[Line]) -> None:
         gone += [named | turn._asdict() for turn in step.gone]
         if step.again:
             again.append(named | _at_the_end(line, step, len(again)))
-        spare += [named | turn for turn in spare_turns(tx, line)]
+        spare += [named | turn for turn in _spare_turns(tx, line)]
     if gone:
         await tx.fetch("drop_turns", rows=to_json(gone))
     if spare:
@@ -214,7 +222,10 @@ async def _go_on(tx: Tx, lines: list[Line]) -> None:
         if line.limits.rate is not None and (line.room.taken or line.room.is_stale)
     }
     if used:
-        rows = [{"gate": gate, "key": key, "tokens": r.starts} for (gate, key), r in used.items()]
+        rows = [
+            {"gate": gate, "key": key, "starts_left": room.starts}
+            for (gate, key), room in used.items()
+        ]
         await tx.fetch("fill_buckets", rows=to_json(rows))
 
 
@@ -222,3 +233,89 @@ def _at_the_end(line: Line, step: Next, i: int) -> dict[str, object]:
     left = line.tickets[len(line.passed) :]
     priority = left[0].priority if left else line.turns[0].priority
     return {"i": i, "priority": priority, "key": line.key, "wait": step.wait_seconds}
+
+
+# --- walks ----------------------------------------------------------------------------------------
+
+
+def _walk_on(
+    tx: Tx, questions: Iterable[GateQuestion], lines: Iterable[Line]
+) -> dict[GateName, bool]:
+    """At which of these gates are there more turns behind lines that are all shut?
+
+    The next claim of this process goes on there, so that it gets past thousands of lines that
+    cannot pass. At all others it begins with the first turn again.
+    """
+    pages: dict[GateName, list[Line]] = {}
+    for line in lines:
+        pages.setdefault((line.queue, line.gate), []).append(line)
+    more = {}
+    for question in questions:
+        gate = question.name
+        page = pages.get(gate, [])
+        turns = [turn for line in page for turn in line.turns]
+        shut = all(line.is_shut and not line.passed for line in page)
+        more[gate] = shut and len(turns) == question.turns
+        if not more[gate]:
+            tx.gates.walks.pop(gate, None)
+            continue
+        walk = tx.gates.walks.setdefault(gate, Walk(max(turns)))
+        walk.past = max(turns)
+        for line in page:
+            if not line.is_empty:
+                walk.first.setdefault(line.key, line.turns[0])
+    return more
+
+
+def _spare_turns(tx: Tx, line: Line) -> list[dict[str, object]]:
+    """Turns of a line of which the walk has met an earlier turn. They can go.
+
+    1,200 full lines with 45 jobs each have 54,000 turns. To read all of them takes 3 s: with this
+    the first time only, and 0.1 s from then on.
+    """
+    walk = tx.gates.walks.get((line.queue, line.gate))
+    if walk is None or line.key not in walk.first:
+        return []
+    first = walk.first[line.key]
+    return [
+        turn._asdict() | {"first_priority": first.priority, "first_n": first.n}
+        for turn in line.turns
+    ]
+
+
+async def write_permits(tx: Tx, worker: str, lines: Sequence[Line]) -> tuple[Permits, ...]:
+    """claim: write down the number of this worker's permits where it has more jobs than that.
+
+    Returns its permits at each gate where a limit counts, for the worker to keep to.
+    """
+    jobs: dict[Limited, list[int]] = {}
+    begun: list[dict[str, object]] = []
+    ended: list[dict[str, object]] = []
+    for line in lines:
+        if line.landed and line.limits.max_running is not None:
+            jobs.setdefault(line.limited, []).extend(line.landed)
+    rooms = {line.limited: line.room for line in lines}
+    for gate, key in jobs:
+        room = rooms[gate, key]
+        if not room.has_riders:
+            ended += [{"gate": gate, "key": key}] if room.share is not None else []
+        elif room.share != room.mine:
+            begun.append({"gate": gate, "key": key, "permits": room.mine})
+    if begun:
+        await tx.fetch("share_permits", rows=to_json(begun), worker=worker)
+    if ended:
+        await tx.fetch("end_shares", rows=to_json(ended), worker=worker)
+    return tuple(
+        Permits(gate, key, rooms[gate, key].mine, frozenset(ids))
+        for (gate, key), ids in jobs.items()
+    )
+
+
+async def permits_given(tx: Tx, leases: Sequence[int]) -> tuple[Permits, ...]:
+    """claim, repeated: the permits that its first try, which took these leases, was given."""
+    if not leases:
+        return ()
+    return tuple(
+        Permits(gate, key, most, frozenset(ids))
+        for gate, key, ids, most in await tx.fetch("permits_given", ids=to_json(list(leases)))
+    )

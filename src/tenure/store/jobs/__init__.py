@@ -1,11 +1,12 @@
 """Operations on jobs.
 
 enqueue.py      store new jobs with their tickets, keys and parents
-claim.py        take tickets, put their jobs on leases
+claim.py        peek; take tickets, put their jobs on leases
 settle.py       end attempts
-sweep.py        peek, promote, extend leases, sweep expired ones
+sweep.py        promote, extend leases, sweep expired ones
 notes.py        progress and checkpoints of running jobs
 steps.py        recorded steps of running jobs
 operate.py      cancel, hold, move, delete; pause and resume queues
 replay.py       run a finished job again
+bulk.py         cancel, hold, move, replay and delete of many jobs at a time
 """

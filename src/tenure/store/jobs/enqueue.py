@@ -80,7 +80,8 @@ async def enqueue_in(
     if tx.collided:
         answers = {id: Enqueued(id) for id in await _already_stored(tx, new)}
         new = [(id, job) for id, job in new if id not in answers]
-    held = await claim_keys(tx, new)
+    keyed = [(id, job) for id, job in new if job.unique is not None]
+    held = await claim_keys(tx, keyed) if keyed else {}
     if held:
         answers |= held
         new = [(id, job) for id, job in new if id not in held]
@@ -109,7 +110,7 @@ async def _already_stored(tx: Tx, new: Numbered) -> set[int]:
 async def _landed_before(tx: Tx, new: Numbered, refused: list[int]) -> bool:
     """(!) Did the first try land? Its jobs may have finished, or lost their keys, since.
 
-    Asked after the insert: whoever was still committing has then committed.
+    Asked after the insert: a first try that was still committing has committed by then.
     """
     if refused and await tx.fetch("stored_jobs", ids=to_json(refused)):
         return True

@@ -11,14 +11,16 @@ from tenure.rules.job import Feature, State
 from tenure.rules.limits import (
     MAX_PRIORITY,
     MIN_PRIORITY,
+    JobId,
     check_int,
     check_name,
     check_reason,
     check_time,
+    id_of,
     is_id,
 )
 from tenure.store.moves import add_events, add_tickets, finish_jobs
-from tenure.store.records import FinishedJob, LockedJob, NodeOf
+from tenure.store.records import FinishedJob, LockedJob
 from tenure.store.rows import Finish, NewEvent, Ticket
 from tenure.store.session import (
     Mode,
@@ -30,20 +32,22 @@ from tenure.store.session import (
 )
 from tenure.store.workflows.act import before_waiting_node_ends
 from tenure.store.workflows.end import end_workflows
+from tenure.store.workflows.records import NodeOf
 
 _PAUSE_WAIT_SECONDS = 5.0
 
 
 @transaction(Mode.WRITE)
 async def cancel(
-    tx: Tx, id: int, *, reason: str = "cancelled", now: datetime | None = None
+    tx: Tx, id: JobId, *, reason: str = "cancelled", now: datetime | None = None
 ) -> State:
-    """Cancel a job. Answers its state afterwards.
+    """Cancel a job. Returns its state afterwards.
 
-    `cancelled`: it will not run. `running`: its worker is asked to stop, at the next heartbeat.
-    Another final state: it was over already, and nothing changed.
+    `cancelled`: it will not run. `running`: its worker is told at once, and stops it. Another
+    final state: it had finished before, and nothing changed.
     """
     check_reason(reason)
+    id = id_of(id)
     tx.at(now)
     job = await lock_job(tx, id)
     if job is None:
@@ -52,19 +56,22 @@ async def cancel(
         await before_waiting_node_ends(tx, id)
     if job.parked is not None or await _take_ticket(tx, job):
         await finish_jobs(tx, [Finish(id, job.token, State.CANCELLED, reason=reason)])
-        await end_workflows(tx)
+        if tx.workflow_news is not None:
+            await end_workflows(tx)
         return State.CANCELLED
     if not job.cancel_requested:
         await tx.fetch("request_cancel", id=id, reason=reason)
+        await tx.cancels_requested([id])
         detail: dict[str, object] = {"reason": reason}
         await add_events(tx, [NewEvent(id, job.token, "cancel requested", None, detail)])
     return State.RUNNING
 
 
 @transaction(Mode.WRITE)
-async def hold(tx: Tx, id: int, *, reason: str = "held", now: datetime | None = None) -> bool:
+async def hold(tx: Tx, id: JobId, *, reason: str = "held", now: datetime | None = None) -> bool:
     """Keep a job from being claimed until `unhold`. A running one is held when it comes back."""
     check_reason(reason)
+    id = id_of(id)
     tx.at(now)
     if await done_before(tx, id):
         return True
@@ -79,8 +86,9 @@ async def hold(tx: Tx, id: int, *, reason: str = "held", now: datetime | None = 
 
 
 @transaction(Mode.WRITE)
-async def unhold(tx: Tx, id: int, *, now: datetime | None = None) -> bool:
+async def unhold(tx: Tx, id: JobId, *, now: datetime | None = None) -> bool:
     """Let a held job go on: it is claimable at once, or when its due time comes."""
+    id = id_of(id)
     tx.at(now)
     if await done_before(tx, id):
         return True
@@ -98,26 +106,20 @@ async def unhold(tx: Tx, id: int, *, now: datetime | None = None) -> bool:
 @transaction(Mode.WRITE)
 async def move(
     tx: Tx,
-    id: int,
+    id: JobId,
     *,
     queue: str | None = None,
     priority: int | None = None,
     due_at: datetime | None = None,
     now: datetime | None = None,
 ) -> bool:
-    """Change queue, priority or due time: the live ticket is replaced, at the end of its line.
+    """Change queue, priority or due time: a new ticket at the end of its queue replaces the old.
 
-    Answers False, and changes nothing, when the job has no ticket because it is running. A held or
-    waiting job keeps standing where it stands and changes where it will go.
+    Returns False, and changes nothing, if the job has no ticket because it is running. A held or
+    waiting job stays held or waiting, and uses the new values once it is queued.
     """
-    if queue is not None:
-        check_name("queue", queue)
-    if priority is not None:
-        check_int("priority", priority, MIN_PRIORITY, MAX_PRIORITY)
-    if due_at is not None:
-        check_time("due_at", due_at)
-    if queue is None and priority is None and due_at is None:
-        raise InvalidInput("move needs a new queue, priority or due_at")
+    check_move(queue, priority, due_at)
+    id = id_of(id)
     tx.at(now)
     if await done_before(tx, id):
         return True
@@ -140,12 +142,25 @@ async def move(
     return True
 
 
+def check_move(queue: str | None, priority: int | None, due_at: datetime | None) -> None:
+    """Accept what `move` can change; at least one of them."""
+    if queue is not None:
+        check_name("queue", queue)
+    if priority is not None:
+        check_int("priority", priority, MIN_PRIORITY, MAX_PRIORITY)
+    if due_at is not None:
+        check_time("due_at", due_at)
+    if queue is None and priority is None and due_at is None:
+        raise InvalidInput("move needs a new queue, priority or due_at")
+
+
 @transaction(Mode.WRITE)
-async def delete(tx: Tx, id: int, *, now: datetime | None = None) -> None:
+async def delete(tx: Tx, id: JobId, *, now: datetime | None = None) -> None:
     """Remove a finished job and its story for good. A live job is refused: cancel it first.
 
     So is a node of a workflow that has not ended: its children may want its result.
     """
+    id = id_of(id)
     tx.at(now)
     job = await finished_job(tx, id)
     if job is None:
@@ -190,7 +205,7 @@ async def pause(
 
 @transaction(Mode.WRITE)
 async def resume(tx: Tx, queue: str, *, now: datetime | None = None) -> bool:
-    """Let a paused queue be claimed from again. Answers whether it was paused."""
+    """Let workers claim from a paused queue again. Returns whether it was paused."""
     for_all_tenants("resume", tx.tenant)
     check_name("queue", queue)
     tx.at(now)
@@ -242,7 +257,10 @@ async def _take_ticket(tx: Tx, job: LockedJob) -> bool:
         return True
     if job.position is None:
         return False
-    ticket = {"queue": job.queue, "priority": job.priority, "position": job.position, **named}
+    ticket = {
+        "queue": job.queue, "needs": job.needs, "priority": job.priority, "position": job.position,
+        **named,
+    }  # fmt: skip
     if job.gate is not None:
         return bool(await tx.fetch("take_gated_ticket", gate=job.gate, key=job.gate_key, **ticket))
     return bool(await tx.fetch("take_ready_ticket", **ticket))

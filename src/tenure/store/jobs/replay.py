@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from tenure.rules.job import Feature, State
+from tenure.rules.limits import JobId, id_of
 from tenure.store.jobs.operate import done_before, finished_job, lock_live_job
 from tenure.store.keys import retake_key
 from tenure.store.moves import add_events, finished_before, note_new_tickets
@@ -13,14 +14,16 @@ from tenure.store.workflows.replay import replay_node
 
 
 @transaction(Mode.WRITE)
-async def replay(tx: Tx, id: int, *, afresh: bool = False, now: datetime | None = None) -> bool:
+async def replay(tx: Tx, id: JobId, *, afresh: bool = False, now: datetime | None = None) -> bool:
     """Run a finished job again: token + 1, attempts 0, its unique key retaken.
 
-    A job that succeeded begins anew. Any other goes on with its steps and its checkpoint, unless
-    `afresh` has them forgotten. Children that still wait wait for its new end. Answers False when
-    the job is live already. Raises `KeyTaken` when another job holds its key. A node of a workflow
-    opens it again: what was skipped or cancelled below the node waits once more.
+    A job that succeeded starts from the beginning. Any other job continues with its steps and its
+    checkpoint, unless `afresh` deletes them. Children that still wait, wait for its new end.
+    Returns False if the job is live already. Raises `KeyTaken` if another job has its unique key.
+    A node opens its workflow again: nodes below it that were skipped or cancelled wait again, and
+    the node itself waits for parents that are live.
     """
+    id = id_of(id)
     tx.at(now)
     if await done_before(tx, id):
         return True

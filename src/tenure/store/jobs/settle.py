@@ -1,7 +1,7 @@
 """settle: attempts end. The happy path is one statement for the whole batch.
 
-Every write here is guarded by (id, token) and by the worker's own lease row. What did not match is
-answered as stale, unless it is a repeat of the same worker's settlement that had landed.
+Every write here is guarded by (id, token) and by the worker's own lease row. A settlement that does
+not match is returned as stale, unless it repeats one of the same worker that has landed.
 """
 
 from collections import deque
@@ -33,6 +33,8 @@ from tenure.store.records import ExpiredJob, JobToken, LeasedJob
 from tenure.store.rows import Finish, NewEvent, Ticket, raw
 from tenure.store.session import (
     Done,
+    Operation,
+    R,
     RowsLocked,
     Scope,
     Tx,
@@ -40,11 +42,11 @@ from tenure.store.session import (
     to_json,
 )
 from tenure.store.workflows.end import end_workflows
-from tenure.store.workflows.stop import run_finishing
+from tenure.store.workflows.stop import stop_workflows
 
 MAX_MESSAGE = 1000
 MAX_LOCKED = 10
-"""So many locks a settlement that is to wait for none may run into: about two seconds in all."""
+"""How many locks one call that does not wait may run into: about two seconds in total."""
 
 EVENT_OF = {Outcome.RETRY: "retried", Outcome.SNOOZE: "snoozed", Outcome.RELEASE: "released"}
 _SETTLED = " ".join([*EVENT_OF.values(), "succeeded", "failed", "cancelled", "skipped"])
@@ -59,8 +61,8 @@ _by_id = attrgetter("id")
 class Answer(msgspec.Struct, frozen=True):
     """What became of one worker write.
 
-    It landed; or it was stale; or the store refused its data (`error`); or somebody else has the
-    row locked (`busy`): send it again.
+    It landed; or it was stale; or the store refused its data (`error`); or another transaction has
+    locked the row (`busy`): send it again.
     """
 
     landed: bool
@@ -89,9 +91,9 @@ async def settle(
     """End attempts: one transaction, one answer per settlement, in order.
 
     `done_leases` are leases that the worker believes to be used up; they are removed if that is
-    true. A batch that the database refuses as a whole is halved until the bad row stands alone; one
-    that waits for a row which somebody else has locked goes on without that row; one that is not
-    `patient` does so at once.
+    true. If the database refuses a batch as a whole, the batch is halved until the bad row is
+    alone. If another transaction has locked a row, the batch continues without that row: after a
+    wait, or at once if it is not `patient`.
     With `on`, the caller's own transaction, a stale settlement raises `LeaseLost`, so that the
     caller's rows roll back with it. So does one that an earlier transaction has committed already:
     the caller's rows were committed with it, and must not be again.
@@ -107,12 +109,29 @@ async def settle(
     return await _settle_halving(scope, worker, list(settlements), done_leases, now)
 
 
+async def run_finishing(scope: Scope, op: Operation[R], now: datetime | None) -> R:
+    """Run an operation that may finish jobs, and write what follows for their workflows."""
+    stops: list[int] = []
+
+    async def run(tx: Tx) -> R:
+        answer = await op(tx)
+        if tx.workflow_news is not None:
+            stops[:] = await end_workflows(tx)
+        return answer
+
+    answer = await scope.transact(run)
+    if stops:
+        await stop_workflows(scope, stops, now)
+    return answer
+
+
 async def _settle_borrowed(
     tx: Tx, worker: str, settlements: Sequence[Settlement], now: datetime | None
 ) -> list[Answer]:
     """Settle all of these in the caller's transaction."""
     answers = await _settle(tx, worker, settlements, (), now, read_back=False)
-    await end_workflows(tx)
+    if tx.workflow_news is not None:
+        await end_workflows(tx)
     for settlement, answer in zip(settlements, answers, strict=True):
         if not answer.landed:
             raise LeaseLost(_lost(settlement))
@@ -145,11 +164,11 @@ async def _settle_halving(
 async def _settle_apart(
     scope: Scope, worker: str, settlements: Sequence[Settlement], now: datetime | None
 ) -> list[Answer]:
-    """Settle all that needs no row which somebody else has locked; the rest is answered as busy.
+    """Settle all that need no row locked by another transaction; the rest are returned as busy.
 
-    A batch that meets one further on, a grandchild perhaps, or a value that the database refuses,
-    is halved until what needs it stands alone. Each lock that is met so costs a short wait: after
-    some of them what is left is busy, too, so that nobody waits long behind it.
+    If a batch meets a lock later, of a grandchild perhaps, or a value that the database refuses, it
+    is halved until the settlement in question is alone. Each lock that is met in this way costs a
+    short wait: after `MAX_LOCKED` of them the remaining settlements are returned as busy, too.
     """
     answers = [BUSY] * len(settlements)
     parts, locked = deque([(0, len(settlements))]), 0
@@ -175,8 +194,8 @@ async def _settle_apart(
 async def _settle_unlocked(
     tx: Tx, worker: str, settlements: Sequence[Settlement], now: datetime | None
 ) -> list[Answer]:
-    """Settle what nobody else has locked: neither itself, nor a child that waits for it, nor a
-    workflow that has to hear of it."""
+    """Settle jobs where no other transaction has locked the job, a waiting child, or a workflow
+    that this end changes."""
     tx.at(now)
     await tx.wait_briefly()
     rows = to_json([{"id": s.id, "token": s.token} for s in settlements])
@@ -274,7 +293,7 @@ def _ending(s: Settlement, move: Move, worker: str) -> Finish:
 def _ticket(s: Settlement, move: Move) -> Ticket:
     return Ticket(
         s.id, s.token, delay=move.delay_seconds or None, charged=int(move.charged),
-        reason=move.reason, error=raw(s.error),
+        reason=move.reason, error=raw(s.error), needs=s.needs,
     )  # fmt: skip
 
 

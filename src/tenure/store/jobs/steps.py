@@ -1,4 +1,4 @@
-"""step: what a part of a job has answered is kept, so that a later attempt need not run it again.
+"""step: the result of a part of a job is stored, so that a later attempt need not run it again.
 
 Fenced like a settlement: the job is locked by (id, token), and the worker's own lease row must be
 there. Jobs without steps pay nothing: the flag on the job's row tells the next attempt to look.
@@ -21,10 +21,10 @@ from tenure.store.session import Mode, Tx, for_all_tenants, transaction
 async def record_step(
     tx: Tx, worker: str, job: HeldJob, step: NewStep, *, now: datetime | None = None
 ) -> Answer:
-    """Keep what a step of a held job has answered. Fenced like a settlement.
+    """Store the result of a step of a claimed job. Fenced like a settlement.
 
-    To record the same again under the same token changes nothing. Raises `StepConflict` when the
-    name stands for something else, and `TooManySteps` when the job has as many as it may have.
+    To record the same step again under the same token changes nothing. Raises `StepConflict` if the
+    job has another step of this name, and `TooManySteps` if it has the maximum number.
     """
     for_all_tenants("record_step", tx.tenant)
     if len(step.result) > MAX_BYTES:

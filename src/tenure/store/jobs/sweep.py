@@ -1,6 +1,7 @@
-"""peek, promote, extend, sweep: time passes. Any worker may do any of this; there is no leader."""
+"""promote, extend, sweep: time passes. Any worker may do any of this; there is no leader."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import NamedTuple
@@ -11,15 +12,23 @@ from tenure.errors import StoreBusy
 from tenure.rules.job import Beat
 from tenure.rules.lifecycle import Move, Standing, after_crash
 from tenure.rules.limits import check_int, check_name, check_seconds
+from tenure.store.jobs.settle import run_finishing
 from tenure.store.moves import add_events, add_tickets, finish_jobs, note_new_tickets
-from tenure.store.records import AddedTicket, ExpiredJob, ExpiredLease, JobToken, LeaseDeadline
+from tenure.store.records import AddedTicket, ExpiredLease, JobToken, LeaseDeadline, SweptJob
 from tenure.store.rows import Finish, NewEvent, Ticket
 from tenure.store.session import Mode, Scope, Tx, for_all_tenants, to_json, transaction
-from tenure.store.workflows.stop import run_finishing
 
 MAX_PAGE = 10_000
-MAX_PAGES = 1000
 PATIENCE_SECONDS = 1.0
+
+# How much one sweep does before it lets others go on.
+PAGE_LEASES = 1000
+JOBS_PER_TRANSACTION = 1000
+JOBS_PER_CALL = 10_000
+PASSED_PER_CALL = 5000
+"""Leases on which other transactions have locked all jobs."""
+BUSY_PER_CALL = 10
+"""Leases for which it waited for a lock in vain: about a quarter of a second each."""
 
 Pair = tuple[int, int]
 
@@ -32,46 +41,9 @@ class Swept(msgspec.Struct, frozen=True):
     more: bool = False
 
 
-class Outlook(msgspec.Struct, frozen=True):
-    """What there is to do, and when."""
-
-    ready: frozenset[str]
-    """Queues from which a claim may get something."""
-    due_seconds: float | None
-    """Until the next job is due; not above zero when one is. None: none is scheduled."""
-    expired: bool
-    """Is there a lease to sweep?"""
-
-
-@transaction(Mode.GLANCE)
-async def peek(tx: Tx, queues: Collection[str], *, now: datetime | None = None) -> Outlook:
-    """See whether it is worth while to claim from these queues, to promote and to sweep.
-
-    One statement that writes nothing: what an idle worker does again and again.
-    """
-    for_all_tenants("peek", tx.tenant)
-    for name in queues:
-        check_name("queue", name)
-    tx.at(now)
-    seen = await tx.peek(queues)
-    outlook = Outlook(frozenset(seen.ready), seen.due_seconds, bool(seen.expired))
-    tx.gates.there = bool(seen.gates)
-    return await _with_gates(tx, outlook, queues) if tx.gates.there else outlook
-
-
-async def _with_gates(tx: Tx, outlook: Outlook, queues: Collection[str]) -> Outlook:
-    """A queue at whose gates somebody waits is ready; one who waits for a token is due then."""
-    rows = await tx.fetch("peek_gates", queues=to_json([*queues]))
-    ready = outlook.ready.union(queue for queue, waits, _ in rows if waits)
-    times = [seconds for _, _, seconds in rows if seconds is not None]
-    if outlook.due_seconds is not None:
-        times.append(outlook.due_seconds)
-    return Outlook(ready, min(times, default=None), outlook.expired)
-
-
 @transaction(Mode.WRITE)
 async def promote(tx: Tx, *, most: int = 1000, now: datetime | None = None) -> int:
-    """Put up to `most` due jobs at the end of their lines. Their tokens stay. Answers how many."""
+    """Put up to `most` due jobs at the end of their queues. Returns how many. Tokens stay."""
     for_all_tenants("promote", tx.tenant)
     check_int("most", most, 1, MAX_PAGE)
     tx.at(now)
@@ -93,8 +65,8 @@ async def extend(
 ) -> Beat:
     """Heartbeat: push the deadlines of these leases out, and report which jobs have started.
 
-    `leases` maps each lease to the ids of its jobs that have started. A lease that has expired is
-    refused and answered as lost, even before anybody swept it: its worker must stop.
+    `leases` maps each lease to the ids of its jobs that have started. An expired lease is refused
+    and returned as lost, even if it was not swept yet: its worker must stop.
     """
     for_all_tenants("extend", tx.tenant)
     check_name("worker", worker)
@@ -133,100 +105,182 @@ async def _asked_to_stop(tx: Tx, worker: str, lease_ids: list[int]) -> tuple[Pai
     return tuple(sorted(asked & leased))
 
 
-async def sweep(scope: Scope, *, most: int = 20, now: datetime | None = None) -> Swept:
+async def sweep(scope: Scope, *, most: int = 1000, now: datetime | None = None) -> Swept:
     """Take back the jobs of up to `most` expired leases: requeued, failed or cancelled.
 
-    Needs no handler for their tasks. Each lease is a transaction of its own: one whose rows are
-    locked by somebody is passed over and holds up no other. After a long wait for the write lock
-    one sweep is skipped, so that live workers, who waited as long, renew first.
+    Needs no handler for their tasks. A transaction takes back the jobs of many leases. Jobs that
+    another transaction has locked are passed over, and stay on their leases. After a number of such
+    leases the next call goes on behind them, so that they hold up no others. After a long wait for
+    the write lock one sweep is skipped, so that live workers, who waited as long, renew first.
     """
     for_all_tenants("sweep", scope.tenant)
     check_int("most", most, 1, MAX_PAGE)
-    requeued = finished = leases = 0
-    after: LeaseDeadline | None = None
-    for _ in range(MAX_PAGES):
-        page = await scope.transact(partial(_expired, most=most, after=after, now=now), Mode.READ)
-        for lease in page:
-            after = lease
+    walk = _Walk(scope, most, now, scope.session.swept_until)
+    while await walk.go_on():
+        pass
+    scope.session.swept_until = walk.after if walk.more and walk.passed else None
+    return Swept(walk.requeued, walk.finished, more=walk.more)
+
+
+class _Walk:
+    """One call of sweep: along the expired leases, the oldest first, page by page."""
+
+    def __init__(
+        self, scope: Scope, most: int, now: datetime | None, after: LeaseDeadline | None
+    ) -> None:
+        self._scope = scope
+        self._most = most
+        self._now = now
+        self.after = after
+        """It goes on behind this lease."""
+        self.requeued = self.finished = self.leases = 0
+        self.passed = 0
+        """Leases of which it could take back nothing."""
+        self._busy = 0
+        self.more = False
+
+    async def go_on(self) -> bool:
+        """Sweep the next page. False: this call is over."""
+        page = await self._scope.transact(
+            partial(_expired, after=self.after, now=self._now), Mode.READ
+        )
+        parts = deque([page] if page else [])
+        while parts:
+            part = parts.popleft()
+            count = self._fitting(part)
+            if count < len(part):
+                parts.appendleft(part[count:])
+                part = part[:count]
+            ids = [lease.id for lease in part]
             try:
                 done = await run_finishing(
-                    scope, partial(_sweep_lease, lease_id=lease.id, now=now), now
+                    self._scope, partial(_sweep_leases, ids=ids, now=self._now), self._now
                 )
-            except StoreBusy:
-                continue
+            except StoreBusy:  # it met a lock further on, of a child perhaps
+                if len(part) > 1:
+                    half = len(part) // 2
+                    parts.extendleft([part[half:], part[:half]])
+                    continue
+                self._busy += 1
+                done = _Done()
             if done is None:
-                return Swept(requeued, finished, more=True)
-            requeued, finished = requeued + done.requeued, finished + done.finished
-            leases += any(done)
-            if leases == most:
-                return Swept(requeued, finished, more=True)
-        if len(page) < most:
-            break
-    return Swept(requeued, finished)
+                self.more = True
+                return False
+            self._note(part, done)
+            if self._is_over():
+                self.more = True
+                return False
+        return len(page) == PAGE_LEASES
+
+    def _fitting(self, part: Sequence[LeaseDeadline]) -> int:
+        """How many of these leases fit into the next transaction."""
+        room = min(len(part), self._most - self.leases)
+        jobs = 0
+        for count, lease in enumerate(part[:room]):
+            jobs += lease.jobs
+            if count and jobs > JOBS_PER_TRANSACTION:
+                return count
+        return room
+
+    def _note(self, part: Sequence[LeaseDeadline], done: "_Done") -> None:
+        *_, self.after = part
+        self.requeued += done.requeued
+        self.finished += done.finished
+        self.leases += done.leases
+        self.passed += len(part) - done.leases - done.void
+
+    def _is_over(self) -> bool:
+        return (
+            self.leases == self._most
+            or self.requeued + self.finished >= JOBS_PER_CALL
+            or self.passed >= PASSED_PER_CALL
+            or self._busy >= BUSY_PER_CALL
+        )
 
 
 async def _expired(
-    tx: Tx, most: int, after: LeaseDeadline | None, now: datetime | None
+    tx: Tx, after: LeaseDeadline | None, now: datetime | None
 ) -> list[LeaseDeadline]:
     tx.at(now)
-    expires, lease_id = after or (None, 0)
+    expires, lease_id = (after.expires, after.id) if after else (None, 0)
     return await tx.fetch_as(
-        LeaseDeadline, "expired_leases", most=most, after=expires, after_id=lease_id
+        LeaseDeadline, "expired_leases", most=PAGE_LEASES, after=expires, after_id=lease_id
     )
 
 
 class _Done(NamedTuple):
-    """How many jobs of one lease have new tickets, and how many have finished."""
+    """How many jobs have new tickets, and how many have finished; of how many leases they were, and
+    how many leases had no live job."""
 
-    requeued: int
-    finished: int
+    requeued: int = 0
+    finished: int = 0
+    leases: int = 0
+    void: int = 0
 
 
-async def _sweep_lease(tx: Tx, lease_id: int, now: datetime | None) -> _Done | None:
-    """Sweep the jobs of one lease.
+async def _sweep_leases(tx: Tx, ids: list[int], now: datetime | None) -> _Done | None:
+    """Sweep the jobs of these leases that no other transaction has locked.
 
     None: the lock took so long that live workers should renew first.
     """
     tx.at(now)
     if tx.waited_seconds > PATIENCE_SECONDS:
         return None
-    leases = await tx.fetch_as(ExpiredLease, "lock_lease", id=lease_id)
-    return await _take_back(tx, leases[0]) if leases else _Done(0, 0)
+    await tx.wait_briefly()
+    jobs: dict[int, list[SweptJob]] = {}
+    for job in await tx.fetch_as(SweptJob, "lock_swept", ids=to_json(ids)):
+        jobs.setdefault(job.lease, []).append(job)
+    taken = to_json(sorted(jobs))
+    leases = await tx.fetch_as(ExpiredLease, "lock_leases", ids=to_json(ids), taken=taken)
+    if not leases:
+        return _Done()
+    done = await _take_back(tx, [(lease, jobs.get(lease.id, [])) for lease in leases])
+    await _shrink(tx, leases)
+    return done
 
 
-async def _take_back(tx: Tx, lease: ExpiredLease) -> _Done:
-    pairs = _pairs(lease.jobs)
-    reported = set(msgspec.json.decode(lease.started)) if lease.started else set()
+async def _take_back(tx: Tx, leases: list[tuple[ExpiredLease, list[SweptJob]]]) -> _Done:
     finishes: list[Finish] = []
     tickets: list[Ticket] = []
     events: list[NewEvent] = []
-    claimed_at = tx.when(lease.claimed_at)
-    for job in await tx.fetch_as(ExpiredJob, "lock_expired", rows=_rows(pairs)):
-        charged = job.id in reported or (len(pairs) == 1 and lease.started is None)
-        standing = Standing(job.attempts, job.max_attempts, bool(job.cancel_requested))
-        move = after_crash(standing, charged=charged)
-        if move.to.final:
-            finishes.append(_lost(job, lease.worker, move))
-        else:
-            charge = int(move.charged)
-            tickets.append(Ticket(job.id, job.token, charged=charge, crashed=1, reason=move.reason))
-        detail = {"claimed_at": claimed_at, "charged": charged, "reason": move.reason}
-        events.append(NewEvent(job.id, job.token, "crashed", lease.worker, detail))
+    for lease, jobs in leases:
+        pairs = _pairs(lease.jobs)
+        reported = set(msgspec.json.decode(lease.started)) if lease.started else set()
+        claimed_at = tx.when(lease.claimed_at)
+        for job in jobs:
+            charged = job.id in reported or (len(pairs) == 1 and lease.started is None)
+            standing = Standing(job.attempts, job.max_attempts, bool(job.cancel_requested))
+            move = after_crash(standing, charged=charged)
+            if move.to.final:
+                finishes.append(_lost(job, lease.worker, move))
+            else:
+                tickets.append(
+                    Ticket(
+                        job.id, job.token, charged=int(move.charged), crashed=1, reason=move.reason
+                    )
+                )
+            detail = {"claimed_at": claimed_at, "charged": charged, "reason": move.reason}
+            events.append(NewEvent(job.id, job.token, "crashed", lease.worker, detail))
     if tickets:
         await add_tickets(tx, tickets)
     await add_events(tx, events)
     await finish_jobs(tx, finishes)
-    await _shrink(tx, lease.id, pairs)
-    return _Done(len(tickets), len(finishes))
+    with_jobs = sum(bool(jobs) for _, jobs in leases)
+    return _Done(len(tickets), len(finishes), with_jobs, len(leases) - with_jobs)
 
 
-async def _shrink(tx: Tx, lease_id: int, pairs: list[Pair]) -> None:
-    """(!) Remove from the lease only what was taken back: what somebody locks stays on it."""
-    left = await tx.fetch_as(JobToken, "still_live", rows=_rows(pairs))
-    if left:
-        await tx.fetch("keep_on_lease", id=lease_id, jobs=to_json(left))
-    else:
-        await tx.fetch("delete_lease", id=lease_id)
+async def _shrink(tx: Tx, leases: list[ExpiredLease]) -> None:
+    """(!) Remove from a lease only what was taken back: what others have locked stays on it."""
+    pairs = {lease.id: _pairs(lease.jobs) for lease in leases}
+    rows = _rows([pair for jobs in pairs.values() for pair in jobs])
+    live = set(await tx.fetch_as(JobToken, "still_live", rows=rows))
+    left = {id: [pair for pair in jobs if pair in live] for id, jobs in pairs.items()}
+    kept = [{"id": id, "jobs": jobs} for id, jobs in left.items() if jobs]
+    if kept:
+        await tx.fetch("keep_on_leases", rows=to_json(kept))
+    gone = [id for id, jobs in left.items() if not jobs]
+    if gone:
+        await tx.fetch("delete_leases", ids=to_json(gone))
 
 
 _LEASE_LOST = msgspec.Raw(
@@ -234,7 +288,7 @@ _LEASE_LOST = msgspec.Raw(
 )
 
 
-def _lost(job: ExpiredJob, worker: str, move: Move) -> Finish:
+def _lost(job: SweptJob, worker: str, move: Move) -> Finish:
     return Finish(
         job.id, job.token, move.to, None, worker, charged=int(move.charged), crashed=1,
         error=_LEASE_LOST, reason=move.reason,

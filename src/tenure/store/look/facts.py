@@ -4,6 +4,7 @@ from datetime import datetime
 
 from tenure.rules.gates import MAX_BEFORE, GateWait, Limits
 from tenure.rules.job import Job, State
+from tenure.rules.limits import JobId
 from tenure.rules.why import Facts, explain
 from tenure.store.look.jobs import seen_job
 from tenure.store.look.workers import seen_workers
@@ -11,21 +12,21 @@ from tenure.store.session import Mode, Tx, for_all_tenants, transaction
 
 
 @transaction(Mode.READ)
-async def why(tx: Tx, id: int, *, now: datetime | None = None) -> str:
+async def why(tx: Tx, id: JobId, *, now: datetime | None = None) -> str:
     """Where the job is, and why it does not run, in words. Raises `JobNotFound`."""
     tx.at(now)
     return explain(await facts(tx, id))
 
 
 @transaction(Mode.READ)
-async def gate_wait(tx: Tx, id: int, *, now: datetime | None = None) -> GateWait | None:
+async def gate_wait(tx: Tx, id: JobId, *, now: datetime | None = None) -> GateWait | None:
     """How a job waits at its gate; None when it waits at no gate. Raises `JobNotFound`."""
     for_all_tenants("gate_wait", tx.tenant)
     tx.at(now)
-    return await _gate_wait(tx, await seen_job(tx, id))
+    return await gate_wait_of(tx, await seen_job(tx, id))
 
 
-async def facts(tx: Tx, id: int) -> Facts:
+async def facts(tx: Tx, id: JobId) -> Facts:
     """What `explain` needs to know of a job: at most four statements."""
     job = await seen_job(tx, id)
     if job.state not in (State.SCHEDULED, State.QUEUED):
@@ -39,7 +40,7 @@ async def facts(tx: Tx, id: int) -> Facts:
     if tx.tenant is not None:  # workers and gates concern all tenants
         return Facts(job, now)
     workers = await seen_workers(tx)
-    wait = await _gate_wait(tx, job) if job.due_at is None else None
+    wait = await gate_wait_of(tx, job) if job.due_at is None else None
     return Facts(job, now, workers=workers, wait=wait)
 
 
@@ -53,7 +54,8 @@ async def _pause_reason(tx: Tx, queue: str) -> str | None:
     return next((reason for name, _, reason in paused if name == queue), None)
 
 
-async def _gate_wait(tx: Tx, job: Job) -> GateWait | None:
+async def gate_wait_of(tx: Tx, job: Job) -> GateWait | None:
+    """A part of `gate_wait`, of `why` and of `health_facts`."""
     rows = await tx.fetch("gate_of_job", id=job.id) if job.gate is not None else []
     if not rows:
         return None

@@ -1,15 +1,17 @@
 """Reads of jobs: one job, pages of jobs, timelines, counts. Nothing here writes."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 
 import msgspec
 
 from tenure.errors import InvalidInput, JobNotFound
+from tenure.rules.claim import KINDS
 from tenure.rules.job import LIVE_STATES, Event, Job, Progress, State, Step
-from tenure.rules.limits import check_int, check_name, check_time, is_id
+from tenure.rules.limits import JobId, check_int, check_name, check_time, id_of, is_id
+from tenure.rules.record import Record
 from tenure.rules.ticks import fired_by
-from tenure.store.records import (
+from tenure.store.look.records import (
     AboutRow,
     CountRow,
     EventRow,
@@ -21,7 +23,9 @@ from tenure.store.records import (
     StepRow,
     Walked,
 )
+from tenure.store.migrate import VERSION
 from tenure.store.session import Mode, Tx, for_all_tenants, to_json, transaction
+from tenure.store.statements import Dialect, relations
 
 MAX_PAGE = 1000
 SCAN_ROWS = 10_000
@@ -30,7 +34,7 @@ SCAN_ROWS = 10_000
 _TOP = 2**53
 
 
-class Page(msgspec.Struct, frozen=True):
+class Page(Record, msgspec.Struct, frozen=True):
     """Some jobs, newest first: iterate over the page, or use `jobs`.
 
     Pass `next` as `before` to get the next page; None means that there is none. A page may hold
@@ -45,7 +49,7 @@ class Page(msgspec.Struct, frozen=True):
         return iter(self.jobs)
 
 
-class Count(msgspec.Struct, frozen=True):
+class Count(Record, msgspec.Struct, frozen=True):
     """The number of jobs that share these four values."""
 
     queue: str
@@ -55,7 +59,7 @@ class Count(msgspec.Struct, frozen=True):
     jobs: int
 
 
-class OldestReady(msgspec.Struct, frozen=True):
+class OldestReady(Record, msgspec.Struct, frozen=True):
     """How long the oldest job at the head of one of the queue's lanes has been ready."""
 
     queue: str
@@ -63,7 +67,7 @@ class OldestReady(msgspec.Struct, frozen=True):
     age_seconds: float
 
 
-class PausedQueue(msgspec.Struct, frozen=True):
+class PausedQueue(Record, msgspec.Struct, frozen=True):
     """A queue from which workers do not claim."""
 
     name: str
@@ -71,7 +75,7 @@ class PausedQueue(msgspec.Struct, frozen=True):
     reason: str | None
 
 
-class About(msgspec.Struct, frozen=True):
+class About(Record, msgspec.Struct, frozen=True):
     """The store: its engine, its schema, its clock."""
 
     engine: str
@@ -90,14 +94,25 @@ async def about(tx: Tx, *, now: datetime | None = None) -> About:
 
 
 @transaction(Mode.READ)
-async def get(tx: Tx, id: int, *, now: datetime | None = None) -> Job:
+async def missing_tables(tx: Tx, *, now: datetime | None = None) -> list[str]:
+    """The tables, views and indexes that the schema should have and the database does not."""
+    tx.at(now)
+    [row] = await tx.fetch_as(AboutRow, "about")
+    dialect: Dialect = "sqlite" if row.engine == "SQLite" else "postgres"
+    names = relations(dialect, min(row.schema_version, VERSION))
+    return await tx.fetch_column("missing_relations", names=to_json(names))
+
+
+@transaction(Mode.READ)
+async def get(tx: Tx, id: JobId, *, now: datetime | None = None) -> Job:
     """One job, live or finished. Raises `JobNotFound`."""
     tx.at(now)
     return await seen_job(tx, id)
 
 
-async def seen_job(tx: Tx, id: int) -> Job:
+async def seen_job(tx: Tx, id: JobId) -> Job:
     """A job that this tenant may look at. Raises `JobNotFound`."""
+    id = id_of(id)
     rows: list[JobRow] = []
     if is_id(id):
         rows = await tx.fetch_as(JobRow, "get_job", id=id, tenant=tx.tenant)
@@ -183,7 +198,7 @@ async def _jobs(tx: Tx, rows: list[JobRow]) -> list[Job]:
 def _job(tx: Tx, row: JobRow, holder: Holder | None) -> Job:
     when = tx.when_or_none
     return Job(
-        id=row.id, token=row.token, state=State(row.state), task=row.task, args=row.args,
+        id=row.id, token=row.token, state=State(row.state), task=row.task, args_json=row.args,
         queue=row.queue, priority=row.priority, tenant=row.tenant, attempts=row.attempts,
         max_attempts=row.max_attempts, crashes=row.crashes, created_at=tx.when(row.created_at),
         queued_at=tx.when(row.queued_at), due_at=when(row.due_at),
@@ -192,18 +207,20 @@ def _job(tx: Tx, row: JobRow, holder: Holder | None) -> Job:
         duration_seconds=row.duration_seconds, worker=holder.worker if holder else row.worker,
         reason=row.reason, held=bool(row.held), cancel_requested=bool(row.cancel_requested),
         queue_paused=bool(row.queue_paused), unfinished_parents=row.unfinished_parents,
-        timeout_seconds=row.timeout_seconds, retry=row.retry, metadata=row.metadata,
+        timeout_seconds=row.timeout_seconds, retry_json=row.retry, metadata_json=row.metadata,
         unique_scope=row.unique_scope, unique_key=row.unique_key, unique_until=row.unique_until,
-        result=row.result, error=row.error, gate=row.gate, gate_key=row.gate_key,
+        result_json=row.result, error_json=row.error, gate=row.gate, gate_key=row.gate_key,
+        needs=KINDS.get(row.needs),
     )  # fmt: skip
 
 
 @transaction(Mode.READ)
-async def timeline(tx: Tx, id: int, *, now: datetime | None = None) -> list[Event]:
+async def timeline(tx: Tx, id: JobId, *, now: datetime | None = None) -> list[Event]:
     """Everything that has happened to a job, in order."""
+    id = id_of(id)
     tx.at(now)
     job = await seen_job(tx, id)
-    by = fired_by(job.metadata)
+    by = fired_by(job.metadata_json)
     story = [Event(job.created_at, "enqueued", 1, None, None if by is None else f"by {by}")]
     for row in await tx.fetch_as(EventRow, "job_events", id=id):
         claimed = msgspec.json.decode(row.detail).get("claimed_at") if row.detail else None
@@ -223,11 +240,29 @@ async def timeline(tx: Tx, id: int, *, now: datetime | None = None) -> list[Even
 
 
 @transaction(Mode.READ)
-async def progress(tx: Tx, id: int, *, now: datetime | None = None) -> Progress:
+async def progress(tx: Tx, id: JobId, *, now: datetime | None = None) -> Progress:
     """The last progress and the last checkpoint of the job."""
+    id = id_of(id)
     tx.at(now)
     await seen_job(tx, id)
     return await _progress(tx, id)
+
+
+@transaction(Mode.READ)
+async def progress_many(
+    tx: Tx, ids: Iterable[JobId], *, now: datetime | None = None
+) -> dict[int, Progress]:
+    """The last progress of those of these jobs that have reported some, without checkpoints."""
+    wanted = sorted({id_of(id) for id in ids})
+    check_int("the number of jobs", len(wanted), 0, MAX_PAGE)
+    for_all_tenants("progress_many", tx.tenant)
+    tx.at(now)
+    rows = await tx.fetch("get_notes", ids=to_json([id for id in wanted if is_id(id)]))
+    return {
+        id: Progress(fraction, message, tx.when_or_none(reported_at))
+        for id, fraction, message, reported_at in rows
+        if reported_at is not None
+    }
 
 
 async def _progress(tx: Tx, id: int) -> Progress:
@@ -238,8 +273,9 @@ async def _progress(tx: Tx, id: int) -> Progress:
 
 
 @transaction(Mode.READ)
-async def steps(tx: Tx, id: int, *, now: datetime | None = None) -> list[Step]:
+async def steps(tx: Tx, id: JobId, *, now: datetime | None = None) -> list[Step]:
     """The steps that the job has recorded, in order."""
+    id = id_of(id)
     tx.at(now)
     await seen_job(tx, id)
     return await _steps(tx, id)

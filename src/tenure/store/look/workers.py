@@ -12,7 +12,7 @@ from tenure.errors import InvalidInput
 from tenure.rules.codec import encode
 from tenure.rules.job import Setting, WorkerInfo, WorkerSeen
 from tenure.rules.limits import check_int, check_name, check_seconds
-from tenure.store.records import WorkerRow
+from tenure.store.look.records import WorkerRow
 from tenure.store.session import Mode, Tx, for_all_tenants, transaction
 
 MAX_WORKERS = 10_000

@@ -1,7 +1,7 @@
 """A caller's asyncpg connection, which speaks `$1` where psycopg speaks `%(name)s`.
 
-Parameters and answers are binary, and of the types that psycopg has: int, str, bool, datetime with
-a time zone. Documents travel as text, because callers teach asyncpg codecs of their own for json.
+Parameters and results are binary, and of the types that psycopg has: int, str, bool, datetime with
+a time zone. JSON is sent as text, because callers may have set their own codecs for json.
 """
 
 import re
@@ -26,7 +26,7 @@ class AsyncpgWire(ForeignWire):
     async def fetch(
         self, sql: str, params: Mapping[str, object], *, prepare: bool = False
     ) -> list[Row]:
-        """Planned anew each time, as the unnamed statement: what asyncpg names, it keeps."""
+        """Planned again each time, as the unnamed statement: asyncpg keeps named statements."""
         assert not prepare
         text, names = numbered(sql)
         try:
@@ -46,6 +46,10 @@ class AsyncpgWire(ForeignWire):
     @property
     def idle(self) -> bool:
         return not self.connection.is_in_transaction()
+
+    @property
+    def client_encoding(self) -> str | None:
+        return str(self.connection.get_settings().client_encoding)
 
 
 @lru_cache

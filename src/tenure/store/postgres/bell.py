@@ -1,12 +1,12 @@
 """The bell of PostgreSQL: one connection that listens, and makes sure that it still would hear.
 
 The thread runs an event loop of its own, so that it can be stopped at any moment, also while it
-connects. After the connect, libpq is used directly: psycopg answers the cancellation of a query by
-waiting for the server, and the server that does not answer is what the probe is for.
+connects. After the connect, libpq is used directly: when a query is cancelled, psycopg waits for
+the server, and the probe is for servers that do not reply.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,7 +15,10 @@ from psycopg import sql
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 
-from tenure.store.bell import Bell, Ring, pause_seconds
+from tenure.store.bell import Bell, OnCancel, Ring, pause_seconds
+
+CHANNELS = ("tenure.bell", "tenure.cancel")
+"""Of new tickets, and of cancel requests. See the statements `notify` and `notify_cancels`."""
 
 PROBE_SECONDS = 10.0
 ANSWER_SECONDS = 5.0
@@ -28,13 +31,21 @@ _FINE = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 
 
 class PostgresBell(Bell):
-    """Listens on a channel, over a connection of its own."""
+    """Listens on two channels, over a connection of its own."""
 
-    def __init__(self, params: Mapping[str, Any], channel: str, ring: Ring) -> None:
-        super().__init__(ring)
+    def __init__(
+        self,
+        params: Mapping[str, Any],
+        channels: Sequence[str],
+        ring: Ring,
+        on_cancel: OnCancel | None = None,
+    ) -> None:
+        super().__init__(ring, on_cancel)
         name = f"{params['application_name']} bell"
         self._params = {"connect_timeout": 5} | dict(params) | {"application_name": name}
-        self._listen = sql.SQL("listen {}").format(sql.Identifier(channel)).as_bytes(None)
+        listens = [sql.SQL("listen {}").format(sql.Identifier(channel)) for channel in channels]
+        self._listen = sql.SQL("; ").join(listens).as_bytes(None)
+        self._of_cancels = channels[1].encode()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -80,15 +91,28 @@ class PostgresBell(Bell):
 
     async def _ring_when_heard(self, ear: "_Ear") -> None:
         self._call()  # something may have been missed until now
+        self._call_cancel(None)
         while True:
             if not await ear.wait(PROBE_SECONDS):
                 await ear.ask(b"select 1")
-            if ear.notified():
+            heard = ear.notifications()
+            if any(channel != self._of_cancels for channel, _ in heard):
                 self._call()
+            for channel, ids in heard:
+                if channel == self._of_cancels:
+                    self._call_cancel(_ids(ids))
+
+
+def _ids(payload: bytes) -> frozenset[int] | None:
+    """The ids in the notification of a cancel request; None: there were too many for it."""
+    try:
+        return frozenset(int(id) for id in payload.split()) or None
+    except ValueError:  # sent by another program
+        return None
 
 
 class _Ear:
-    """A connection that nobody else uses, in libpq's own words."""
+    """The bell's own connection, used through libpq."""
 
     def __init__(self, connection: PGconn) -> None:
         self._connection = connection
@@ -108,11 +132,11 @@ class _Ear:
         self._connection.consume_input()
         return True
 
-    def notified(self) -> bool:
-        """Has any notification come? They are all taken."""
-        found = False
-        while self._connection.notifies() is not None:
-            found = True
+    def notifications(self) -> list[tuple[bytes, bytes]]:
+        """The channels and payloads of the notifications that have come. They are all taken."""
+        found = []
+        while (notification := self._connection.notifies()) is not None:
+            found.append((notification.relname, notification.extra))
         return found
 
     async def ask(self, statement: bytes) -> None:

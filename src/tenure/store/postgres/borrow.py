@@ -18,6 +18,8 @@ def wire_of(borrowed: Borrowed, *, blocking: bool) -> Wire:
     wire = _wire(connection)
     if wire.broken:
         raise InvalidInput("on= is a closed connection, or one that went back to its pool")
+    if wire.client_encoding == "SQL_ASCII":  # its texts come back as bytes
+        raise InvalidInput("the client_encoding of on= is SQL_ASCII; set it to UTF8")
     # asyncpg has no such switch: outside of a transaction each of its statements is committed.
     if getattr(connection, "autocommit", True) and wire.idle:
         raise InvalidInput(f"on= is in autocommit mode without a transaction; {borrowed.fix}")

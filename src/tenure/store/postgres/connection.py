@@ -27,6 +27,9 @@ RV = TypeVar("RV")
 class Wire(ABC):
     """A connection in autocommit mode; transactions are begun and ended by name."""
 
+    mark: int = 0
+    """The advisory lock of its server process, or of its transaction: see `late`."""
+
     @abstractmethod
     async def script(self, sql: str) -> None:
         """Run SQL without parameters, possibly several statements, in one round trip."""
@@ -52,6 +55,16 @@ class Wire(ABC):
     @abstractmethod
     def idle(self) -> bool:
         """True when no transaction is open."""
+
+    @property
+    def server_encoding(self) -> str | None:
+        """The encoding of the database; None: the server did not say."""
+        return None
+
+    @property
+    @abstractmethod
+    def client_encoding(self) -> str | None:
+        """The encoding in which texts travel; None: the server did not say."""
 
     def allow_silence(self, seconds: float | None) -> None:  # noqa: B027 - a caller's has no limit
         """From now on give up when the server says nothing for so long; None: wait for ever."""
@@ -168,6 +181,14 @@ class Blocking(Wire):
     def idle(self) -> bool:
         return _idle(self.connection)
 
+    @property
+    def server_encoding(self) -> str | None:
+        return self.connection.info.parameter_status("server_encoding")
+
+    @property
+    def client_encoding(self) -> str | None:
+        return self.connection.info.parameter_status("client_encoding")
+
 
 class Suspending(Wire):
     """psycopg's async connection."""
@@ -204,6 +225,14 @@ class Suspending(Wire):
     def idle(self) -> bool:
         return _idle(self.connection)
 
+    @property
+    def server_encoding(self) -> str | None:
+        return self.connection.info.parameter_status("server_encoding")
+
+    @property
+    def client_encoding(self) -> str | None:
+        return self.connection.info.parameter_status("client_encoding")
+
 
 def _idle(connection: psycopg.Connection[Row] | psycopg.AsyncConnection[Row]) -> bool:
     return connection.info.transaction_status is psycopg.pq.TransactionStatus.IDLE
@@ -222,18 +251,18 @@ class Colour(ABC):
 
     @abstractmethod
     async def enter(self, timeout_seconds: float) -> bool:
-        """Wait for one of the places that a connection may take; False when none came free."""
+        """Wait until another connection may be opened; False if the time is over before that."""
 
     @abstractmethod
     def leave(self) -> None:
-        """Give the place back."""
+        """Undo `enter`: another caller may open a connection."""
 
 
 class BlockingColour(Colour):
     """For callers in threads."""
 
-    def __init__(self, places: int) -> None:
-        self._places = threading.BoundedSemaphore(places)
+    def __init__(self, connections: int) -> None:
+        self._free = threading.BoundedSemaphore(connections)
 
     async def connect(self, **params: Any) -> Wire:
         return Blocking(OurConnection.connect(**params))
@@ -242,17 +271,17 @@ class BlockingColour(Colour):
         time.sleep(seconds)
 
     async def enter(self, timeout_seconds: float) -> bool:
-        return self._places.acquire(timeout=timeout_seconds)
+        return self._free.acquire(timeout=timeout_seconds)
 
     def leave(self) -> None:
-        self._places.release()
+        self._free.release()
 
 
 class SuspendingColour(Colour):
     """For callers on an event loop."""
 
-    def __init__(self, places: int) -> None:
-        self._places = asyncio.BoundedSemaphore(places)
+    def __init__(self, connections: int) -> None:
+        self._free = asyncio.BoundedSemaphore(connections)
 
     async def connect(self, **params: Any) -> Wire:
         return Suspending(await OurAsyncConnection.connect(**params))
@@ -263,9 +292,9 @@ class SuspendingColour(Colour):
     async def enter(self, timeout_seconds: float) -> bool:
         try:
             async with asyncio.timeout(timeout_seconds):
-                return await self._places.acquire()
+                return await self._free.acquire()
         except TimeoutError:
             return False
 
     def leave(self) -> None:
-        self._places.release()
+        self._free.release()

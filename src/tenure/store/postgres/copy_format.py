@@ -13,7 +13,7 @@ Numbered = Sequence[tuple[int, NewJob]]
 
 
 def can_copy(job: NewJob) -> bool:
-    """COPY is for jobs that stand in line at once; the others need a due time worked out."""
+    """COPY is for jobs that are ready at once; the due time of others has to be computed."""
     return (
         job.delay_seconds is None
         and job.due_at is None
@@ -30,12 +30,15 @@ def job_lines(jobs: Numbered, first_position: int, created_at: str) -> Iterator[
         lines = []
         for position, (id, job) in enumerate(jobs[start : start + PIECE], first_position + start):
             if is_plain(job):  # then few of its fields differ from those of its neighbours
-                kind = (job.priority, job.max_attempts, job.tenant, job.queue, job.task)
+                kind = (
+                    job.priority, job.max_attempts, job.needs, job.tenant, job.queue, job.task
+                )  # fmt: skip
                 middle = same.get(kind)
                 if middle is None:
                     middle = same[kind] = f"\t{created_at}{_middle(job)}"
                 args = _escaped(job.args.decode())
-                lines.append(f"{id}\t{position}{middle}{args}{_NOTHING_SPECIAL}")
+                kb = len(job.args) >> 10
+                lines.append(f"{id}\t{position}{middle}{kb}\t{args}{_NOTHING_SPECIAL}")
             else:
                 lines.append(_special(position, id, job, created_at))
         yield "".join(lines)
@@ -46,13 +49,18 @@ def ticket_lines(jobs: Numbered, first_position: int) -> Iterator[str]:
     for start in range(0, len(jobs), PIECE):
         some = enumerate(jobs[start : start + PIECE], first_position + start)
         yield "".join(
-            [f"{position}\t{id}\t1\t{job.priority}\t{job.queue}\n" for position, (id, job) in some]
+            [
+                f"{position}\t{id}\t1\t{job.priority}\t{job.needs}\t"
+                f"{len(job.args) >> 10 if job.metadata is job.retry is None else job.size_kb}\t"
+                f"{job.queue}\n"
+                for position, (id, job) in some
+            ]
         )
 
 
 def _middle(job: NewJob) -> str:
     return (
-        f"\t{job.priority}\t{job.max_attempts}\t{features_of(job)}"
+        f"\t{job.priority}\t{job.max_attempts}\t{features_of(job)}\t{job.needs}"
         f"\t{_field(job.tenant)}\t{job.queue}\t{job.task}\t"
     )
 
@@ -64,7 +72,7 @@ def _special(position: int, id: int, job: NewJob, created_at: str) -> str:
         rest[3:] = unique.period_seconds, unique.scope or job.task, unique.key, unique.until
     args = _escaped(job.args.decode())
     fields = "".join([f"\t{_field(value)}" for value in rest])
-    return f"{id}\t{position}\t{created_at}{_middle(job)}{args}{fields}\n"
+    return f"{id}\t{position}\t{created_at}{_middle(job)}{job.size_kb}\t{args}{fields}\n"
 
 
 def line(row: Sequence[object]) -> str:

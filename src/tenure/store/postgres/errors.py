@@ -20,7 +20,7 @@ CONFLICTS = (
     psycopg.errors.LockNotAvailable,
     psycopg.errors.QueryCanceled,
 )
-"""Somebody else was in the way: worth another try."""
+"""Another transaction was in the way: worth another try."""
 
 # At connect the driver gives no code, only text: these will not get better by trying again.
 _WRONG = (
@@ -53,13 +53,46 @@ def translate(error: psycopg.Error) -> StoreError | InvalidInput:
         case state if state[:2] in ("22", "23"):
             return ValueRefused(f"the database refused a value: {text}")
         case "":
-            return StoreUnavailable(
-                f"PostgreSQL cannot be reached ({text}); check the URL and that the server runs"
-            )
+            return StoreUnavailable(f"PostgreSQL cannot be reached ({text}); {_hint(text)}")
         case state if is_outage(error):
             return StoreUnavailable(f"PostgreSQL went away and did not come back ({text})")
         case state:
             return StoreError(f"PostgreSQL says: {text} [{state}]")
+
+
+_HINTS = (
+    ("password authentication failed", "check the user and the password in the URL"),
+    ("no password supplied", "write the password into the URL, or set PGPASSWORD or ~/.pgpass"),
+    ("authentication failed", "check the user in the URL, and how pg_hba.conf lets it in"),
+    ("role", "create the role, or check the user in the URL"),
+    ("database", "create the database with createdb, or check its name in the URL"),
+    ("pg_hba.conf", "allow this host, user and database in pg_hba.conf, or check the URL"),
+    ("translate host name", "check the host in the URL; its name cannot be resolved"),
+    ("resolve host", "check the host in the URL; its name cannot be resolved"),
+    ("Name or service not known", "check the host in the URL; its name cannot be resolved"),
+    ("Connection refused", "start the server, or check the host and the port in the URL"),
+    ("No such file", "start the server, or check the folder of its socket in the URL"),
+    ("timeout", "check the host and the port in the URL, and firewalls on the way"),
+    ("timed out", "check the host and the port in the URL, and firewalls on the way"),
+    ("No route", "check the host in the URL and the network"),
+    ("unreachable", "check the host in the URL and the network"),
+    ("too many", "end other connections, or raise max_connections of the server"),
+    ("connection slots", "end other connections, or raise max_connections of the server"),
+    ("SSL", "check sslmode in the URL and the certificates"),
+    ("starting up", "wait until the server has started"),
+    ("shutting down", "start the server again"),
+)
+"""The words of libpq, and the fix. The first that fits counts."""
+
+
+def _hint(text: str) -> str:
+    for words, fix in _HINTS:
+        if words in ("role", "database"):
+            if f'{words} "' in text and "does not exist" in text:
+                return fix
+        elif words in text:
+            return fix
+    return "check the URL and that the server runs"
 
 
 def is_outage(error: psycopg.Error) -> bool:

@@ -1,15 +1,16 @@
 """How a transaction that adds tickets wakes idle workers on PostgreSQL.
 
-Polling is the truth, a notification is a hint. A commit that notifies takes a lock on the whole
-database, so there is
-- at most one per transaction, which travels in the same round trip as the COMMIT,
-- at most one per queue every 5 ms from one store: a worker that was woken looks again by then,
-- for tickets that will be due within a moment, which workers do not know of, one every 0.25 s: a
-  worker that was woken looks often until then,
-- the same for places that come free at gates: the worker that has freed one looks by itself,
-- none when others stand in line just before ours (see the statement `notify`).
-A notification that the server refuses, because its queue is full, say, costs no commit: the
-operation is run again in silence.
+Workers poll, so every ticket is found without notifications; a notification only makes it faster. A
+commit that notifies takes a lock on the whole database, so a store sends
+- at most one per transaction, in the same round trip as the COMMIT,
+- at most one per queue every 5 ms: a worker that was woken claims again by then,
+- at most one every 0.25 s for tickets that will be due within a moment: a worker that was woken
+  looks often until then,
+- at most one every 0.25 s for permits that became free at gates: the worker that has freed one
+  claims by itself,
+- none if the lane has a ticket just before the new ones (see the statement `notify`).
+If the server refuses a notification, for example because its queue is full, the store runs the
+operation again without one.
 """
 
 import logging
@@ -26,7 +27,8 @@ CALM_DUE_SECONDS = 0.25
 SILENCE_SECONDS = 60.0
 MAX_REMEMBERED = 1000
 
-Lane = tuple[str, int]
+Lane = tuple[str, int, int]
+"""Queue, needs and priority."""
 
 log = logging.getLogger("tenure.bell")
 
@@ -52,32 +54,31 @@ class News:
         """These tickets are new. One that is neither ready nor due soon is no news."""
         for ticket in tickets:
             if ticket.position is not None:
-                self.add(ticket.queue, ticket.priority, ticket.position)
+                self.add(ticket.queue, ticket.needs, ticket.priority, ticket.position)
             elif ticket.due_soon:
                 self._due.add(ticket.queue)
 
     def add_ready(self, queues: Iterable[str]) -> None:
         """Tickets that were there before may be claimed now: notify without a look at others."""
-        self._lanes.update(((queue, 0), None) for queue in queues)
+        self._lanes.update(((queue, 0, 0), None) for queue in queues)
 
     def add_soon(self, queues: Iterable[str]) -> None:
         """There may be something to claim, and workers look often enough to find most of it."""
         self._due.update(queues)
 
-    def add(self, queue: str, priority: int, position: int) -> None:
+    def add(self, queue: str, needs: int, priority: int, position: int) -> None:
         """A ticket is ready. Only the lowest position of a lane counts."""
-        first = self._lanes.get((queue, priority))
+        lane = queue, needs, priority
+        first = self._lanes.get(lane)
         if first is None or position < first:
-            self._lanes[queue, priority] = position
+            self._lanes[lane] = position
 
     def take(self) -> Notice | None:
         """The notification that is due, if any. It is news once."""
         lanes = {
-            (queue, priority): position
-            for (queue, priority), position in self._lanes.items()
-            if queue not in self._said
+            lane: position for lane, position in self._lanes.items() if lane[0] not in self._said
         }
-        queues = {queue for queue, _ in lanes}
+        queues = {queue for queue, _, _ in lanes}
         due = self._due - self._said - queues
         self._lanes, self._due = {}, set()
         self._said |= queues | due
@@ -85,17 +86,22 @@ class News:
             queues = queues if self._notifier.is_time(queues, CALM_SECONDS) else set()
             due = due if self._notifier.is_time(due, CALM_DUE_SECONDS) else set()
         alone = len(lanes) == 1 and not due
-        (queue, priority), position = next(iter(lanes.items())) if alone else (("", 0), None)
+        (queue, needs, priority), position = (
+            next(iter(lanes.items())) if alone else (("", 0, 0), None)
+        )
         queues |= due
         if not queues:
             return None
         payload = next(iter(queues)) if len(queues) == 1 else ""
-        params = {"payload": payload, "queue": queue, "priority": priority, "position": position}
+        params = {
+            "payload": payload, "queue": queue, "needs": needs, "priority": priority,
+            "position": position,
+        }  # fmt: skip
         return Notice(queues, params)
 
 
 class Notifier:
-    """What one store has told of late."""
+    """The notifications that one store has sent lately."""
 
     def __init__(self, statement: str, *, on: bool) -> None:
         self._statement = statement
@@ -106,7 +112,7 @@ class Notifier:
     def news(self, *, calm: bool = True) -> News | None:
         """To be filled by a transaction; None when there will be no notification anyway.
 
-        Not `calm`: in the caller's transaction. Nobody knows when it ends, and how.
+        Not `calm`: in the caller's transaction, which may end at any time, and in any way.
         """
         return News(self, calm=calm) if self._on and self._awake() else None
 

@@ -33,3 +33,7 @@ class Psycopg2Wire(ForeignWire):
     @property
     def idle(self) -> bool:
         return self.connection.get_transaction_status() == TRANSACTION_STATUS_IDLE
+
+    @property
+    def client_encoding(self) -> str | None:
+        return self.connection.get_parameter_status("client_encoding")

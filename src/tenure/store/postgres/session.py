@@ -1,12 +1,14 @@
 """Transactions on PostgreSQL: READ COMMITTED, few connections, every retry bounded.
 
-An operation that fails because of a deadlock or a serialization conflict runs again. One that loses
-its connection runs again on a new one until `give_up_seconds` are over; `tx.repeat` then tells it
-that its first COMMIT may have landed. A COMMIT is never sent on another connection than its BEGIN.
-A connection on which no answer comes counts as lost.
+An operation that fails because of a deadlock or a serialization conflict runs again. One that
+loses its connection runs again on another until `give_up_seconds` are over, once its first COMMIT
+can no longer land (see `late`); `tx.repeat` then tells it that it may have landed. A COMMIT is
+never sent on another connection than its BEGIN. A connection on which no answer comes counts as
+lost.
 
 Hot-path plans must not depend on statistics: a plan prepared while the tables were empty would scan
-them for ever. Our own connections therefore plan without sequential scans, hash and merge joins.
+them for ever. Our own connections therefore plan without sequential scans, bitmap scans (which read
+a whole line to take its first jobs), hash joins and merge joins.
 """
 
 import os
@@ -32,14 +34,15 @@ from tenure.errors import (
     StoreError,
 )
 from tenure.store import migrate
-from tenure.store.bell import Bell, Ring, SilentBell
+from tenure.store.bell import Bell, OnCancel, Ring, SilentBell
 from tenure.store.borrowing import unwrap
-from tenure.store.postgres.bell import PostgresBell
+from tenure.store.postgres.bell import CHANNELS, PostgresBell
 from tenure.store.postgres.borrow import wire_of
 from tenure.store.postgres.connection import Colour, Wire
 from tenure.store.postgres.errors import CONFLICTS, is_outage, is_unanswered, text_of, translate
 from tenure.store.postgres.floors import Floors
-from tenure.store.postgres.notify import News, Notifier
+from tenure.store.postgres.late import end_late, new_mark
+from tenure.store.postgres.notify import Notifier
 from tenure.store.postgres.tx import BorrowedTx, PostgresTx
 from tenure.store.session import (
     Collided,
@@ -57,19 +60,32 @@ TIMEOUT_TRIES = 2
 ID_BLOCK = 64
 """More than 32: see `draw_ids`."""
 BULKS_PER_DRAW = 4
-"""Ids for so many bulks like the present one are drawn at once: each draw waits for the disk."""
+"""Ids for this many bulks of the same size are drawn at once: each draw waits for the disk."""
 
 _PLANNER = {
     "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
     "jit": "off",
 }
 _LOCK_SECONDS = 5.0
 _GATE_SECONDS = 5
+_LOCKS_SECONDS = 1.0
+"""How long an operation waits for a lost connection that can only have rows locked."""
 _READ_SECONDS = 60.0
-"""So much longer may the server think about what only reads: somebody may count millions."""
+"""How much longer a reading statement may take: it may count millions of rows."""
 _MIGRATION_LOCK = 7_364_881_223
+
+
+_SHUT_OUT = """
+lock table {table} in access exclusive mode;
+select pg_terminate_backend(pid) from pg_stat_activity
+where datname = current_database() and pid <> pg_backend_pid()
+  and application_name in ('tenure', 'tenure bell') and pg_has_role(usesysid, 'member')
+"""
+"""Before a migration after which older code is refused: a connection reads the version once, when
+it is new. So those of old code are ended, and new ones wait for the end of the migration."""
 
 
 class Postgres(Session):
@@ -91,7 +107,7 @@ class Postgres(Session):
         self._schema = schema
         self._sql = statements("postgres", schema)
         self._give_up_seconds = give_up_seconds
-        # Longer than anybody waits for a lock, so that the server is the first to give up.
+        # Longer than any wait for a lock, so that the server is the first to give up.
         self.silence_seconds = give_up_seconds + _LOCK_SECONDS
         self.read_silence_seconds = self.silence_seconds + _READ_SECONDS
         self._pooler = transaction_pooler
@@ -132,7 +148,7 @@ class Postgres(Session):
                 if call.repeat and not call.collided:
                     call.collided = True
                 elif not call.overtaken:
-                    call.overtaken = True  # whoever was faster has committed, and can be seen now
+                    call.overtaken = True  # the faster transaction is visible now
                 else:
                     raise _told(translate(error), call) from error
             except CONFLICTS as error:
@@ -162,10 +178,13 @@ class Postgres(Session):
             if call.unanswered:
                 raise _told(error, call) from error
             raise
+        reads = mode in (Mode.READ, Mode.GLANCE)
         try:
             wire.allow_silence(
                 self.read_silence_seconds if mode is Mode.READ else self.silence_seconds
             )
+            while call.late:
+                await _end_late(wire, call, deadline)
             tx = PostgresTx(wire, self._sql, self.floors, prepare=not self._pooler)
             tx.request_id, tx.repeat, tx.collided = call.request_id, call.repeat, call.collided
             tx.gates = self.gates
@@ -173,15 +192,16 @@ class Postgres(Session):
                 return await op(tx)
             if mode is Mode.LONE and not (self._pooler or self._commits_late or call.repeat):
                 return await self._alone(op, tx, call)
-            await wire.script(self._begin(mode))
-            reads = mode in (Mode.READ, Mode.GLANCE)
+            await wire.script(self._begin(mode, wire))
             tx.news = None if call.silent or reads else self._notifier.news()
             answer = await op(tx)
             call.repeat = not reads  # from here on it may have landed
-            await self._commit(wire, tx.news, call)
+            await self._commit(wire, tx, call)
             return answer
         except BaseException as error:
             if isinstance(error, psycopg.Error) and is_outage(error):
+                if is_unanswered(error) and not reads:
+                    call.late.append(wire.mark)
                 await _discard(wire)
             elif not wire.broken and not wire.idle:
                 await _undo(wire)
@@ -201,7 +221,7 @@ class Postgres(Session):
         return answer
 
     async def _tell(self, tx: PostgresTx) -> None:
-        """Wake whoever waits for what was committed already. It lands, whatever comes of this."""
+        """Wake the workers that wait for the committed tickets. The commit stands if this fails."""
         notice = None if tx.news is None else tx.news.take()
         if notice is None:
             return
@@ -212,10 +232,10 @@ class Postgres(Session):
             if not is_outage(error):
                 self._notifier.fall_silent()
 
-    async def _commit(self, wire: Wire, news: News | None, call: "_Call") -> None:
-        """COMMIT and, in the same round trip, wake whoever waits for what it brings."""
-        notice = None if news is None else news.take()
-        call.notified = notice is not None
+    async def _commit(self, wire: Wire, tx: PostgresTx, call: "_Call") -> None:
+        """COMMIT and, in the same round trip, wake the workers that wait for its tickets."""
+        notice = None if tx.news is None else tx.news.take()
+        call.notified = notice is not None or tx.told_of_cancels
         if notice is not None:
             await wire.script(f"{self._notifier.script(notice)}; commit")
             self._notifier.note_told(notice)
@@ -224,7 +244,7 @@ class Postgres(Session):
         if call.silent:  # so it was the notification
             self._notifier.fall_silent()
 
-    def _begin(self, mode: Mode) -> str:
+    def _begin(self, mode: Mode, wire: Wire) -> str:
         parts = ["begin"]
         if mode is Mode.READ:
             parts = ["begin isolation level repeatable read read only"]
@@ -240,9 +260,13 @@ class Postgres(Session):
         if self._pooler:
             settings = (_PLANNER if mode is not Mode.READ else {}) | self._limits
             parts[1:1] = [f"set local {name} = '{value}'" for name, value in settings.items()]
+            if mode not in (Mode.READ, Mode.GLANCE):
+                wire.mark = new_mark()
+                parts.append(f"select pg_catalog.pg_advisory_xact_lock({wire.mark})")
         elif mode is Mode.READ:
             parts += [
-                f"set local {name} = 'on'" for name in ("enable_hashjoin", "enable_mergejoin")
+                f"set local {name} = 'on'"
+                for name in ("enable_bitmapscan", "enable_hashjoin", "enable_mergejoin")
             ]
         return "; ".join(parts)
 
@@ -268,10 +292,11 @@ class Postgres(Session):
         tx.gates = self.gates
         return tx
 
-    def bell(self, ring: Ring) -> Bell:
+    def bell(self, ring: Ring, on_cancel: OnCancel | None = None) -> Bell:
         if self._pooler:  # it hands the connection to others after each transaction
             return SilentBell(ring)
-        return PostgresBell(self._params, qualify("tenure.bell", "postgres", self._schema), ring)
+        channels = [qualify(name, "postgres", self._schema) for name in CHANNELS]
+        return PostgresBell(self._params, channels, ring, on_cancel)
 
     async def rest(self, seconds: float) -> None:
         await self._colour.sleep(seconds)
@@ -313,6 +338,8 @@ class Postgres(Session):
         )
         if version > migrate.VERSION:
             migrate.check_version(version, min_code)
+        if min_code < migrate.MIN_CODE[migrate.VERSION] and version:
+            await wire.script(_SHUT_OUT.format(table=table))
         for step in range(version + 1, migrate.VERSION + 1):
             await wire.script(migration_script("postgres", step, self._schema))
             await wire.script(
@@ -361,21 +388,33 @@ class Postgres(Session):
         return wire
 
     async def _check(self, wire: Wire) -> None:
+        settings = "current_setting('synchronous_commit') = 'off'"
+        if not self._pooler:
+            wire.mark = new_mark()
+            settings += f", pg_catalog.pg_advisory_lock({wire.mark})"
         try:
             rows = await wire.fetch(
-                f"select version, min_code, current_setting('synchronous_commit') = 'off'"
-                f" from {quoted(self._schema)}.schema_version",
+                f"select version, min_code, {settings} from {quoted(self._schema)}.schema_version",
                 {},
                 prepare=False,
             )
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
             rows = []
-        version, min_code, self._commits_late = rows[0] if rows else (None, None, False)
+        version, min_code, self._commits_late = rows[0][:3] if rows else (None, None, False)
         migrate.check_version(version, min_code)
 
     async def _connect(self, deadline: float) -> Wire:
         timeout = max(1, min(5, round(deadline - time.monotonic())))
-        return await self._colour.connect(**{"connect_timeout": timeout} | self._params)
+        wire = await self._colour.connect(**{"connect_timeout": timeout} | self._params)
+        encoding = wire.server_encoding
+        if encoding not in ("UTF8", None):
+            await _discard(wire)
+            raise ConfigError(
+                f"the encoding of this PostgreSQL database is {encoding}, and Tenure "
+                "needs UTF8; create another database: "
+                "create database NAME encoding 'UTF8' locale 'C' template template0"
+            )
+        return wire
 
 
 @dataclass
@@ -386,6 +425,8 @@ class _Call:
     repeat: bool = False
     unanswered: bool = False
     """A COMMIT of it was sent, and the connection was gone before the answer."""
+    late: list[int] = field(default_factory=list)
+    """The marks of the connections that it has lost: on each of them something may still arrive."""
     collided: bool = False
     overtaken: bool = False
     notified: bool = False
@@ -402,9 +443,9 @@ _TIMEOUTS = (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled)
 
 
 def _limits(give_up_seconds: float) -> dict[str, str]:
-    """Nobody waits longer for a lock than for the whole operation.
+    """No wait for a lock is longer than the whole operation may take.
 
-    Our own names are qualified; the path keeps the server's functions from being taken for others.
+    All names of Tenure are qualified; the path keeps other functions from replacing the server's.
     """
     lock_milliseconds = max(1, round(1000 * min(_LOCK_SECONDS, give_up_seconds)))
     return {
@@ -426,6 +467,7 @@ def _connect_params(conninfo: str, pooler: bool, settings: Mapping[str, str]) ->
         flags = " ".join(f"-c {name}={value}" for name, value in settings.items())
         params["options"] = f"{params.get('options', '')} {flags}".strip()
     params["autocommit"] = True
+    params["client_encoding"] = "UTF8"  # whatever PGCLIENTENCODING and the URL say
     for name, value in _KEEPALIVE.items():
         params.setdefault(name, value)
     params.setdefault("application_name", "tenure")
@@ -435,7 +477,7 @@ def _connect_params(conninfo: str, pooler: bool, settings: Mapping[str, str]) ->
 
 
 def _tries(error: psycopg.Error) -> int:
-    """A deadlock is over at once; somebody who holds a lock for seconds may hold it for hours."""
+    """A deadlock is over at once; a lock that is held for seconds may be held for hours."""
     return TIMEOUT_TRIES if isinstance(error, _TIMEOUTS) else CONFLICT_TRIES
 
 
@@ -447,6 +489,22 @@ def _told(error: StoreError | InvalidInput, call: _Call) -> StoreError | Invalid
         f"PostgreSQL went away while a COMMIT was under way, and its repeat failed ({error}); it "
         "may have been kept. Look before you repeat it, or enqueue with a unique key"
     )
+
+
+async def _end_late(wire: Wire, call: _Call, deadline: float) -> None:
+    """End the last connection that was lost. If it might still commit, nothing is done before."""
+    seconds = deadline - time.monotonic()
+    if not call.repeat:
+        seconds = min(seconds, _LOCKS_SECONDS)
+    *_, mark = call.late
+    is_gone = await end_late(wire, mark, seconds)
+    if call.repeat and not is_gone:
+        raise OutcomeUnknown(
+            "PostgreSQL did not reply to a COMMIT, and the server process of that connection has "
+            f"not ended after {seconds:.1f} s. It was not repeated: it may have been kept, or may "
+            "still be kept. Look before you repeat it, or enqueue with a unique key"
+        )
+    call.late.pop()
 
 
 async def _discard(wire: Wire) -> None:

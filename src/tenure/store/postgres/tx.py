@@ -2,18 +2,26 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 import psycopg
 
 from tenure.errors import InvalidInput, ValueRefused
+from tenure.rules.claim import ALL_NEEDS, Ask
 from tenure.rules.job import NewJob
 from tenure.rules.lifecycle import PARENTS_FINISHED
-from tenure.rules.permits import Use
-from tenure.rules.turns import tickets_of, turns_of
+from tenure.rules.permits import Use, tickets_of, turns_of
 from tenure.store.borrowing import Borrowed
-from tenure.store.gate_records import GateQuestion, LineFound, LinePicked, OpenGate
+from tenure.store.gate_records import (
+    GateQuestion,
+    LineFound,
+    LinePicked,
+    OpenGate,
+    line_of,
+    lines_of,
+)
 from tenure.store.postgres.connection import Wire
 from tenure.store.postgres.copy_format import can_copy, job_lines, line, ticket_lines
 from tenure.store.postgres.errors import CONFLICTS, translate
@@ -27,16 +35,26 @@ from tenure.store.records import (
     NewLane,
     Peeked,
     TakenTicket,
-    as_records,
-    line_of,
-    lines_of,
 )
 from tenure.store.rows import Freed, job_row, raw
-from tenure.store.session import Done, Edge, Moved, Row, Tx, Wanted, given_time, to_json
+from tenure.store.session import (
+    Done,
+    Edge,
+    Moved,
+    Row,
+    Tx,
+    Wanted,
+    as_records,
+    given_time,
+    to_json,
+)
 
 COPY_ROWS = 100
 BRIEF_MILLISECONDS = 100
 POSITIONS_PER_DRAW = 1000
+
+MAX_NAMED = 400
+"""How many jobs the notification of cancel requests names: it has at most 8,000 bytes."""
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -46,6 +64,8 @@ class PostgresTx(Tx):
 
     news: News | None = None
     """What it may tell workers; None: it sends no notification."""
+    told_of_cancels = False
+    """It has sent a notification of cancel requests."""
 
     def __init__(
         self, wire: Wire, sql: Mapping[str, tuple[str, ...]], floors: Floors, *, prepare: bool
@@ -79,6 +99,12 @@ class PostgresTx(Tx):
             self.news.add_soon(queues)
             await self._send_news()
 
+    async def cancels_requested(self, ids: Collection[int]) -> None:
+        if self.news is not None:
+            named = sorted(ids) if len(ids) <= MAX_NAMED else []
+            await self.fetch("notify_cancels", ids=" ".join(map(str, named)))
+            self.told_of_cancels = True
+
     async def _send_news(self) -> None:
         """Our own transactions send the news with their COMMIT."""
 
@@ -100,8 +126,8 @@ class PostgresTx(Tx):
     async def _copy_jobs(self, jobs: Sequence[tuple[int, NewJob]]) -> None:
         """COPY writes many rows per WAL record: about 80 bytes less per job than INSERT.
 
-        Places are drawn in a statement of their own here, so `draw_positions` locks `ready` first:
-        the floors of the claimers rely on it.
+        A separate statement draws the positions here, so `draw_positions` locks `ready` first: the
+        floors of the claimers rely on it.
         """
         assert len(jobs) <= POSITIONS_PER_DRAW
         [(first, now)] = await self.fetch_as(DrawnPositions, "draw_positions")
@@ -110,9 +136,12 @@ class PostgresTx(Tx):
         await self._wire.copy(self._sql["copy_tickets"][0], ticket_lines(jobs, first))
         if self.news is not None:
             last_to_first = reversed(list(enumerate(jobs, first)))
-            lanes = {(job.queue, job.priority): position for position, (_, job) in last_to_first}
-            for (queue, priority), position in lanes.items():
-                self.news.add(queue, priority, position)
+            lanes = {
+                (job.queue, job.needs, job.priority): position
+                for position, (_, job) in last_to_first
+            }
+            for lane, position in lanes.items():
+                self.news.add(*lane, position)
 
     def time(self, at: datetime | None) -> datetime | None:
         return at
@@ -125,22 +154,32 @@ class PostgresTx(Tx):
 
     async def take_tickets(self, wanted: Wanted) -> list[TakenTicket]:
         await self._floors.advance(self)
-        queues = [
-            {"n": n, "name": name, "most": most}
-            for n, (name, most) in enumerate(wanted.queues.items())
-        ]
+        lines = _lines(wanted.queues)
+        gaps = self._floors.unseen(lines)
+        gap_of = {
+            (gap.queue, needs): n
+            for n, gap in enumerate(gaps) for needs in range(gap.first, gap.last + 1)
+        }  # fmt: skip
+        lanes = [
+            {"n": n, "queue": queue, "needs": needs, "most": min(most, ask.most),
+             "total": ask.most, "unsure": needs in ask.unsure, "gap": gap_of.get((queue, needs))}
+            for n, (queue, ask) in enumerate(wanted.queues.items())
+            for needs, most in ask.of.items()
+        ]  # fmt: skip
         tickets = await self.fetch_as(
-            TakenTicket, "take_tickets", queues=to_json(queues),
-            ranges=self._floors.ranges(wanted.queues), worker=wanted.worker,
-            request_id=self.request_id, lease_seconds=wanted.lease_seconds, ahead=wanted.ahead,
+            TakenTicket, "take_tickets", lanes=to_json(lanes), ranges=self._floors.ranges(lines),
+            gaps=to_json([{"gap": n, **gap._asdict()} for n, gap in enumerate(gaps)]),
+            worker=wanted.worker, request_id=self.request_id, lease_seconds=wanted.lease_seconds,
+            ahead=wanted.ahead, max_kb=wanted.max_kb,
         )  # fmt: skip
-        self._floors.note_taken({(each.queue, each.priority) for each in tickets}, len(tickets))
+        taken = {(each.queue, each.needs, each.priority) for each in tickets}
+        self._floors.note_taken(taken, len(tickets))
         return tickets
 
-    async def open_gates(self, queues: Collection[str]) -> list[OpenGate]:
+    async def open_gates(self, queues: Mapping[str, Ask]) -> list[OpenGate]:
         rows = await self.fetch(
             "open_gates", queues=to_json([{"name": name} for name in queues]),
-            ranges=self._floors.ranges(queues, all_of_it=False),
+            ranges=self._floors.ranges(_lines(queues), all_of_it=False),
         )  # fmt: skip
         gates = list(map(OpenGate._make, rows))
         if gates:
@@ -169,6 +208,7 @@ class PostgresTx(Tx):
                     (queue, gate, key) in floors,
                 )
             )  # fmt: skip
+        lines.sort(key=attrgetter("turns"))  # the line with the first turn goes first
         return lines
 
     async def _look_at_gates(
@@ -177,8 +217,8 @@ class PostgresTx(Tx):
         names = ("queue", "gate", "key", "priority", "position")
         from_here = [dict(zip(names, line + head, strict=True)) for line, head in floors.items()]
         return await self.fetch(
-            "look_at_gates", rows=to_json(questions), worker=wanted.worker, free=wanted.new_permits,
-            floors=to_json(from_here),
+            "look_at_gates", rows=to_json(questions), worker=wanted.worker,
+            new_permits=wanted.new_permits, floors=to_json(from_here),
         )  # fmt: skip
 
     async def take_gated(
@@ -228,8 +268,15 @@ class PostgresTx(Tx):
         await self._wire.script(f"set local lock_timeout = '{BRIEF_MILLISECONDS}ms'")
 
     async def peek(self, queues: Collection[str]) -> Peeked:
-        ranges = self._floors.ranges(queues, all_of_it=False)
-        [seen] = await self.fetch_as(Peeked, "peek", ranges=ranges)
+        lines = [(queue, needs) for queue in queues for needs in ALL_NEEDS]
+        gaps = self._floors.without_floor(lines)
+        together = {(gap.queue, n) for gap in gaps for n in range(gap.first, gap.last + 1)}
+        ranges = self._floors.ranges(
+            [line for line in lines if line not in together], all_of_it=False
+        )
+        [seen] = await self.fetch_as(
+            Peeked, "peek", ranges=ranges, gaps=to_json([gap._asdict() for gap in gaps])
+        )
         # A queue whose dead part was not read for a while counts as ready: the claim reads all.
         return seen._replace(ready={*seen.ready, *self._floors.overdue(queues)})
 
@@ -254,7 +301,7 @@ class PostgresTx(Tx):
         if self.news is not None:
             for node in nodes:
                 if node.position is not None:
-                    self.news.add(node.queue, node.priority, node.position)
+                    self.news.add(node.queue, node.needs, node.priority, node.position)
             await self._send_news()
         return [node.id for node in nodes if node.position is None]
 
@@ -270,8 +317,13 @@ class PostgresTx(Tx):
         await self._wire.copy(sql, ["".join([line(row) for row in rows])])
 
 
+def _lines(queues: Mapping[str, Ask]) -> list[tuple[str, int]]:
+    return [(queue, needs) for queue, ask in queues.items() for needs in ask.of]
+
+
 def _moved(jobs: list[MovedJob]) -> Moved:
-    return Moved(jobs, lines_of({job.line for job in jobs}))
+    lines = {job.line for job in jobs if job.line is not None}
+    return Moved(jobs, lines_of(lines) if lines else ())
 
 
 class BorrowedTx(PostgresTx):
@@ -281,7 +333,7 @@ class BorrowedTx(PostgresTx):
     aborts = True
 
     def __init__(self, wire: Wire, sql: Mapping[str, tuple[str, ...]], borrowed: Borrowed) -> None:
-        # Planned anew each time: a plan kept from the days of empty tables would scan them.
+        # Planned again each time: a plan made for empty tables would scan them.
         super().__init__(wire, sql, Floors(), prepare=False)
         self._borrowed = borrowed
 

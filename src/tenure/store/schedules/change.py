@@ -1,7 +1,9 @@
 """What is done to schedules: add, edit, pause, resume, trigger, remove, declare, look.
 
-A schedule belongs to the database, under its name; `fire` makes its jobs. Whatever changes about it
-counts from now on: ticks that have passed stay passed.
+A schedule belongs to the database, under its name; `fire` makes its jobs. A change divides time:
+ticks that were due before it are fired in its own transaction, with the old timing, the old policy
+for missed ticks and the old job, as if a worker had looked just before. After it the new timing
+counts. So no tick is lost between the two, whether a worker runs or not.
 
 Code declares schedules when a worker starts. A declaration counts once, the first time that it is
 seen. So it does not undo what was edited since, and old code that starts again beside new code
@@ -21,14 +23,15 @@ from tenure.rules.job import NewJob, State
 from tenure.rules.limits import check_int, check_reason
 from tenure.rules.ticks import FiredBy, ScheduleTiming, check_timing, first_after
 from tenure.store.moves import stamp
-from tenure.store.records import ScheduleRow, TickRow
-from tenure.store.schedules.fire import Tick, add_ticks, enqueue_ticks
+from tenure.store.schedules.fire import Tick, add_ticks, enqueue_ticks, fire_before_change
 from tenure.store.schedules.records import (
     Name,
     NewSchedule,
     ScheduleInfo,
+    ScheduleRow,
     ScheduleRun,
     Stored,
+    TickRow,
     check_job,
     checked,
     dump,
@@ -49,7 +52,7 @@ from tenure.store.session import Mode, Scope, Tx, for_all_tenants, to_json, tran
 
 MAX_LIST = 1000
 MAX_PRINTS = 20
-"""So many declarations of a schedule are remembered."""
+"""How many declarations of a schedule are remembered."""
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,9 +93,9 @@ async def edit_schedule(
     job: NewJob | None = None,
     now: datetime | None = None,
 ) -> ScheduleInfo:
-    """Change fields of the `ScheduleTiming`, or the job. Ticks in the past stay past."""
+    """Change fields of the `ScheduleTiming`, or the job. Ticks that are due fire as before."""
     tx.at(now)
-    stored = await lock_stored(tx, own(tx, name))
+    stored, clock = await lock_stored(tx, own(tx, name)), await read_clock(tx)
     changed = _edited(stored.timing, timing or {})
     check_timing(changed)
     template = stored.job
@@ -101,19 +104,23 @@ async def edit_schedule(
         if stamp(job, tx.tenant).tenant != stored.tenant:
             raise InvalidInput(f"schedule {name} belongs to {stored.tenant or 'no tenant'!r}")
         template = dump(job)
-    stored = stored._replace(timing=changed, job=template)
-    return await write(tx, stored, await read_clock(tx))
+    await fire_before_change(tx, stored, clock, now)
+    return await write(tx, stored._replace(timing=changed, job=template), clock)
 
 
 @transaction(Mode.WRITE)
 async def pause_schedule(
     tx: Tx, name: str, *, reason: str | None = None, now: datetime | None = None
 ) -> ScheduleInfo:
-    """Let a schedule not tick until it is resumed. A second pause changes the reason only."""
+    """Let a schedule not tick until it is resumed. Ticks that are due fire first.
+
+    A second pause changes the reason only.
+    """
     if reason is not None:
         check_reason(reason)
     tx.at(now)
     stored, clock = await lock_stored(tx, own(tx, name)), await read_clock(tx)
+    await fire_before_change(tx, stored, clock, now)
     return await write(
         tx, stored._replace(paused_at=stored.paused_at or clock, reason=reason), clock
     )
@@ -220,7 +227,7 @@ async def declare_schedules(
     tasks: Sequence[str] = (),
     now: datetime | None = None,
 ) -> Declared:
-    """Declare what code has: add what is missing, and change what is declared anew.
+    """Declare the schedules of code: add missing ones, and change those with a new declaration.
 
     A declaration counts the first time that it is seen. `tasks` are those the code has: of a
     schedule of these that was declared once and is not now, the answer tells.
@@ -247,7 +254,7 @@ async def _declare_all(
     tx.at(now)
     clock = await read_clock(tx)
     in_order = sorted(map(checked, schedules), key=lambda schedule: schedule.key)
-    return {schedule.name: await _declare(tx, schedule, clock) for schedule in in_order}
+    return {schedule.name: await _declare(tx, schedule, clock, now) for schedule in in_order}
 
 
 async def _left_over(declared: set[Name], tasks: frozenset[str], tx: Tx) -> tuple[str, ...]:
@@ -262,7 +269,7 @@ async def _left_over(declared: set[Name], tasks: frozenset[str], tx: Tx) -> tupl
 
 
 async def _declare(
-    tx: Tx, schedule: NewSchedule, clock: datetime
+    tx: Tx, schedule: NewSchedule, clock: datetime, now: datetime | None
 ) -> Literal["added", "changed", "kept", "differs"]:
     job = dump(schedule.job)
     print_ = hashlib.sha256(to_json([schedule.timing, job]).encode()).hexdigest()[:16]
@@ -276,6 +283,7 @@ async def _declare(
     if same:  # its times stay: only whose it is changes
         await put(tx, stored, clock)
         return "kept"
+    await fire_before_change(tx, stored, clock, now)
     await write(tx, stored._replace(timing=schedule.timing, job=job), clock)
     return "changed"
 

@@ -1,8 +1,9 @@
 """fire: jobs are enqueued by the clock. There is no leader: any worker fires what is due.
 
-In one transaction a row is written per tick, the jobs of those rows are enqueued, and each schedule
-notes up to where its ticks are dealt with. The row is unique, so a tick has one job, whoever fires
-it, however often, and whatever the clock does. When a schedule ticks: see `tenure.schedule`.
+One transaction writes a row per tick, enqueues the jobs of the new rows, and notes for each
+schedule up to which time its ticks are done. The row is unique, so a tick has one job, no matter
+how many workers fire it, how often, and what the clock does. `tenure.rules.ticks` says when a
+schedule ticks.
 """
 
 from collections.abc import Mapping
@@ -12,20 +13,29 @@ from typing import NamedTuple
 
 import msgspec
 
-from tenure.errors import TenureError
+from tenure.errors import TenureError, UnknownZone
 from tenure.rules.job import NewJob
 from tenure.rules.limits import LONG_AGO
-from tenure.rules.ticks import FiredBy, due, due_at, first_after
+from tenure.rules.ticks import FiredBy, ScheduleTiming, due, due_at, first_after
 from tenure.store.jobs.enqueue import enqueue_in
-from tenure.store.records import AddedTick, DueSchedule, ScheduleKey, ScheduleOutlook
-from tenure.store.schedules.records import Name, job_of, named, read_timing
+from tenure.store.schedules.records import (
+    AddedTick,
+    DueSchedule,
+    Name,
+    ScheduleKey,
+    ScheduleOutlook,
+    Stored,
+    job_of,
+    named,
+    read_timing,
+)
 from tenure.store.session import Mode, Scope, Tx, for_all_tenants, to_json
 
 PAGE = 50
 KEEP_TICKS_SECONDS = 86_400.0
-"""However short the retention, ticks are remembered for so long: the clock may be set back."""
+"""Ticks are kept at least this long, whatever the retention: the clock may be set back."""
 AGAIN_SECONDS = 1.0
-"""What is due and could not be fired, because another worker has it in hand, is looked at again."""
+"""When to look again at due schedules that another worker had locked."""
 
 
 class Fired(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +119,9 @@ async def _fire_page(tx: Tx, statement: str, after: _Reached, now: datetime | No
     refused: dict[str, str] = {}
     for row in rows:
         try:
-            ticking.append(_ticking(tx, row))
+            key, timing = (row.tenant, row.name), read_timing(row.timing)
+            until = tx.when(row.now)
+            ticking.append(_ticking(key, timing, row.job, tx.when(row.done_until), until))
         except (TenureError, msgspec.MsgspecError) as error:
             refused[row.name] = str(error)
     jobs = await _fire(tx, ticking, now)
@@ -129,19 +141,38 @@ class _Ticking(NamedTuple):
     next_at: datetime | None
 
 
-def _ticking(tx: Tx, row: DueSchedule) -> _Ticking:
-    name, timing, until = row.name, read_timing(row.timing), tx.when(row.now)
-    since = min(tx.when(row.done_until), until)  # later than now: the clock was set back
+def _ticking(
+    key: Name, timing: ScheduleTiming, job: str, done_until: datetime, until: datetime
+) -> _Ticking:
+    tenant, name = key
+    since = min(done_until, until)  # later than now: the clock was set back
     jobs = {
-        tick: job_of(row.tenant, row.job, FiredBy(name, tick), due_at(timing, name, tick))
+        tick: job_of(tenant, job, FiredBy(name, tick), due_at(timing, name, tick))
         for tick in due(timing, since, until)
     }
     alone = timing.overlap == "skip"
-    return _Ticking((row.tenant, name), jobs, alone, until, first_after(timing, until))
+    return _Ticking(key, jobs, alone, until, first_after(timing, until))
+
+
+async def fire_before_change(tx: Tx, stored: Stored, clock: datetime, now: datetime | None) -> None:
+    """edit, pause, declare: fire what is due of a locked schedule, as it is before the change.
+
+    While it is paused nothing is due. If this machine does not know its time zone, its ticks stay
+    unknown: a change must still be possible, because it may be the repair.
+    """
+    if stored.paused_at is not None:
+        return
+    key = (stored.tenant, stored.name)
+    try:
+        ticking = _ticking(key, stored.timing, stored.job, stored.done_until, clock)
+    except UnknownZone:
+        return
+    if ticking.jobs:
+        await _fire(tx, [ticking], now)
 
 
 async def _fire(tx: Tx, ticking: list[_Ticking], now: datetime | None) -> list[int]:
-    """Write the ticks, and enqueue the jobs of those that nobody has written before."""
+    """Write the ticks, and enqueue the jobs of those that were not written before."""
     busy = await _busy(tx, [each.key for each in ticking if each.alone])
     wanted = sum(len(each.jobs) for each in ticking if each.key not in busy)
     ids = iter(await tx.draw_ids(wanted) if wanted else [])

@@ -1,7 +1,8 @@
 """Schedules as records and as rows: what is stored under a name, and the job of one tick."""
 
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -9,12 +10,86 @@ from tenure.errors import InvalidInput, ScheduleNotFound
 from tenure.rules.codec import encode
 from tenure.rules.job import Json, NewJob, State, Unique
 from tenure.rules.limits import check_name
+from tenure.rules.record import Record, value_of
 from tenure.rules.ticks import FiredBy, ScheduleTiming, check_timing, first_after, upcoming
-from tenure.store.records import ScheduleRow
+from tenure.store.records import Flag, Returned, Time
 from tenure.store.session import Tx, to_json
 
 Name = tuple[str, str]
 """Tenant and name."""
+
+
+class ScheduleRow(NamedTuple):
+    """A row of `schedule`."""
+
+    tenant: str
+    name: str
+    next_at: Time
+    done_until: Time
+    last_at: Time
+    last_job_id: int | None
+    created_at: Time
+    changed_at: Time
+    paused_at: Time
+    reason: str | None
+    timing: str
+    job: str
+    declared: str | None
+
+
+class ScheduleKey(NamedTuple):
+    """The key of a schedule."""
+
+    tenant: str
+    name: str
+
+
+class ScheduleOutlook(NamedTuple):
+    """When the next schedule is due, and whether the clock was set back."""
+
+    wait_seconds: float | None
+    is_early: Flag
+
+
+class DueSchedule(NamedTuple):
+    """A locked schedule that is due, or whose ticks are done up to a later time than now."""
+
+    tenant: str
+    name: str
+    done_until: Time
+    timing: str
+    job: str
+    now: Time
+    sorted_by: Time
+    """The time by which a page of these is sorted."""
+
+
+class AddedTick(NamedTuple):
+    """A tick that this transaction has written."""
+
+    tenant: str
+    schedule: str
+    tick_at: Time
+
+
+class TickRow(NamedTuple):
+    """A tick and the state of its job."""
+
+    tick_at: Time
+    fired_at: Time
+    triggered: Flag
+    job_id: int | None
+    state: str | None
+
+
+RETURNED_BY: Returned = {
+    ScheduleRow: ("lock_schedule", "get_schedule", "list_schedules"),
+    ScheduleKey: ("busy_schedules",),
+    ScheduleOutlook: ("look_at_schedules",),
+    DueSchedule: ("lock_due_schedules", "lock_early_schedules"),
+    AddedTick: ("add_ticks",),
+    TickRow: ("list_ticks",),
+}
 
 
 class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,14 +109,14 @@ class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
         return self.job.tenant, self.name
 
 
-class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule as anybody may see it."""
+class ScheduleInfo(Record, msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """A schedule as clients see it."""
 
     name: str
     tenant: str
     timing: ScheduleTiming
     task: str
-    args: str
+    args_json: str
     queue: str
     priority: int
     next_at: datetime | None
@@ -56,6 +131,12 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     changed_at: datetime
 
+    @cached_property
+    def args(self) -> dict[str, Any]:
+        """The arguments of its jobs, by name."""
+        arguments: dict[str, Any] = value_of(self, "args_json")
+        return arguments
+
     def upcoming(self, count: int = 5) -> list[datetime]:
         """Its next ticks; none while it is paused."""
         if self.next_at is None:
@@ -63,7 +144,7 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
         return upcoming(self.timing, self.next_at - timedelta(microseconds=1), count)
 
 
-class ScheduleRun(msgspec.Struct, frozen=True, kw_only=True):
+class ScheduleRun(Record, msgspec.Struct, frozen=True, kw_only=True):
     """A tick that was dealt with. Without a job it was skipped: the one before was still at work.
 
     `state` is None when there is no job, or when it has been removed since.
@@ -90,6 +171,7 @@ class _Template(msgspec.Struct, frozen=True, omit_defaults=True):
     metadata: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     gate: str | None = None
     gate_key: str | None = None
+    needs: int = 0
 
 
 class Stored(NamedTuple):
@@ -175,7 +257,7 @@ async def lock_stored(tx: Tx, key: Name) -> Stored:
 async def insert(
     tx: Tx, schedule: NewSchedule, clock: datetime, *, prints: list[str] | None = None
 ) -> bool:
-    """Write a new one, which ticks from now on. Answers False when the name is taken."""
+    """Write a new schedule, which ticks from now on. Returns False if the name is taken."""
     return bool(
         await tx.fetch(
             "add_schedule", **named(schedule.key), at=tx.time(clock),
@@ -223,7 +305,7 @@ def info_of(stored: Stored) -> ScheduleInfo:
     template = _template_reader.decode(stored.job)
     return ScheduleInfo(
         name=stored.name, tenant=stored.tenant, timing=stored.timing, task=template.task,
-        args=bytes(template.args).decode(), queue=template.queue, priority=template.priority,
+        args_json=bytes(template.args).decode(), queue=template.queue, priority=template.priority,
         next_at=stored.next_at, last_at=stored.last_at, last_job_id=stored.last_job_id,
         paused_at=stored.paused_at, reason=stored.reason, declared=stored.declared is not None,
         created_at=stored.created_at, changed_at=stored.changed_at,
@@ -236,7 +318,7 @@ def dump(job: NewJob) -> str:
         _Template(
             job.task, msgspec.Raw(job.args), job.queue, job.priority, job.max_attempts,
             job.timeout_seconds, job.unique, _raw(job.retry), _raw(job.metadata), job.gate,
-            job.gate_key,
+            job.gate_key, job.needs,
         )
     )  # fmt: skip
 
@@ -250,7 +332,7 @@ def job_of(tenant: str, text: str, by: FiredBy, due: datetime | None) -> NewJob:
         tenant=tenant, unique=t.unique, max_attempts=t.max_attempts,
         timeout_seconds=t.timeout_seconds,
         retry=Json(bytes(t.retry)) if isinstance(t.retry, msgspec.Raw) else None,
-        metadata=_with_origin(given, by), gate=t.gate, gate_key=t.gate_key,
+        metadata=_with_origin(given, by), gate=t.gate, gate_key=t.gate_key, needs=t.needs,
     )  # fmt: skip
 
 

@@ -5,10 +5,12 @@ group_commit.py  threads share one commit
 threads.py      the threads of an async store
 tx.py           the open transaction
 gates.py        the lines at gates, one after the other
+lanes.py        which tickets a claim takes from the lanes of a queue
 driver.py       apsw or sqlite3; every refusal on opening
 migrate.py      the schema of a file
+inspect_file.py  is a file one of ours? It looks without writing
+wal.py          which reader keeps the log from being emptied
 boot_clock.py   the clock by which leases expire
 bell.py         rings when a ticket was added
-inotify.py      the kernel tells when the file has changed
 borrow.py       the caller's own connection
 """

@@ -2,10 +2,10 @@
 
 Linux and macOS name each boot, so a jump of the wall clock harms no lease, and a lease from before
 a restart has expired. Where the system gives no such name (Windows), leases are judged by the wall
-clock, as on PostgreSQL. It goes on through a restart; a boot clock would begin anew without anybody
-noticing, and old leases would last as long as the machine had been up before. When the wall clock
-is set forward, leases expire early there: that costs attempts, and breaks no promise. A name made
-from wall clock minus boot clock would change with every such step, and with rounding.
+clock, as on PostgreSQL. The wall clock continues through a restart. A boot clock would start at
+zero unnoticed, and old leases would last as long as the machine had been up before. If the wall
+clock is set forward, leases expire early there: that costs attempts, and breaks no guarantee. A
+name made from wall clock minus boot clock would change with every such step, and with rounding.
 """
 
 import subprocess

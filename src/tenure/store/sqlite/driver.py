@@ -11,7 +11,8 @@ import os
 import sqlite3
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -77,11 +78,30 @@ def connect(path: str, driver: Driver) -> Connection:
     try:
         if driver == "apsw":
             connection = apsw.Connection(path, statementcachesize=STATEMENTS)
-            # Or else what has a LIMIT, or may use a partial index, is prepared anew for each value
+            # Otherwise a statement with a LIMIT or a partial index is prepared again for each value
             # that is bound: for a claim, several times what it costs to run it.
             connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
             return connection
         return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    except (apsw.Error, sqlite3.Error) as error:
+        raise translate(error, path) from error
+
+
+@contextmanager
+def look(uri: str, path: str, driver: Driver) -> Iterator[Callable[[str], list[Any]]]:
+    """Run statements on a file by a URI that says how to open it, such as `mode=ro`."""
+    try:
+        connection: Any
+        if driver == "apsw":
+            flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+            connection = apsw.Connection(uri, flags=flags)
+        else:
+            connection = sqlite3.connect(uri, timeout=0, uri=True)
+        try:
+            connection.execute("select 1 from sqlite_master limit 1").fetchall()
+            yield lambda sql: connection.execute(sql).fetchall()
+        finally:
+            connection.close()
     except (apsw.Error, sqlite3.Error) as error:
         raise translate(error, path) from error
 

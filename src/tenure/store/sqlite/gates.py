@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tenure.rules.permits import Use, riders_left, room, tickets_to_read
-from tenure.rules.turns import Turn, tickets_of
+from tenure.rules.permits import Turn, Use, is_enough, room, tickets_of, tickets_to_read
 from tenure.store.gate_records import GateQuestion, LineFound
 from tenure.store.session import Row, Tx, Wanted
 
@@ -61,7 +60,7 @@ async def _use(tx: Tx, wanted: Wanted, gate: GateQuestion, key: str) -> tuple[Us
         live = await tx.fetch("live_in_line", queue=gate.queue, **name)
     else:
         live = await tx.fetch("passed_gate", gate=gate.gate)
-        if not _is_enough(wanted, gate, {worker: passed for worker, passed, _ in live}):
+        if not _is_alone_with_enough(wanted, gate, live):
             live = await tx.fetch("live_at_gate", gate=gate.gate)
     used = {worker: min(jobs, written.get(worker, jobs)) for worker, jobs, _ in live}
     mine = used.get(wanted.worker, 0)
@@ -70,18 +69,12 @@ async def _use(tx: Tx, wanted: Wanted, gate: GateQuestion, key: str) -> tuple[Us
     return use, sum(running or 0 for _, _, running in live)
 
 
-def _is_enough(wanted: Wanted, gate: GateQuestion, passed: dict[str, int]) -> bool:
-    """Is this worker alone there, and may it take all it wants even if no job has finished?
-
-    Then the finished jobs need not be counted.
-    """
+def _is_alone_with_enough(wanted: Wanted, gate: GateQuestion, passed: Sequence[Row]) -> bool:
+    """Has only this worker jobs there, and does their number alone allow all that it wants?"""
     assert gate.max_running is not None
-    if passed.keys() != {wanted.worker}:
+    if [worker for worker, _, _ in passed] != [wanted.worker]:
         return False
-    own = passed[wanted.worker]
-    return own >= gate.max_running and (
-        riders_left(gate.max_running, own, gate.riders) >= gate.most
-    )
+    return is_enough(gate.max_running, passed[0][1], gate.riders, gate.most)
 
 
 def _left(wanted: Wanted, gate: GateQuestion, use: Use) -> int:

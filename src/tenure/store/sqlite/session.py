@@ -22,7 +22,7 @@ from typing import Any, cast
 
 from tenure.errors import InvalidInput, StoreBusy, StoreError, ValueRefused
 from tenure.store import migrate
-from tenure.store.bell import Bell, Ring
+from tenure.store.bell import Bell, OnCancel, Ring
 from tenure.store.session import (
     Gates,
     Joint,
@@ -33,8 +33,8 @@ from tenure.store.session import (
     Tx,
     drive,
 )
-from tenure.store.sqlite import driver
-from tenure.store.sqlite.bell import SQLiteBell
+from tenure.store.sqlite import driver, wal
+from tenure.store.sqlite.bell import NO_SIGNS, Signs, SQLiteBell
 from tenure.store.sqlite.boot_clock import Clock, boot_id
 from tenure.store.sqlite.driver import Connection, Driver, FileKey, Files
 from tenure.store.sqlite.group_commit import Call, Group, Outcome, Run, Turn, in_runs
@@ -62,7 +62,7 @@ class _Process:
         self.writer: Connection | None = None
         self.reader: Connection | None = None
         self.watcher: Connection | None = None
-        self.watched: tuple[int, object] = (-1, None)  # data_version, and the signs seen then
+        self.watched: tuple[int, Signs] = (-1, NO_SIGNS)  # data_version, and the signs seen then
         self.files: Files | None = None  # those that are open, as long as there is a connection
         self.in_place_at = -1.0  # by the monotonic clock
         self.still = False
@@ -85,6 +85,9 @@ def _raise_if_strange(error: Exception | None, came_back: bool) -> None:
         raise error
 
 
+_READ_VERSION = "select version, min_code from tenure_schema_version"
+
+
 def _is_current(connection: Connection) -> bool:
     """Is there nothing to migrate? Asked without a lock: the first operation of a process may be
     one in a transaction of the caller, who then holds the write lock and would wait for himself.
@@ -94,6 +97,12 @@ def _is_current(connection: Connection) -> bool:
     except DriverError:
         return False
     return bool(version == migrate.VERSION)
+
+
+def _refuse_newer(connection: Connection) -> None:
+    for version, min_code in connection.execute(_READ_VERSION):
+        if min_code > migrate.VERSION:
+            migrate.check_version(version, min_code)
 
 
 class SQLite(Session):
@@ -183,14 +192,16 @@ class SQLite(Session):
         process = self._process()
         return self._alone(
             process.lock,
-            lambda: self._write(process, Group(), lambda writer, _: migrate_sqlite(writer)),
+            lambda: self._write(
+                process, Group(), lambda writer, _: migrate_sqlite(writer), migrates=True
+            ),
         )
 
-    def bell(self, ring: Ring) -> Bell:
+    def bell(self, ring: Ring, on_cancel: OnCancel | None = None) -> Bell:
         self._refuse_if_closed()
-        return SQLiteBell(self, ring)
+        return SQLiteBell(self, ring, on_cancel)
 
-    def look(self) -> object:
+    def look(self) -> Signs:
         """Signs of the lines of jobs, which differ when a ticket was put in one since.
 
         On a connection of its own, which sees what all the others commit, and which no long read
@@ -210,6 +221,9 @@ class SQLite(Session):
 
     async def rest(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    async def storage_trouble(self) -> str | None:
+        return await wal.growth(self._names, self.rest)
 
     async def aclose(self) -> None:
         if self._closed:
@@ -382,12 +396,25 @@ class SQLite(Session):
         tx.gates = self.gates
         return drive(op(tx))  # type: ignore[arg-type]
 
-    def _write(self, process: _Process, group: Group, body: Callable[[Connection, float], R]) -> R:
-        """Commit what `body` did, or undo all of it."""
+    def _write(
+        self,
+        process: _Process,
+        group: Group,
+        body: Callable[[Connection, float], R],
+        *,
+        migrates: bool = False,
+    ) -> R:
+        """Commit what `body` did, or undo all of it.
+
+        Nothing is written to a schema that has become too new for this code meanwhile: under the
+        write lock no other process can migrate.
+        """
         connection = self._writer(process)
         try:
             waited = self._begin(connection)
             self._check_in_place(process)
+            if not migrates:
+                _refuse_newer(connection)
             answer = body(connection, waited)
             group.closing = True
             self._commit(connection)
@@ -509,11 +536,11 @@ class SQLite(Session):
             process.reader = self._connect(process)
         return process.reader
 
-    def _look(self, process: _Process) -> object:
+    def _look(self, process: _Process) -> Signs:
         if process.watcher is None:
             self._refuse_if_closed()
             process.watcher = self._connect(process)
-            process.watched = (-1, None)
+            process.watched = (-1, NO_SIGNS)
         watcher = process.watcher
         try:
             if time.monotonic() - process.in_place_at > GLANCE_SECONDS:
@@ -521,7 +548,8 @@ class SQLite(Session):
             [(version,)] = watcher.execute("pragma data_version")
             if version != process.watched[0]:
                 [sql] = statements("sqlite", SCHEMA)["queue_signs"]
-                process.watched = (version, list(watcher.execute(sql)))
+                [signs] = watcher.execute(sql)
+                process.watched = (version, Signs(*signs))
         except DriverError as error:
             if driver.result_code(error) not in (driver.BUSY, driver.LOCKED):
                 self._forget(process, watcher)
@@ -557,7 +585,7 @@ class SQLite(Session):
                     "cache_size = -2000",  # 64 MB was no faster, and a worker grew with each thread
                     "temp_store = memory",
                     "wal_autocheckpoint = 4000",  # 16 MB: each checkpoint waits for the disk twice
-                    "journal_size_limit = 67108864",
+                    f"journal_size_limit = {wal.LARGE_BYTES}",
                 ):
                     list(connection.execute(f"pragma {setting}"))
                 return

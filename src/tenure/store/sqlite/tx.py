@@ -1,7 +1,7 @@
 """One open transaction on a SQLite file: the statements of the hot steps, row by row or in bulk."""
 
 import sqlite3
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from functools import cache
 from itertools import chain
@@ -11,9 +11,10 @@ from typing import Any
 import apsw
 import msgspec
 
+from tenure.rules.claim import Ask
 from tenure.rules.gates import line_name
 from tenure.rules.job import Feature, Json, NewJob, Unique
-from tenure.store.gate_records import GateQuestion, LineFound, LinePicked, OpenGate
+from tenure.store.gate_records import GateQuestion, LineFound, LinePicked, OpenGate, lines_of
 from tenure.store.records import (
     BatchFeatures,
     MovedJob,
@@ -21,15 +22,24 @@ from tenure.store.records import (
     Peeked,
     ReadTicket,
     TakenTicket,
-    as_records,
-    lines_of,
 )
 from tenure.store.rows import Freed, features_of, is_plain
-from tenure.store.session import Done, Edge, Moved, Row, Tx, Wanted, given_time, to_json
+from tenure.store.session import (
+    Done,
+    Edge,
+    Moved,
+    Row,
+    Tx,
+    Wanted,
+    as_records,
+    given_time,
+    to_json,
+)
 from tenure.store.sqlite import driver
 from tenure.store.sqlite.boot_clock import EPOCH, MICROSECOND, Clock
 from tenure.store.sqlite.driver import Connection
 from tenure.store.sqlite.gates import look_at_gates
+from tenure.store.sqlite.lanes import pick_tickets
 from tenure.store.statements import statements
 
 SCHEMA = "tenure"
@@ -55,6 +65,9 @@ class SQLiteTx(Tx):
     def at(self, now: datetime | None) -> None:
         self._now = self._clock.read(given_time(now))
 
+    async def cancels_requested(self, ids: Collection[int]) -> None:  # noqa: ARG002 - any worker
+        await self.fetch("count_cancels")
+
     async def fetch(self, statement: str, **params: object) -> list[Row]:
         values = params | self._now
         rows: list[Row] = []
@@ -73,35 +86,46 @@ class SQLiteTx(Tx):
         """Row by row with bound values: three times as fast here as taking a JSON batch apart."""
         now: int = self._now["now"]
         [(last,)] = await self.fetch("draw_positions", count=len(jobs))
-        rows, gated = [], []
-        for position, (id, job) in enumerate(jobs, last - len(jobs) + 1):
-            if is_plain(job):
-                rows.append(
-                    (id, position, now, None, None, job.priority, job.max_attempts, 0, job.tenant,
-                     job.queue, job.task, job.args.decode(), None, None, None, *_NO_KEY)
-                )  # fmt: skip
-                continue
-            due = self._due(job, now)
-            key = _NO_KEY if job.unique is None else _key(job, job.unique)
-            waits = job.parents or job.features & Feature.PARENTS
-            stands = due is None and not waits
-            if job.gate is not None:
-                line = line_name(job.tenant, job.gate_key)
-                gated.append((job.gate, line, position if stands else None, id))
-            rows.append(
-                (id, position if stands and job.gate is None else None, now, due,
-                 job.timeout_seconds, job.priority, job.max_attempts, features_of(job), job.tenant,
-                 job.queue, job.task, job.args.decode(), _text(job.retry), _text(job.metadata),
-                 "parents" if waits else None, *key)
-            )  # fmt: skip
+        placed = list(enumerate(jobs, last - len(jobs) + 1))
+        span = {"first": jobs[0][0], "last": jobs[-1][0]}
+        plain = [is_plain(job) for _, job in jobs]
+        if all(plain):
+            rows = [
+                (id, position, now, job.priority, job.max_attempts, job.tenant, job.queue, job.task,
+                 job.args.decode(), job.needs, len(job.args) >> 10)
+                for position, (id, job) in placed
+            ]  # fmt: skip
+            await self._insert("insert_plain_job", rows)
+            await self.fetch("insert_tickets", **span)
+            return
+        rows = [self._job_row(now, position, id, job) for position, (id, job) in placed]
         await self._insert("insert_job", rows)
-        ids = [id for id, _ in jobs]
-        await self.fetch("insert_tickets", first=ids[0], last=ids[-1])
+        await self.fetch("insert_tickets", **span)
+        await self.fetch("insert_due", **span)
+        gated = [
+            (job.gate, line_name(job.tenant, job.gate_key),
+             position if self._is_ready(job, now) else None, id)
+            for position, (id, job) in placed if job.gate is not None
+        ]  # fmt: skip
         if gated:
             await self._each("set_gate_of", gated)
 
+    def _job_row(self, now: int, position: int, id: int, job: NewJob) -> Row:
+        """The values of `insert_job`."""
+        has_ticket = job.gate is None and self._is_ready(job, now)
+        key = _NO_KEY if job.unique is None else _key(job, job.unique)
+        return (
+            id, position if has_ticket else None, now, self._due(job, now), job.timeout_seconds,
+            job.priority, job.max_attempts, features_of(job), job.tenant, job.queue, job.task,
+            job.args.decode(), _text(job.retry), _text(job.metadata),
+            "parents" if _waits(job) else None, *key, job.needs, job.size_kb,
+        )  # fmt: skip
+
+    def _is_ready(self, job: NewJob, now: int) -> bool:
+        return self._due(job, now) is None and not _waits(job)
+
     def _due(self, job: NewJob, now: int) -> int | None:
-        """The due time in microseconds, or None when the job may stand in line at once."""
+        """The due time in microseconds, or None if the job is ready at once."""
         due = self.time(job.due_at)
         if job.delay_seconds is not None:
             due = now + int(1e6 * job.delay_seconds)
@@ -109,32 +133,26 @@ class SQLiteTx(Tx):
 
     async def take_tickets(self, wanted: Wanted) -> list[TakenTicket]:
         taken: list[ReadTicket] = []
-        suspect: list[ReadTicket] = []
-        for queue, most in wanted.queues.items():
-            tickets = await self.fetch_as(ReadTicket, "take_tickets", queue=queue, most=most)
-            if not suspect:  # one per claim, in all queues
-                suspect = await self.fetch_as(ReadTicket, "take_suspect", queue=queue)
-                tickets = sorted(tickets + suspect, key=_by_position)[:most]
-                suspect = [ticket for ticket in tickets if ticket.suspect]
-                for ticket in suspect:
-                    await self.fetch(
-                        "drop_suspect", queue=queue, priority=ticket.priority,
-                        position=ticket.position,
-                    )  # fmt: skip
-            trusted = [ticket for ticket in tickets if not ticket.suspect]
-            if trusted:  # the single writer read the head of the queue: all up to the last one
-                last = trusted[-1]
-                await self.fetch(
-                    "drop_tickets", queue=queue, priority=last.priority, position=last.position
-                )
+        for picked in await pick_tickets(self, wanted):
+            lane = {"queue": picked.queue, "needs": picked.needs}
+            if picked.suspect is not None:
+                name = lane | picked.suspect._asdict()
+                taken += await self.fetch_as(ReadTicket, "take_suspect", **name)
+                await self.fetch("drop_suspect", **name)
+                continue
+            tickets = await self.fetch_as(ReadTicket, "take_tickets", most=picked.tickets, **lane)
+            if not tickets:
+                continue
+            last = tickets[-1]  # the single writer read the head of the lane: all up to this one
+            await self.fetch("drop_tickets", priority=last.priority, position=last.position, **lane)
             taken += tickets
         return await self._put_on_leases(wanted, taken)
 
-    async def open_gates(self, queues: Collection[str]) -> list[OpenGate]:
+    async def open_gates(self, queues: Mapping[str, Ask]) -> list[OpenGate]:
         return [
             OpenGate._make(row)
-            for queue in queues
-            for row in await self.fetch("open_gates", queue=queue)
+            for queue, ask in queues.items()
+            for row in await self.fetch("open_gates", queue=queue, needs=to_json([*ask.of]))
         ]
 
     async def look_at_gates(
@@ -189,7 +207,7 @@ class SQLiteTx(Tx):
         return Peeked(set(msgspec.json.decode(ready)), due_seconds, bool(expired), bool(gates))
 
     async def succeed_jobs(self, worker: str, by_lease: Mapping[int, Sequence[Done]]) -> Moved:
-        """Through a table in memory: half the cost of a JSON batch answered by RETURNING."""
+        """Through a table in memory: half the cost of a JSON batch with RETURNING."""
         rows: list[tuple[object, ...]] = []
         for lease, jobs in by_lease.items():
             for claimed_at in await self.fetch_column("lease_of_worker", id=lease, worker=worker):
@@ -215,7 +233,7 @@ class SQLiteTx(Tx):
             featured = {job.id: job for job in await self.fetch_as(MovedJob, "featured_in_batch")}
             moved = [featured.get(job.id, job) for job in moved]
         await self.fetch("drop_batch")
-        return Moved(moved, lines_of({kind.line for kind in kinds}))
+        return _moved(moved, {kind.line for kind in kinds})
 
     async def finish_jobs(self, rows: str) -> Moved:
         return await self._drop_live(await self.fetch_as(MovedJob, "finish", rows=rows))
@@ -233,7 +251,7 @@ class SQLiteTx(Tx):
         await self._each(
             "free_tickets",
             [
-                (j.queue, j.priority, position, j.id, j.token + 1, j.suspect)
+                (j.queue, j.needs, j.priority, position, j.id, j.token + 1, j.suspect, j.size_kb)
                 for position, j in placed
             ],
         )
@@ -248,7 +266,7 @@ class SQLiteTx(Tx):
         """Delete the live rows of jobs that are in history now."""
         if moved:
             await self.fetch("drop_live", ids=to_json([job.id for job in moved]))
-        return Moved(moved, lines_of({job.line for job in moved}))
+        return _moved(moved, {job.line for job in moved})
 
     async def _insert(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
         """Run an insert of one row for all of these, several at a time.
@@ -298,6 +316,16 @@ _by_position = attrgetter("priority", "position")
 _NO_KEY = (None, None, None, None)
 _BEFORE_LEASE = TakenTicket._fields.index("lease")
 """Up to here a `ReadTicket` has the same columns as a `TakenTicket`."""
+
+
+def _waits(job: NewJob) -> bool:
+    """Does it wait for its parents?"""
+    return bool(job.parents or job.features & Feature.PARENTS)
+
+
+def _moved(jobs: list[MovedJob], names: Set[str | None]) -> Moved:
+    lines = {name for name in names if name is not None}
+    return Moved(jobs, lines_of(lines) if lines else ())
 
 
 def _on_lease(tickets: list[ReadTicket], lease: NewLease | None) -> list[TakenTicket]:

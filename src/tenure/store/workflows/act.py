@@ -1,9 +1,9 @@
 """What operators do to workflows: cancel, pause, resume, replay; and the stop after a failure.
 
 One such act at a time per workflow; settlements of its nodes go on meanwhile. Live jobs are locked
-in id order, then their tickets are taken, as for a single job. A running node that adds others has
-its own row locked while it does: whoever has locked all live jobs, and looked again until there was
-no new one, has them all.
+in id order, then their tickets are taken, as for a single job. A running node has its own row
+locked while it adds nodes: so once the act has locked all live jobs, and has looked again until
+there was no new one, it has all of them.
 """
 
 from collections.abc import Collection, Sequence
@@ -11,7 +11,6 @@ from datetime import datetime
 
 from tenure.rules.limits import check_reason
 from tenure.store.moves import add_tickets
-from tenure.store.records import LockedNode
 from tenure.store.rows import Ticket
 from tenure.store.session import (
     Mode,
@@ -29,6 +28,7 @@ from tenure.store.workflows.nodes import (
     lock_live_nodes,
     take_node_tickets,
 )
+from tenure.store.workflows.records import LockedNode
 from tenure.store.workflows.stop import cancel_nodes
 
 PAUSED = "the workflow is paused"

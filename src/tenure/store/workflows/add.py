@@ -167,7 +167,8 @@ async def _claim_keys(
     tx: Tx, new: list[tuple[int, NewJob]], nodes: Sequence[NewNode | GrowingNode]
 ) -> None:
     """A node stands for one job. One that would stand for another's is refused, with all others."""
-    held = await claim_keys(tx, new)
+    keyed = [(job, node) for job, node in new if node.unique is not None]
+    held = await claim_keys(tx, keyed) if keyed else {}
     if not held:
         return
     names = {job: node.name for (job, _), node in zip(new, nodes, strict=True)}

@@ -1,4 +1,4 @@
-"""The ends of workflows, written by whoever ends their nodes.
+"""The ends of workflows, written by the transaction that ends their last node.
 
 A workflow is over when its last nodes are: see graph.py. The settlement that ends a last node locks
 the row of the workflow, after jobs and leases, as the lock order wants, and decides in a later
@@ -10,8 +10,8 @@ done in the next one; should the worker die between the two, any other one does 
 """
 
 from tenure.rules.job import State
-from tenure.store.records import StoppingWorkflow
 from tenure.store.session import Tx, to_json
+from tenure.store.workflows.records import StoppingWorkflow
 
 STOPPED = "the workflow was stopped"
 

@@ -11,12 +11,12 @@ from tenure.rules.graph import GrowingNode, check_nodes, in_order
 from tenure.rules.job import When
 from tenure.rules.lifecycle import WAITS_FOR_ALL, HeldJob
 from tenure.store.moves import free_children, lock_leased, stamp
-from tenure.store.records import Ancestor, NamedNode, NodeOf, WorkflowRow
 from tenure.store.session import Edge, Mode, Tx, for_all_tenants, to_json, transaction
 from tenure.store.workflows.act import hold_nodes
 from tenure.store.workflows.add import _insert, _write_edges
 from tenure.store.workflows.end import end_workflows
 from tenure.store.workflows.nodes import end_of, get_row
+from tenure.store.workflows.records import Ancestor, NamedNode, NodeOf, WorkflowRow
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -120,7 +120,7 @@ async def _named(tx: Tx, id: int, names: Iterable[str]) -> dict[str, _Known]:
 
 
 async def _check_circle(tx: Tx, growth: _Growth) -> None:
-    """A node that comes before X must not wait for what waits for X."""
+    """A node that comes before X must not wait for a node that waits for X."""
     known, new = growth.known, growth.new
     late = {name for node in new for name in node.before_names if not known[name].waits}
     if late:
@@ -164,7 +164,7 @@ async def _grow(tx: Tx, workflow: WorkflowRow, adder: int, growth: _Growth) -> d
 
 
 def _new_edges(growth: _Growth, ids: dict[str, int]) -> list[Edge]:
-    """Edges that no end can have been written on. How many more a child will get, nobody knows."""
+    """Edges to parents that have not finished. A child may get more parents later."""
     edges: list[Edge] = []
     for node in growth.new:
         job = ids[node.name]

@@ -6,9 +6,11 @@ from functools import partial
 from tenure.errors import WorkflowNotFound
 from tenure.rules.graph import NodePage, NodeSeen, OnFailure, Outcome, ParentEnd, WorkflowSeen
 from tenure.rules.job import State, When
-from tenure.rules.limits import check_int, check_name, is_id
+from tenure.rules.limits import JobId, check_id, check_int, check_name, id_of, is_id
 from tenure.store.look.jobs import seen_job
-from tenure.store.records import (
+from tenure.store.session import Mode, Scope, Tx, to_json, transaction
+from tenure.store.workflows.add import _TOP, MAX_PAGE, RESULTS_AT_ONCE
+from tenure.store.workflows.records import (
     EndedParent,
     NamedNode,
     NodeOf,
@@ -17,8 +19,6 @@ from tenure.store.records import (
     StateCount,
     WorkflowRow,
 )
-from tenure.store.session import Mode, Scope, Tx, to_json, transaction
-from tenure.store.workflows.add import _TOP, MAX_PAGE, RESULTS_AT_ONCE
 
 
 @transaction(Mode.READ)
@@ -100,13 +100,13 @@ async def node_named(tx: Tx, id: int, name: str, *, now: datetime | None = None)
 
 
 async def parent_ends(
-    scope: Scope, id: int, *, task: str | None = None, now: datetime | None = None
+    scope: Scope, id: JobId, *, task: str | None = None, now: datetime | None = None
 ) -> list[ParentEnd]:
     """The parents of a job, in the order of their ids: how each ended, and its result.
 
     With `task`, those that are jobs of this task. Raises `JobNotFound` for one of another tenant.
     """
-    after, ends = 0, []
+    id, after, ends = id_of(id), 0, []
     while True:
         page = await scope.transact(partial(_parent_page, id=id, after=after, now=now), Mode.READ)
         ends += [end for end in page if task is None or end.task == task]
@@ -130,8 +130,9 @@ async def _parent_page(tx: Tx, id: int, after: int, now: datetime | None) -> lis
 
 
 @transaction(Mode.READ)
-async def workflow_of(tx: Tx, id: int, *, now: datetime | None = None) -> tuple[int, str] | None:
+async def workflow_of(tx: Tx, id: JobId, *, now: datetime | None = None) -> tuple[int, str] | None:
     """The workflow to which a job belongs, and the job's name there; None for any other job."""
+    id = id_of(id)
     tx.at(now)
     for node in await tx.fetch_as(NodeOf, "node_of", id=id) if is_id(id) else ():
         if tx.tenant in (None, node.tenant) or not node.tenant:
@@ -140,6 +141,7 @@ async def workflow_of(tx: Tx, id: int, *, now: datetime | None = None) -> tuple[
 
 
 async def _seen(tx: Tx, id: int) -> WorkflowRow:
+    check_id("the id of a workflow", id)
     workflows: list[WorkflowRow] = []
     if is_id(id):
         workflows = await tx.fetch_as(WorkflowRow, "workflow_seen", id=id, tenant=tx.tenant)

@@ -9,15 +9,17 @@ found no new one, has them all.
 from collections.abc import Sequence
 
 from tenure.errors import WorkflowNotFound
-from tenure.rules.limits import is_id
-from tenure.store.records import LockedJob, LockedNode, NodeOf, WorkflowRow
+from tenure.rules.limits import check_id, is_id
+from tenure.store.records import LockedJob
 from tenure.store.session import Tx, to_json
+from tenure.store.workflows.records import LockedNode, NodeOf, WorkflowRow
 
 PAGE = 1000
 
 
 async def begin_work(tx: Tx, id: int) -> WorkflowRow:
     """From here on no other transaction acts on this workflow. Raises `WorkflowNotFound`."""
+    check_id("the id of a workflow", id)
     workflows: list[WorkflowRow] = []
     if is_id(id):
         await tx.fetch("begin_work", id=id)
@@ -72,14 +74,15 @@ async def take_node_tickets(tx: Tx, nodes: Sequence[LockedNode] | Sequence[Locke
 def _ticket(node: LockedNode | LockedJob) -> dict[str, object]:
     """A row of `take_due_tickets` and the statements like it."""
     return {
-        "id": node.id, "token": node.token, "queue": node.queue, "priority": node.priority,
+        "id": node.id, "token": node.token, "queue": node.queue, "needs": node.needs,
+        "priority": node.priority,
         "position": node.position, "due_at": node.due_at, "gate": node.gate,
         "gate_key": node.gate_key,
     }  # fmt: skip
 
 
 async def end_of(tx: Tx, workflow: WorkflowRow) -> int:
-    """What waits for the last nodes: the finaliser, if there is one and it waits, or the end."""
+    """The id that waits for the last nodes: the finaliser's, if it waits, or the workflow's end."""
     final, end = workflow.finaliser_id, -workflow.id
     if final is None:
         return end

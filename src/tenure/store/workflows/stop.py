@@ -12,12 +12,10 @@ from functools import partial
 from tenure.errors import StoreError, StoreUnavailable, TenureError
 from tenure.rules.job import State, When
 from tenure.store.moves import add_events, finish, free_children
-from tenure.store.records import JobToken, LockedNode, WorkflowRow
+from tenure.store.records import JobToken
 from tenure.store.rows import Finish, NewEvent
 from tenure.store.session import (
     Mode,
-    Operation,
-    R,
     RowsLocked,
     Scope,
     Tx,
@@ -31,32 +29,24 @@ from tenure.store.workflows.nodes import (
     lock_live_nodes,
     take_node_tickets,
 )
+from tenure.store.workflows.records import LockedNode, WorkflowRow
 
 _NEEDS_SUCCESS = frozenset({When.ALL_SUCCEEDED, When.ANY_SUCCEEDED})
 
 
-async def run_finishing(scope: Scope, op: Operation[R], now: datetime | None) -> R:
-    """Run what may end jobs, and all that follows for workflows."""
-    stops: list[int] = []
-
-    async def run(tx: Tx) -> R:
-        answer = await op(tx)
-        stops[:] = await end_workflows(tx)
-        return answer
-
-    answer = await scope.transact(run)
-    if stops:
-        for id in stops:
-            with suppress(StoreError):  # `heal_workflows` does it later
-                await scope.transact(partial(stop_workflow, id=id, now=now))
-    return answer
+async def stop_workflows(scope: Scope, ids: Sequence[int], now: datetime | None) -> None:
+    """Stop these workflows, each in a transaction of its own."""
+    for id in ids:
+        with suppress(StoreError):  # `heal_workflows` does it later
+            await scope.transact(partial(stop_workflow, id=id, now=now))
 
 
 async def stop_workflow(tx: Tx, id: int, now: datetime | None) -> None:
-    """A node has failed: cancel what needs successes, and has not started; ask what runs to stop.
+    """A node has failed: cancel nodes that need success and have not started; stop running ones.
 
-    What runs whatever the ends, or after a failure, is a clean-up, and stays. Waits for no lock for
-    long: workers settle and claim on the same connection, and `heal_workflows` comes back.
+    Nodes that run after any end, or after a failure, are for clean-up and stay. Waits for no lock
+    for long, because workers settle and claim on the same connection: `heal_workflows` does the
+    rest.
     """
     tx.at(now)
     await tx.wait_briefly()
@@ -70,10 +60,10 @@ async def stop_workflow(tx: Tx, id: int, now: datetime | None) -> None:
 
 
 async def heal_workflows(scope: Scope, *, now: datetime | None = None) -> int:
-    """Do what a worker that died has left: stops after a failure. Answers how many.
+    """Stop failed workflows that a dead worker has left unstopped. Returns how many.
 
-    One whose rows are locked by somebody is passed over until the next time, and holds up no other.
-    What another one raises is raised when all were tried.
+    If another transaction has locked rows of a workflow, it is skipped until the next call and
+    delays no other. An error of one workflow is raised after all were tried.
     """
     for_all_tenants("heal_workflows", scope.tenant)
 
@@ -129,6 +119,7 @@ async def cancel_nodes(
 
 async def _ask_to_stop(tx: Tx, ids: Sequence[int], reason: str) -> None:
     asked = await tx.fetch_as(JobToken, "request_cancels", ids=to_json(ids), reason=reason)
+    await tx.cancels_requested([job.id for job in asked])
     detail: dict[str, object] = {"reason": reason}
     await add_events(
         tx, [NewEvent(id, token, "cancel requested", None, detail) for id, token in asked]

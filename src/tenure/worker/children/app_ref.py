@@ -1,14 +1,16 @@
 """How another process finds the same application: by the module and the name it is bound to.
 
-Nothing is pickled. The other process imports the module. If the module is a script that was run
-directly, its file is imported under another name than `__main__`, so that code under
-`if __name__ == "__main__"` does not run again.
+Nothing is pickled. The other process imports the module that the user named: the one given to
+`tenure worker`, or the script that was run. A script is imported under another name than
+`__main__`, so that code under `if __name__ == "__main__"` does not run again. If tasks are missing
+after that, their own modules are imported too. A process whose tasks still differ from those of its
+parent refuses to start: it would put back their jobs for ever.
 """
 
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +19,7 @@ import msgspec
 
 from tenure.client import Client
 from tenure.errors import ConfigError
+from tenure.rules.claim import Kind
 
 SCRIPT = "__mp_main__"
 """The name that multiprocessing gives to a script in its children; `tenure.tasks` knows it."""
@@ -44,6 +47,10 @@ class AppRef(msgspec.Struct, frozen=True):
     argv: tuple[str, ...]
     script: str | None = None
     package: str | None = None
+    tasks: Mapping[str, Kind] = {}
+    """The tasks of the application, by name, with the kind of each."""
+    task_modules: tuple[str, ...] = ()
+    """The modules that define them."""
 
     def load(self) -> Client:
         """Import it in this process. Raises the errors of the import, or `ConfigError`."""
@@ -51,15 +58,24 @@ class AppRef(msgspec.Struct, frozen=True):
         sys.path[:] = self.search_path  # in the same order: the same names find the same modules
         with _while_importing():
             module = _load_script(self) if self.script else importlib.import_module(self.module)
-        app = getattr(module, self.name, None)
-        if not isinstance(app, Client):
-            raise ConfigError(f"{self.module} has no application called {self.name}")
+            app = getattr(module, self.name, None)
+            if not isinstance(app, Client):
+                raise ConfigError(f"{self.module} has no application called {self.name}")
+            for name in self.task_modules:
+                if self.tasks.keys() <= {task.name for task in app}:
+                    break
+                importlib.import_module(name)
+        _refuse_other_tasks(self.tasks, _tasks(app))
+        app.module = self.module
         app.use_url(self.url)
         return app
 
 
 def locate(app: Client) -> AppRef:
-    """Find the module-level name of an application. Other modules are preferred to the script."""
+    """Find a module that has the application as one of its names.
+
+    The module that `tenure worker` was told to import comes first, then the script that was run.
+    """
     homes = [
         (module, name)
         for module in list(sys.modules.values())
@@ -71,7 +87,38 @@ def locate(app: Client) -> AppRef:
             "other processes must be able to import the application: assign it to a name at the "
             "top level of a module, such as app = Tenure(...)"
         )
-    return _ref(*min(homes, key=lambda home: home[0].__name__ in _SCRIPTS), app.url)
+    named = [home for home in homes if home[0].__name__ == app.module]
+    script = [home for home in homes if home[0].__name__ in _SCRIPTS]
+    modules = {task.fn.__module__: None for task in app if task.fn.__module__ not in _SCRIPTS}
+    return msgspec.structs.replace(
+        _ref(*[*named, *script, *homes][0], app.url), tasks=_tasks(app), task_modules=tuple(modules)
+    )
+
+
+def _tasks(app: Client) -> dict[str, Kind]:
+    return {task.name: task.kind for task in app}
+
+
+def _refuse_other_tasks(wanted: Mapping[str, Kind], found: Mapping[str, Kind]) -> None:
+    """Raise ConfigError if this process and its parent do not have the same tasks."""
+    different = [
+        f"{name} ({', '.join(facts)})"
+        for name in sorted(wanted.keys() | found.keys())
+        if (facts := _difference(wanted.get(name), found.get(name)))
+    ]
+    if different:
+        some = ", ".join(different[:5]) + (" ..." if len(different) > 5 else "")
+        raise ConfigError(
+            f"this process and its parent do not have the same tasks: {some}. Define tasks at the "
+            "top level of a module that the module of the application imports, and not under "
+            'if __name__ == "__main__":'
+        )
+
+
+def _difference(wanted: Kind | None, found: Kind | None) -> list[str]:
+    if wanted == found:
+        return []
+    return [f"parent: {wanted or 'missing'}", f"here: {found or 'missing'}"]
 
 
 def refuse_while_imported() -> None:

@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from tenure.client import Client
-from tenure.rules.job import Claimed
+from tenure.rules.claim import Claimed
 from tenure.rules.lifecycle import Settlement
 from tenure.store.session import drive
 from tenure.worker.children.messages import (
@@ -173,7 +173,9 @@ class Child:
         if not isinstance(hello, Hello):
             self._die()
         threading.Thread(target=self._listen, name="tenure-listen", daemon=True).start()
+        hello.logs.before_import()
         app = hello.app.load()
+        hello.logs.after_import()
         attempts = InterruptibleRunner(app, hello.worker, self._interrupt)
         while True:
             for number in (signal.SIGTERM, signal.SIGINT):  # a handler may have replaced them
@@ -209,6 +211,7 @@ class Child:
                         self._newest.cancelled.set()
                     if lost:
                         self._newest.lost.set()
+                    self._newest.stopping().set()
                     self._interrupt.shutdown = shutdown
                     self._interrupt.ordered = True
                     signal.pthread_kill(main, signal.SIGTERM)

@@ -7,19 +7,21 @@ from typing import TypeAlias
 
 import msgspec
 
-from tenure.rules.job import Claimed
+from tenure.rules.claim import Claimed
 from tenure.rules.lifecycle import Settlement
 from tenure.worker.children.app_ref import AppRef
+from tenure.worker.logs import LogSetup
 
 MAX_MESSAGE_BYTES = 256 * 2**20
 _LENGTH = struct.Struct("!I")
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """To a new child: the application and the name of the worker."""
+    """To a new child: the application, the name of the worker, and how the worker logs."""
 
     app: AppRef
     worker: str
+    logs: LogSetup
 
 
 class Run(msgspec.Struct, frozen=True, tag="run"):

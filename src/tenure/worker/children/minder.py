@@ -16,7 +16,7 @@ import msgspec
 from tenure.client import Client
 from tenure.rules.codec import add_output
 from tenure.rules.lifecycle import Settlement
-from tenure.worker.children.app_ref import AppRef, locate
+from tenure.worker.children.app_ref import locate
 from tenure.worker.children.messages import (
     Completed,
     Ended,
@@ -26,11 +26,12 @@ from tenure.worker.children.messages import (
     Run,
     Started,
 )
-from tenure.worker.children.process import ChildProcess
+from tenure.worker.children.process import ChildProcess, Watchdog
 from tenure.worker.environment import Environment
 from tenure.worker.leases import LeasedJob, Stop
+from tenure.worker.logs import log_setup
 from tenure.worker.running.attempt import Attempt
-from tenure.worker.running.threads import InThreads
+from tenure.worker.running.executors import InThreads
 
 LOOK_SECONDS = 0.02
 """How often a minder checks whether its job must stop."""
@@ -56,13 +57,14 @@ class Children(InThreads):
         super().__init__(slots, app, worker, environment)
         self._kill_seconds = kill_seconds
         self._children: dict[int, ChildProcess] = {}
-        self._app_ref: AppRef | None = None
+        self._watchdog = Watchdog()
 
     def close(self) -> None:
         super().close()  # the minders kill their children
         deadline = time.monotonic() + CLOSE_SECONDS
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+        self._watchdog.close()
 
     def _thread_ends(self, number: int) -> None:
         self._drop(number)
@@ -115,10 +117,8 @@ class Children(InThreads):
             self._drop(number)
             child = None
         if child is None:
-            if self._app_ref is None:
-                self._app_ref = locate(self._app)
-            child = self._children[number] = ChildProcess(self._environment)
-            child.send(Hello(self._app_ref, self._worker))
+            child = self._children[number] = ChildProcess(self._environment, self._watchdog)
+            child.send(Hello(locate(self._app), self._worker, log_setup()))
         child.forget_output()
         return child
 
@@ -143,7 +143,7 @@ class Children(InThreads):
                 case Started():
                     leased.started_at = self._environment.monotonic()
                 case Progressed(fraction=fraction, message=text):
-                    leased.progress = (fraction, text)
+                    leased.report(fraction, text)
                 case Completed():
                     leased.completed = True
                 case None if child.dead():

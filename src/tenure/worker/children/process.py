@@ -1,13 +1,17 @@
 """One child process as its minder sees it: its channel, its output, and its end."""
 
+import logging
 import os
+import secrets
 import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections import deque
 
+from tenure.worker.children import watchdog
 from tenure.worker.children.messages import (
     Channel,
     Completed,
@@ -17,7 +21,10 @@ from tenure.worker.children.messages import (
     Report,
     Started,
 )
+from tenure.worker.children.watchdog import MARK, stray_processes
 from tenure.worker.environment import Environment
+
+log = logging.getLogger("tenure.worker")
 
 OUTPUT_BYTES = 8192
 """How much of the end of a child's output is kept with a failed attempt."""
@@ -29,18 +36,70 @@ LAST_SECONDS = 2.0
 """A process closes its channel a moment before its exit code is available."""
 
 
+class Watchdog:
+    """The process that ends our children if this process is killed. Used by several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._children: dict[int, str] = {}
+
+    def started(self, pid: int, mark: str) -> None:
+        """A child has started."""
+        with self._lock:
+            self._children[pid] = mark
+            self._tell(f"+{pid} {mark}\n")
+
+    def ended(self, pid: int) -> None:
+        """A child has ended and was waited for: its process id may be used again."""
+        with self._lock:
+            self._children.pop(pid, None)
+            self._tell(f"-{pid}\n")
+
+    def close(self) -> None:
+        """End the watchdog. All children have ended."""
+        with self._lock:
+            if self._process is not None:
+                self._process.communicate()
+                self._process = None
+
+    def _tell(self, line: str) -> None:
+        """Tell the watchdog. If there is none, or it has ended, start one and tell it all."""
+        if self._process is not None and self._process.poll() is None and self._write(line):
+            return
+        if self._process is not None:
+            self._process.communicate()
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", watchdog.__file__], stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        self._write("".join(f"+{pid} {mark}\n" for pid, mark in self._children.items()))
+
+    def _write(self, lines: str) -> bool:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(lines.encode())
+            self._process.stdin.flush()
+        except OSError:
+            return False
+        return True
+
+
 class ChildProcess:
     """A process that leads a session of its own. Used by one thread."""
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, environment: Environment, watchdog: Watchdog) -> None:
         self._environment = environment
+        self._watchdog = watchdog
+        self._mark = secrets.token_hex(8)
         ours, theirs = socket.socketpair()
         self._output_fd, their_output = os.pipe()
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tenure.worker.children.child", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=their_output,
-                stderr=their_output, start_new_session=True,
+                stderr=their_output, start_new_session=True, env={**os.environ, MARK: self._mark},
             )  # fmt: skip
         except BaseException:
             ours.close()
@@ -49,6 +108,7 @@ class ChildProcess:
         finally:
             theirs.close()
             os.close(their_output)
+        watchdog.started(self._process.pid, self._mark)
         os.set_blocking(self._output_fd, False)
         ours.settimeout(CHANNEL_SECONDS)
         self._channel = Channel(ours)
@@ -112,8 +172,17 @@ class ChildProcess:
         self._environment.kill_group(self._process.pid, how)
 
     def close(self) -> None:
-        """Wait for a killed child, and close its channel and its output."""
+        """Wait for a killed child, and close its channel and its output.
+
+        Processes that its handlers moved to a session of their own were not killed with it.
+        """
         self._process.wait()
+        self._watchdog.ended(self._process.pid)
+        for stray in stray_processes(self._mark, self._process.pid):
+            log.warning(
+                "child process %d has ended; %s was started by a handler in a session of its own "
+                "and still runs", self._process.pid, stray,
+            )  # fmt: skip
         self._channel.close()
         os.close(self._output_fd)
 

@@ -6,18 +6,19 @@ the worker sends another statement. When to look is decided in polling.py.
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from tenure.errors import SchemaError, StoreError
+from tenure.rules.claim import ALL_NEEDS, KINDS, NEEDS, Ask, Demand, Kind
 from tenure.store import AsyncStore
 from tenure.store.jobs.claim import MAX_BLOCK
-from tenure.tasks import Kind
 from tenure.worker.claiming.intake import Intake
-from tenure.worker.claiming.polling import Polling
-from tenure.worker.claiming.slots import Shares
+from tenure.worker.claiming.polling import Lane, Polling
+from tenure.worker.claiming.slots import MAX_CLAIM, Shares
 from tenure.worker.environment import Environment
-from tenure.worker.leases import MARGIN
+from tenure.worker.leases import MARGIN, LeasedJobs
 from tenure.worker.settings import WorkerSettings
 from tenure.worker.upkeep.upkeep import Upkeep
 
@@ -25,11 +26,19 @@ OUTAGE_PAUSE_SECONDS = 1.0
 TOUCH_SECONDS = 1.0
 RIDE_SECONDS, REST_SECONDS = 2.0, 0.1
 UNSETTLED = 4
+MAX_KB_IN_HAND = 16 * 1024
+"""A worker with more kilobytes of arguments and results than this claims no other jobs."""
+MAX_TICKET_KB = 3 * 1024
+"""No job is larger: arguments, metadata and a retry policy of 1 MiB each."""
 log = logging.getLogger("tenure.worker")
 
 
 class Claimer:
     """Claims for one worker process. Lives on the event loop."""
+
+    can_finish: Callable[[], bool]
+    """Do heartbeats and settlements work? A worker that cannot renew or settle would use up the
+    attempts of every job that it claims. Set before `run`."""
 
     def __init__(
         self,
@@ -41,6 +50,7 @@ class Claimer:
         intake: Intake,
         polling: Polling,
         upkeep: Upkeep,
+        leased_jobs: LeasedJobs,
     ) -> None:
         self._store = store
         self._worker = worker
@@ -51,6 +61,8 @@ class Claimer:
         self._executors = intake.executors
         self._polling = polling
         self._upkeep = upkeep
+        self._leased_jobs = leased_jobs
+        self._max_kb = self._claimed_kb = 0
         self._shares = Shares(settings.queues)
         self._phase = RIDE_SECONDS * environment.random()
         self._halfway: set[str] = set()
@@ -58,7 +70,14 @@ class Claimer:
         self._stopping = False
         self._failing = False
         self._touched_at = -TOUCH_SECONDS
+        self._round_at = environment.monotonic()
+        self._file_fails = False
         self.claims = 0
+
+    def idle_seconds(self) -> int:
+        """How long ago the loop last came round: long if the event loop is blocked. From any
+        thread."""
+        return 0 if self._stopping else int(self._environment.monotonic() - self._round_at)
 
     def stop(self) -> None:
         """Send no more claims."""
@@ -69,11 +88,15 @@ class Claimer:
         """Claim until told to stop."""
         now, polling = self._environment.monotonic, self._polling
         while not self._stopping:
+            self._round_at = now()
             self._executors["async"].exit_if_forked()  # a handler may have forked this loop
             polling.begin_round()
             try:
                 if now() >= polling.look_at():
                     await self._look()
+                if not self.can_finish():
+                    await self._pause()
+                    continue
                 claimed = await self._claim()
             except StoreError as error:
                 await self._after(error)
@@ -96,14 +119,21 @@ class Claimer:
     def _room(self) -> dict[Kind, int]:
         """How many jobs to claim, by kind: free slots and a few ahead; 0 where it is not worth it.
 
-        While jobs wait for slots, a claim is worth it when a quarter of the room is free.
+        While jobs wait for slots, a claim is worth it when a quarter of the room is free. Jobs with
+        large arguments or results leave no room for others.
         """
+        has_memory = self._leased_jobs.kb < MAX_KB_IN_HAND
         room: dict[Kind, int] = {}
         for kind, executor in self._executors.items():
             prefetch = self._intake.pace.prefetch(kind, executor.slots)
             free = executor.free - self._slots.waiting(kind)
             worth = free > 0 or 4 * (free + prefetch) >= executor.slots + prefetch
-            room[kind] = free + prefetch if worth else 0
+            room[kind] = free + prefetch if worth and has_memory else 0
+            kb = self._intake.result_kb.mean(kind)
+            if kb >= 1.0:  # claimed jobs will have results, too
+                in_hand = executor.slots - free
+                most = int((MAX_KB_IN_HAND - self._leased_jobs.kb) / kb) - in_hand
+                room[kind] = min(room[kind], max(most, 0 if in_hand else 1))
         return room
 
     async def _claim(self) -> int:
@@ -116,38 +146,99 @@ class Claimer:
         while not self._stopping:
             self._halfway.clear()
             room = self._room()  # again each time: a small rest is not worth a claim
-            limits = {queue: self._limit(queue, room) for queue in may_have_work}
-            limits = {queue: limit for queue, limit in limits.items() if limit > 0}
-            asked = self._shares.divide(limits, room, self._intake.kinds.of)
-            if not asked:
+            self._polling.is_full = not any(room.values())
+            asks = self._ask(room)
+            if not asks:
                 break
-            may_have_work.difference_update(asked)  # before the claim: a ring meanwhile must count
-            claimed = await self._claim_shares(asked)
-            may_have_work.update(queue for queue, got in claimed.items() if got >= asked[queue])
-            may_have_work.update(self._halfway)
-            total += sum(claimed.values())
-            if self._halfway and not any(claimed.values()):
+            lanes = {(queue, needs) for queue, ask in asks.items() for needs in ask.of}
+            may_have_work -= lanes  # before the claim: a ring meanwhile must count
+            claimed = await self._claim_asked(asks)
+            if claimed:
+                may_have_work |= self._left_behind(asks, claimed)
+            may_have_work |= {lane for lane in lanes if lane[0] in self._halfway}
+            total += claimed.total()
+            if self._halfway and not claimed:
                 break
         return total
 
-    def _limit(self, queue: str, room: Mapping[Kind, int]) -> int:
-        kinds = self._intake.kinds.of[queue]
-        limit = min(room[kind] for kind in kinds)
-        slots = self._slots.limits.get(queue)
-        if slots is not None:
-            ahead = self._intake.queue_pace.prefetch(queue, slots)
-            limit = min(limit, slots + ahead - self._slots.in_use(queue))
-        return limit
+    def _ask(self, room: Mapping[Kind, int]) -> dict[str, Ask]:
+        """How many jobs of which kind to claim from each queue.
 
-    async def _claim_shares(self, asked: Mapping[str, int]) -> dict[str, int]:
-        got = dict.fromkeys(asked, 0)
-        lengths = {self._settings.lease_of(queue) for queue in asked}
+        The room of each kind is divided between the queues that may have such jobs. Queues that
+        seem to have none are asked for the rest, if they are asked at all. A job whose kind is not
+        known, or is not one of this code, may turn out to be of any kind that its queue has.
+        """
+        may_have_work, kinds = self._polling.may_have_work, self._intake.kinds
+        unsure = [needs for needs in ALL_NEEDS if KINDS.get(needs) not in kinds.all]
+        limits = {queue: self._limit(queue) for queue in {queue for queue, _ in may_have_work}}
+        limits = {queue: limit for queue, limit in limits.items() if limit > 0}
+        of: dict[str, dict[int, int]] = {queue: {} for queue in limits}
+        for kind in kinds.all:
+            needs, lanes = NEEDS[kind], dict[str, int]()
+            for queue, limit in limits.items():
+                if kind not in kinds.of[queue]:  # one at a time, until such a job has come
+                    lanes |= {queue: 1} if (queue, needs) in may_have_work else {}
+                elif any((queue, each) in may_have_work for each in (needs, *unsure)):
+                    lanes[queue] = limit
+            left = room[kind]
+            for queue, share in self._shares.divide(kind, lanes, left).items():
+                of[queue][needs] = share
+                left -= share
+            for queue in limits.keys() - lanes.keys():
+                if left > 0:
+                    of[queue][needs] = min(left, limits[queue], MAX_CLAIM)
+                    left -= of[queue][needs]
+        asks = {queue: self._ask_of(queue, limits[queue], of[queue], unsure) for queue in limits}
+        return {
+            queue: ask for queue, ask in asks.items()
+            if any((queue, needs) in may_have_work for needs in ask.of)
+        }  # fmt: skip
+
+    def _ask_of(
+        self, queue: str, limit: int, of: Mapping[int, int], unsure: Collection[int]
+    ) -> Ask:
+        most = min(limit, sum(of.values()))
+        least = min(of.get(NEEDS[kind], 0) for kind in self._intake.kinds.of[queue])
+        some = dict.fromkeys(unsure, least) if least > 0 else {}
+        return Ask(most, {**of, **some}, frozenset(unsure))
+
+    def _left_behind(self, asks: Mapping[str, Ask], claimed: "Counter[Lane]") -> set[Lane]:
+        """The lanes that gave all that was asked for: there may be more."""
+        is_large = self._claimed_kb > self._max_kb - MAX_TICKET_KB  # then bytes may have ended it
+        demand = Demand(asks, 0)
+        for queue in asks:
+            counts = {needs: n for (name, needs), n in claimed.items() if name == queue}
+            demand.take_all(queue, counts, 0)
+        rest = demand.rest()
+        return {
+            (queue, needs)
+            for queue, ask in asks.items()
+            for needs in ask.of
+            if is_large or queue not in rest or needs not in rest[queue].of
+        }
+
+    def _limit(self, queue: str) -> int:
+        """How many jobs its own slots allow, and a few ahead."""
+        slots = self._slots.limits.get(queue)
+        if slots is None:
+            return MAX_BLOCK
+        ahead = self._intake.queue_pace.prefetch(queue, slots)
+        return slots + ahead - self._slots.in_use(queue)
+
+    async def _claim_asked(self, asks: Mapping[str, Ask]) -> "Counter[Lane]":
+        got: Counter[Lane] = Counter()
+        before_kb = self._leased_jobs.kb
+        self._max_kb = MAX_KB_IN_HAND - before_kb
+        lengths = {self._settings.lease_of(queue) for queue in asks}
         for lease_seconds in sorted(lengths):
-            part = {q: n for q, n in asked.items() if self._settings.lease_of(q) == lease_seconds}
+            part = {
+                q: ask for q, ask in asks.items() if self._settings.lease_of(q) == lease_seconds
+            }
             before = self._environment.monotonic()
             claim = await self._store.claim(
-                self._worker, part, lease_seconds=lease_seconds, ahead=self._all_must_wait(part),
+                self._worker, part, lease_seconds=lease_seconds, ahead=self._some_must_wait(part),
                 new_permits=self._free(), riders=self._riders(part),
+                max_kb=max(0, MAX_KB_IN_HAND - self._leased_jobs.kb),
             )  # fmt: skip
             self._halfway |= claim.more
             self._environment.crash_point("after claim")
@@ -156,8 +247,8 @@ class Claimer:
             safe_until = before + lease_seconds * (1 - MARGIN)
             for lease in claim:
                 self._intake.take_on(lease, claim.permits, lease_seconds, safe_until)
-                for job in lease.jobs:
-                    got[job.queue] += 1
+                got.update([(job.queue, job.needs) for job in lease.jobs])
+        self._claimed_kb = self._leased_jobs.kb - before_kb
         return got
 
     def _riders(self, queues: Collection[str]) -> float:
@@ -172,7 +263,7 @@ class Claimer:
             return 0.0
         kinds, pace = self._intake.kinds.of, self._intake.pace
         slots = {kind: self._executors[kind].slots for queue in queues for kind in kinds[queue]}
-        riders = [pace.prefetch(kind, n) / n for kind, n in slots.items() if n]
+        riders = [pace.prefetch(kind, n) / n for kind, n in slots.items() if pace.knows(kind)]
         for queue, n in self._slots.limits.items():
             if queue in queues:
                 riders.append(self._intake.queue_pace.prefetch(queue, n) / n)
@@ -183,15 +274,16 @@ class Claimer:
         free = (e.free - self._slots.waiting(kind) for kind, e in self._executors.items())
         return min(MAX_BLOCK, sum(n for n in free if n > 0))
 
-    def _all_must_wait(self, queues: Collection[str]) -> bool:
-        """Is there no slot in which a job of these queues could start at once?"""
-        return not any(self._has_slot(queue) for queue in queues)
+    def _some_must_wait(self, asks: Mapping[str, Ask]) -> bool:
+        """Is there a job in this claim that may have to wait for a slot?"""
+        return any(not self._has_slots(queue, ask) for queue, ask in asks.items())
 
-    def _has_slot(self, queue: str) -> bool:
+    def _has_slots(self, queue: str, ask: Ask) -> bool:
+        """Could the first job of each kind start at once?"""
         slots = self._slots.limits.get(queue)
         if slots is not None and self._slots.in_use(queue) >= slots:
             return False
-        return all(self._executors[kind].free > 0 for kind in self._intake.kinds.of[queue])
+        return all(self._executors[KINDS[needs]].free > 0 for needs in ask.of if needs in KINDS)
 
     async def _after(self, error: StoreError) -> None:
         if isinstance(error, SchemaError):
@@ -199,10 +291,15 @@ class Claimer:
         if not self._failing:  # logged once: an outage must not fill the disk
             log.warning("claiming for %s failed, trying again: %s", self._worker, error)
         self._failing = True
+        await self._pause()
+
+    async def _pause(self) -> None:
+        """Rest during an outage, and look everywhere afterwards."""
         now, polling = self._environment.monotonic, self._polling
-        polling.may_have_work.update(self._settings.queues)
+        polling.ring()
         until = now() + OUTAGE_PAUSE_SECONDS * (0.5 + self._environment.random())
         while not self._stopping and (left := until - now()) > 0:
+            self._round_at = now()
             polling.begin_round()
             await polling.rest(left)
 
@@ -216,8 +313,11 @@ class Claimer:
             return
         try:
             Path(file).touch()
+            self._file_fails = False
         except OSError as error:
-            log.warning("the health file %s cannot be touched: %s", file, error)
+            if not self._file_fails:  # logged once: an outage must not fill the disk
+                log.warning("the health file %s cannot be touched: %s", file, error)
+            self._file_fails = True
 
     def _log_recovery(self) -> None:
         if self._failing:

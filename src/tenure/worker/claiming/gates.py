@@ -9,8 +9,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
-from tenure.rules.permits import Permits
-from tenure.tasks import Kind
+from tenure.rules.claim import Kind, Permits
 from tenure.worker.leases import LeasedJob
 
 

@@ -6,24 +6,21 @@ A job waits for a permit at its gate, then for a slot of its queue, then for a s
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tenure.client import Client
-from tenure.rules.job import Lease
+from tenure.rules.claim import Kind, Lease, Permits
 from tenure.rules.lifecycle import Settlement
-from tenure.rules.permits import Permits
-from tenure.tasks import Kind
-from tenure.worker.backlog import Backlog
 from tenure.worker.claiming.gates import GatePermits
 from tenure.worker.claiming.polling import Polling
 from tenure.worker.claiming.slots import Pace, QueueKinds, Slots, Suspects
 from tenure.worker.environment import Environment
 from tenure.worker.events import EventReporter
-from tenure.worker.leases import NO_TASK, LeasedJob, LeasedJobs
+from tenure.worker.leases import NO_TASK, LeasedJob, LeasedJobs, Watchlist
 from tenure.worker.running.attempt import unknown_task, unstarted
-from tenure.worker.running.executor import Executor
+from tenure.worker.running.executors import Executor
 from tenure.worker.settings import WorkerSettings
-from tenure.worker.watchlist import Watchlist
+from tenure.worker.settler import Backlog
 
 PREFETCH_PATIENCE_SECONDS = 2.0
 """Jobs claimed ahead that have waited this long for a slot are put back, for other workers."""
@@ -60,9 +57,14 @@ class Intake:
         self.slots = Slots(settings.queues)
         self.kinds = QueueKinds(app, settings.queues)
         self.pace, self.queue_pace = Pace(), Pace()
+        self.result_kb = Pace()
+        """The kilobytes of results and errors, by kind."""
+        self._large_results: set[Kind] = set()
         self._permits = GatePermits(lambda kind: executors[kind].slots, self.slots.waiting_kinds)
         self._suspects = Suspects()
         self._stopping = False
+        self.on_progress: Callable[[], None] | None = None
+        """Called when a handler has reported progress, in its thread."""
 
     def stop(self) -> None:
         """Start nothing from now on: jobs that a claim still brings are put back."""
@@ -80,7 +82,7 @@ class Intake:
             late = [LeasedJob(job, NO_TASK, now) for job in lease.jobs]
             self._put_back(late, "claimed too late")
             return
-        find, timed = self._app.find, self._watchlist.timed
+        find, timed, on_progress = self._app.find, self._watchlist.timed, self.on_progress
         known: list[LeasedJob] = []
         unknown: list[LeasedJob] = []
         for job in lease.jobs:
@@ -88,7 +90,7 @@ class Intake:
             if task is None:
                 unknown.append(LeasedJob(job, NO_TASK, now))
                 continue
-            leased = LeasedJob(job, task, now)
+            leased = LeasedJob(job, task, now, on_progress)
             known.append(leased)
             if job.timeout_seconds is not None:
                 timed[leased] = None
@@ -144,7 +146,14 @@ class Intake:
         seconds = None if settlement is None else settlement.duration_seconds
         if seconds is None:
             seconds = leased.seconds_run(self._environment.monotonic())
-        self.pace.learn(leased.task.kind, seconds)
+        kind = leased.task.kind
+        self.pace.learn(kind, seconds)
+        data = None if settlement is None else settlement.result or settlement.error
+        kb = 0 if data is None else len(data) >> 10
+        if kb:
+            self._large_results.add(kind)
+        if kind in self._large_results:
+            self.result_kb.learn(kind, kb)
         if leased.job.queue in self.slots.limits:
             self.queue_pace.learn(leased.job.queue, seconds)
 

@@ -1,8 +1,9 @@
 """How many jobs to claim from which queue, how many of a queue may run, and which must run alone.
 
-A queue with slots of its own never runs more jobs than that; jobs claimed ahead wait here. Free
-capacity is divided between queues by weight (their slots), and capacity that one queue does not use
-goes to the others. No queue starves: a share lost to rounding is kept as credit for the next claim.
+A queue with slots of its own never runs more jobs than that; jobs claimed ahead wait here. The free
+slots of each kind are divided between queues by weight (the slots of a queue), and slots that one
+queue does not use go to the others. No queue starves: a share lost to rounding is kept as credit
+for the next claim.
 """
 
 import math
@@ -10,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping
 
 from tenure.client import Client
-from tenure.tasks import Kind
+from tenure.rules.claim import Kind
 from tenure.worker.leases import LeasedJob
 
 PREFETCH_SECONDS = 0.05
@@ -80,14 +81,14 @@ class Slots:
 
 
 class QueueKinds:
-    """The kinds of handlers that each queue needs: those of its own tasks, or of all tasks."""
+    """The kinds of jobs to expect in each queue: those of its own tasks, or of all tasks."""
 
     def __init__(self, app: Client, queues: Iterable[str]) -> None:
-        all_kinds: frozenset[Kind] = frozenset({task.kind for task in app} or {"async"})
+        self.all: frozenset[Kind] = frozenset({task.kind for task in app} or {"async"})
         self.of: dict[str, frozenset[Kind]] = {}
         for queue in queues:
             own = {task.kind for task in app if task.options_of_task.queue == queue}
-            self.of[queue] = frozenset(own) or all_kinds
+            self.of[queue] = frozenset(own) or self.all
 
     def learn(self, queues: Collection[str], kind: Kind) -> None:
         """Jobs of this kind came from these queues: its slots count for them from now on."""
@@ -134,6 +135,14 @@ class Pace:
         mean = self._mean_seconds.get(of, seconds)
         self._mean_seconds[of] = mean + LEARNING * (seconds - mean)
 
+    def knows(self, of: str) -> bool:
+        """Has a job of this kind or queue run here?"""
+        return of in self._mean_seconds
+
+    def mean(self, of: str) -> float:
+        """What it has learned; 0 if nothing."""
+        return self._mean_seconds.get(of, 0.0)
+
     def slow_down(self, of: str) -> None:
         """Jobs claimed ahead had to wait too long: claim none ahead until jobs are short again."""
         self._mean_seconds[of] = 100 * PREFETCH_SECONDS
@@ -147,34 +156,26 @@ class Pace:
 
 
 class Shares:
-    """Divides free capacity between queues."""
+    """Divides the free slots of each kind between queues."""
 
     def __init__(self, weights: Mapping[str, int]) -> None:
         default = max([1, *weights.values()])
         self._weights = {queue: weight or default for queue, weight in weights.items()}
-        self._credit = dict.fromkeys(weights, 0.0)
+        self._credit: dict[tuple[Kind, str], float] = {}
 
-    def divide(
-        self,
-        limits: Mapping[str, int],
-        room: Mapping[Kind, int],
-        kinds: Mapping[str, Collection[Kind]],
-    ) -> dict[str, int]:
-        """How many jobs to ask each queue for: never more than its limit, or than there is room."""
-        left = dict(room)
+    def divide(self, kind: Kind, limits: Mapping[str, int], room: int) -> dict[str, int]:
+        """How many jobs of a kind to ask each queue for: never more than its limit, or the room."""
         asked: dict[str, int] = {}
-        wishes: dict[str, float] = {}
-        for queue, limit in limits.items():
-            rivals = [q for q in limits if set(kinds[q]) & set(kinds[queue])]
-            total = sum(self._weights[q] for q in rivals)
-            fair = min(left[kind] for kind in kinds[queue]) * self._weights[queue] / total
-            wishes[queue] = min(float(limit), fair) + self._credit[queue]
+        total = sum(self._weights[queue] for queue in limits)
+        wishes = {
+            queue: min(float(limit), room * self._weights[queue] / total)
+            + self._credit.get((kind, queue), 0.0)
+            for queue, limit in limits.items()
+        }
         for queue in sorted(limits, key=lambda q: -wishes[q]):
-            most = min([limits[queue], MAX_CLAIM, *(left[kind] for kind in kinds[queue])])
-            share = max(0, min(most, max(1, round(wishes[queue]))))
+            share = max(0, min(limits[queue], MAX_CLAIM, room, max(1, round(wishes[queue]))))
             if share:
                 asked[queue] = share
-                for kind in kinds[queue]:
-                    left[kind] -= share
-            self._credit[queue] = max(-1.0, min(1.0, wishes[queue] - share))
+                room -= share
+            self._credit[kind, queue] = max(-1.0, min(1.0, wishes[queue] - share))
         return asked

@@ -16,13 +16,17 @@ from tenure.errors import (
     InvalidInput,
     NotCommitted,
     PayloadInvalid,
+    StoreUnavailable,
     ValueRefused,
+    WorkerStopping,
 )
 from tenure.rules import lifecycle
-from tenure.rules.codec import encode, encode_error
-from tenure.rules.job import Claimed, Json
+from tenure.rules.claim import Claimed
+from tenure.rules.codec import encode, encode_error, which_unfit
+from tenure.rules.job import Json
 from tenure.rules.lifecycle import Settlement
 from tenure.rules.retry import DEFAULT_POLICY, delay_seconds, load_policy
+from tenure.signature import SAME, check_result
 from tenure.store import Answer
 from tenure.tasks import TaskOptions
 from tenure.worker.leases import LeasedJob, Stop
@@ -31,37 +35,53 @@ UNKNOWN_TASK_FIRST_SECONDS, UNKNOWN_TASK_LAST_SECONDS = 5.0, 300.0
 SUSPECT_FIRST_SECONDS, SUSPECT_LAST_SECONDS = 0.25, 10.0
 DEPLOY_TRIES = 6
 """How often a job is put back while a deploy may be under way, about five minutes in all."""
+UNREACHABLE = "the database could not be reached"
 REFUSED = "the store refused how it ended"
 
 _WORKER_FOLDER = str(Path(__file__).parents[1])
 log = logging.getLogger("tenure.worker")
 
 
+class StoreAway(StoreUnavailable):
+    """Our own database failed in an operation of the handler that cannot be repeated."""
+
+
 class Attempt:
     """One attempt of a job whose task this code has."""
 
-    __slots__ = ("job", "options", "random")
+    __slots__ = ("job", "options", "random", "result_type")
 
-    def __init__(self, job: Claimed, options: TaskOptions, random: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        job: Claimed,
+        options: TaskOptions,
+        random: Callable[[], float],
+        result_type: object = object,
+    ) -> None:
         self.job = job
+        self.result_type = result_type
         self.options = options
         self.random = random
 
     @classmethod
     def of(cls, leased: LeasedJob, random: Callable[[], float]) -> Self:
         """The attempt of a leased job."""
-        return cls(leased.job, leased.task.options_of_task, random)
+        task = leased.task
+        kind = object if leased.completed else task.signature.result_type
+        return cls(leased.job, task.options_of_task, random, kind)
 
     def returned(self, result: object, seconds: float) -> Settlement | None:
         """The handler returned."""
-        if result is None:
-            return lifecycle.succeed(self.job, None, seconds)
+        kind = self.result_type
         if isinstance(result, Control):
             return self.raised(result, seconds)
+        why = "the result cannot be stored"
         try:
             data = encode(result, what=f"the result of {self.job.task}")
+            if kind is not object and (type(result) is not kind or kind not in SAME):
+                why = "the result does not fit its annotation"
+                check_result(self.job.task, data, kind)
         except InvalidInput as error:
-            why = "the result cannot be stored"
             return lifecycle.fail(self.job, encode_error(error), why, seconds)
         return lifecycle.succeed(self.job, data, seconds)
 
@@ -84,6 +104,8 @@ class Attempt:
                 return self._retry(
                     encode_error(error), "error", seconds
                 )  # the handler or a library cancelled it
+            case StoreAway() if _may_be_a_deploy(job):
+                return lifecycle.release(job, UNREACHABLE, _in_a_deploy(job))
             case Snooze():
                 return lifecycle.snooze(job, error.seconds, error.reason)
             case Skip():
@@ -94,11 +116,12 @@ class Attempt:
                 delay = error.after_seconds
                 delay = self._delay() if delay is None else delay
                 return lifecycle.retry(job, encode_error(error), delay, error.reason, seconds)
-        if stop is Stop.SHUTDOWN:  # its clean-up failed: the attempt is not charged
-            log.warning(
-                "job %d of %s raised %s when a shutdown stopped it; put back",
-                job.id, job.task, type(error).__name__,
-            )  # fmt: skip
+        if stop is Stop.SHUTDOWN:  # if its clean-up failed, the attempt is not charged either
+            if not isinstance(error, WorkerStopping):
+                log.warning(
+                    "job %d of %s raised %s when a shutdown stopped it; put back",
+                    job.id, job.task, type(error).__name__,
+                )  # fmt: skip
             return self.stopped(stop, seconds)
         if self.options.retries(error):
             return self._retry(encode_error(error), "error", seconds)
@@ -114,8 +137,13 @@ class Attempt:
                 return lifecycle.abort(self.job, "cancelled", seconds)
             case Stop.SHUTDOWN:
                 return lifecycle.release(self.job, "shutdown")
-            case Stop.LOST:
-                return None
+            case Stop.LOST | Stop.EXPIRED:
+                return lost_lease(self.job, why)
+
+    def cancelled_by(self, id: int) -> Settlement:
+        """The handler of another job cancelled this one: put back, uncharged, ever later."""
+        delay = _growing(self.job, SUSPECT_FIRST_SECONDS, SUSPECT_LAST_SECONDS)
+        return lifecycle.release(self.job, f"cancelled by the handler of job {id}", delay)
 
     def child_died(self, reason: str, seconds: float) -> Settlement:
         """The child process that ran it died."""
@@ -187,15 +215,27 @@ def unstarted(
             return lifecycle.release(job, reason, delay)
 
 
+def lost_lease(job: Claimed, stop: Stop | None) -> Settlement | None:
+    """The lease is lost: nothing is recorded.
+
+    If the store could only not be reached, the job is put back, uncharged, unless a sweep was
+    faster: the handler is not to blame.
+    """
+    return lifecycle.release(job, UNREACHABLE) if stop is Stop.EXPIRED else None
+
+
 def unknown_task(job: Claimed) -> Settlement:
     """This code has no such task: put back, uncharged, ever later. Another worker may have it."""
     return lifecycle.release(job, "no handler", _in_a_deploy(job))
 
 
+UNFIT = "arguments do not fit this code"
+
+
 def undecodable(job: Claimed, error: PayloadInvalid) -> Settlement:
     """The arguments do not fit this code: put back while a deploy may be under way, then fail."""
     if _may_be_a_deploy(job):
-        return lifecycle.release(job, "arguments do not fit this code", _in_a_deploy(job))
+        return lifecycle.release(job, f"{UNFIT}{which_unfit(error)}", _in_a_deploy(job))
     return lifecycle.fail(job, encode_error(error), "arguments do not fit")
 
 

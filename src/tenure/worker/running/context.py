@@ -1,13 +1,14 @@
 """The running job that handlers get."""
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from inspect import isawaitable
 from typing import Any, ParamSpec, TypeVar, cast
 
 from tenure.client import Client
 from tenure.control import Cancel
-from tenure.errors import InvalidInput, LeaseLost
+from tenure.errors import InvalidInput, LeaseLost, StoreUnavailable
 from tenure.rules import lifecycle
 from tenure.rules.codec import decode, encode
 from tenure.rules.graph import GrowingNode, ParentEnd
@@ -18,6 +19,7 @@ from tenure.store.workflows.grow import grow_workflow
 from tenure.store.workflows.look import parent_ends
 from tenure.tasks import Task
 from tenure.worker.leases import LeasedJob
+from tenure.worker.running.attempt import StoreAway
 from tenure.worker.running.steps import Steps
 from tenure.workflow import Growth
 
@@ -25,6 +27,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
+AWAY_SECONDS = 0.5
+"""How often a call of the store is tried again while the database is away."""
 _STEPS = Feature.STEPS
 
 
@@ -62,6 +66,8 @@ class RunningHere(Running):
     def cancelled(self) -> Flag: return self._leased.cancelled
     @property
     def lost(self) -> Flag: return self._leased.lost
+    @property
+    def stopping(self) -> Flag: return self._leased.stopping()
     # fmt: on
 
     @property
@@ -70,16 +76,16 @@ class RunningHere(Running):
 
     def progress(self, fraction: float | None = None, message: str | None = None) -> None:
         check_progress(fraction, message)
-        self._leased.progress = (fraction, message)
+        self._leased.report(fraction, message)
 
     def save(self, state: object) -> None:
-        data = self._checkpoint(state)
-        self._saved(self._app.whole_store.save_checkpoint(self.worker, self._job, data).landed)
+        data, store = self._checkpoint(state), self._app.whole_store
+        self._saved(self._patiently(store.save_checkpoint, self.worker, self._job, data).landed)
 
     async def save_async(self, state: object) -> None:
         data = self._checkpoint(state)
-        store = self._app.whole_async_store
-        self._saved((await store.save_checkpoint(self.worker, self._job, data)).landed)
+        save = self._app.whole_async_store.save_checkpoint
+        self._saved((await self._patiently_async(save, self.worker, self._job, data)).landed)
 
     def _checkpoint(self, state: object) -> Json:
         self._refuse_if_lost()
@@ -91,10 +97,12 @@ class RunningHere(Running):
             self._refuse_if_lost()
 
     def load(self, type: type[T]) -> T | None:
-        return _decoded(self._app.whole_store.progress(self.id).checkpoint, type)
+        progress = self._patiently(self._app.whole_store.progress, self.id)
+        return _decoded(progress.checkpoint_json, type)
 
     async def load_async(self, type: type[T]) -> T | None:
-        return _decoded((await self._app.whole_async_store.progress(self.id)).checkpoint, type)
+        progress = await self._patiently_async(self._app.whole_async_store.progress, self.id)
+        return _decoded(progress.checkpoint_json, type)
 
     @property
     def workflow(self) -> Growth:
@@ -133,12 +141,13 @@ class RunningHere(Running):
     def step(self, name: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         steps, store = self._my_steps(), self._app.whole_store
         if not steps.known:
-            steps.know(store.steps(self.id))
+            steps.know(self._patiently(store.steps, self.id))
         with steps.taking(name, fn) as step:
             if not step.recorded:
                 new = step.ran(fn(*args, **kwargs))
                 self._refuse_if_lost()
-                self._saved(store.record_step(self.worker, self._job, new).landed)
+                record = store.record_step
+                self._saved(self._patiently(record, self.worker, self._job, new).landed)
         return cast(R, step.value)
 
     async def step_async(
@@ -146,13 +155,15 @@ class RunningHere(Running):
     ) -> Any:
         steps, store = self._my_steps(), self._app.whole_async_store
         if not steps.known:
-            steps.know(await store.steps(self.id))
+            steps.know(await self._patiently_async(store.steps, self.id))
         with steps.taking(name, fn) as step:
             if not step.recorded:
                 result = fn(*args, **kwargs)
                 new = step.ran(await result if isawaitable(result) else result)
                 self._refuse_if_lost()
-                self._saved((await store.record_step(self.worker, self._job, new)).landed)
+                record = store.record_step
+                answer = await self._patiently_async(record, self.worker, self._job, new)
+                self._saved(answer.landed)
         return step.value
 
     def _my_steps(self) -> Steps:
@@ -164,12 +175,18 @@ class RunningHere(Running):
 
     def complete(self, result: object = None, *, on: object) -> None:
         success = self._success(result, on)
-        self._app.whole_store.settle(self.worker, [success], on=on)
+        try:
+            self._app.whole_store.settle(self.worker, [success], on=on)
+        except StoreUnavailable as error:
+            raise StoreAway(str(error)) from error
         self._leased.completed = True
 
     async def complete_async(self, result: object = None, *, on: object) -> None:
         success = self._success(result, on)
-        await self._app.whole_async_store.settle(self.worker, [success], on=on)
+        try:
+            await self._app.whole_async_store.settle(self.worker, [success], on=on)
+        except StoreUnavailable as error:
+            raise StoreAway(str(error)) from error
         self._leased.completed = True
 
     def _success(self, result: object, on: object) -> lifecycle.Settlement:
@@ -179,6 +196,31 @@ class RunningHere(Running):
         data = None if result is None else encode(result, what=f"the result of job {self.id}")
         return lifecycle.succeed(self._job, data)
 
+    # --- while our own database is away ----------------------------------------------------------
+
+    def _patiently(self, call: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the store until it can be reached or the lease is lost.
+
+        An outage of our own database is not the handler's fault. If it lasts longer than the lease,
+        `LeaseLost` is raised, and the worker puts the job back, uncharged.
+        """
+        while True:
+            try:
+                return call(*args, **kwargs)
+            except StoreUnavailable:
+                self.lost.wait(AWAY_SECONDS)
+                self._refuse_if_lost()
+
+    async def _patiently_async(
+        self, call: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        while True:
+            try:
+                return await call(*args, **kwargs)
+            except StoreUnavailable:
+                await asyncio.sleep(AWAY_SECONDS)
+                self._refuse_if_lost()
+
     def _refuse_if_lost(self) -> None:
         if self.lost:
             raise LeaseLost(f"job {self.id} is no longer ours; roll back and stop")
@@ -186,7 +228,7 @@ class RunningHere(Running):
 
 def _results(task: Task[..., R], ends: list[ParentEnd]) -> list[R]:
     kind = cast(type[R], task.signature.result_type)
-    return [decode(end.result or "null", kind) for end in ends if end.state is State.SUCCEEDED]
+    return [decode(end.result_json or "null", kind) for end in ends if end.state is State.SUCCEEDED]
 
 
 def _decoded(checkpoint: str | None, type: type[T]) -> T | None:

@@ -1,7 +1,8 @@
 """One attempt, from the arguments to the settlement. The same body runs in every place:
 
-    coroutines.py   awaited on the event loop       children/child.py   driven in a child process
-    threads.py      driven in a thread              testing/run.py      driven or awaited by a test
+    executors.py        awaited on the event loop, or driven in a thread
+    children/child.py   driven in a child process
+    testing/run.py      driven or awaited by a test
 
 The body is a coroutine. Where handlers are plain functions it never suspends, and `drive` runs it.
 """
@@ -51,7 +52,7 @@ class AttemptRunner:
             before = set_current(running)
             try:
                 if hooks.arounds:
-                    with hooks.around(running):
+                    async with hooks.around(running):
                         result = fn(*args, **kwargs)
                         if self.awaits:
                             result = await result
@@ -61,7 +62,7 @@ class AttemptRunner:
                         result = await result
             finally:
                 reset_current(before)
-            if result is None:
+            if result is None and (leased.task.signature.accepts_none or leased.completed):
                 return succeed(leased.job, None, now() - started)
             return self.attempt(leased).returned(result, now() - started)
         except BaseException as error:  # noqa: BLE001 - any exception of a handler is its failure

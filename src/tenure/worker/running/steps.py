@@ -79,7 +79,7 @@ class Taken:
                 f"{self._function}; give the new one another name, or replay the job afresh"
             )
         self.recorded = True
-        self.value = decode(step.result, self._type)
+        self.value = decode(step.result_json, self._type)
 
     def ran(self, result: object) -> NewStep:
         """The step has run in this attempt. Returns the record to write."""

@@ -12,9 +12,9 @@ import threading
 
 import msgspec
 
+from tenure.errors import ConfigError
 from tenure.passwords import remember
-from tenure.worker.supervisor.logs import configure_logging
-from tenure.worker.supervisor.supervisor import Orders
+from tenure.worker.supervisor.supervisor import REFUSED, Orders
 from tenure.worker.worker import Worker
 
 log = logging.getLogger("tenure.worker")
@@ -27,10 +27,12 @@ def main() -> None:
     if orders is None:
         return
     remember(orders.app.url)
-    if orders.log_format is not None:
-        configure_logging(orders.log_level, orders.log_format)
+    orders.logs.before_import()
     try:
         _work(supervisor, orders)
+    except ConfigError as error:
+        log.critical("this worker process refuses to start: %s", error)
+        sys.exit(REFUSED)
     except Exception as error:
         log.critical("this worker process cannot start: %s", type(error).__name__, exc_info=True)
         sys.exit(1)
@@ -38,8 +40,7 @@ def main() -> None:
 
 def _work(supervisor: socket.socket, orders: Orders) -> None:
     app = orders.app.load()
-    # Does nothing if the application has set up its logging.
-    logging.basicConfig(level=orders.log_level, format="%(asctime)s %(levelname)s %(message)s")
+    orders.logs.after_import()
     settings = dict(orders.settings)
     worker = Worker(app, settings.pop("queues"), **settings)
     threading.Thread(target=_stop_when_alone, args=(supervisor, worker), daemon=True).start()

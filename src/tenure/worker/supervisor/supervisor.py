@@ -18,14 +18,18 @@ from typing import Any
 
 import msgspec
 
+from tenure.errors import ConfigError
 from tenure.worker.children.app_ref import AppRef
 from tenure.worker.environment import Environment
+from tenure.worker.logs import LogSetup, log_setup
 from tenure.worker.settings import WorkerSettings
-from tenure.worker.supervisor.logs import Format, told_format
 
 LOOK_SECONDS = 0.1
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.1, 10.0
 HEALTHY_SECONDS = 10.0
+REFUSED = 78
+"""The exit code of a worker process that refuses to start, EX_CONFIG of sysexits.h: another one
+would refuse too."""
 
 log = logging.getLogger("tenure.worker")
 
@@ -35,8 +39,7 @@ class Orders(msgspec.Struct, frozen=True):
 
     app: AppRef
     settings: Mapping[str, Any]
-    log_level: int
-    log_format: Format | None
+    logs: LogSetup
 
 
 def _plain(setting: Any) -> object:
@@ -50,8 +53,7 @@ class Supervisor:
     def __init__(
         self, app: AppRef, settings: WorkerSettings, count: int, environment: Environment
     ) -> None:
-        level = logging.getLogger().getEffectiveLevel()
-        orders = Orders(app, msgspec.structs.asdict(settings), level, told_format())
+        orders = Orders(app, msgspec.structs.asdict(settings), log_setup())
         self._orders = msgspec.json.encode(orders, enc_hook=_plain)
         self._count = count
         self._environment = environment
@@ -73,13 +75,17 @@ class Supervisor:
         """Run until `stop` is called and every process has ended."""
         self._processes = [_Supervised(self._orders, self._environment) for _ in range(self._count)]
         try:
-            while not self._is_stopped(LOOK_SECONDS):
+            refused = False
+            while not (refused or self._is_stopped(LOOK_SECONDS)):
+                refused = any(process.refused() for process in self._processes)
                 for process in self._processes:
                     process.replace_if_dead()
             for process in self._processes:
                 process.terminate()
             for process in self._processes:
                 process.wait()
+            if refused:
+                raise ConfigError("a worker process refused to start; its log line says why")
         finally:
             for process in self._processes:
                 process.close()
@@ -122,6 +128,10 @@ class _Supervised:
             )  # fmt: skip
         with suppress(BrokenPipeError):  # it has died already, and will be replaced
             self._socket.sendall(self._orders + b"\n")
+
+    def refused(self) -> bool:
+        """Has it refused to start?"""
+        return self._process is not None and self._process.poll() == REFUSED
 
     def replace_if_dead(self) -> None:
         """Start a successor, later and later while processes die soon after their start."""

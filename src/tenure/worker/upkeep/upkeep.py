@@ -17,11 +17,17 @@ HEAL_SECONDS = 60.0
 PRUNE_SOON_SECONDS = 60.0
 """The first prune comes at the latest after this time: a worker may not run for an hour. And so
 does the next one after a failure."""
+WAIT_FACTOR = 9
+"""After a sweep that could take back nothing, the worker waits nine times as long as it took."""
 log = logging.getLogger("tenure.worker")
 
 
 class Upkeep:
     """The upkeep loops of one worker process. They need no leader."""
+
+    before_sweep: Callable[[], Awaitable[None]]
+    """Writes what an outage has left unwritten, so that the sweep does not charge jobs that this
+    worker puts back. Set before the first sweep."""
 
     def __init__(
         self,
@@ -35,6 +41,7 @@ class Upkeep:
         self._environment = environment
         self._ring = ring
         self._due, self._expired = asyncio.Event(), asyncio.Event()
+        self._storage_trouble = False
         self._due.set()  # other workers may have left something undone
         self._expired.set()
 
@@ -73,18 +80,23 @@ class Upkeep:
 
     async def _sweep(self) -> None:
         await self._expired.wait()
+        await self.before_sweep()
         self._expired.clear()
-        more = True
+        began = self._environment.monotonic()
+        more, found = True, False
         while more:
             self._environment.crash_point("before sweep")
             swept = await self._store.sweep()
             more = swept.more
             if swept.requeued or swept.finished:
+                found = True
                 log.warning(
                     "swept expired leases: %d jobs put back in their queues, %d finished",
                     swept.requeued, swept.finished,
                 )  # fmt: skip
                 self._ring()
+        if not found:  # other transactions have locked what is there: most of the time, do nothing
+            await asyncio.sleep(WAIT_FACTOR * (self._environment.monotonic() - began))
 
     async def _prune(self) -> None:
         await self._store.prune()
@@ -98,6 +110,14 @@ class Upkeep:
         if stopped := await self._store.heal_workflows():
             log.warning("stopped %d workflows that a crashed worker had left unstopped", stopped)
             self._ring()
+        await self._look_at_storage()
+
+    async def _look_at_storage(self) -> None:
+        """Log when something goes wrong with the files of the database; once, while it lasts."""
+        trouble = await self._store.storage_trouble()
+        if trouble is not None and not self._storage_trouble:
+            log.warning("a problem of storage: %s", trouble)
+        self._storage_trouble = trouble is not None
 
     async def _repeat(self, name: str, step: Callable[[], Awaitable[None]], seconds: float) -> None:
         """Repeat a step. After a failure it runs again at the next look."""

@@ -1,15 +1,20 @@
 -- How idle workers are woken.
 
 -- name: notify
--- Sent with the COMMIT of whatever put a ticket in line. `position` is that of our first ticket, or null
--- to notify without a look. No word is needed where a ticket of the same lane still stands in one of
--- the 32 places that were drawn before ours: the workers are busy, or were told of that one.
--- Each position is looked up by itself. A range of places would walk every dead ticket in it, tens of
--- thousands when a long transaction keeps them from being cleaned up; and so would `position = any`,
--- which the planner takes for a filter when it believes that the lane is short.
+-- Sent with the COMMIT of a transaction that added tickets. `position` is that of its first ticket, or
+-- null to notify in any case. No notification is needed if the same lane still has a ticket at one of
+-- the 32 positions that were drawn before: the workers are busy, or were notified of that ticket.
+-- Each position is looked up by itself. A range of positions would scan every consumed ticket in it, tens
+-- of thousands while a long transaction keeps their rows; so would `position = any`, which the planner
+-- uses as a filter if it believes that the lane is short.
 select pg_notify('tenure.bell', :payload::text)
 where not exists (
     select from generate_series(1, 32) as n,
          lateral (select from tenure.ready
-                  where queue = :queue::text and priority = :priority::smallint
+                  where queue = :queue::text and needs = :needs::smallint
+                    and priority = :priority::smallint
                     and position = 1000 * (:position::bigint / 1000 - n) offset 0) as standing);
+
+-- name: notify_cancels
+-- cancel: sent like `notify`. The payload names up to 400 jobs. If it is empty, each worker looks at its jobs.
+select pg_notify('tenure.cancel', :ids::text);

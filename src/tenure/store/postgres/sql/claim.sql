@@ -4,7 +4,14 @@
 -- Committed synchronously: a claim that a crash could undo would let two workers hold one token.
 -- A ticket whose job is gone, or stands elsewhere or under another token, is void: its job columns
 -- come back null. So a second ticket of a job, however it came to be, is not a second attempt.
--- `ranges` are the stretches of each queue's line above the floors, in order; a lateral nested
+-- A queue has a lane for each `needs`, and each lane is read by itself, so a lane for which the worker
+-- has no room holds up no other. Lanes in which this claimer has never seen a ticket are looked at
+-- together first, in `gaps`: as nearly always there is none. `plain` tells whether all that was read
+-- can be taken, as nearly always. If not, `fit` chooses by running sums in the order of the line, as
+-- `Demand` in tenure.rules.claim does: in all at most `total` of a queue; a job of an `unsure` lane
+-- counts for every lane; at most `max_kb` kilobytes, but always the first ticket. What is left was
+-- locked for this statement only.
+-- `ranges` are the stretches of each lane above the floors, in order; a lateral nested
 -- loop walks them one after the other and stops at the limit. The upper bound is on `priority`
 -- alone: a pair that is decided by its second column does not end an index scan (PostgreSQL 15), and
 -- the stretch below a lane would walk the index of the lane's dead part.
@@ -13,49 +20,74 @@
 -- whose cancellation is requested, all others.
 -- Times come as bytes: the driver takes 0.7 microseconds to make a datetime of each.
 -- `ctid = any(array(...))`: the plan stays a TID scan whatever the statistics say.
-with served as materialized (
-    select q.n, q.name, q.most
-    from json_to_recordset(:queues::json) as q (n int, name text, most int)
-    where not exists (select from tenure.queue p
-                      where p.name = q.name and p.paused_at is not null offset 0)
+with gap as materialized (
+    select g.gap
+    from json_to_recordset(:gaps::json) as g (gap int, queue text, first smallint, last smallint)
+    where exists (select from tenure.ready r
+                  where r.queue = g.queue and r.needs between g.first and g.last offset 0)
+), lane as materialized (
+    select l.n, l.queue, l.needs, l.most, l.total, l.unsure
+    from json_to_recordset(:lanes::json) as l (
+        n int, queue text, needs smallint, most int, total int, unsure boolean, gap int)
+    where case when l.gap is null or l.gap = any (array(select gap from gap))
+          then not exists (select from tenure.queue p
+                           where p.name = l.queue and p.paused_at is not null offset 0) end
 ), spot as materialized (
-    select served.n, line.ctid, line.suspect
-    from served, lateral (
-        select trusted.ctid, trusted.priority, trusted.position, false as suspect
+    select lane.n, lane.needs, lane.most, lane.total, lane.unsure, line.ctid, line.priority,
+           line.position, line.size_kb, line.suspect
+    from lane, lateral (
+        select trusted.ctid, trusted.priority, trusted.position, trusted.size_kb, false as suspect
         from (
-            select r.ctid, r.priority, r.position
+            select r.ctid, r.priority, r.position, r.size_kb
             from json_to_recordset(:ranges::json) as g (
-                     queue text, low_priority smallint, low_position bigint,
+                     queue text, needs smallint, low_priority smallint, low_position bigint,
                      below_priority smallint),
                  lateral (
-                     select ready.ctid, ready.priority, ready.position from tenure.ready
-                     where ready.queue = g.queue
+                     select ready.ctid, ready.priority, ready.position, ready.size_kb from tenure.ready
+                     where ready.queue = g.queue and ready.needs = g.needs
                        and (ready.priority, ready.position) >= (g.low_priority, g.low_position)
                        and ready.priority < g.below_priority
                        and not ready.suspect
                      order by ready.priority, ready.position
-                     limit served.most
+                     limit lane.most
                      for update skip locked) as r
-            where g.queue = served.name
-            limit served.most) as trusted
+            where g.queue = lane.queue and g.needs = lane.needs
+            limit lane.most) as trusted
         union all
-        select s.ctid, s.priority, s.position, true
+        select s.ctid, s.priority, s.position, s.size_kb, true
         from (
-            select ready.ctid, ready.priority, ready.position from tenure.ready
-            where ready.queue = served.name and ready.suspect
-            order by ready.queue, ready.priority, ready.position
+            select ready.ctid, ready.priority, ready.position, ready.size_kb from tenure.ready
+            where ready.queue = lane.queue and ready.needs = lane.needs and ready.suspect
+            order by ready.queue, ready.needs, ready.priority, ready.position
             limit 1
             for update skip locked) as s
         order by priority, position
-        limit served.most) as line
+        limit lane.most) as line
+), plain as materialized (
+    select bool_and(q.fits) and sum(q.kb) <= :max_kb and sum(q.suspects) <= 1 as all_fit
+    from (select count(*) <= least(min(total), case when bool_or(unsure) then min(most) end) as fits,
+                 sum(size_kb) as kb, count(*) filter (where suspect) as suspects
+          from spot group by n) as q
+), fit as (
+    select ctid from spot where (select all_fit from plain)
+    union all
+    select o.ctid
+    from (select i.*, count(*) over (partition by n, needs order by priority, position) as own,
+                 count(*) filter (where unsure and place <= most)
+                     over (partition by n order by priority, position) as unsure_ones
+          from (select spot.*, count(*) over (partition by n order by priority, position) as place,
+                       row_number() over line as nth, sum(size_kb) over line as kb,
+                       count(*) filter (where suspect) over line as suspects
+                from spot window line as (order by n, priority, position)) as i) as o
+    where not (select all_fit from plain)
+      and place <= total and (kb <= :max_kb or nth = 1) and (not suspect or suspects = 1)
+      and case when unsure then place else own + unsure_ones end <= most
 ), taken as (
     delete from tenure.ready
-    where ctid = any (array(
-        select spot.ctid from spot
-        where not spot.suspect or spot.n = (select min(first.n) from spot as first where first.suspect)))
-    returning queue, priority, position, job_id, token, suspect
+    where ctid = any (array(select ctid from fit))
+    returning queue, needs, priority, position, job_id, token
 ), found as materialized (
-    select t.queue, t.priority, t.position, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
+    select t.queue, t.needs, t.priority, t.position, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
            j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry, j.metadata,
            j.features, j.cancel_requested, j.unique_scope, j.unique_key, j.unique_until,
            case when j.cancel_requested then -1 when j.crashes > 0 then j.id else 0 end as block
@@ -81,14 +113,14 @@ with served as materialized (
 )
 select f.queue, f.priority, f.position, f.id, f.token, f.task, f.args::text as args, f.tenant, f.attempts,
        f.max_attempts, f.crashes, timestamptz_send(f.created_at) as created_at, f.timeout_seconds, f.retry::text as retry,
-       f.metadata::text as metadata, f.features, f.cancel_requested, b.lease, timestamptz_send(b.now) as claimed_at
+       f.metadata::text as metadata, f.features, f.cancel_requested, f.needs, b.lease, timestamptz_send(b.now) as claimed_at
 from found f left join block b on b.block = f.block and f.id is not null;
 
 -- name: claimed_before
 -- claim, repeated: what its first try, whose COMMIT got no answer, has left on leases.
 select j.queue, j.priority, j.position, j.id, j.token, j.task, j.args::text as args, j.tenant, j.attempts,
        j.max_attempts, j.crashes, timestamptz_send(j.created_at) as created_at, j.timeout_seconds, j.retry::text as retry,
-       j.metadata::text as metadata, j.features, j.cancel_requested, l.id as lease, timestamptz_send(l.claimed_at) as claimed_at
+       j.metadata::text as metadata, j.features, j.cancel_requested, j.needs, l.id as lease, timestamptz_send(l.claimed_at) as claimed_at
 from tenure.lease l, json_array_elements(l.jobs) as pair,
      lateral (select * from tenure.job
               where id = (pair ->> 0)::bigint and token = (pair ->> 1)::bigint offset 0) as j
@@ -100,11 +132,13 @@ select 1000 * last_value + 999 as position from tenure.position;
 
 -- name: lowest_positions
 -- floor, steps 2 and 4: the lowest live position of each lane, read from its present floor on.
-select l.queue, l.priority,
+select l.queue, l.needs, l.priority,
        (select r.position from tenure.ready r
-        where r.queue = l.queue and r.priority = l.priority and r.position >= l.floor
+        where r.queue = l.queue and r.needs = l.needs and r.priority = l.priority
+          and r.position >= l.floor
         order by r.position limit 1) as position
-from json_to_recordset(:lanes::json) as l (queue text, priority smallint, floor bigint);
+from json_to_recordset(:lanes::json) as l (
+    queue text, needs smallint, priority smallint, floor bigint);
 
 -- name: position_drawers
 -- floor, step 3: the transactions that may have drawn a position and not committed yet.

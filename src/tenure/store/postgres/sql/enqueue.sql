@@ -16,9 +16,9 @@ release savepoint tenure_call;
 select nextval('tenure.job_id') from generate_series(1, :count);
 
 -- name: insert_jobs
--- enqueue: the job and its ticket. Whoever draws a position holds the lock on `ready` already: the
--- floor of the claimers relies on it (a statement locks its target tables before it runs).
--- Answers the first position in each lane, for `notify`, and 0 where a ticket will be due at once.
+-- enqueue: the job and its ticket. The statement locks `ready` before it draws a position, because a
+-- statement locks its target tables before it runs: the floors of the claimers rely on this. Returns
+-- the first position in each lane for `notify`, and 0 for a ticket that will be due within a moment.
 -- Tickets of gates: see `add_gate_tickets`.
 with t as materialized (select coalesce(:now::timestamptz, clock_timestamp()) as now),
 batch as materialized (
@@ -27,7 +27,8 @@ batch as materialized (
         id bigint, task text, args json, queue text, priority smallint, delay double precision,
         due_at timestamptz, tenant text, max_attempts smallint, timeout double precision, retry json,
         metadata json, features smallint, parked text, unique_scope text, unique_key text,
-        unique_until text, unique_seconds double precision, gate text, gate_key text)
+        unique_until text, unique_seconds double precision, gate text, gate_key text, needs smallint,
+        size_kb smallint)
 ), new as materialized (
     select batch.*, case when due is null and parked is null then 1000 * nextval('tenure.position') end as position
     from batch
@@ -35,29 +36,31 @@ batch as materialized (
     insert into tenure.job (
         id, position, created_at, due_at, timeout_seconds, unique_seconds, priority, max_attempts,
         features, tenant, queue, task, args, retry, metadata, parked, unique_scope, unique_key,
-        unique_until, gate, gate_key)
+        unique_until, gate, gate_key, needs, size_kb)
     select id, position, t.now, due, timeout, unique_seconds, coalesce(priority, 0),
            coalesce(max_attempts, 5), coalesce(features, 0), coalesce(tenant, ''),
            coalesce(queue, 'default'), task, coalesce(args, 'null'), retry, metadata, parked,
-           unique_scope, unique_key, unique_until, gate, gate_key
+           unique_scope, unique_key, unique_until, gate, gate_key, coalesce(needs, 0),
+           coalesce(size_kb, 0)
     from new, t
 ), queued as (
-    insert into tenure.ready (position, job_id, token, priority, queue)
-    select position, id, 1, coalesce(priority, 0), coalesce(queue, 'default')
+    insert into tenure.ready (position, job_id, token, priority, needs, size_kb, queue)
+    select position, id, 1, coalesce(priority, 0), coalesce(needs, 0), coalesce(size_kb, 0),
+           coalesce(queue, 'default')
     from new where position is not null and gate is null
 ), scheduled as (
     insert into tenure.due (due_at, job_id, token)
     select due, id, 1 from new where due is not null and parked is null
 )
-select coalesce(queue, 'default') as queue, coalesce(priority, 0::smallint) as priority,
-       min(position) as position, position is null as due_soon
+select coalesce(queue, 'default') as queue, coalesce(needs, 0::smallint) as needs,
+       coalesce(priority, 0::smallint) as priority, min(position) as position, position is null as due_soon
 from new, t
 where position is not null or (parked is null and due <= t.now + interval '1.5 seconds')
-group by 1, 2, 4;
+group by 1, 2, 3, 5;
 
 -- name: draw_positions
--- enqueue in bulk: the first of a thousand places. The lock on `ready` comes before the draw, as the
--- floor of the claimers wants; an empty insert is how a plain statement takes that lock.
+-- enqueue in bulk: the first of a thousand positions. The empty insert takes the lock on `ready` before
+-- the draw, because the floors of the claimers rely on this order.
 with locked as (
     insert into tenure.ready (position, job_id, token, priority, queue)
     select 0, 0, 0, 0, '' where false
@@ -66,15 +69,15 @@ select 1000 * nextval('tenure.position') as first,
        coalesce(:now::timestamptz, clock_timestamp()) as now;
 
 -- name: copy_jobs
--- enqueue: many jobs that stand in line at once.
+-- enqueue: many jobs that are ready at once.
 copy tenure.job (
-    id, position, created_at, priority, max_attempts, features, tenant, queue, task, args, retry,
-    metadata, timeout_seconds, unique_seconds, unique_scope, unique_key, unique_until)
+    id, position, created_at, priority, max_attempts, features, needs, tenant, queue, task, size_kb,
+    args, retry, metadata, timeout_seconds, unique_seconds, unique_scope, unique_key, unique_until)
 from stdin;
 
 -- name: copy_tickets
 -- enqueue: and their tickets.
-copy tenure.ready (position, job_id, token, priority, queue) from stdin;
+copy tenure.ready (position, job_id, token, priority, needs, size_kb, queue) from stdin;
 
 -- name: stored_jobs
 -- Where did an enqueue whose COMMIT got no answer leave its jobs? Live or finished.
@@ -112,15 +115,16 @@ from json_to_recordset(:rows::json) as b (tenant text, scope text, key text),
               where u.tenant = b.tenant and u.scope = b.scope and u.key = b.key offset 0) as k;
 
 -- name: drop_key
--- enqueue, replay: a key whose period is over. Guarded by the holder and the end that were seen, and
--- by its job not being live: whoever took it again meanwhile keeps it.
+-- enqueue, replay: delete a key whose period is over. Guarded by the holder and the end that were
+-- read, and by the holder not being live: if another job has taken the key meanwhile, it keeps it.
 delete from tenure.unique_key
 where tenant = :tenant and scope = :scope and key = :key and job_id = :job_id
   and expires_at = :expires_at
   and not exists (select from tenure.job j where j.id = :job_id offset 0);
 
 -- name: begin_period
--- replay: a key that was ours all the time. Who waits to drop it finds that it expires later.
+-- replay: a key that the job never lost. A transaction that waits to delete it finds that it expires
+-- later.
 update tenure.unique_key
 set expires_at = coalesce(:now::timestamptz, clock_timestamp())
                  + :seconds::double precision * interval '1 second'

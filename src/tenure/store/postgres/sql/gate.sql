@@ -1,16 +1,16 @@
--- Who waits at gates, and who may pass. A job with a gate has its ticket in `gated`.
+-- Gates: which jobs wait there, and which may pass. A job with a gate has its ticket in `gated`.
 
 -- name: add_gate_tickets
--- enqueue, promote, retry, snooze, release, sweep, unhold, move, free, replay: the tickets of those of
--- these jobs that stand in line now, and a turn for each line, because an attempt may have ended by
--- this. No lock is taken that others wait for. Answers the queues for `notify`.
+-- enqueue, promote, retry, snooze, release, sweep, unhold, move, free, replay: write a ticket for
+-- each of these jobs that is queued now, and a turn for each line, because this may also end an
+-- attempt. Takes no lock that other transactions wait for. Returns the queues for `notify`.
 with put as materialized (
     select j.* from tenure.job j
     where j.id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
       and j.gate is not null
 ), lined as (
-    insert into tenure.gated (position, job_id, token, priority, suspect, queue, gate, key)
-    select position, id, token, priority, crashes > 0, queue, gate, gate_key from put
+    insert into tenure.gated (position, job_id, token, priority, needs, size_kb, suspect, queue, gate, key)
+    select position, id, token, priority, needs, size_kb, crashes > 0, queue, gate, gate_key from put
     where position is not null and parked is null and due_at is null
 ), passed as (
     insert into tenure.turn (queue, gate, priority, key)
@@ -20,10 +20,10 @@ with put as materialized (
 select distinct queue from put;
 
 -- name: leave_gates
--- succeed, fail, skip, abort, cancel, sweep: where an attempt has ended there is a turn, whether or not
--- somebody is seen to wait: who comes later finds the line full until this is committed, and takes
--- his own turn away. Answers the heads of lines in queues where somebody waits, for `notify`. A line is
--- searched from where its head was of late.
+-- succeed, fail, skip, abort, cancel, sweep: write a turn for the line of each ended attempt, even if
+-- no ticket is visible there: a job that is enqueued at the same time finds the line full until this
+-- commits, and its turn is removed. Searches each line from the head that was last seen. Returns the
+-- heads of lines in queues with waiting jobs, for `notify`.
 with freed as materialized (
     select f.queue, f.gate, f.key, head.priority, head.position
     from json_to_recordset(:rows::json) as f (
@@ -43,10 +43,10 @@ where f.priority is not null
    or exists (select from tenure.turn t where t.queue = f.queue and t.gate = f.gate offset 0);
 
 -- name: open_gates
--- claim: the gates at which somebody waits in these queues, locked one claim at a time; what
--- another claim has locked is left for later. The empty insert takes the lock by which `pause` sees
--- a claim in flight. A gate that nobody has declared has no limits.
--- Answers, with each, the head of the queue's line of jobs without a gate.
+-- claim: lock the gates with waiting jobs in these queues. Only one claim at a time has a gate; gates
+-- that another claim has locked are skipped. The empty insert takes the lock by which `pause` sees a
+-- claim in flight. A gate that no code declares has no limits. Returns with each gate the first
+-- ticket of the queue that needs no gate, of those that are wanted.
 with locked as (
     insert into tenure.gated (position, job_id, token, priority, queue, gate, key)
     select 0, 0, 0, 0, '', '', '' where false
@@ -81,33 +81,37 @@ from clock, busy, lateral (
      left join lateral (
          select r.priority, r.position
          from json_to_recordset(:ranges::json) as s (
-                  queue text, low_priority smallint, low_position bigint, below_priority smallint),
+                  queue text, needs smallint, low_priority smallint, low_position bigint,
+                  below_priority smallint),
               lateral (
                   select ready.priority, ready.position from tenure.ready
-                  where ready.queue = s.queue
+                  where ready.queue = s.queue and ready.needs = s.needs
                     and (ready.priority, ready.position) >= (s.low_priority, s.low_position)
                     and ready.priority < s.below_priority
                   order by ready.priority, ready.position limit 1) as r
-         where s.queue = busy.queue limit 1) as head on true;
+         where s.queue = busy.queue order by r.priority, r.position limit 1) as head on true;
 
 -- name: look_at_gates
--- claim: in a new statement after the locks are held: the lines whose turn it is, past those at which
--- claims have looked, what runs, what the
--- buckets held, and the heads of the lines, one ticket more than may pass. A worker that has more jobs
--- than places counts with its places. Where all lines share a limit that is reached, and this worker
--- has no places for more jobs to come along with, no turn is looked at. Where it is alone, and may take
--- all that it wants even if nothing has ended, what has ended is not counted. A line is searched from
--- where its head was of late, or from the start where a turn of a lower priority has come.
+-- claim, in a new statement after the gates are locked: for each line with a turn behind
+-- (past_priority, past_n), the permits in use, the bucket, and the first tickets of the line, one
+-- more than may pass.
+--   - A worker with more jobs than permits counts with its permits.
+--   - If all lines of a gate share a limit that is reached, and this worker may claim no riders there, its
+--     turns are not read.
+--   - If only this worker has jobs at the gate, and it may claim all that it wants even if none of them has
+--     finished, finished jobs are not counted.
+--   - A line is searched from the head that was last seen, or from its start if it has a turn of a lower priority.
+-- The arithmetic is that of tenure.rules.permits; tests/gates/test_arithmetic.py compares the two.
 with gate as materialized (
     select * from json_to_recordset(:rows::json) as b (
         queue text, gate text, keyed boolean, max_running int, most int, turns int,
         riders double precision, past_priority smallint, past_n bigint)
 ), shared as materialized (
     select g.gate,
-           coalesce(sum(least(w.live, s.places)) filter (where w.worker <> :worker), 0)::int as others,
-           coalesce(sum(least(w.live, s.places)) filter (where w.worker = :worker), 0)::int as mine,
+           coalesce(sum(least(w.live, s.permits)) filter (where w.worker <> :worker), 0)::int as others,
+           coalesce(sum(least(w.live, s.permits)) filter (where w.worker = :worker), 0)::int as mine,
            coalesce(sum(w.live) filter (where w.worker = :worker), 0)::int as live,
-           (select places from tenure.gate_share
+           (select permits from tenure.gate_share
             where gate = g.gate and key = '' and worker = :worker) as share
     from (select gate, max(max_running) as max_running, max(most) as most, max(riders) as riders
           from gate where not keyed and max_running is not null group by gate) as g
@@ -121,35 +125,35 @@ with gate as materialized (
              from (select worker, sum(cardinality(ids)) as passed, count(*) over () as workers
                    from tenure.gate_hold where gate = g.gate group by worker) as p) as w on true
          left join lateral (
-             select places from tenure.gate_share
+             select permits from tenure.gate_share
              where gate = g.gate and key = '' and worker = w.worker offset 0) as s on true
     group by g.gate
 ), line as materialized (
     select g.queue, g.gate, g.keyed, g.max_running, g.most, g.riders, t.key,
            json_agg(json_build_array(t.priority, t.n) order by t.priority, t.n) as turns,
-           min(t.priority) as priority, min(t.n) as n
+           min(t.priority) as priority
     from gate g left join shared s on s.gate = g.gate, lateral (
         select turn.priority, turn.n, turn.key from tenure.turn
         where turn.queue = g.queue and turn.gate = g.gate
           and (turn.priority, turn.n) > (g.past_priority, g.past_n)
           and (turn.not_before is null or turn.not_before <= :now::timestamptz)
         order by turn.priority, turn.n limit g.turns) as t
-    where s.gate is null or s.others + s.mine < g.max_running and :free > 0
+    where s.gate is null or s.others + s.mine < g.max_running and :new_permits > 0
           or g.riders > 0 and s.mine > 0
     group by g.queue, g.gate, g.keyed, g.max_running, g.most, g.riders, t.key
 ), room as materialized (
     select l.*, coalesce(s.others, o.others) as others, coalesce(s.mine, o.mine) as mine,
            coalesce(s.live, o.live) as live, coalesce(o.here, 0) as here,
            coalesce(s.share, o.share) as share,
-           1 + least(l.most, 8 + case when count(*) over () > 1
-                                      then 2 * l.most / count(*) over (partition by l.queue) else 0 end)::int as asked
+           1 + least(l.most, case when count(*) over () > 1
+                                  then 8 + 2 * l.most / count(*) over (partition by l.queue) else l.most end)::int as asked
     from line l left join shared s on s.gate = l.gate
          left join lateral (
-             select coalesce(sum(least(w.live, s.places)) filter (where w.worker <> :worker), 0)::int as others,
-                    coalesce(sum(least(w.live, s.places)) filter (where w.worker = :worker), 0)::int as mine,
+             select coalesce(sum(least(w.live, s.permits)) filter (where w.worker <> :worker), 0)::int as others,
+                    coalesce(sum(least(w.live, s.permits)) filter (where w.worker = :worker), 0)::int as mine,
                     coalesce(sum(w.live) filter (where w.worker = :worker), 0)::int as live,
                     coalesce(sum(w.here), 0)::int as here,
-                    (select places from tenure.gate_share
+                    (select permits from tenure.gate_share
                      where gate = l.gate and key = l.key and worker = :worker) as share
              from (select h.worker, sum(h.live)::int as live,
                           sum(h.live) filter (where h.queue = l.queue) as here
@@ -157,20 +161,22 @@ with gate as materialized (
                    where l.keyed and l.max_running is not null and h.gate = l.gate and h.key = l.key
                    group by h.worker) as w
                   left join lateral (
-                      select places from tenure.gate_share
+                      select permits from tenure.gate_share
                       where gate = l.gate and key = l.key and worker = w.worker offset 0) as s on true
          ) as o on true
 ), head as materialized (
     select r.*, case when r.max_running is null then r.asked else
-               least(r.asked, 1 + new.places
-                     + greatest(0, floor(r.riders * (r.mine + new.places))::int - (r.live - r.mine))) end as tickets
+               least(r.asked, 1 + p.new + greatest(
+                   0, floor((p.own + p.new) * (1 + r.riders))::int - r.live - p.new)) end as tickets
     from room r, lateral (
-        select greatest(0, least(r.max_running - r.others - r.mine, :free)) as places) as new
+        select greatest(0, least(r.mine, r.max_running - r.others)) as own,
+               greatest(0, least(r.max_running - r.others - r.mine, :new_permits)) as new) as p
 )
-select r.queue, r.gate, r.key, r.others, r.mine, r.live, r.share, r.here, k.tokens,
+select r.queue, r.gate, r.key, r.others, r.mine, r.live, r.share, r.here, k.starts_left,
        extract(epoch from :now::timestamptz - k.filled_at)::double precision, r.turns::text, r.tickets,
-       (select '[[' || string_agg(t.priority || ',' || t.position || ',' || t.suspect::int, '],[') || ']]'
-        from (select g.priority, g.position, g.suspect from tenure.gated g
+       (select '[[' || string_agg(t.priority || ',' || t.position || ',' || t.suspect::int || ','
+                                  || t.needs || ',' || t.size_kb, '],[') || ']]'
+        from (select g.priority, g.position, g.suspect, g.needs, g.size_kb from tenure.gated g
               where g.queue = r.queue and g.gate = r.gate and g.key = r.key
                 and (g.priority, g.position) >= (
                     case when f.priority is null then (-101)::smallint else least(r.priority, f.priority) end,
@@ -182,29 +188,30 @@ from head r left join lateral (
              queue text, gate text, key text, priority smallint, position bigint)
          where f.queue = r.queue and f.gate = r.gate and f.key = r.key) as f on true
      left join lateral (
-         select tokens, filled_at from tenure.bucket
-         where gate = r.gate and key = case when r.keyed then r.key else '' end offset 0) as k on true
-order by r.priority, r.n;
+         select starts_left, filled_at from tenure.bucket
+         where gate = r.gate and key = case when r.keyed then r.key else '' end offset 0) as k on true;
 
 -- name: take_gated
--- claim: so many tickets at the head of each line, which was seen before: dead ones are not walked twice,
--- are consumed, one suspect at most among them, and
--- their jobs go on leases as in `take_tickets`. For each lease and line it is noted who has passed.
+-- claim: consume up to `count` tickets from the head of each line, at most one of them a suspect.
+-- Starts at the head that `look_at_gates` saw, so void tickets are not scanned twice. Puts the jobs
+-- on leases as `take_tickets` does, and writes for each lease and line which jobs have passed.
 with spot as materialized (
     select g.ctid
     from json_to_recordset(:rows::json) as b (
-             queue text, gate text, key text, priority smallint, position bigint, suspect bigint, count int),
+             queue text, gate text, key text, priority smallint, position bigint,
+             last_priority smallint, last_position bigint, suspect bigint, count int),
          lateral (select gated.ctid from tenure.gated
                   where gated.queue = b.queue and gated.gate = b.gate and gated.key = b.key
                     and (gated.priority, gated.position) >= (b.priority, b.position)
+                    and (gated.priority, gated.position) <= (b.last_priority, b.last_position)
                     and (not gated.suspect or gated.position = b.suspect)
                   order by gated.priority, gated.position limit b.count
                   for update skip locked) as g
 ), taken as (
     delete from tenure.gated where ctid = any (array(select ctid from spot))
-    returning queue, gate, key, priority, position, job_id, token
+    returning queue, gate, key, needs, priority, position, job_id, token
 ), found as materialized (
-    select t.queue, t.priority, t.position, t.gate, t.key, j.id, j.token, j.task, j.args, j.tenant,
+    select t.queue, t.needs, t.priority, t.position, t.gate, t.key, j.id, j.token, j.task, j.args, j.tenant,
            j.attempts, j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry,
            j.metadata, j.features, j.cancel_requested, j.unique_scope, j.unique_key, j.unique_until,
            case when j.cancel_requested then -1 when j.crashes > 0 then j.id else 0 end as block
@@ -233,43 +240,44 @@ with spot as materialized (
 )
 select f.queue, f.priority, f.position, f.id, f.token, f.task, f.args::text, f.tenant, f.attempts,
        f.max_attempts, f.crashes, timestamptz_send(f.created_at), f.timeout_seconds, f.retry::text,
-       f.metadata::text, f.features, f.cancel_requested, b.lease, timestamptz_send(b.now),
+       f.metadata::text, f.features, f.cancel_requested, f.needs, b.lease, timestamptz_send(b.now),
        case when :several then f.queue || e'\x1e' || f.gate || e'\x1e' || f.key end
 from found f left join block b on b.block = f.block and f.id is not null;
 
--- name: places_given
--- claim, repeated: what its first try was given at gates that limit how many run: the jobs, and the
--- places that this worker has.
+-- name: permits_given
+-- claim, repeated: the jobs that its first try took at gates with `max_running`, and the permits of
+-- this worker.
 select h.gate, case when g.keyed then h.key else '' end, h.ids,
-       coalesce((select places from tenure.gate_share s
+       coalesce((select permits from tenure.gate_share s
                  where s.gate = h.gate and s.worker = h.worker
                    and s.key = case when g.keyed then h.key else '' end), g.max_running)
 from tenure.gate_hold h, lateral (select * from tenure.gate where name = h.gate offset 0) as g
 where h.lease = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
   and g.max_running is not null;
 
--- name: share_places
--- claim: this worker has more jobs than places there: it runs no more of them at once.
-insert into tenure.gate_share (gate, key, worker, places)
-select b.gate, b.key, :worker, b.places
-from json_to_recordset(:rows::json) as b (gate text, key text, places int)
-on conflict (gate, key, worker) do update set places = excluded.places;
+-- name: share_permits
+-- claim: this worker has more jobs than permits there. It runs no more of them at once than it has
+-- permits.
+insert into tenure.gate_share (gate, key, worker, permits)
+select b.gate, b.key, :worker, b.permits
+from json_to_recordset(:rows::json) as b (gate text, key text, permits int)
+on conflict (gate, key, worker) do update set permits = excluded.permits;
 
 -- name: end_shares
--- claim: each of its jobs there has a position again.
+-- claim: this worker has a permit for each of its jobs there again.
 delete from tenure.gate_share s
 using json_to_recordset(:rows::json) as b (gate text, key text)
 where s.gate = any (array[b.gate]) and s.key = b.key and s.worker = :worker;
 
 -- name: drop_turns
--- claim: turns that are used up go.
+-- claim: delete the turns that are used up.
 delete from tenure.turn t
 using json_to_recordset(:rows::json) as b (queue text, gate text, priority smallint, n bigint)
 where t.queue = any (array[b.queue]) and t.gate = b.gate and t.priority = b.priority and t.n = b.n;
 
 -- name: drop_spare_turns
--- claim: later turns of lines whose first one is still there. It stays: only claims take turns away,
--- and the gate is locked.
+-- claim: delete later turns of lines whose first turn is still there. It stays: only claims delete
+-- turns, and this claim has locked the gate.
 delete from tenure.turn t
 using json_to_recordset(:rows::json) as b (
     queue text, gate text, priority smallint, n bigint, first_priority smallint, first_n bigint)
@@ -279,8 +287,8 @@ where t.queue = any (array[b.queue]) and t.gate = b.gate and t.priority = b.prio
                 and f.priority = b.first_priority and f.n = b.first_n offset 0);
 
 -- name: add_turns
--- claim: lines that go on waiting, at the end of the turns. One turn of a line at most waits for a
--- token.
+-- claim: a turn at the end for each line that has more tickets. At most one turn of a line waits for
+-- its next start.
 insert into tenure.turn (queue, gate, priority, key, not_before)
 select b.queue, b.gate, b.priority, b.key, :now::timestamptz + b.wait * interval '1 second'
 from json_to_recordset(:rows::json) as b (
@@ -289,26 +297,26 @@ order by b.i
 on conflict do nothing;
 
 -- name: fill_buckets
--- claim: what is left of the tokens.
-insert into tenure.bucket (gate, key, tokens, filled_at)
-select b.gate, b.key, b.tokens, :now::timestamptz
-from json_to_recordset(:rows::json) as b (gate text, key text, tokens double precision)
-on conflict (gate, key) do update set tokens = excluded.tokens, filled_at = excluded.filled_at;
+-- claim: how many more jobs may start by the rates.
+insert into tenure.bucket (gate, key, starts_left, filled_at)
+select b.gate, b.key, b.starts_left, :now::timestamptz
+from json_to_recordset(:rows::json) as b (gate text, key text, starts_left double precision)
+on conflict (gate, key) do update set starts_left = excluded.starts_left, filled_at = excluded.filled_at;
 
 -- name: declared_gates
--- gate: what code has said of these.
+-- gate: the limits that code declares.
 select name, declared::text from tenure.gate
 where declared is not null
   and name = any (array(select value #>> '{}' from json_array_elements(:names::json)));
 
 -- name: make_gate
--- gate: the same as `lock_gate`, for one that there may not be yet.
+-- gate: `lock_gate`, for a gate that may not exist yet.
 insert into tenure.gate (name) values (:name)
 on conflict (name) do update set name = excluded.name
 returning name, max_running, rate, per_seconds, burst, keyed, by_hand, declared::text;
 
 -- name: set_gate
--- gate: what is allowed from now on. Waits for a claim in flight.
+-- gate: the limits from now on. Waits for a claim in flight.
 insert into tenure.gate (name, max_running, rate, per_seconds, burst, keyed, by_hand, declared)
 values (:name, :max_running::int, :rate::double precision, :per_seconds::double precision,
         :burst::int, :keyed::boolean, :by_hand::boolean, :declared::json)
@@ -322,7 +330,7 @@ select name, max_running, rate, per_seconds, burst, keyed, by_hand, declared::te
 from tenure.gate where name = :name for update;
 
 -- name: reopen_gate
--- gate: everybody who waits there gets a turn, and nobody waits for a token any more.
+-- gate: every line with tickets gets a turn, and no turn waits for its next start.
 with lines as (
     select g.queue, g.gate, g.key, min(g.priority) as priority, min(g.position) as position
     from tenure.gated g where g.gate = :name group by g.queue, g.gate, g.key
@@ -333,15 +341,15 @@ insert into tenure.turn (queue, gate, priority, key)
 select queue, gate, priority, key from lines order by position;
 
 -- name: drop_shares
--- gate: what is allowed has changed: until a worker claims there again, each of its jobs counts.
+-- gate: the limits have changed. Until a worker claims there again, each of its jobs uses a permit.
 delete from tenure.gate_share where gate = :name;
 
 -- name: turned_queues
--- gate: where somebody waits, for `notify`.
+-- gate: the queues with waiting jobs, for `notify`.
 select distinct queue from tenure.gated where gate = :name;
 
 -- name: drop_gate
--- gate: forget one at which nobody waits and nothing runs.
+-- gate: delete a gate without waiting or running jobs.
 delete from tenure.gate g
 where g.name = :name
   and not exists (select from tenure.gated w where w.gate = g.name)
@@ -349,7 +357,7 @@ where g.name = :name
 returning g.name;
 
 -- name: drop_buckets
--- gate: and the tokens of one that is gone.
+-- gate: delete the buckets of a gate that is gone.
 delete from tenure.bucket where gate = :name;
 
 -- name: list_gates
@@ -372,7 +380,7 @@ from (select queue, key, count(*) as waiting from tenure.gated where gate = :nam
 order by l.waiting desc, l.key limit :most;
 
 -- name: before_job
--- Who stands before a job at its gate? Bounded: what is far away need not be counted.
+-- The number of tickets before a job in its line, counted up to `most`.
 select count(*) from (
     select from tenure.gated g
     where g.queue = :queue and g.gate = :gate and g.key = :key
@@ -383,7 +391,7 @@ select count(*) from (
 select j.position, g.max_running, g.rate, g.per_seconds, g.burst, coalesce(g.keyed, false),
        coalesce((select sum(used) from tenure.gate_used u
                  where u.gate = j.gate and u.key = case when g.keyed then j.gate_key else '' end), 0)::bigint,
-       k.tokens,
+       k.starts_left,
        extract(epoch from coalesce(:now::timestamptz, clock_timestamp()) - k.filled_at)::double precision
 from tenure.job j
      left join tenure.gate g on g.name = j.gate
@@ -392,8 +400,8 @@ from tenure.job j
 where j.id = :id and j.gate is not null;
 
 -- name: heal_holds
--- sweep: what a lease that is gone has left at gates, and shares of who has nothing there any more.
--- Answers the former; their turns come with `heal_turns`.
+-- sweep: delete the rows that leases which are gone have left, and the shares of workers without jobs
+-- at the gate. Returns the queues of the former; `heal_turns` writes their turns.
 with idle as (
     delete from tenure.gate_share s
     where not exists (select from tenure.gate_hold h
@@ -404,7 +412,7 @@ where not exists (select from tenure.lease l where l.id = h.lease offset 0)
 returning h.queue;
 
 -- name: heal_turns
--- sweep: a line in which somebody waits has a turn, or a job that will write one when it ends.
+-- sweep: a line with tickets has a turn, or a running job whose end will write one.
 insert into tenure.turn (queue, gate, priority, key)
 select l.queue, l.gate, head.priority, l.key
 from (select queue, gate, key from tenure.gated
@@ -417,15 +425,16 @@ order by head.position
 returning queue;
 
 -- name: end_waits
--- sweep: whoever waits for a token is looked at anew.
+-- sweep: claims look again at lines that wait for their next start.
 update tenure.turn set not_before = null where not_before is not null;
 
 -- name: any_gate
--- Declared, or not even that.
+-- Has a gate been declared, or named by a job?
 select name from tenure.gate union all select gate from tenure.turn limit 1;
 
 -- name: peek_gates
--- peek: the queues at whose gates somebody waits, and the time until a line has a token again.
+-- peek: the queues with turns that a claim can use now, and the seconds until a line may start its
+-- next job.
 select q.name, exists (
            select from tenure.turn n
            where n.queue = q.name and (n.not_before is null or n.not_before <= t.now) offset 0),

@@ -3,7 +3,7 @@ select id, token, state::text as state, task, args::text as args, queue, priorit
        crashes, created_at, queued_at, due_at, claimed_at, finished_at, duration_seconds, worker,
        reason, held, cancel_requested, queue_paused, unfinished_parents, timeout_seconds,
        retry::text as retry, metadata::text as metadata, unique_scope, unique_key, unique_until, result::text as result,
-       error::text as error, gate, gate_key
+       error::text as error, gate, gate_key, needs
 from tenure.jobs
 where id = :id and (:tenant::text is null or tenant in (:tenant::text, ''));
 
@@ -13,7 +13,7 @@ select id, token, state::text as state, task, args::text as args, queue, priorit
        crashes, created_at, queued_at, due_at, claimed_at, finished_at, duration_seconds, worker,
        reason, held, cancel_requested, queue_paused, unfinished_parents, timeout_seconds,
        retry::text as retry, metadata::text as metadata, unique_scope, unique_key, unique_until, result::text as result,
-       error::text as error, gate, gate_key
+       error::text as error, gate, gate_key, needs
 from tenure.live
 where id = any (array(
         select j.id from (select id, tenant, queue, task from tenure.job
@@ -37,7 +37,7 @@ select id, token, state::text as state, task, args::text as args, queue, priorit
        duration_seconds, worker, reason, false as held, false as cancel_requested,
        false as queue_paused, 0 as unfinished_parents, timeout_seconds, retry::text as retry, metadata::text as metadata,
        unique_scope, unique_key, unique_until, result::text as result,
-       error::text as error, gate, gate_key
+       error::text as error, gate, gate_key, needs
 from (select * from tenure.history where id < :below order by id desc limit :scan) as h
 where (:tenant::text is null or tenant in (:tenant::text, ''))
   and (:queue::text is null or queue = :queue::text)
@@ -54,7 +54,7 @@ select id, token, state::text as state, task, args::text as args, queue, priorit
        duration_seconds, worker, reason, false as held, false as cancel_requested,
        false as queue_paused, 0 as unfinished_parents, timeout_seconds, retry::text as retry, metadata::text as metadata,
        unique_scope, unique_key, unique_until, result::text as result,
-       error::text as error, gate, gate_key
+       error::text as error, gate, gate_key, needs
 from (select * from tenure.history
       where state = :state::tenure.state and state <> 'succeeded' and id < :below
       order by id desc limit :scan) as h
@@ -95,13 +95,14 @@ order by queue, task, state, tenant;
 -- name: oldest_ready
 -- The head of each lane, found by hopping from lane to lane, never by walking a line.
 with recursive lane as (
-    (select queue, priority, position, job_id from tenure.ready order by queue, priority, position limit 1)
+    (select queue, needs, priority, position, job_id from tenure.ready
+     order by queue, needs, priority, position limit 1)
     union all
-    select n.queue, n.priority, n.position, n.job_id
+    select n.queue, n.needs, n.priority, n.position, n.job_id
     from lane, lateral (
-        select queue, priority, position, job_id from tenure.ready r
-        where (r.queue, r.priority) > (lane.queue, lane.priority)
-        order by queue, priority, position limit 1) as n
+        select queue, needs, priority, position, job_id from tenure.ready r
+        where (r.queue, r.needs, r.priority) > (lane.queue, lane.needs, lane.priority)
+        order by queue, needs, priority, position limit 1) as n
 )
 select lane.queue, min(coalesce(j.queued_at, j.created_at)) as since,
        extract(epoch from coalesce(:now::timestamptz, clock_timestamp())
@@ -113,12 +114,59 @@ group by lane.queue order by lane.queue;
 select at, kind, token, worker, detail::text as detail from tenure.event
 where job_id = :id order by seq;
 
+-- name: get_notes
+select job_id, fraction, message, reported_at from tenure.note
+where job_id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));
+
 -- name: get_note
 select fraction, message, reported_at, checkpoint::text as checkpoint, saved_at from tenure.note where job_id = :id;
 
 -- name: clock
--- prune: retention is judged by this, not by the clock of whoever asks.
+-- prune: retention is measured with this clock, not with that of the caller.
 select coalesce(:now::timestamptz, clock_timestamp()) as now;
+
+-- name: missing_relations
+-- Which of these tables, views, indexes and sequences do not exist.
+select value from json_array_elements_text(:names::json) where to_regclass('tenure.' || value) is null
+order by value;
+
+-- name: late_work
+-- How late the first due job is that no worker has promoted, and the first expired lease that none has swept.
+with t as materialized (select coalesce(:now::timestamptz, clock_timestamp()) as now)
+select extract(epoch from t.now - d.due_at)::double precision as due_seconds, d.job_id as due_job,
+       extract(epoch from t.now - l.expires_at)::double precision as expired_seconds, l.worker as expired_worker
+from t
+     left join lateral (select due_at, job_id from tenure.due where due_at > '-infinity'
+                        order by due_at limit 1) as d on true
+     left join lateral (select expires_at, worker from tenure.lease where expires_at > '-infinity'
+                        order by expires_at limit 1) as l on true;
+
+-- name: lease_workers
+-- The workers of leases that have not expired, and how long ago they were seen.
+with t as materialized (select coalesce(:now::timestamptz, clock_timestamp()) as now)
+select l.worker, extract(epoch from t.now - w.seen_at)::double precision
+from t, tenure.lease l join tenure.worker w on w.name = l.worker
+where l.expires_at > t.now
+group by l.worker, w.seen_at, t.now
+order by l.worker;
+
+-- name: ready_tasks
+-- The tasks of jobs that are ready now, among the oldest and the newest jobs.
+select queue, task from (
+    (select queue, task, due_at, parked, position from tenure.job order by id limit :most)
+    union all
+    (select queue, task, due_at, parked, position from tenure.job order by id desc limit :most)) as j
+where j.due_at is null and j.parked is null and j.position is not null
+group by queue, task
+order by queue, task;
+
+-- name: first_at_gate
+-- The first job of a line at a gate, and how long it has waited.
+select g.job_id, extract(epoch from coalesce(:now::timestamptz, clock_timestamp())
+                         - coalesce(j.queued_at, j.created_at))::double precision
+from (select job_id from tenure.gated where queue = :queue and gate = :gate and key = :key
+      order by priority, position limit 1) as g,
+     lateral (select created_at, queued_at from tenure.job where id = g.job_id offset 0) as j;
 
 -- name: about
 -- What the store is, and the version of its schema.

@@ -1,7 +1,7 @@
 -- name: lock_job
 -- cancel, hold, unhold, move: the job row first, its ticket afterwards.
-select id, token, queue, priority, position, due_at, parked, held, cancel_requested, gate, gate_key,
-       features
+select id, token, queue, needs, priority, position, due_at, parked, held, cancel_requested, gate,
+       gate_key, features
 from tenure.job where id = :id and (:tenant::text is null or tenant = :tenant::text)
 for update;
 
@@ -16,7 +16,8 @@ delete from tenure.due where due_at = :due_at and job_id = :id and token = :toke
 -- name: take_ready_ticket
 -- cancel, hold, move: in a later statement than the one on `due`. Waits for a claim in flight.
 delete from tenure.ready
-where queue = :queue and priority = :priority and position = :position and job_id = :id and token = :token
+where queue = :queue and needs = :needs and priority = :priority and position = :position
+  and job_id = :id and token = :token
 returning job_id;
 
 -- name: take_gated_ticket
@@ -72,22 +73,25 @@ returning p.job_id;
 with old as (
     delete from tenure.history where id = :id returning *
 ), new as materialized (
-    select old.*, 1000 * nextval('tenure.position') as position, coalesce(:now::timestamptz, clock_timestamp()) as now
+    select old.*, 1000 * nextval('tenure.position') as position, coalesce(:now::timestamptz, clock_timestamp()) as now,
+           least((octet_length(args::text) + coalesce(octet_length(metadata::text), 0)
+                  + coalesce(octet_length(retry::text), 0)) / 1024, 32767) as size_kb
     from old
 ), inserted as (
     insert into tenure.job (
         id, token, position, created_at, queued_at, timeout_seconds, unique_seconds, priority, attempts,
-        max_attempts, crashes, features, tenant, queue, task, args, retry, metadata, error, reason,
-        unique_scope, unique_key, unique_until, gate, gate_key)
+        max_attempts, crashes, features, needs, size_kb, tenant, queue, task, args, retry, metadata,
+        error, reason, unique_scope, unique_key, unique_until, gate, gate_key)
     select id, token + 1, position, created_at, now, timeout_seconds, unique_seconds, priority, 0,
-           max_attempts, 0, features | :features::smallint, tenant, queue, task, args, retry, metadata, error, 'replayed',
+           max_attempts, 0, features | :features::smallint, needs, size_kb, tenant, queue, task, args, retry,
+           metadata, error, 'replayed',
            unique_scope, unique_key, unique_until, gate, gate_key
     from new
 ), queued as (
-    insert into tenure.ready (position, job_id, token, priority, queue)
-    select position, id, token + 1, priority, queue from new where gate is null
+    insert into tenure.ready (position, job_id, token, priority, needs, size_kb, queue)
+    select position, id, token + 1, priority, needs, size_kb, queue from new where gate is null
 )
-select id, features, queue, priority, position, false as due_soon from new;
+select id, features, queue, needs, priority, position, false as due_soon from new;
 
 -- name: delete_finished
 -- delete: only a row of history, locked by `finished_job`.
@@ -116,9 +120,9 @@ on conflict (name) do update
 set paused_at = coalesce(queue.paused_at, excluded.paused_at), reason = excluded.reason;
 
 -- name: claims_in_flight
--- pause: transactions that have taken tickets and looked whether queues are paused, which only a
--- claim does; once they have ended, no claim is older than the pause. (A statement gets its locks
--- before its snapshot: whoever shows no lock yet will see the pause.)
+-- pause: transactions that have taken tickets and have read which queues are paused, which only a
+-- claim does. Once they have ended, no claim is older than the pause. (A statement gets its locks
+-- before its snapshot, so a claim that shows no lock yet will see the pause.)
 select distinct taker.virtualtransaction
 from pg_catalog.pg_locks as taker join pg_catalog.pg_locks as reader using (virtualtransaction)
 where taker.locktype = 'relation' and taker.granted
@@ -158,9 +162,10 @@ order by start;
 select set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true);
 
 -- name: prune_finished
--- prune: one step of a walk along the ids of one partition, which the stretch selects. The pruned
--- part of an index is emptied by vacuum, that of a table is not: so the next prune has little to
--- walk. Jobs of workflows go with these: see `prune_nodes`. Answers the ids that are gone and, with a null for id, how far it came.
+-- prune: one step of a walk along the ids of one partition, which the range selects. Vacuum empties
+-- the pruned part of an index, but not that of a table, so the next prune has little to walk. Jobs of
+-- workflows are deleted with their workflow: see `prune_nodes`. Returns the deleted ids and, with a
+-- null for id, how far the walk came.
 with walked as materialized (
     select ctid as spot, id, state, features, finished_at from tenure.history
     where finished_at >= :start::timestamptz and finished_at < :stop::timestamptz and id > :after
@@ -197,7 +202,7 @@ where ctid = any (array(
 returning expires_at;
 
 -- name: prune_orphans
--- prune: what hangs on jobs whose whole day was dropped. One step of a walk along the ids; answers
+-- prune: delete rows of jobs whose whole day was dropped. One step of a walk along the ids. Returns
 -- how far it came, or null at the end.
 with walked as materialized (
     select job_id from (
@@ -226,8 +231,8 @@ with walked as materialized (
 select max(job_id) as last_id from walked;
 
 -- name: add_history_days
--- prune, copy: one at a time. Two would each keep the other from the default partition until both gave
--- up. Whoever comes second leaves it to the first, and goes on.
+-- prune, copy: one transaction at a time. Two would keep each other from the default partition until
+-- both gave up. The second one leaves the work to the first, and goes on.
 select case when pg_try_advisory_xact_lock(7364882, 'tenure.job'::regclass::oid::int)
             then tenure.add_history_days(:days) else 0 end;
 

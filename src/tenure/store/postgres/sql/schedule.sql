@@ -7,7 +7,7 @@ select extract(epoch from (select s.next_at from tenure.schedule s where s.next_
 from (select coalesce(:now::timestamptz, clock_timestamp()) as now offset 0) as t;
 
 -- name: lock_due_schedules
--- fire: those that nobody else is firing just now.
+-- fire: the due schedules that no other worker is firing now.
 select s.tenant, s.name, s.done_until, s.timing::text as timing, s.job::text as job,
        coalesce(:now::timestamptz, clock_timestamp()) as now, s.next_at as sorted_by
 from tenure.schedule s
@@ -81,7 +81,7 @@ on conflict (tenant, name) do nothing
 returning name;
 
 -- name: change_schedule
--- schedule: edited, declared anew, paused or resumed.
+-- schedule: edited, declared again, paused or resumed.
 update tenure.schedule
 set next_at = :next_at::timestamptz, done_until = :done_until, changed_at = :at,
     paused_at = :paused_at::timestamptz, reason = :reason::text, timing = :timing::json,

@@ -24,10 +24,10 @@ with batch as materialized (
 )
 insert into tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
-    state, priority, attempts, max_attempts, crashes, features, tenant, queue, task, args, worker,
+    state, priority, attempts, max_attempts, crashes, features, needs, tenant, queue, task, args, worker,
     result, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key)
 select id, token, created_at, claimed_at, coalesce(:now::timestamptz, clock_timestamp()), duration, timeout_seconds, unique_seconds,
-       'succeeded', priority, attempts + 1, max_attempts, crashes, features, tenant, queue, task,
+       'succeeded', priority, attempts + 1, max_attempts, crashes, features, needs, tenant, queue, task,
        args, :worker, result, retry, metadata, unique_scope, unique_key, unique_until, gate,
        gate_key
 from gone
@@ -53,12 +53,12 @@ with batch as materialized (
 )
 insert into tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
-    state, priority, attempts, max_attempts, crashes, features, tenant, queue, task, args, worker,
+    state, priority, attempts, max_attempts, crashes, features, needs, tenant, queue, task, args, worker,
     error, reason, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key)
 select id, token, created_at, (select claimed_at from tenure.lease l where l.id = gone.lease),
        coalesce(:now::timestamptz, clock_timestamp()), duration, timeout_seconds, unique_seconds,
        gone.state::tenure.state, priority, attempts + coalesce(charged, 0), max_attempts,
-       crashes + coalesce(crashed, 0), features, tenant, queue, task, args, worker, last_error, why, retry, metadata,
+       crashes + coalesce(crashed, 0), features, needs, tenant, queue, task, args, worker, last_error, why, retry, metadata,
        unique_scope, unique_key, unique_until, gate, gate_key
 from gone
 returning id, token, features,
@@ -78,15 +78,15 @@ order by j.id;
 
 -- name: add_tickets
 -- retry, snooze, release, sweep, unhold, move, free: token + 1 and a new ticket at the end of the
--- line, or none when the job is held. Called only for jobs locked in this transaction. Answers the
--- places for `notify`, and 0 for a ticket that will be due at once. Tickets of gates: see
+-- queue, or none if the job is held. Called only for jobs locked in this transaction. Returns the
+-- positions for `notify`, and 0 for a ticket that will be due within a moment. Tickets of gates: see
 -- `add_gate_tickets`.
 with t as materialized (select coalesce(:now::timestamptz, clock_timestamp()) as now),
 batch as materialized (
     select b.*, nullif(greatest(coalesce(b.due_at, t.now + b.delay * interval '1 second'), t.now), t.now) as due
     from t, json_to_recordset(:rows::json) as b (
         id bigint, token bigint, delay double precision, due_at timestamptz, charged int,
-        crashed int, reason text, error json, queue text, priority smallint)
+        crashed int, reason text, error json, queue text, priority smallint, needs smallint)
 ), moved as (
     update tenure.job j
     set token = j.token + 1, attempts = j.attempts + coalesce(b.charged, 0),
@@ -94,20 +94,20 @@ batch as materialized (
         position = case when b.due is null and not j.held then 1000 * nextval('tenure.position') end,
         parked = case when j.held then 'held' end, reason = b.reason,
         error = coalesce(b.error, j.error), queue = coalesce(b.queue, j.queue),
-        priority = coalesce(b.priority, j.priority)
+        priority = coalesce(b.priority, j.priority), needs = coalesce(b.needs, j.needs)
     from batch b, t
     where j.id = any (array[b.id]) and j.token = b.token
-    returning j.id, j.token, j.queue, j.priority, j.position, j.due_at, j.parked, j.crashes, j.features,
-              j.gate
+    returning j.id, j.token, j.queue, j.needs, j.priority, j.position, j.due_at, j.parked, j.crashes,
+              j.features, j.gate, j.size_kb
 ), queued as (
-    insert into tenure.ready (position, job_id, token, priority, queue, suspect)
-    select position, id, token, priority, queue, crashes > 0
+    insert into tenure.ready (position, job_id, token, priority, needs, size_kb, queue, suspect)
+    select position, id, token, priority, needs, size_kb, queue, crashes > 0
     from moved where parked is null and due_at is null and gate is null
 ), scheduled as (
     insert into tenure.due (due_at, job_id, token)
     select due_at, id, token from moved where parked is null and due_at is not null
 )
-select id, features, queue, priority, position,
+select id, features, queue, needs, priority, position,
        coalesce(parked is null and due_at <= t.now + interval '1.5 seconds', false) as due_soon
 from moved, t;
 
@@ -170,8 +170,8 @@ delete from tenure.note n
 where n.job_id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));
 
 -- name: note_parent_ends
--- free: write the parent's end on each of its edges, but no success on a silent one, unless it tells of
--- an earlier end; answers the children. One below zero is the end of a workflow.
+-- free: write the parent's end on each of its edges, but no success on a silent edge, unless it
+-- replaces an earlier end. Returns the children. An id below zero is the end of a workflow.
 with told as (
     update tenure.parent p set parent_state = b.state::tenure.state
     from json_to_recordset(:rows::json) as b (id bigint, state text)
@@ -188,9 +188,9 @@ from json_to_recordset(:rows::json) as b (id bigint),
 where p.silent;
 
 -- name: hindered_parents
--- succeed, fail and the other settlements: parents of children that somebody else has locked, and nodes
--- whose workflow somebody else has locked and has to hear of their end: of the last ones, and of losing
--- ones. All others are locked here. (Which index to take: see `nodes_to_reopen`.)
+-- succeed, fail and the other settlements: parents of children that another transaction has locked,
+-- and nodes whose end changes a workflow that another transaction has locked: last nodes and
+-- unsuccessful ones. All other rows are locked here. (Which index to take: see `nodes_to_reopen`.)
 with edge as materialized (
     select e.parent_id, e.job_id
     from json_array_elements(:ids::json) as b,
@@ -232,11 +232,12 @@ order by j.id
 for update;
 
 -- name: free_nodes
--- free: of the locked children, nodes that wait for nothing but the success of all their parents are
--- put in line, as by `add_tickets`. Answers these, and without a position those that may be ready for
+-- free: of the locked children, queue the nodes that wait only for the success of all their parents,
+-- as `add_tickets` does. Returns these, and without a position the children that may be ready for
 -- another decision: see `freed_children`. (Together the two took twice the time for a random graph.)
--- Of edges on which all ends are written, the last in the order of `parent_unsuccessful` tells: none,
--- and every parent has succeeded; an unfinished one comes first.
+-- If all ends are written on the edges of a child, the last edge in the order of
+-- `parent_unsuccessful` decides: if there is none, every parent has succeeded; an unfinished one
+-- comes first.
 with t as materialized (select coalesce(:now::timestamptz, clock_timestamp()) as now),
 child as materialized (
     select j.id, j.token, j.features & {RULE} <> 0 as has_rule,
@@ -261,14 +262,14 @@ child as materialized (
         parked = null, reason = :reason
     from child c, t
     where c.is_plain and c.missing is null and j.id = any (array[c.id]) and j.token = c.token
-    returning j.id, j.token, j.queue, j.priority, j.position, j.crashes
+    returning j.id, j.token, j.queue, j.needs, j.priority, j.position, j.crashes, j.size_kb
 ), queued as (
-    insert into tenure.ready (position, job_id, token, priority, queue, suspect)
-    select position, id, token, priority, queue, crashes > 0 from freed
+    insert into tenure.ready (position, job_id, token, priority, needs, size_kb, queue, suspect)
+    select position, id, token, priority, needs, size_kb, queue, crashes > 0 from freed
 )
-select id, queue, priority, position from freed
+select id, queue, needs, priority, position from freed
 union all
-select id, null, null, null from child
+select id, null, null, null, null from child
 where not (is_plain and missing is null) and (has_rule or missing is distinct from 'unfinished');
 
 -- name: freed_children
@@ -287,8 +288,8 @@ select j.id, j.token, j.due_at, j.cancel_requested, j.features, n.rule, j.unfini
                    where p.job_id = j.id and p.parent_state = 'failed' offset 0) as any_failed,
        exists (select from tenure.parent p
                where p.job_id = j.id and p.parent_state <> 'succeeded' offset 0) as any_unsuccessful,
-       j.held, j.queue, j.priority, j.crashes
-from (select id, token, due_at, cancel_requested, features, held, queue, priority, crashes,
+       j.held, j.queue, j.needs, j.priority, j.crashes, j.size_kb
+from (select id, token, due_at, cancel_requested, features, held, queue, needs, priority, crashes, size_kb,
              exists (select from tenure.parent p
                      where p.job_id = job.id and p.silent and p.parent_state is null
                        and exists (select from tenure.job q where q.id = p.parent_id offset 0)

@@ -22,5 +22,5 @@ select name, function, token, recorded_at, result::text as result from tenure.st
 where job_id = :id order by n;
 
 -- name: forget_steps
--- replay: the job begins anew.
+-- replay: the job starts from the beginning.
 delete from tenure.step where job_id = :id;

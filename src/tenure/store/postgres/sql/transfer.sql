@@ -64,7 +64,7 @@ order by n.id;
 
 -- name: job_rows
 select id, token, position, created_at, due_at, queued_at, timeout_seconds, unique_seconds, priority,
-       attempts, max_attempts, crashes, features, held, cancel_requested, tenant, queue, task,
+       attempts, max_attempts, crashes, features, needs, size_kb, held, cancel_requested, tenant, queue, task,
        args::text as args, retry::text as retry, metadata::text as metadata, error::text as error, reason, parked, unique_scope,
        unique_key, unique_until, gate, gate_key
 from tenure.job
@@ -72,11 +72,12 @@ where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:
 
 -- name: ready_rows
 -- copy: the live ticket of each job. Void ones stay behind.
-select r.job_id, r.queue, r.priority, r.position, r.token, r.suspect
-from (select id, token, queue, priority, position from tenure.job
+select r.job_id, r.queue, r.needs, r.priority, r.position, r.token, r.suspect, r.size_kb
+from (select id, token, queue, needs, priority, position from tenure.job
       where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))) as j,
      lateral (select * from tenure.ready
-              where queue = j.queue and priority = j.priority and position = j.position
+              where queue = j.queue and needs = j.needs and priority = j.priority
+                and position = j.position
                 and job_id = j.id and token = j.token offset 0) as r;
 
 -- name: due_rows
@@ -88,7 +89,7 @@ from (select id, token, due_at from tenure.job
 
 -- name: history_rows
 select id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds,
-       unique_seconds, state::text as state, priority, attempts, max_attempts, crashes, features, tenant,
+       unique_seconds, state::text as state, priority, attempts, max_attempts, crashes, features, needs, tenant,
        queue, task, args::text as args, worker, result::text as result, error::text as error, reason, retry::text as retry,
        metadata::text as metadata, unique_scope, unique_key, unique_until, gate, gate_key
 from tenure.history
@@ -121,13 +122,13 @@ order by job_id, parent_id;
 -- copy: COPY keeps JSON to the letter, which a batch taken apart by the server does not.
 copy tenure.job (
     id, token, position, created_at, due_at, queued_at, timeout_seconds, unique_seconds, priority,
-    attempts, max_attempts, crashes, features, held, cancel_requested, tenant, queue, task, args,
-    retry, metadata, error, reason, parked, unique_scope, unique_key, unique_until, gate, gate_key)
+    attempts, max_attempts, crashes, features, needs, size_kb, held, cancel_requested, tenant, queue,
+    task, args, retry, metadata, error, reason, parked, unique_scope, unique_key, unique_until, gate, gate_key)
 from stdin;
 
 -- name: write_ready
--- copy: the tickets of jobs in line.
-copy tenure.ready (job_id, queue, priority, position, token, suspect) from stdin;
+-- copy: the tickets of ready jobs.
+copy tenure.ready (job_id, queue, needs, priority, position, token, suspect, size_kb) from stdin;
 
 -- name: write_due
 -- copy: the tickets of scheduled jobs.
@@ -137,13 +138,13 @@ copy tenure.due (job_id, due_at, token) from stdin;
 -- copy: finished jobs.
 copy tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds,
-    unique_seconds, state, priority, attempts, max_attempts, crashes, features, tenant, queue, task,
-    args, worker, result, error, reason, retry, metadata, unique_scope, unique_key, unique_until,
+    unique_seconds, state, priority, attempts, max_attempts, crashes, features, needs, tenant, queue,
+    task, args, worker, result, error, reason, retry, metadata, unique_scope, unique_key, unique_until,
     gate, gate_key)
 from stdin;
 
 -- name: write_event
--- copy: `seq` is drawn anew; it only says in which order a job's events stand.
+-- copy: the target draws a new `seq`, which only gives the order of the events of a job.
 copy tenure.event (job_id, at, token, kind, worker, request_id, detail) from stdin;
 
 -- name: write_note
@@ -155,7 +156,7 @@ copy tenure.note (job_id, token, fraction, message, reported_at, checkpoint, sav
 copy tenure.step (job_id, name, n, token, recorded_at, bytes, function, result) from stdin;
 
 -- name: write_parent
--- copy: who waits for whom.
+-- copy: which job waits for which parent.
 copy tenure.parent (job_id, parent_id, parent_state) from stdin;
 
 -- name: next_unique_key
@@ -187,7 +188,7 @@ copy tenure.queue (name, paused_at, reason) from stdin;
 
 -- name: gated_rows
 -- copy: the live ticket of each job at a gate.
-select g.job_id, g.queue, g.gate, g.key, g.priority, g.position, g.token, g.suspect
+select g.job_id, g.queue, g.gate, g.key, g.priority, g.position, g.token, g.suspect, g.needs, g.size_kb
 from (select id, token, queue, gate, gate_key, priority, position from tenure.job
       where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
         and gate is not null) as j,
@@ -198,7 +199,8 @@ from (select id, token, queue, gate, gate_key, priority, position from tenure.jo
 
 -- name: write_gated
 -- copy: the tickets of jobs at gates.
-copy tenure.gated (job_id, queue, gate, key, priority, position, token, suspect) from stdin;
+copy tenure.gated (job_id, queue, gate, key, priority, position, token, suspect, needs, size_kb)
+from stdin;
 
 -- name: next_gate
 select name from tenure.gate where name > :name order by name limit :most;

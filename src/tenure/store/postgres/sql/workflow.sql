@@ -31,8 +31,8 @@ order by w.id
 for update;
 
 -- name: mark_workflows
--- fail, cancel, sweep: a node did not end well. Answers those whose rest is to be stopped. One that
--- was stopped says so in its reason, until a replay opens it again.
+-- fail, cancel, sweep: a node did not succeed. Returns the workflows whose other nodes must be
+-- stopped. The reason of a workflow says that it was stopped, until a replay opens it again.
 update tenure.workflow w
 set failed = w.failed or b.failed, cancelled = w.cancelled or b.cancelled,
     stopping = w.stopping or (b.failed and w.on_failure = 'stop'
@@ -159,7 +159,7 @@ on conflict (job_id, parent_id) do nothing;
 
 -- name: lock_nodes
 -- cancel, pause, resume: the live jobs of a workflow, locked in id order, a page at a time.
-select j.id, j.token, j.queue, j.priority, j.position, j.due_at, j.parked, j.held, j.cancel_requested,
+select j.id, j.token, j.queue, j.needs, j.priority, j.position, j.due_at, j.parked, j.held, j.cancel_requested,
        j.gate, j.gate_key, n.rule, n.paused
 from tenure.node n,
      lateral (select * from tenure.job where id = n.job_id for update) as j
@@ -177,8 +177,8 @@ returning d.job_id;
 -- cancel, pause: in a later statement than the one on `due`. Waits for claims in flight.
 delete from tenure.ready r
 using json_to_recordset(:rows::json) as b (
-    id bigint, token bigint, queue text, priority smallint, position bigint)
-where r.queue = any (array[b.queue]) and r.priority = b.priority and r.position = b.position
+    id bigint, token bigint, queue text, needs smallint, priority smallint, position bigint)
+where r.queue = any (array[b.queue]) and r.needs = b.needs and r.priority = b.priority and r.position = b.position
   and r.job_id = b.id and r.token = b.token
 returning r.job_id;
 
@@ -221,7 +221,7 @@ update tenure.job set held = false, reason = null
 where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));
 
 -- name: cancel_workflow
--- cancel: somebody asked for it; or a stop that a failed node asked for is done.
+-- cancel: an operator cancelled it; or a stop after a failed node is done.
 update tenure.workflow
 set cancelled_at = case when :asked::boolean
                         then coalesce(cancelled_at, :now::timestamptz, clock_timestamp())
@@ -287,16 +287,54 @@ with noted as (
 )
 insert into tenure.job (
     id, token, created_at, queued_at, timeout_seconds, unique_seconds, priority, attempts,
-    max_attempts, crashes, features, tenant, queue, task, args, retry, metadata, error, reason,
-    parked, unique_scope, unique_key, unique_until, gate, gate_key)
+    max_attempts, crashes, features, needs, size_kb, tenant, queue, task, args, retry, metadata, error,
+    reason, parked, unique_scope, unique_key, unique_until, gate, gate_key)
 select id, token + 1, created_at, coalesce(:now::timestamptz, clock_timestamp()), timeout_seconds,
-       unique_seconds, priority, 0, max_attempts, 0, features | {CHILDREN}, tenant, queue, task, args, retry,
+       unique_seconds, priority, 0, max_attempts, 0, features | {CHILDREN}, needs,
+       least((octet_length(args::text) + coalesce(octet_length(metadata::text), 0)
+              + coalesce(octet_length(retry::text), 0)) / 1024, 32767),
+       tenant, queue, task, args, retry,
        metadata, error, 'replayed', 'parents', unique_scope, unique_key, unique_until, gate, gate_key
 from old;
 
 -- name: wait_again
 -- replay: a finaliser whose ticket was taken.
 update tenure.job set parked = 'parents', position = null, due_at = null where id = :id;
+
+-- name: neighbours
+-- replay: the parents of these nodes, and the nodes of their workflow below them.
+select p.parent_id as id, false as below
+from json_array_elements(:ids::json) as b,
+     lateral (select parent_id from tenure.parent
+              where job_id = any (array[(b.value #>> '{}')::bigint]) offset 0) as p
+union
+select n.job_id, true
+from json_array_elements(:ids::json) as b,
+     lateral (select job_id from tenure.parent
+              where parent_id = any (array[(b.value #>> '{}')::bigint])
+                and parent_state is distinct from 'waiting' offset 0) as p,
+     lateral (select job_id from tenure.node
+              where job_id = any (array[p.job_id]) and workflow_id = :id offset 0) as n;
+
+-- name: started_too_soon
+-- replay: of these locked nodes, those that wait for no parent.
+select j.id, j.token, j.queue, j.needs, j.priority, j.position, j.due_at, j.parked, j.held, j.cancel_requested,
+       j.gate, j.gate_key, j.features
+from tenure.job j
+where j.id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
+  and j.parked is distinct from 'parents'
+order by j.id;
+
+-- name: nodes_wait_again
+-- replay: nodes whose tickets were taken, or that are held.
+update tenure.job set parked = 'parents', position = null
+where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));
+
+-- name: await_parents
+-- replay: edges to these nodes from parents that are live.
+update tenure.parent p set parent_state = null
+where p.job_id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
+  and exists (select from tenure.job j where j.id = p.parent_id offset 0);
 
 -- name: waiting_children
 -- replay: locked in id order; they wait for the new ends of their parents.
@@ -344,7 +382,7 @@ where ended_at < greatest(:succeeded_before::timestamptz, :other_before::timesta
 order by ended_at, id limit :most;
 
 -- name: prune_nodes
--- prune: some jobs of a workflow that is due; answers them.
+-- prune: delete some jobs of a workflow that is due, and return them.
 with part as materialized (
     select n.job_id from tenure.node n, tenure.workflow w
     where n.workflow_id = :id and w.id = n.workflow_id and w.ended_at is not null
@@ -369,7 +407,7 @@ delete from tenure.parent where job_id = any (array(select - id from gone));
 select min(created_at) as created_at from tenure.workflow;
 
 -- name: write_edges
--- enqueue: who waits for whom in a graph.
+-- enqueue: which job of a workflow waits for which parent.
 copy tenure.parent (job_id, parent_id, silent) from stdin;
 
 -- name: write_node

@@ -1,36 +1,77 @@
+-- name: look_at_lanes
+-- claim: the lanes of a queue that have tickets, and whether there are suspects or large jobs in them.
+-- It goes from lane to lane: a look at each lane that has tickets, and one more.
+with recursive lane (needs) as (
+    select min(r.needs) from tenure.ready r where r.queue = :queue and not exists (
+        select 1 from tenure.queue p where p.name = :queue and p.paused_at is not null)
+    union all
+    select (select min(r.needs) from tenure.ready r where r.queue = :queue and r.needs > lane.needs)
+    from lane where lane.needs is not null
+)
+select lane.needs,
+       exists (select 1 from tenure.ready r indexed by tenure.ready_special
+               where r.queue = :queue and r.needs = lane.needs and (r.suspect = 1 or r.size_kb > 0))
+from lane where lane.needs is not null;
+
+-- name: look_at_special
+-- claim: which of both are in a lane.
+select exists (select 1 from tenure.ready r indexed by tenure.ready_special
+               where r.queue = :queue and r.needs = :needs and r.suspect = 1
+                 and (r.suspect = 1 or r.size_kb > 0)) as suspects,
+       exists (select 1 from tenure.ready r indexed by tenure.ready_special
+               where r.queue = :queue and r.needs = :needs and r.suspect = 0
+                 and (r.suspect = 1 or r.size_kb > 0)) as large;
+
+-- name: count_lane
+-- claim: how many tickets, suspects aside, are at the head of a lane, and how many kilobytes.
+select count(*), coalesce(sum(size_kb), 0)
+from (select size_kb from tenure.ready
+      where queue = :queue and needs = :needs and suspect = 0
+      order by priority, position limit :most);
+
+-- name: head_of_lane
+-- claim: these tickets, where not all of them may fit.
+select priority, position, needs, size_kb, suspect from tenure.ready
+where queue = :queue and needs = :needs and suspect = 0
+order by priority, position limit :most;
+
+-- name: head_of_suspects
+-- claim: the first job of a lane with a crash on record. A claim takes at most one: were there two,
+-- the death of the worker would charge both, and one of them may not have run.
+select priority, position, needs, size_kb, suspect from tenure.ready indexed by tenure.ready_special
+where queue = :queue and needs = :needs and suspect = 1 and (suspect = 1 or size_kb > 0)
+order by priority, position limit 1;
+
 -- name: take_tickets
--- claim: the head of one queue's line, suspects aside. A void ticket comes back without its job.
+-- claim: the head of a lane, suspects aside. A void ticket comes back without its job.
 select t.queue, t.priority, t.position, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
        j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry, j.metadata, j.features,
-       j.cancel_requested, t.suspect
-from (select queue, priority, position, job_id, token, suspect from tenure.ready
-      where queue = :queue and suspect = 0
-        and not exists (select 1 from tenure.queue p where p.name = :queue and p.paused_at is not null)
+       j.cancel_requested, t.needs, t.suspect
+from (select queue, needs, priority, position, job_id, token, suspect from tenure.ready
+      where queue = :queue and needs = :needs and suspect = 0
       order by priority, position limit :most) as t
      left join tenure.job as j on j.id = t.job_id and j.token = t.token and j.position = t.position
 order by t.priority, t.position;
 
 -- name: take_suspect
--- claim: the first job in line with a crash on record. A claim takes at most one: were there two,
--- the death of the worker would charge both, and one of them may not have run.
+-- claim: one suspect.
 select t.queue, t.priority, t.position, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
        j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry, j.metadata, j.features,
-       j.cancel_requested, t.suspect
-from (select queue, priority, position, job_id, token, suspect
-      from tenure.ready indexed by tenure.ready_suspect
-      where queue = :queue and suspect = 1
-        and not exists (select 1 from tenure.queue p where p.name = :queue and p.paused_at is not null)
-      order by priority, position limit 1) as t
-     left join tenure.job as j on j.id = t.job_id and j.token = t.token and j.position = t.position;
+       j.cancel_requested, t.needs, t.suspect
+from tenure.ready as t
+     left join tenure.job as j on j.id = t.job_id and j.token = t.token and j.position = t.position
+where t.queue = :queue and t.needs = :needs and t.priority = :priority and t.position = :position;
 
 -- name: drop_tickets
--- claim: the tickets just read: the head of the line, without the suspects that were passed over.
+-- claim: the tickets just read: the head of the lane, without the suspects that were passed over.
 delete from tenure.ready
-where queue = :queue and (priority, position) <= (:priority, :position) and suspect = 0;
+where queue = :queue and needs = :needs and (priority, position) <= (:priority, :position)
+  and suspect = 0;
 
 -- name: drop_suspect
 -- claim: the suspect's ticket.
-delete from tenure.ready where queue = :queue and priority = :priority and position = :position;
+delete from tenure.ready
+where queue = :queue and needs = :needs and priority = :priority and position = :position;
 
 -- name: insert_lease
 -- claim: one row per block, its deadline on the boot clock.

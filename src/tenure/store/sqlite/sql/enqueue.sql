@@ -22,8 +22,15 @@ update tenure.counter set position = position + :count returning position;
 -- enqueue: one job; values are bound in this order.
 insert into tenure.job (
     id, position, created_at, due_at, timeout_seconds, priority, max_attempts, features, tenant, queue,
-    task, args, retry, metadata, parked, unique_scope, unique_key, unique_until, unique_seconds)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    task, args, retry, metadata, parked, unique_scope, unique_key, unique_until, unique_seconds, needs,
+    size_kb)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: insert_plain_job
+-- enqueue: one job that uses no feature; values are bound in this order.
+insert into tenure.job (
+    id, position, created_at, priority, max_attempts, tenant, queue, task, args, needs, size_kb)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: set_gate_of
 -- enqueue: the gate of a job just inserted, and its position there; values are bound in this order.
@@ -32,9 +39,12 @@ update tenure.job set gate = ?, gate_key = ?, position = ? where id = ?;
 -- name: insert_tickets
 -- enqueue: the tickets of the jobs just inserted. Ids between the first and the last are theirs
 -- alone: they were drawn in this transaction, and so grow with the rows.
-insert into tenure.ready (queue, priority, position, job_id, token)
-select queue, priority, position, id, 1 from tenure.job
+insert into tenure.ready (queue, needs, priority, position, job_id, token, size_kb)
+select queue, needs, priority, position, id, 1, size_kb from tenure.job
 where id between :first and :last and position is not null;
+
+-- name: insert_due
+-- enqueue: the tickets of those among them that are due later.
 insert into tenure.due (due_at, job_id, token)
 select due_at, id, 1 from tenure.job
 where id between :first and :last and due_at is not null and parked is null;

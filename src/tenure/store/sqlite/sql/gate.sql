@@ -1,11 +1,12 @@
--- Who waits at gates, and who may pass. The single writer needs no locks.
+-- Gates: which jobs wait there, and which may pass. There is one writer, so no locks are needed.
 
 -- name: add_gate_tickets
--- enqueue, promote, retry, snooze, release, sweep, unhold, move, free, replay: the tickets of those of
--- these jobs that stand in line now, and a turn for each line, because an attempt may have ended by
--- this. The bell listens to places.
-insert into tenure.gated (queue, gate, key, priority, position, job_id, token, suspect)
-select j.queue, j.gate, j.gate_key, j.priority, j.position, j.id, j.token, j.crashes > 0
+-- enqueue, promote, retry, snooze, release, sweep, unhold, move, free, replay: write a ticket for
+-- each of these jobs that is queued now, and a turn for each line, because this may also end an
+-- attempt. The position grows, because the bell watches it.
+insert into tenure.gated (queue, gate, key, priority, position, job_id, token, suspect, needs, size_kb)
+select j.queue, j.gate, j.gate_key, j.priority, j.position, j.id, j.token, j.crashes > 0, j.needs,
+       j.size_kb
 from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
 where j.gate is not null and j.position is not null and j.parked is null and j.due_at is null;
 update tenure.counter set turn = turn + json_array_length(:ids), position = position + 1;
@@ -19,9 +20,9 @@ from (select j.queue, j.gate, j.gate_key, min(j.priority) as priority, min(j.pos
       group by j.queue, j.gate, j.gate_key);
 
 -- name: leave_gates
--- succeed, fail, skip, abort, cancel, sweep: where an attempt has ended there is a turn, if somebody
--- waits in its line: with a single writer, who comes later has a turn of his own. The bell listens to
--- places.
+-- succeed, fail, skip, abort, cancel, sweep: write a turn for the line of each ended attempt, if the
+-- line has a ticket. There is one writer, so a job that is enqueued later writes a turn of its own.
+-- The position grows, because the bell watches it.
 update tenure.counter set turn = turn + json_array_length(:rows), position = position + 1;
 insert into tenure.turn (queue, gate, priority, n, key)
 select queue, gate, priority, n, key
@@ -35,62 +36,70 @@ from (select b.value ->> 'queue' as queue, b.value ->> 'gate' as gate, b.value -
 where priority is not null;
 
 -- name: open_gates
--- claim: the gates at which somebody waits in this queue, and the head of its line of jobs without a
--- gate.
+-- claim: the gates with waiting jobs in this queue, and with each the first ticket of the queue that
+-- needs no gate, of those that are wanted.
 with recursive hop (gate) as (
     select * from (select gate from tenure.turn where queue = :queue order by gate limit 1)
     union all
     select (select t.gate from tenure.turn t
             where t.queue = :queue and t.gate > hop.gate order by t.gate limit 1)
     from hop where hop.gate is not null
+), head (priority, position) as (
+    select * from (
+        select (select r.priority from tenure.ready r where r.queue = :queue and r.needs = n.value
+                order by r.priority, r.position limit 1) as priority,
+               (select r.position from tenure.ready r where r.queue = :queue and r.needs = n.value
+                order by r.priority, r.position limit 1) as position
+        from json_each(:needs) as n)
+    where priority is not null order by priority, position limit 1
 )
 select :queue, hop.gate, g.max_running, g.rate, coalesce(g.per_seconds, 1), g.burst,
        coalesce(g.keyed, 0),
-       (select priority from tenure.ready where queue = :queue order by priority, position limit 1),
-       (select position from tenure.ready where queue = :queue order by priority, position limit 1), :now
+       (select priority from head), (select position from head), :now
 from hop left join tenure.gate as g on g.name = hop.gate
 where hop.gate is not null
   and not exists (select 1 from tenure.queue p where p.name = :queue and p.paused_at is not null);
 
 -- name: due_turns
--- claim: whose turn it is at a gate, past those at which claims have looked.
+-- claim: the turns of a gate behind (past_priority, past_n).
 select priority, n, key from tenure.turn
 where queue = :queue and gate = :gate and (priority, n) > (:past_priority, :past_n)
   and (not_before is null or not_before <= :now)
 order by priority, n limit :turns;
 
 -- name: passed_gate
--- claim: the jobs of each worker that have passed it, with some that have ended since.
+-- claim: for each worker, the number of jobs that have passed the gate. Some of them may have
+-- finished.
 select worker, sum(passed), 0 from tenure.gate_hold where gate = :gate group by worker;
 
 -- name: live_at_gate
--- claim: the jobs of each worker that have passed it and run.
+-- claim: for each worker, the number of jobs that have passed the gate and run.
 select worker, sum(live), 0 from tenure.gate_live where gate = :gate group by worker;
 
 -- name: live_in_line
--- claim: the same for one key, and how many of these are of one queue.
+-- claim: the same for one key, and how many of these jobs are of one queue.
 select worker, sum(live), sum(live) filter (where queue = :queue) from tenure.gate_live
 where gate = :gate and key = :key group by worker;
 
 -- name: shares
--- claim: the places of workers that have more jobs than places.
-select worker, places from tenure.gate_share where gate = :gate and key = :key;
+-- claim: the permits of workers that have more jobs than permits.
+select worker, permits from tenure.gate_share where gate = :gate and key = :key;
 
 -- name: look_at_bucket
 -- claim: what a bucket held, and how long ago.
-select tokens, (:now - filled_at) / 1e6 from tenure.bucket where gate = :gate and key = :key;
+select starts_left, (:now - filled_at) / 1e6 from tenure.bucket where gate = :gate and key = :key;
 
 -- name: head_of_line
 -- claim: the first tickets of a line.
-select priority, position, suspect from tenure.gated
+select priority, position, suspect, needs, size_kb from tenure.gated
 where queue = :queue and gate = :gate and key = :key order by priority, position limit :most;
 
 -- name: take_gated
--- claim: so many jobs at the head of a line, one suspect at most among them. A void ticket comes back
--- without its job.
+-- claim: up to `count` jobs from the head of a line, at most one of them a suspect. A void ticket is
+-- returned without its job.
 select t.queue, t.priority, t.position, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
        j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry, j.metadata, j.features,
-       j.cancel_requested, t.suspect
+       j.cancel_requested, t.needs, t.suspect
 from (select * from tenure.gated
       where queue = :queue and gate = :gate and key = :key and (not suspect or position = :suspect)
       order by priority, position limit :count) as t
@@ -98,40 +107,41 @@ from (select * from tenure.gated
 order by t.priority, t.position;
 
 -- name: drop_gated
--- claim: their tickets, up to the last of them, are consumed.
+-- claim: consume their tickets, up to the last of them.
 delete from tenure.gated
 where queue = :queue and gate = :gate and key = :key and (priority, position) <= (:priority, :position)
   and (not suspect or position = :suspect);
 
 -- name: hold_at_gates
--- claim: who has passed on a lease; values are bound in this order.
+-- claim: the jobs that have passed on a lease. Values are bound in this order.
 insert into tenure.gate_hold (lease, queue, gate, key, worker, passed, jobs)
 values (?, ?, ?, ?, ?, ?, ?);
 
--- name: places_given
--- claim, repeated: never here.
+-- name: permits_given
+-- claim, repeated: does not happen on SQLite.
 select 1 where false;
 
--- name: share_places
--- claim: this worker has more jobs than places there: it runs no more of them at once.
-insert or replace into tenure.gate_share (gate, key, worker, places)
-select b.value ->> 'gate', b.value ->> 'key', :worker, b.value ->> 'places' from json_each(:rows) as b;
+-- name: share_permits
+-- claim: this worker has more jobs than permits there. It runs no more of them at once than it has
+-- permits.
+insert or replace into tenure.gate_share (gate, key, worker, permits)
+select b.value ->> 'gate', b.value ->> 'key', :worker, b.value ->> 'permits' from json_each(:rows) as b;
 
 -- name: end_shares
--- claim: each of its jobs there has a position again.
+-- claim: this worker has a permit for each of its jobs there again.
 delete from tenure.gate_share
 where worker = :worker
   and (gate, key) in (select b.value ->> 'gate', b.value ->> 'key' from json_each(:rows) as b);
 
 -- name: drop_turns
--- claim: turns that are used up go.
+-- claim: delete the turns that are used up.
 delete from tenure.turn
 where (queue, gate, priority, n) in (
     select b.value ->> 'queue', b.value ->> 'gate', b.value ->> 'priority', b.value ->> 'n'
     from json_each(:rows) as b);
 
 -- name: drop_spare_turns
--- claim: later turns of lines whose first one is still there.
+-- claim: delete later turns of lines whose first turn is still there.
 delete from tenure.turn
 where (queue, gate, priority, n) in (
     select b.value ->> 'queue', b.value ->> 'gate', b.value ->> 'priority', b.value ->> 'n'
@@ -140,8 +150,8 @@ where (queue, gate, priority, n) in (
             and f.priority = b.value ->> 'first_priority' and f.n = b.value ->> 'first_n');
 
 -- name: add_turns
--- claim: lines that go on waiting, at the end of the turns. One turn of a line at most waits for a
--- token.
+-- claim: a turn at the end for each line that has more tickets. At most one turn of a line waits for
+-- its next start.
 update tenure.counter set turn = turn + json_array_length(:rows);
 insert or ignore into tenure.turn (queue, gate, priority, n, key, not_before)
 select b.value ->> 'queue', b.value ->> 'gate', b.value ->> 'priority',
@@ -150,23 +160,23 @@ select b.value ->> 'queue', b.value ->> 'gate', b.value ->> 'priority',
 from json_each(:rows) as b;
 
 -- name: fill_buckets
--- claim: what is left of the tokens.
-insert or replace into tenure.bucket (gate, key, tokens, filled_at)
-select b.value ->> 'gate', b.value ->> 'key', b.value ->> 'tokens', :now from json_each(:rows) as b;
+-- claim: how many more jobs may start by the rates.
+insert or replace into tenure.bucket (gate, key, starts_left, filled_at)
+select b.value ->> 'gate', b.value ->> 'key', b.value ->> 'starts_left', :now from json_each(:rows) as b;
 
 -- name: declared_gates
--- gate: what code has said of these.
+-- gate: the limits that code declares.
 select name, declared from tenure.gate
 where declared is not null and name in (select value from json_each(:names));
 
 -- name: make_gate
--- gate: the same as `lock_gate`, for one that there may not be yet.
+-- gate: `lock_gate`, for a gate that may not exist yet.
 insert into tenure.gate (name) values (:name)
 on conflict (name) do update set name = excluded.name
 returning name, max_running, rate, per_seconds, burst, keyed, by_hand, declared;
 
 -- name: set_gate
--- gate: what is allowed from now on.
+-- gate: the limits from now on.
 insert or replace into tenure.gate (
     name, max_running, rate, per_seconds, burst, keyed, by_hand, declared)
 values (:name, :max_running, :rate, :per_seconds, :burst, :keyed, :by_hand, :declared);
@@ -176,7 +186,7 @@ select name, max_running, rate, per_seconds, burst, keyed, by_hand, declared
 from tenure.gate where name = :name;
 
 -- name: reopen_gate
--- gate: everybody who waits there gets a turn, and nobody waits for a token any more.
+-- gate: every line with tickets gets a turn, and no turn waits for its next start.
 delete from tenure.turn where gate = :name and not_before is not null;
 insert into tenure.turn (queue, gate, priority, n, key)
 select queue, gate, priority, (select c.turn from tenure.counter c) + row_number() over (order by position),
@@ -187,14 +197,14 @@ update tenure.counter
 set position = position + 1, turn = max(turn, coalesce((select max(n) from tenure.turn where gate = :name), 0));
 
 -- name: drop_shares
--- gate: what is allowed has changed: until a worker claims there again, each of its jobs counts.
+-- gate: the limits have changed. Until a worker claims there again, each of its jobs uses a permit.
 delete from tenure.gate_share where gate = :name;
 
 -- name: turned_queues
 select distinct queue from tenure.gated where gate = :name;
 
 -- name: drop_gate
--- gate: forget one at which nobody waits and nothing runs.
+-- gate: delete a gate without waiting or running jobs.
 delete from tenure.gate
 where name = :name
   and not exists (select 1 from tenure.gated w where w.gate = :name)
@@ -202,7 +212,7 @@ where name = :name
 returning name;
 
 -- name: drop_buckets
--- gate: and the tokens of one that is gone.
+-- gate: delete the buckets of a gate that is gone.
 delete from tenure.bucket where gate = :name;
 
 -- name: list_gates
@@ -233,7 +243,7 @@ select count(*) from (
 select j.position, g.max_running, g.rate, coalesce(g.per_seconds, 1), g.burst, coalesce(g.keyed, 0),
        coalesce((select sum(used) from tenure.gate_used u
                  where u.gate = j.gate and u.key = case when g.keyed then j.gate_key else '' end), 0),
-       k.tokens, (:now - k.filled_at) / 1e6
+       k.starts_left, (:now - k.filled_at) / 1e6
 from tenure.job j
      left join tenure.gate g on g.name = j.gate
      left join tenure.bucket k
@@ -241,7 +251,8 @@ from tenure.job j
 where j.id = :id and j.gate is not null;
 
 -- name: heal_holds
--- sweep: what a lease that is gone has left at gates, and shares of who has nothing there any more.
+-- sweep: delete the rows that leases which are gone have left, and the shares of workers without jobs
+-- at the gate.
 delete from tenure.gate_hold as hold
 where not exists (select 1 from tenure.lease l where l.id = hold.lease)
 returning queue;
@@ -249,7 +260,7 @@ delete from tenure.gate_share as share
 where not exists (select 1 from tenure.gate_hold h where h.gate = share.gate and h.worker = share.worker);
 
 -- name: heal_turns
--- sweep: a line in which somebody waits has a turn, or a job that will write one when it ends.
+-- sweep: a line with tickets has a turn, or a running job whose end will write one.
 insert into tenure.turn (queue, gate, priority, n, key)
 select l.queue, l.gate,
        (select min(g.priority) from tenure.gated g
@@ -264,15 +275,16 @@ set position = position + 1, turn = max(turn, coalesce((select max(n) from tenur
 where exists (select 1 from tenure.turn where n > turn);
 
 -- name: end_waits
--- sweep: whoever waits for a token is looked at anew.
+-- sweep: claims look again at lines that wait for their next start.
 update tenure.turn set not_before = null where not_before is not null;
 
 -- name: any_gate
--- Declared, or not even that.
+-- Has a gate been declared, or named by a job?
 select name from tenure.gate union all select gate from tenure.turn limit 1;
 
 -- name: peek_gates
--- peek: the queues at whose gates somebody waits, and the time until a line has a token again.
+-- peek: the queues with turns that a claim can use now, and the seconds until a line may start its
+-- next job.
 select q.value,
        exists (select 1 from tenure.turn n where n.queue = q.value
                and (n.not_before is null or n.not_before <= :now)),

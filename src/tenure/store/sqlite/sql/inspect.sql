@@ -3,7 +3,7 @@ select id, token, state, task, args, queue, priority, tenant, attempts, max_atte
        created_at, queued_at, due_at, claimed_at, finished_at, duration_seconds, worker, reason, held,
        cancel_requested, queue_paused, unfinished_parents, timeout_seconds, retry, metadata,
        unique_scope, unique_key, unique_until, result, error,
-       gate, gate_key
+       gate, gate_key, needs
 from tenure.jobs
 where id = :id and (:tenant is null or tenant in (:tenant, ''));
 
@@ -13,7 +13,7 @@ select id, token, state, task, args, queue, priority, tenant, attempts, max_atte
        created_at, queued_at, due_at, claimed_at, finished_at, duration_seconds, worker, reason, held,
        cancel_requested, queue_paused, unfinished_parents, timeout_seconds, retry, metadata,
        unique_scope, unique_key, unique_until, result, error,
-       gate, gate_key
+       gate, gate_key, needs
 from tenure.live
 where id in (
         select j.id from (select id, tenant, queue, task from tenure.job
@@ -33,7 +33,7 @@ select id, token, state, task, args, queue, priority, tenant, attempts, max_atte
        created_at, created_at as queued_at, null as due_at, claimed_at, finished_at,
        duration_seconds, worker, reason, 0 as held, 0 as cancel_requested, 0 as queue_paused,
        0 as unfinished_parents, timeout_seconds, retry, metadata, unique_scope, unique_key, unique_until, result, error,
-       gate, gate_key
+       gate, gate_key, needs
 from (select * from tenure.history where id < :below order by id desc limit :scan)
 where (:tenant is null or tenant in (:tenant, ''))
   and (:queue is null or queue = :queue)
@@ -49,7 +49,7 @@ select id, token, state, task, args, queue, priority, tenant, attempts, max_atte
        created_at, created_at as queued_at, null as due_at, claimed_at, finished_at,
        duration_seconds, worker, reason, 0 as held, 0 as cancel_requested, 0 as queue_paused,
        0 as unfinished_parents, timeout_seconds, retry, metadata, unique_scope, unique_key, unique_until, result, error,
-       gate, gate_key
+       gate, gate_key, needs
 from (select * from tenure.history
       where state = :state and state <> 'succeeded' and id < :below
       order by id desc limit :scan)
@@ -86,40 +86,104 @@ group by queue, task, state, tenant
 order by queue, task, state, tenant;
 
 -- name: oldest_ready
--- The head of each lane, found by hopping from lane to lane. Two plain comparisons per hop: a search
--- for a pair greater than another starts at the pair itself, and so walks the whole line.
-with recursive lane (queue, priority) as (
-    select * from (select queue, priority from tenure.ready order by queue, priority limit 1)
+-- The head of each lane, found by hopping from lane to lane, one column after the other: a search
+-- for a row greater than another starts at the row itself, and so walks the whole line.
+with recursive line (queue) as (
+    select min(queue) from tenure.ready
     union all
-    select case when exists (select 1 from tenure.ready r
-                             where r.queue = lane.queue and r.priority > lane.priority)
-                then lane.queue
-                else (select r.queue from tenure.ready r where r.queue > lane.queue
-                      order by r.queue limit 1) end,
-           coalesce((select r.priority from tenure.ready r
-                     where r.queue = lane.queue and r.priority > lane.priority
-                     order by r.priority limit 1),
-                    (select r.priority from tenure.ready r where r.queue > lane.queue
-                     order by r.queue, r.priority limit 1))
-    from lane where lane.queue is not null
+    select (select r.queue from tenure.ready r where r.queue > line.queue order by r.queue limit 1)
+    from line where line.queue is not null
+), kind (queue, needs) as (
+    select line.queue, (select r.needs from tenure.ready r where r.queue = line.queue
+                        order by r.needs limit 1)
+    from line where line.queue is not null
+    union all
+    select kind.queue, (select r.needs from tenure.ready r
+                        where r.queue = kind.queue and r.needs > kind.needs order by r.needs limit 1)
+    from kind where kind.needs is not null
+), lane (queue, needs, priority) as (
+    select kind.queue, kind.needs,
+           (select r.priority from tenure.ready r
+            where r.queue = kind.queue and r.needs = kind.needs order by r.priority limit 1)
+    from kind where kind.needs is not null
+    union all
+    select lane.queue, lane.needs,
+           (select r.priority from tenure.ready r
+            where r.queue = lane.queue and r.needs = lane.needs and r.priority > lane.priority
+            order by r.priority limit 1)
+    from lane where lane.priority is not null
 )
 select lane.queue, min(coalesce(j.queued_at, j.created_at)) as since,
        (:now - min(coalesce(j.queued_at, j.created_at))) / 1e6 as age_seconds
 from lane cross join tenure.job as j on j.id = (
-    select r.job_id from tenure.ready r where r.queue = lane.queue and r.priority = lane.priority
+    select r.job_id from tenure.ready r
+    where r.queue = lane.queue and r.needs = lane.needs and r.priority = lane.priority
     order by r.position limit 1)
-where lane.queue is not null
+where lane.priority is not null
 group by lane.queue order by lane.queue;
 
 -- name: job_events
 select at, kind, token, worker, detail from tenure.event where job_id = :id order by seq;
 
+-- name: get_notes
+select n.job_id, n.fraction, n.message, n.reported_at
+from json_each(:ids) as b cross join tenure.note as n on n.job_id = b.value;
+
 -- name: get_note
 select fraction, message, reported_at, checkpoint, saved_at from tenure.note where job_id = :id;
 
 -- name: clock
--- prune: retention is judged by this, not by the clock of whoever asks.
+-- prune: retention is measured with this clock, not with that of the caller.
 select :now as now;
+
+-- name: missing_relations
+-- Which of these tables, views and indexes do not exist.
+select value from json_each(:names)
+where not exists (select 1 from sqlite_master where name = 'tenure.' || value)
+order by value;
+
+-- name: late_work
+-- How late the first due job is that no worker has promoted, and the first expired lease that none has swept.
+with d as (select min(due_at) as due_at from tenure.due),
+l as (
+    select (:tick - expires_tick) / 1e6 as late, worker from tenure.lease indexed by tenure.lease_expires_tick
+    where boot = :boot and expires_tick = (select min(expires_tick) from tenure.lease where boot = :boot)
+    union all
+    select (:now - expires_at) / 1e6, worker from tenure.lease indexed by tenure.lease_expires_tick
+    where boot < :boot
+    union all
+    select (:now - expires_at) / 1e6, worker from tenure.lease indexed by tenure.lease_expires_tick
+    where boot > :boot)
+select (:now - (select due_at from d)) / 1e6 as due_seconds,
+       (select min(job_id) from tenure.due where due_at = (select due_at from d)) as due_job,
+       (select late from l order by late desc limit 1) as expired_seconds,
+       (select worker from l order by late desc limit 1) as expired_worker;
+
+-- name: lease_workers
+-- The workers of leases that have not expired, and how long ago they were seen.
+select l.worker, (:now - w.seen_at) / 1e6
+from tenure.lease as l cross join tenure.worker as w on w.name = l.worker
+where l.boot = :boot and l.expires_tick > :tick
+group by l.worker, w.seen_at
+order by l.worker;
+
+-- name: ready_tasks
+-- The tasks of jobs that are ready now, among the oldest and the newest jobs.
+select queue, task from (
+    select * from (select queue, task, due_at, parked, position from tenure.job where id > 0 order by id limit :most)
+    union all
+    select * from (select queue, task, due_at, parked, position from tenure.job where id > 0
+                   order by id desc limit :most)) as j
+where j.due_at is null and j.parked is null and j.position is not null
+group by queue, task
+order by queue, task;
+
+-- name: first_at_gate
+-- The first job of a line at a gate, and how long it has waited.
+select g.job_id, (:now - coalesce(j.queued_at, j.created_at)) / 1e6
+from (select job_id from tenure.gated where queue = :queue and gate = :gate and key = :key
+      order by priority, position limit 1) as g
+     cross join tenure.job as j on j.id = g.job_id;
 
 -- name: about
 -- What the store is, and the version of its schema.

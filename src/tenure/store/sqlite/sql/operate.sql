@@ -1,6 +1,6 @@
 -- name: lock_job
-select id, token, queue, priority, position, due_at, parked, held, cancel_requested, gate, gate_key,
-       features
+select id, token, queue, needs, priority, position, due_at, parked, held, cancel_requested, gate,
+       gate_key, features
 from tenure.job where id = :id and (:tenant is null or tenant = :tenant);
 
 -- name: events_of_request
@@ -14,7 +14,8 @@ delete from tenure.due where due_at = :due_at and job_id = :id and token = :toke
 -- name: take_ready_ticket
 -- cancel, hold, move: matching the token.
 delete from tenure.ready
-where queue = :queue and priority = :priority and position = :position and job_id = :id and token = :token
+where queue = :queue and needs = :needs and priority = :priority and position = :position
+  and job_id = :id and token = :token
 returning job_id;
 
 -- name: take_gated_ticket
@@ -59,15 +60,18 @@ returning job_id;
 update tenure.counter set position = position + 1;
 insert into tenure.job (
     id, token, position, created_at, queued_at, timeout_seconds, unique_seconds, priority, attempts,
-    max_attempts, crashes, features, tenant, queue, task, args, retry, metadata, error, reason,
-    unique_scope, unique_key, unique_until, gate, gate_key)
+    max_attempts, crashes, features, needs, size_kb, tenant, queue, task, args, retry, metadata, error,
+    reason, unique_scope, unique_key, unique_until, gate, gate_key)
 select h.id, h.token + 1, c.position, h.created_at, :now, h.timeout_seconds, h.unique_seconds, h.priority,
-       0, h.max_attempts, 0, h.features | :features, h.tenant, h.queue, h.task, h.args, h.retry, h.metadata,
+       0, h.max_attempts, 0, h.features | :features, h.needs,
+       min((length(cast(h.args as blob)) + coalesce(length(cast(h.metadata as blob)), 0)
+            + coalesce(length(cast(h.retry as blob)), 0)) / 1024, 32767),
+       h.tenant, h.queue, h.task, h.args, h.retry, h.metadata,
        h.error, 'replayed', h.unique_scope, h.unique_key, h.unique_until, h.gate, h.gate_key
 from tenure.history h, tenure.counter c where h.id = :id
-returning id, features, queue, priority, position, 0 as due_soon;
-insert into tenure.ready (queue, priority, position, job_id, token)
-select queue, priority, position, id, token from tenure.job where id = :id and gate is null;
+returning id, features, queue, needs, priority, position, 0 as due_soon;
+insert into tenure.ready (queue, needs, priority, position, job_id, token, size_kb)
+select queue, needs, priority, position, id, token, size_kb from tenure.job where id = :id and gate is null;
 delete from tenure.history where id = :id;
 
 -- name: delete_finished

@@ -11,7 +11,8 @@ set host = excluded.host, pid = excluded.pid, seen_at = excluded.seen_at, boot =
 delete from tenure.worker where name = :name;
 
 -- name: list_workers
--- By the boot clock, so that a jump of the wall clock kills nobody. Nobody survives another boot.
+-- By the boot clock, so that a jump of the wall clock makes no worker look dead. No worker survives a
+-- reboot.
 select name, host, pid, started_at, seen_at, info,
        boot = :boot and seen_tick > :tick - cast(1e6 * :alive_seconds as integer) as alive
 from tenure.worker
@@ -19,8 +20,8 @@ order by alive desc, started_at desc, name
 limit :most;
 
 -- name: prune_workers
--- prune: workers that have not been seen for so long. Where the boot clock cannot tell, because the
--- machine was started anew, the wall clock does.
+-- prune: delete workers that were last seen this long ago. After a reboot the boot clock cannot tell, so
+-- the wall clock decides.
 delete from tenure.worker
 where case when boot = :boot then seen_tick < :tick - cast(1e6 * :seconds as integer)
            else seen_at < :now - cast(1e6 * :seconds as integer) end;

@@ -69,7 +69,7 @@ on conflict (tenant, name) do nothing
 returning name;
 
 -- name: change_schedule
--- schedule: edited, declared anew, paused or resumed.
+-- schedule: edited, declared again, paused or resumed.
 update tenure.schedule
 set next_at = :next_at, done_until = :done_until, changed_at = :at,
     paused_at = :paused_at, reason = :reason, timing = :timing, job = :job, declared = :declared

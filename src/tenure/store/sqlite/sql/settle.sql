@@ -16,11 +16,11 @@ insert into temp.tenure.batch values (?, ?, ?, json(?), ?);
 -- succeed: the happy path, one statement for the whole batch. Guarded by id and token.
 insert into tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
-    state, priority, attempts, max_attempts, crashes, features, tenant, queue, task, args, worker,
+    state, priority, attempts, max_attempts, crashes, features, needs, tenant, queue, task, args, worker,
     result, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key)
 select j.id, j.token, j.created_at, b.claimed_at, :now, b.duration, j.timeout_seconds,
        j.unique_seconds, 'succeeded', j.priority, j.attempts + 1, j.max_attempts, j.crashes,
-       j.features, j.tenant, j.queue, j.task, j.args, :worker, b.result, j.retry, j.metadata,
+       j.features, j.needs, j.tenant, j.queue, j.task, j.args, :worker, b.result, j.retry, j.metadata,
        j.unique_scope, j.unique_key, j.unique_until, j.gate, j.gate_key
 from temp.tenure.batch as b cross join tenure.job as j on j.id = b.id and j.token = b.token;
 
@@ -55,12 +55,12 @@ from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
 -- for a worker, by its own lease row.
 insert into tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
-    state, priority, attempts, max_attempts, crashes, features, tenant, queue, task, args, worker,
+    state, priority, attempts, max_attempts, crashes, features, needs, tenant, queue, task, args, worker,
     error, reason, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key)
 select j.id, j.token, j.created_at, l.claimed_at, :now, b.value ->> 'duration', j.timeout_seconds,
        j.unique_seconds, b.value ->> 'state', j.priority,
        j.attempts + coalesce(b.value ->> 'charged', 0), j.max_attempts,
-       j.crashes + coalesce(b.value ->> 'crashed', 0), j.features, j.tenant, j.queue, j.task, j.args,
+       j.crashes + coalesce(b.value ->> 'crashed', 0), j.features, j.needs, j.tenant, j.queue, j.task, j.args,
        b.value ->> 'worker', coalesce(b.value -> 'error', j.error), b.value ->> 'reason', j.retry, j.metadata, j.unique_scope, j.unique_key, j.unique_until,
        j.gate, j.gate_key
 from json_each(:rows) as b
@@ -95,13 +95,13 @@ set token = token + 1, attempts = attempts + coalesce(b.value ->> 'charged', 0),
         else (select c.position from tenure.counter c) - json_array_length(:rows) + b.key + 1 end,
     parked = case when held then 'held' end, reason = b.value ->> 'reason',
     error = coalesce(b.value -> 'error', error), queue = coalesce(b.value ->> 'queue', queue),
-    priority = coalesce(b.value ->> 'priority', priority)
+    priority = coalesce(b.value ->> 'priority', priority), needs = coalesce(b.value ->> 'needs', needs)
 from json_each(:rows) as b
 where job.id = b.value ->> 'id' and job.token = b.value ->> 'token'
-returning id, features, queue, priority, position,
+returning id, features, queue, needs, priority, position,
           coalesce(parked is null and due_at <= :now + 1500000, 0) as due_soon;
-insert into tenure.ready (queue, priority, position, job_id, token, suspect)
-select j.queue, j.priority, j.position, j.id, j.token, j.crashes > 0
+insert into tenure.ready (queue, needs, priority, position, job_id, token, suspect, size_kb)
+select j.queue, j.needs, j.priority, j.position, j.id, j.token, j.crashes > 0, j.size_kb
 from json_each(:rows) as b cross join tenure.job as j on j.id = b.value ->> 'id'
 where j.token = (b.value ->> 'token') + 1 and j.parked is null and j.due_at is null
   and j.gate is null;
@@ -159,7 +159,7 @@ where (tenant, scope, key, job_id) in (
 delete from tenure.note where job_id in (select value from json_each(:ids));
 
 -- name: note_parent_ends
--- free: write the parent's end on each of its edges; answers the children.
+-- free: write the parent's end on each of its edges. Returns the children.
 update tenure.parent as parent set parent_state = b.value ->> 'state'
 from json_each(:rows) as b
 where parent.parent_id = b.value ->> 'id'
@@ -188,7 +188,7 @@ select j.id, j.token, j.due_at, j.cancel_requested, j.features, n.rule,
                    where p.job_id = j.id and p.parent_state = 'failed') as any_failed,
        exists (select 1 from tenure.parent p where p.job_id = j.id and p.parent_state <> 'succeeded')
            as any_unsuccessful,
-       j.held, j.queue, j.priority, j.crashes
+       j.held, j.queue, j.needs, j.priority, j.crashes, j.size_kb
 from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
      left join tenure.node as n on n.job_id = j.id and j.features & {RULE}
 where (not exists (select 1 from tenure.parent p indexed by tenure.parent_unfinished
@@ -199,14 +199,15 @@ where (not exists (select 1 from tenure.parent p indexed by tenure.parent_unfini
 order by j.id;
 
 -- name: free
--- free: what waited for its parents stands in line, with a new token.
+-- free: a job that waited for its parents is queued, with a new token.
 update tenure.job
 set token = token + 1, queued_at = ?, due_at = null, position = ?, parked = null, reason = ?
 where id = ? and token = ?;
 
 -- name: free_tickets
 -- free: the tickets of these.
-insert into tenure.ready (queue, priority, position, job_id, token, suspect) values (?, ?, ?, ?, ?, ?);
+insert into tenure.ready (queue, needs, priority, position, job_id, token, suspect, size_kb)
+values (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: report_progress
 -- progress: only for jobs held in this transaction.

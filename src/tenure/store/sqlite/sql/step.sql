@@ -20,5 +20,5 @@ select token, function, result from tenure.step where job_id = :id and name = :n
 select name, function, token, recorded_at, result from tenure.step where job_id = :id order by n;
 
 -- name: forget_steps
--- replay: the job begins anew.
+-- replay: the job starts from the beginning.
 delete from tenure.step where job_id = :id;

@@ -21,9 +21,9 @@ update tenure.job as job
 set position = (select c.position from tenure.counter c) + picked.n, due_at = null, queued_at = :now
 from picked
 where job.id = picked.job_id and job.token = picked.token
-returning id, features, queue, priority, position, 0 as due_soon;
-insert into tenure.ready (queue, priority, position, job_id, token, suspect)
-select j.queue, j.priority, j.position, j.id, j.token, j.crashes > 0
+returning id, features, queue, needs, priority, position, 0 as due_soon;
+insert into tenure.ready (queue, needs, priority, position, job_id, token, suspect, size_kb)
+select j.queue, j.needs, j.priority, j.position, j.id, j.token, j.crashes > 0, j.size_kb
 from (select job_id, token from tenure.due where due_at <= :now order by due_at, job_id limit :most) as d
      cross join tenure.job as j on j.id = d.job_id and j.token = d.token
 where j.gate is null;
@@ -41,20 +41,31 @@ select 1 where false;
 
 -- name: expired_leases
 -- sweep: past the deadline on this boot's clock, or from another boot.
-select expires_tick as expires, id from (
-    select expires_tick, id from tenure.lease where boot = :boot and expires_tick <= :tick
+select expires_tick as expires, id, json_array_length(jobs) as jobs from (
+    select expires_tick, id, jobs from tenure.lease where boot = :boot and expires_tick <= :tick
     union all
-    select expires_tick, id from tenure.lease where boot < :boot
+    select expires_tick, id, jobs from tenure.lease where boot < :boot
     union all
-    select expires_tick, id from tenure.lease where boot > :boot)
+    select expires_tick, id, jobs from tenure.lease where boot > :boot)
 where (expires_tick, id) > (coalesce(:after, -9223372036854775808), :after_id)
 order by expires_tick, id
 limit :most;
 
--- name: lock_lease
--- sweep: expired, seen again under the write lock.
-select id, worker, claimed_at, jobs, started from tenure.lease
-where id = :id and (boot <> :boot or expires_tick <= :tick);
+-- name: lock_swept
+-- sweep: the jobs on these leases whose token still matches.
+select l.id as lease, j.id, j.token, j.attempts, j.max_attempts, j.cancel_requested
+from json_each(:ids) as b
+     cross join tenure.lease as l on l.id = b.value
+     cross join json_each(l.jobs) as pair
+     cross join tenure.job as j on j.id = pair.value ->> 0 and j.token = pair.value ->> 1
+order by j.id;
+
+-- name: lock_leases
+-- sweep: expired, seen again under the write lock. No other transaction has locked their jobs (`taken`).
+select l.id, l.worker, l.claimed_at, l.jobs, l.started
+from json_each(:ids) as b cross join tenure.lease as l on l.id = b.value
+where (l.boot <> :boot or l.expires_tick <= :tick) and :taken is not null
+order by l.expires_tick, l.id;
 
 -- name: lock_expired
 select j.id, j.token, j.attempts, j.max_attempts, j.cancel_requested
@@ -67,14 +78,16 @@ select j.id, j.token
 from json_each(:rows) as b
      cross join tenure.job as j on j.id = b.value ->> 'id' and j.token = b.value ->> 'token';
 
--- name: keep_on_lease
+-- name: keep_on_leases
 -- sweep: what was not taken back stays.
-update tenure.lease set jobs = :jobs, started = coalesce(started, '[]') where id = :id;
+update tenure.lease as lease
+set jobs = b.value ->> 'jobs', started = coalesce(started, '[]')
+from json_each(:rows) as b where lease.id = b.value ->> 'id';
 
--- name: delete_lease
--- sweep: nothing on it is live any more.
-delete from tenure.lease where id = :id;
-delete from tenure.gate_hold where lease = :id;
+-- name: delete_leases
+-- sweep: nothing on these is live any more.
+delete from tenure.lease where id in (select value from json_each(:ids));
+delete from tenure.gate_hold where lease in (select value from json_each(:ids));
 
 -- name: extend
 -- extend: by lease and worker, refused after expiry or after another boot.

@@ -58,17 +58,17 @@ order by n.id;
 
 -- name: job_rows
 select j.id, j.token, j.position, j.created_at, j.due_at, j.queued_at, j.timeout_seconds,
-       j.unique_seconds, j.priority, j.attempts, j.max_attempts, j.crashes, j.features, j.held,
+       j.unique_seconds, j.priority, j.attempts, j.max_attempts, j.crashes, j.features, j.needs, j.size_kb, j.held,
        j.cancel_requested, j.tenant, j.queue, j.task, j.args, j.retry, j.metadata, j.error, j.reason,
        j.parked, j.unique_scope, j.unique_key, j.unique_until, j.gate, j.gate_key
 from json_each(:ids) as b cross join tenure.job as j on j.id = b.value;
 
 -- name: ready_rows
 -- copy: the live ticket of each job. Void ones stay behind.
-select r.job_id, r.queue, r.priority, r.position, r.token, r.suspect
+select r.job_id, r.queue, r.needs, r.priority, r.position, r.token, r.suspect, r.size_kb
 from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
-     cross join tenure.ready as r on r.queue = j.queue and r.priority = j.priority
-        and r.position = j.position and r.job_id = j.id and r.token = j.token;
+     cross join tenure.ready as r on r.queue = j.queue and r.needs = j.needs
+        and r.priority = j.priority and r.position = j.position and r.job_id = j.id and r.token = j.token;
 
 -- name: due_rows
 select d.job_id, d.due_at, d.token
@@ -78,7 +78,7 @@ from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
 -- name: history_rows
 select h.id, h.token, h.created_at, h.claimed_at, h.finished_at, h.duration_seconds,
        h.timeout_seconds, h.unique_seconds, h.state, h.priority, h.attempts, h.max_attempts,
-       h.crashes, h.features, h.tenant, h.queue, h.task, h.args, h.worker, h.result, h.error,
+       h.crashes, h.features, h.needs, h.tenant, h.queue, h.task, h.args, h.worker, h.result, h.error,
        h.reason, h.retry, h.metadata, h.unique_scope, h.unique_key, h.unique_until, h.gate, h.gate_key
 from json_each(:ids) as b cross join tenure.history as h on h.id = b.value;
 
@@ -105,13 +105,14 @@ order by p.job_id, p.parent_id;
 -- copy: one row of each table at a time; values are bound in this order.
 insert into tenure.job (
     id, token, position, created_at, due_at, queued_at, timeout_seconds, unique_seconds, priority,
-    attempts, max_attempts, crashes, features, held, cancel_requested, tenant, queue, task, args,
-    retry, metadata, error, reason, parked, unique_scope, unique_key, unique_until, gate, gate_key)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    attempts, max_attempts, crashes, features, needs, size_kb, held, cancel_requested, tenant, queue,
+    task, args, retry, metadata, error, reason, parked, unique_scope, unique_key, unique_until, gate, gate_key)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: write_ready
--- copy: the tickets of jobs in line.
-insert into tenure.ready (job_id, queue, priority, position, token, suspect) values (?, ?, ?, ?, ?, ?);
+-- copy: the tickets of ready jobs.
+insert into tenure.ready (job_id, queue, needs, priority, position, token, suspect, size_kb)
+values (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: write_due
 -- copy: the tickets of scheduled jobs.
@@ -121,13 +122,13 @@ insert into tenure.due (job_id, due_at, token) values (?, ?, ?);
 -- copy: finished jobs.
 insert into tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds,
-    unique_seconds, state, priority, attempts, max_attempts, crashes, features, tenant, queue, task,
-    args, worker, result, error, reason, retry, metadata, unique_scope, unique_key, unique_until,
+    unique_seconds, state, priority, attempts, max_attempts, crashes, features, needs, tenant, queue,
+    task, args, worker, result, error, reason, retry, metadata, unique_scope, unique_key, unique_until,
     gate, gate_key)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: write_event
--- copy: `seq` is drawn anew; it only says in which order a job's events stand.
+-- copy: the target draws a new `seq`, which only gives the order of the events of a job.
 insert into tenure.event (job_id, at, token, kind, worker, request_id, detail) values (?, ?, ?, ?, ?, ?, ?);
 
 -- name: write_note
@@ -141,7 +142,7 @@ insert into tenure.step (job_id, name, n, token, recorded_at, bytes, function, r
 values (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: write_parent
--- copy: who waits for whom.
+-- copy: which job waits for which parent.
 insert into tenure.parent (job_id, parent_id, parent_state) values (?, ?, ?);
 
 -- name: next_unique_key
@@ -173,15 +174,15 @@ insert into tenure.queue (name, paused_at, reason) values (?, ?, ?);
 
 -- name: gated_rows
 -- copy: the live ticket of each job at a gate.
-select g.job_id, g.queue, g.gate, g.key, g.priority, g.position, g.token, g.suspect
+select g.job_id, g.queue, g.gate, g.key, g.priority, g.position, g.token, g.suspect, g.needs, g.size_kb
 from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
      cross join tenure.gated as g on g.queue = j.queue and g.gate = j.gate and g.key = j.gate_key
         and g.priority = j.priority and g.position = j.position and g.job_id = j.id and g.token = j.token;
 
 -- name: write_gated
 -- copy: the tickets of jobs at gates.
-insert into tenure.gated (job_id, queue, gate, key, priority, position, token, suspect)
-values (?, ?, ?, ?, ?, ?, ?, ?);
+insert into tenure.gated (job_id, queue, gate, key, priority, position, token, suspect, needs, size_kb)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: next_gate
 select name from tenure.gate where name > :name order by name limit :most;

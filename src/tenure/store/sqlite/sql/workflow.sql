@@ -25,8 +25,8 @@ select w.id, w.stopping
 from json_each(:ids) as b cross join tenure.workflow as w on w.id = b.value order by w.id;
 
 -- name: mark_workflows
--- fail, cancel, sweep: a node did not end well. Answers those whose rest is to be stopped. One that
--- was stopped says so in its reason, until a replay opens it again.
+-- fail, cancel, sweep: a node did not succeed. Returns the workflows whose other nodes must be
+-- stopped. The reason of a workflow says that it was stopped, until a replay opens it again.
 update tenure.workflow as w
 set failed = w.failed or b.value ->> 'failed', cancelled = w.cancelled or b.value ->> 'cancelled',
     stopping = w.stopping or (b.value ->> 'failed' and w.on_failure = 'stop'
@@ -140,7 +140,7 @@ where true
 on conflict (job_id, parent_id) do nothing;
 
 -- name: lock_nodes
-select j.id, j.token, j.queue, j.priority, j.position, j.due_at, j.parked, j.held, j.cancel_requested,
+select j.id, j.token, j.queue, j.needs, j.priority, j.position, j.due_at, j.parked, j.held, j.cancel_requested,
        j.gate, j.gate_key, n.rule, n.paused
 from tenure.node n cross join tenure.job as j on j.id = n.job_id
 where n.workflow_id = :id and n.job_id > :after
@@ -156,8 +156,8 @@ returning job_id;
 -- name: take_ready_tickets
 -- cancel, pause: matching the tokens.
 delete from tenure.ready
-where (queue, priority, position, job_id, token) in (
-    select b.value ->> 'queue', b.value ->> 'priority', b.value ->> 'position', b.value ->> 'id',
+where (queue, needs, priority, position, job_id, token) in (
+    select b.value ->> 'queue', b.value ->> 'needs', b.value ->> 'priority', b.value ->> 'position', b.value ->> 'id',
            b.value ->> 'token'
     from json_each(:rows) as b)
 returning job_id;
@@ -191,7 +191,7 @@ update tenure.node set paused = 0 where job_id in (select value from json_each(:
 update tenure.job set held = 0, reason = null where id in (select value from json_each(:ids));
 
 -- name: cancel_workflow
--- cancel: somebody asked for it; or a stop that a failed node asked for is done.
+-- cancel: an operator cancelled it; or a stop after a failed node is done.
 update tenure.workflow
 set cancelled_at = case when :asked then coalesce(cancelled_at, :now) else cancelled_at end,
     stopping = 0, reason = coalesce(:reason, reason)
@@ -238,10 +238,13 @@ order by h.id;
 update tenure.node set paused = 0 where job_id in (select value from json_each(:ids)) and paused;
 insert into tenure.job (
     id, token, created_at, queued_at, timeout_seconds, unique_seconds, priority, attempts,
-    max_attempts, crashes, features, tenant, queue, task, args, retry, metadata, error, reason,
-    parked, unique_scope, unique_key, unique_until, gate, gate_key)
+    max_attempts, crashes, features, needs, size_kb, tenant, queue, task, args, retry, metadata, error,
+    reason, parked, unique_scope, unique_key, unique_until, gate, gate_key)
 select h.id, h.token + 1, h.created_at, :now, h.timeout_seconds, h.unique_seconds, h.priority, 0,
-       h.max_attempts, 0, h.features | {CHILDREN}, h.tenant, h.queue, h.task, h.args, h.retry, h.metadata,
+       h.max_attempts, 0, h.features | {CHILDREN}, h.needs,
+       min((length(cast(h.args as blob)) + coalesce(length(cast(h.metadata as blob)), 0)
+            + coalesce(length(cast(h.retry as blob)), 0)) / 1024, 32767),
+       h.tenant, h.queue, h.task, h.args, h.retry, h.metadata,
        h.error, 'replayed', 'parents', h.unique_scope, h.unique_key, h.unique_until, h.gate, h.gate_key
 from json_each(:ids) as b cross join tenure.history as h on h.id = b.value;
 delete from tenure.history where id in (select value from json_each(:ids));
@@ -249,6 +252,34 @@ delete from tenure.history where id in (select value from json_each(:ids));
 -- name: wait_again
 -- replay: a finaliser whose ticket was taken.
 update tenure.job set parked = 'parents', position = null, due_at = null where id = :id;
+
+-- name: neighbours
+-- replay: the parents of these nodes, and the nodes of their workflow below them.
+select p.parent_id as id, 0 as below
+from json_each(:ids) as b cross join tenure.parent as p on p.job_id = b.value
+union
+select n.job_id, 1
+from json_each(:ids) as b cross join tenure.parent as p on p.parent_id = b.value
+     cross join tenure.node as n on n.job_id = p.job_id
+where n.workflow_id = :id;
+
+-- name: started_too_soon
+-- replay: of these locked nodes, those that wait for no parent.
+select j.id, j.token, j.queue, j.needs, j.priority, j.position, j.due_at, j.parked, j.held, j.cancel_requested,
+       j.gate, j.gate_key, j.features
+from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
+where j.parked is not 'parents' order by j.id;
+
+-- name: nodes_wait_again
+-- replay: nodes whose tickets were taken, or that are held.
+update tenure.job set parked = 'parents', position = null
+where id in (select value from json_each(:ids));
+
+-- name: await_parents
+-- replay: edges to these nodes from parents that are live.
+update tenure.parent set parent_state = null
+where job_id in (select value from json_each(:ids))
+  and exists (select 1 from tenure.job as j where j.id = parent_id);
 
 -- name: waiting_children
 select distinct j.id
@@ -288,7 +319,7 @@ where ended_at is not null and ended_at < max(:succeeded_before, :other_before)
 order by ended_at, id limit :most;
 
 -- name: prune_nodes
--- prune: some jobs of a workflow that is due; answers them.
+-- prune: delete some jobs of a workflow that is due, and return them.
 delete from tenure.history
 where id in (select n.job_id from tenure.node n cross join tenure.workflow as w on w.id = n.workflow_id
              where n.workflow_id = :id and w.ended_at is not null order by n.job_id limit :most);

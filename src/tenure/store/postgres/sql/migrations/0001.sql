@@ -29,6 +29,8 @@ create table tenure.job (
     max_attempts smallint not null default 5 check (max_attempts > 0),
     crashes smallint not null default 0,
     features smallint not null default 0,
+    needs smallint not null default 0 check (needs between 0 and 3),    -- which slots it needs
+    size_kb smallint not null default 0 check (size_kb >= 0),           -- of arguments and metadata
     held boolean not null default false,
     cancel_requested boolean not null default false,
     tenant text not null default '',
@@ -57,11 +59,13 @@ create table tenure.ready (
     job_id bigint not null,
     token bigint not null,
     priority smallint not null,
+    needs smallint not null default 0,          -- of its job, so that a claim takes what fits
+    size_kb smallint not null default 0,
     suspect boolean not null default false,     -- its job has a crash on record
     queue text collate "C" not null,            -- compared as bytes: a fifth of a ticket's cost
-    primary key (queue, priority, position)
+    primary key (queue, needs, priority, position)
 );
-create index ready_suspect on tenure.ready (queue, priority, position) where suspect;
+create index ready_suspect on tenure.ready (queue, needs, priority, position) where suspect;
 
 create table tenure.due (
     due_at timestamptz not null,
@@ -97,6 +101,7 @@ create table tenure.history (
     max_attempts smallint not null,
     crashes smallint not null,
     features smallint not null,
+    needs smallint not null default 0,
     tenant text not null,
     queue text not null,
     task text not null,
@@ -212,6 +217,8 @@ create table tenure.gated (
     job_id bigint not null,
     token bigint not null,
     priority smallint not null,
+    needs smallint not null default 0,
+    size_kb smallint not null default 0,
     suspect boolean not null default false,
     queue text collate "C" not null,
     gate text collate "C" not null,
@@ -244,7 +251,7 @@ create table tenure.gate_hold (                 -- written by the claim, deleted
 create index gate_hold_gate on tenure.gate_hold (gate, key, lease);
 
 create table tenure.gate_share (
-    places int not null check (places > 0),
+    permits int not null check (permits > 0),
     worker text not null,
     gate text collate "C" not null,
     key text collate "C" not null,              -- empty where all keys share the limits
@@ -252,7 +259,7 @@ create table tenure.gate_share (
 );
 
 create table tenure.bucket (
-    tokens double precision not null,
+    starts_left double precision not null,
     filled_at timestamptz not null,
     gate text collate "C" not null,
     key text collate "C" not null,              -- empty where all keys share the limits
@@ -386,8 +393,8 @@ create view tenure.live as
                  when j.due_at is not null then 'scheduled'
                  when j.gate is null
                       and exists (select from tenure.ready r
-                                  where r.queue = j.queue and r.priority = j.priority
-                                    and r.position = j.position and r.token = j.token) then 'queued'
+                                  where r.queue = j.queue and r.needs = j.needs
+                                    and r.priority = j.priority and r.position = j.position and r.token = j.token) then 'queued'
                  when j.gate is not null
                       and exists (select from tenure.gated g
                                   where g.queue = j.queue and g.gate = j.gate and g.key = j.gate_key
@@ -405,7 +412,7 @@ create view tenure.live as
                (select count(*) from tenure.edge e
                 where e.job_id = j.id and e.parent_state is null) else 0 end as unfinished_parents,
            j.timeout_seconds, j.retry, j.metadata, j.unique_scope, j.unique_key, j.unique_until,
-           null::json as result, j.error, j.gate, j.gate_key
+           null::json as result, j.error, j.gate, j.gate_key, j.needs
     from tenure.job j;
 
 -- Where is my job? Every job with its state.
@@ -416,7 +423,7 @@ create view tenure.jobs as
            h.max_attempts, h.crashes, h.created_at, h.created_at, null, h.claimed_at, h.finished_at,
            h.duration_seconds, h.worker, h.reason, false, false, false, 0, h.timeout_seconds,
            h.retry, h.metadata, h.unique_scope, h.unique_key, h.unique_until, h.result, h.error,
-           h.gate, h.gate_key
+           h.gate, h.gate_key, h.needs
     from tenure.history h;
 
 -- Which worker runs it? Every leased job with its lease.
@@ -435,7 +442,7 @@ create view tenure.gate_live as
 
 -- The permits that each worker uses: one for each of its jobs, or its share if it has more jobs.
 create view tenure.gate_used as
-    select w.gate, w.key, w.worker, w.live, least(w.live, s.places) as used
+    select w.gate, w.key, w.worker, w.live, least(w.live, s.permits) as used
     from (select l.gate, case when g.keyed then l.key else '' end as key, l.worker,
                  sum(l.live)::bigint as live
           from tenure.gate_live l join tenure.gate g on g.name = l.gate group by 1, 2, 3) as w
@@ -480,14 +487,16 @@ begin
         select nextval('tenure.job_id') as id, clock_timestamp() as now,
                case when coalesce(enqueue.delay, '0') <= '0' then 1000 * nextval('tenure.position') end as position
     ), inserted as (
-        insert into tenure.job (id, position, created_at, due_at, priority, queue, task, args)
+        insert into tenure.job (id, position, created_at, due_at, priority, size_kb, queue, task, args)
         select id, position, now, case when position is null then now + enqueue.delay end,
-               enqueue.priority::smallint, enqueue.queue, enqueue.task, enqueue.args
+               enqueue.priority::smallint, least(octet_length(enqueue.args::text) / 1024, 32767),
+               enqueue.queue, enqueue.task, enqueue.args
         from new
-        returning id, position, due_at
+        returning id, position, due_at, size_kb
     ), queued as (
-        insert into tenure.ready (position, job_id, token, priority, queue)
-        select position, id, 1, enqueue.priority::smallint, enqueue.queue from inserted where position is not null
+        insert into tenure.ready (position, job_id, token, priority, size_kb, queue)
+        select position, id, 1, enqueue.priority::smallint, size_kb, enqueue.queue
+        from inserted where position is not null
     ), scheduled as (
         insert into tenure.due (due_at, job_id, token)
         select due_at, id, 1 from inserted where position is null
@@ -498,7 +507,8 @@ begin
         where not exists (
             select from generate_series(1, 32) as n,
                  lateral (select from tenure.ready r
-                          where r.queue = enqueue.queue and r.priority = enqueue.priority::smallint
+                          where r.queue = enqueue.queue and r.needs = 0
+                            and r.priority = enqueue.priority::smallint
                             and r.position = new_position - 1000 * n offset 0) as standing);
     elsif enqueue.delay <= '1.5 seconds' then
         perform pg_notify('tenure.bell', enqueue.queue);

@@ -10,7 +10,8 @@ create table tenure.counter (
     one integer primary key check (one = 1),
     job_id integer not null,
     position integer not null,
-    turn integer not null default 0
+    turn integer not null default 0,
+    cancels integer not null default 0
 ) strict;
 insert into tenure.counter (one, job_id, position) values (1, 0, 0);
 
@@ -28,6 +29,8 @@ create table tenure.job (
     max_attempts integer not null default 5 check (max_attempts > 0),
     crashes integer not null default 0,
     features integer not null default 0,
+    needs integer not null default 0 check (needs between 0 and 3),
+    size_kb integer not null default 0,
     held integer not null default 0 check (held = 0 or held = 1),
     cancel_requested integer not null default 0 check (cancel_requested = 0 or cancel_requested = 1),
     tenant text not null default '',
@@ -55,14 +58,18 @@ create index tenure.job_featured on tenure.job (id) where features <> 0;
 
 create table tenure.ready (
     queue text not null,
+    needs integer not null default 0,
     priority integer not null,
     position integer not null,
     job_id integer not null,
     token integer not null,
     suspect integer not null default 0,     -- its job has a crash on record
-    primary key (queue, priority, position)
+    size_kb integer not null default 0,
+    primary key (queue, needs, priority, position)
 ) strict, without rowid;
-create index tenure.ready_suspect on tenure.ready (queue, priority, position) where suspect = 1;
+-- Tickets at which a claim has to look before it takes them: suspects, and jobs of a kilobyte or more.
+create index tenure.ready_special on tenure.ready (queue, needs, suspect, priority, position)
+    where suspect = 1 or size_kb > 0;
 
 create table tenure.due (
     due_at integer not null,
@@ -100,6 +107,7 @@ create table tenure.history (
     max_attempts integer not null,
     crashes integer not null,
     features integer not null,
+    needs integer not null default 0,
     tenant text not null,
     queue text not null,
     task text not null,
@@ -199,6 +207,8 @@ create table tenure.gated (
     job_id integer not null,
     token integer not null,
     suspect integer not null default 0,
+    needs integer not null default 0,
+    size_kb integer not null default 0,
     primary key (queue, gate, key, priority, position)
 ) strict, without rowid;
 
@@ -230,14 +240,14 @@ create table tenure.gate_share (
     gate text not null,
     key text not null,
     worker text not null,
-    places integer not null check (places > 0),
+    permits integer not null check (permits > 0),
     primary key (gate, key, worker)
 ) strict, without rowid;
 
 create table tenure.bucket (
     gate text not null,
     key text not null,
-    tokens real not null,
+    starts_left real not null,
     filled_at integer not null,
     primary key (gate, key)
 ) strict, without rowid;
@@ -344,8 +354,8 @@ create view tenure.live as
                 when j.due_at is not null then 'scheduled'
                 when j.gate is null
                      and exists (select 1 from tenure.ready r
-                                 where r.queue = j.queue and r.priority = j.priority
-                                   and r.position = j.position and r.token = j.token) then 'queued'
+                                 where r.queue = j.queue and r.needs = j.needs
+                                   and r.priority = j.priority and r.position = j.position and r.token = j.token) then 'queued'
                 when j.gate is not null
                      and exists (select 1 from tenure.gated g
                                  where g.queue = j.queue and g.gate = j.gate and g.key = j.gate_key
@@ -362,7 +372,7 @@ create view tenure.live as
                (select count(*) from tenure.parent p
                 where p.job_id = j.id and p.parent_state is null) else 0 end as unfinished_parents,
            j.timeout_seconds, j.retry, j.metadata, j.unique_scope, j.unique_key, j.unique_until,
-           null as result, j.error, j.gate, j.gate_key
+           null as result, j.error, j.gate, j.gate_key, j.needs
     from tenure.job j;
 
 -- Where is my job? Every job with its state.
@@ -373,7 +383,7 @@ create view tenure.jobs as
            h.max_attempts, h.crashes, h.created_at, h.created_at, null, h.claimed_at, h.finished_at,
            h.duration_seconds, h.worker, h.reason, 0, 0, 0, 0, h.timeout_seconds, h.retry,
            h.metadata, h.unique_scope, h.unique_key, h.unique_until, h.result, h.error,
-           h.gate, h.gate_key
+           h.gate, h.gate_key, h.needs
     from tenure.history h;
 
 create view tenure.holding as
@@ -388,7 +398,7 @@ create view tenure.gate_live as
     from tenure.gate_hold h;
 
 create view tenure.gate_used as
-    select w.gate, w.key, w.worker, w.live, min(w.live, coalesce(s.places, w.live)) as used
+    select w.gate, w.key, w.worker, w.live, min(w.live, coalesce(s.permits, w.live)) as used
     from (select l.gate, case when g.keyed then l.key else '' end as key, l.worker, sum(l.live) as live
           from tenure.gate_live l join tenure.gate g on g.name = l.gate group by 1, 2, 3) as w
          left join tenure.gate_share s on s.gate = w.gate and s.key = w.key and s.worker = w.worker;

@@ -1,0 +1,214 @@
+"""What a job needs to run, what a claim takes, and what it returns. Pure.
+
+    Ask, Demand                   how much a claim wants, and how much it still wants
+    Claim: Leases, Claimed jobs   the jobs that a worker receives
+    Permits                       how many of them it may run at once at a gate
+
+A job needs a slot of one kind: on the event loop, in a thread, or in a child process. The number
+that says so is stored with the job and on its ticket, so a claim takes only jobs for which the
+worker has room, and a full kind of slot does not hold up the jobs of another kind. A ticket also
+carries the size of its job, so a claim is bounded by bytes as well as by number.
+
+A number stands for a set of resources, and only this module knows which one: the stores compare and
+count numbers. So a new resource is a new number here, not another mechanism.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Final, Literal, Protocol, TypeVar
+
+import msgspec
+
+Kind = Literal["async", "thread", "process"]
+"""How a worker runs a handler."""
+
+UNKNOWN: Final = 0
+"""It was enqueued by its name alone, without the task."""
+NEEDS: Final[Mapping[Kind, int]] = {"async": 1, "thread": 2, "process": 3}
+"""What a job of each kind needs."""
+KINDS: Final[Mapping[int, Kind]] = {needs: kind for kind, needs in NEEDS.items()}
+ALL_NEEDS: Final = (UNKNOWN, *KINDS)
+MAX_CLAIM_KB: Final = 32 * 1024
+"""The most that a claim takes unless it says otherwise, in kilobytes of arguments and metadata."""
+
+
+class Sized(Protocol):
+    """A ticket, or a job: what it needs, and its size."""
+
+    @property
+    def needs(self) -> int: ...
+    @property
+    def size_kb(self) -> int: ...
+
+
+J = TypeVar("J", bound=Sized)
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """How many jobs to take from one queue: in all, and of those with the same needs.
+
+    Jobs with needs in `unsure` may turn out to need any slot: so each counts for all needs.
+    """
+
+    most: int
+    of: Mapping[int, int]
+    unsure: frozenset[int] = frozenset({UNKNOWN})
+
+    @classmethod
+    def any(cls, most: int) -> "Ask":
+        """Take jobs whatever they need."""
+        return cls(most, dict.fromkeys(ALL_NEEDS, most), frozenset(ALL_NEEDS))
+
+
+class Demand:
+    """How much one claim still wants: of each queue, by needs, and in kilobytes."""
+
+    __slots__ = ("_asks", "_kb", "_left", "_most", "_taken")
+
+    def __init__(self, asks: Mapping[str, Ask], max_kb: int) -> None:
+        self._asks = asks
+        self._most = {queue: ask.most for queue, ask in asks.items()}
+        self._left = {queue: dict(ask.of) for queue, ask in asks.items()}
+        self._kb = max_kb
+        self._taken = False
+
+    def fits(self, queue: str, needs: int, kb: int) -> bool:
+        """May this job be taken, too? The first one may, whatever its size."""
+        if self._most[queue] < 1 or self._left[queue].get(needs, 0) < 1:
+            return False
+        return kb <= self._kb or not self._taken
+
+    def take(self, queue: str, needs: int, kb: int) -> None:
+        """A job was taken."""
+        left, unsure = self._left[queue], self._asks[queue].unsure
+        for each in left:
+            if each == needs or needs in unsure or each in unsure:
+                left[each] -= 1
+        self._most[queue] -= 1
+        self._kb -= kb
+        self._taken = True
+
+    def take_all(self, queue: str, counts: Mapping[int, int], kb: int) -> None:
+        """Jobs were taken that are known to fit: their numbers by needs, and their kilobytes."""
+        left, unsure, total = self._left[queue], self._asks[queue].unsure, sum(counts.values())
+        unsure_ones = sum(count for needs, count in counts.items() if needs in unsure)
+        for each in left:
+            left[each] -= total if each in unsure else counts.get(each, 0) + unsure_ones
+        self._most[queue] -= total
+        self._kb -= kb
+        self._taken = self._taken or total > 0
+
+    def first_fitting(self, queue: str, jobs: Iterable[J]) -> list[J]:
+        """Take what fits of these jobs, which come in the order of the line, and return it.
+
+        No job overtakes another one with the same needs, and none overtakes a job that is too
+        large for now.
+        """
+        taken: list[J] = []
+        passed_over: set[int] = set()
+        for job in jobs:
+            if job.size_kb > self._kb and self._taken:
+                break
+            if job.needs in passed_over:
+                continue
+            if self.fits(queue, job.needs, job.size_kb):
+                self.take(queue, job.needs, job.size_kb)
+                taken.append(job)
+            else:
+                passed_over.add(job.needs)
+        return taken
+
+    def wants(self, queue: str, needs: int) -> bool:
+        """Did the claim want any job like this?"""
+        return self._asks[queue].of.get(needs, 0) > 0
+
+    def take_kb(self, kb: int) -> None:
+        """Jobs of this size were taken, and no more are wanted of their queue."""
+        self._kb -= kb
+        self._taken = self._taken or kb > 0
+
+    @property
+    def kb(self) -> int:
+        """How many kilobytes are left."""
+        return max(0, self._kb)
+
+    def rest(self) -> dict[str, Ask]:
+        """What is still wanted of each queue."""
+        rest = {}
+        for queue, ask in self._asks.items():
+            of = {needs: left for needs, left in self._left[queue].items() if left > 0}
+            if of and self._most[queue] > 0:
+                rest[queue] = Ask(self._most[queue], of, ask.unsure)
+        return rest
+
+
+class Claimed(msgspec.Struct, frozen=True, gc=False):
+    """One job that a worker has claimed. `token` fences every write about this attempt."""
+
+    id: int
+    token: int
+    lease_id: int
+    task: str
+    args: str
+    queue: str
+    priority: int
+    tenant: str
+    attempts: int
+    max_attempts: int
+    crashes: int
+    created_at: datetime
+    timeout_seconds: float | None
+    retry: str | None
+    metadata: str | None
+    features: int
+    needs: int = UNKNOWN
+    """Which slots it needs, as far as its ticket says."""
+
+    @property
+    def size_kb(self) -> int:
+        """About how many kilobytes it takes in the worker."""
+        return (len(self.args) + len(self.metadata or "") + len(self.retry or "")) >> 10
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """One worker's claim on a block of jobs until `expires_at`. Heartbeats extend it."""
+
+    id: int
+    worker: str
+    claimed_at: datetime
+    expires_at: datetime
+    jobs: tuple[Claimed, ...]
+
+
+class Permits(msgspec.Struct, frozen=True):
+    """The permits of a worker at one gate, as its last claim there has returned them."""
+
+    gate: str
+    key: str
+    """Empty where all keys share the limit."""
+    most: int
+    """The worker runs no more of these jobs at once."""
+    jobs: frozenset[int]
+    """The ids of the jobs that this claim took."""
+
+
+class Claim(list[Lease]):
+    """The leases of one claim, and what its worker has to know besides."""
+
+    __slots__ = ("more", "permits")
+
+    def __init__(
+        self,
+        leases: Iterable[Lease] = (),
+        permits: tuple[Permits, ...] = (),
+        more: frozenset[str] = frozenset(),
+    ) -> None:
+        super().__init__(leases)
+        self.permits = permits
+        """Of the worker, at each gate that limits how many of these jobs run at once."""
+        self.more = more
+        """Queues at whose gates the claim had no time to look at all lines: claim there again."""
+
+    def plus(self, other: "Claim") -> "Claim":
+        """Both together. Where both have permits of one gate, the later ones come last."""
+        return Claim([*self, *other], self.permits + other.permits, self.more | other.more)

@@ -1,0 +1,53 @@
+"""A look at a SQLite file before a store opens it: is it one of ours? The look writes nothing.
+
+A store sets the journal mode of its file and creates its tables. A command that only reads must not
+do this to the file of another program.
+"""
+
+import os
+from urllib.parse import quote
+
+from tenure.errors import SchemaMissing
+from tenure.store.migrate import check_version
+from tenure.store.sqlite.driver import Driver, check_not_open_elsewhere, check_path, look, names_of
+from tenure.store.sqlite.tx import DriverError
+
+
+def require_schema(path: str, driver: Driver) -> None:
+    """Raise an error that names the fix, unless the file has a schema that this code can use."""
+    check_path(path)
+    check_not_open_elsewhere(path, driver)
+    _, wal, _ = names_of(path)
+    read = None
+    if not _has_content(wal):  # then everything is in the file, and no other file is needed
+        read = _read(path, driver, "mode=ro&immutable=1")
+    if read is None or _has_content(wal):
+        read = _read(path, driver, "mode=ro")
+    version, tables = read
+    if version is not None:
+        check_version(*version)
+        return
+    if tables:
+        raise SchemaMissing(
+            f"{path} belongs to another program: it has {tables} tables and no Tenure schema. "
+            "Check the URL; to add Tenure's tables to this file, run `tenure db init`"
+        )
+    raise SchemaMissing(f"{path} has no Tenure schema; `tenure db init` creates it")
+
+
+def _has_content(file: str) -> bool:
+    try:
+        return os.stat(file).st_size > 0
+    except OSError:
+        return False
+
+
+def _read(path: str, driver: Driver, mode: str) -> tuple[tuple[int, int] | None, int]:
+    """The version of the schema and its oldest code, if there is one; how many tables there are."""
+    with look(f"file:{quote(os.path.abspath(path))}?{mode}", path, driver) as rows:
+        [(tables,)] = rows("select count(*) from sqlite_master where type = 'table'")
+        try:
+            [found] = rows("select version, min_code from tenure_schema_version")
+        except DriverError:
+            return None, tables
+        return (found[0], found[1]), tables

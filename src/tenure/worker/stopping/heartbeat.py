@@ -1,0 +1,238 @@
+"""Heartbeats: a thread renews all leases, from the claim until the settlement is written.
+
+A handler that blocks the event loop keeps its job, because the thread does not need the loop. While
+the database cannot be reached, the worker decides by its monotonic clock that a lease may have
+expired, and stops the jobs on it. It counts from before the last successful claim or heartbeat.
+
+Two things do not wait for the next heartbeat. Progress is sent at most once a second while handlers
+report it. When the bell tells of a cancel request, the thread renews the leases at once, and so
+learns which jobs to stop. Both are hints: what they miss, the next heartbeat finds.
+"""
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from tenure.errors import StoreError
+from tenure.rules.job import Beat, WorkerInfo
+from tenure.store import Store
+from tenure.worker.environment import Environment
+from tenure.worker.leases import MARGIN, LeasedJob, LeasedJobs, WorkerLease
+from tenure.worker.memory import Memory
+from tenure.worker.settings import WorkerSettings
+from tenure.worker.stopping.timekeeper import Timekeeper
+
+RETRY_SECONDS = 0.5
+HUNG_SECONDS = 2.0
+"""A heartbeat without a reply for this long counts as failed."""
+PROGRESS_SECONDS = 1.0
+"""Progress is sent this often, at most."""
+CANCEL_SECONDS = 0.1
+"""Leases are renewed this often, at most, because of cancel requests."""
+CLAIMING_SECONDS = 0.5
+"""A cancel request may be heard before the worker has received the job that it has just claimed: so
+it is looked at once more, after this time."""
+
+log = logging.getLogger("tenure.worker")
+
+
+class _Heard(NamedTuple):
+    """Cancel requests of which the bell has told."""
+
+    look_at: float
+    ids: Collection[int] | None
+    """None: any job."""
+    again: bool
+    """Whether to look at it once more."""
+
+
+class Heartbeat:
+    """Renews the leases of one worker, announces the worker, and sends the progress of jobs."""
+
+    def __init__(
+        self,
+        store: Store,
+        worker: str,
+        settings: WorkerSettings,
+        environment: Environment,
+        *,
+        leased_jobs: LeasedJobs,
+        timekeeper: Timekeeper,
+        info: Callable[[], WorkerInfo],
+    ) -> None:
+        self._store = store
+        self._worker = worker
+        self._settings = settings
+        self._environment = environment
+        self._leased_jobs = leased_jobs
+        self._timekeeper = timekeeper
+        self._info = info
+        self._memory = Memory(leased_jobs)
+        self._wake = environment.event()
+        self._stopping = False
+        self._thread = environment.thread(self._run, "tenure-heartbeat")
+        self._beat_at = -math.inf
+        self._asked_at = -math.inf
+        """When the leases were last renewed because of a cancel request."""
+        self._heard: deque[_Heard] = deque()
+        self._reported = False
+        self._sent_at = -math.inf
+        """When progress was last sent."""
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread. Returns after the last heartbeat."""
+        self._stopping = True
+        self._wake.set()
+        self._thread.join()
+
+    def progress_reported(self) -> None:
+        """A handler has reported progress: send it soon. Called in the handler's thread."""
+        if not self._reported:
+            self._reported = True
+            self._wake.set()
+
+    def cancel_requested(self, ids: Collection[int] | None) -> None:
+        """Jobs were asked to stop; None: any. Called in the thread of the bell."""
+        self._heard.append(_Heard(self._environment.monotonic(), ids, again=True))
+        self._wake.set()
+
+    def _run(self) -> None:
+        while self._rest():
+            began = self._environment.monotonic()
+            whole = began >= self._beat_at
+            sent = self._sent(self._whole_beat if whole else self._part_of_beat)
+            if whole:  # at a steady pace: one that took long is followed at once
+                self._beat_at = began + self._settings.heartbeat_seconds
+            if not sent or self._leased_jobs.heartbeats_fail:
+                retry_at = self._environment.monotonic() + RETRY_SECONDS
+                self._beat_at = min(self._beat_at, retry_at)
+            self.give_up_expired()
+
+    def _rest(self) -> bool:
+        """Wait until there is something to send. Returns False when the worker stops."""
+        while True:
+            self._wake.clear()
+            if self._stopping:
+                return False
+            pause = self._next_at() - self._environment.monotonic()
+            if pause <= 0:
+                return True
+            self._wake.wait(pause)
+
+    def _next_at(self) -> float:
+        progress_at = self._sent_at + PROGRESS_SECONDS if self._reported else math.inf
+        heard_at = min((heard.look_at for heard in list(self._heard)), default=math.inf)
+        cancel_at = max(heard_at, self._asked_at + CANCEL_SECONDS)
+        return min(self._beat_at, progress_at, cancel_at)
+
+    def _sent(self, send: Callable[[], None]) -> bool:
+        """Send it. Returns False if that failed."""
+        self._leased_jobs.beat_sent_at = self._environment.monotonic()
+        try:
+            send()
+        except StoreError as error:
+            # Logged once: an outage must not fill the disk.
+            if not self._leased_jobs.heartbeats_fail:
+                log.warning("a heartbeat of %s failed, trying again: %s", self._worker, error)
+            self._leased_jobs.heartbeats_fail = True
+            return False
+        except Exception:
+            log.exception("a heartbeat of %s failed", self._worker)
+            return False
+        finally:
+            self._leased_jobs.beat_sent_at = None
+        return True
+
+    def works(self) -> bool:
+        """Can leases be renewed? A heartbeat without an answer counts as failed. Called on the
+        event loop."""
+        leased_jobs = self._leased_jobs
+        sent_at = leased_jobs.beat_sent_at
+        seconds = 0.0 if sent_at is None else self._environment.monotonic() - sent_at
+        if seconds >= HUNG_SECONDS and not leased_jobs.heartbeats_fail:
+            leased_jobs.heartbeats_fail = True
+            log.warning(
+                "a heartbeat of %s has had no answer for %.0f s; this worker claims no jobs until "
+                "one comes", self._worker, seconds,
+            )  # fmt: skip
+        return not leased_jobs.heartbeats_fail
+
+    def _whole_beat(self) -> None:
+        self.beat()
+        self._timekeeper.time_out_if_blocked(self._store)
+        self._store.announce(self._info())
+        if self._leased_jobs.heartbeats_fail:
+            log.info("heartbeats of %s work again", self._worker)
+        self._leased_jobs.heartbeats_fail = False
+        self._memory.give_back()
+
+    def _part_of_beat(self) -> None:
+        """Send what does not wait for the next heartbeat."""
+        if self._concerned(self._environment.monotonic()):
+            self._asked_at = self._environment.monotonic()
+            self._renew()
+        if self._reported:
+            self._report_progress()
+
+    def _concerned(self, now: float) -> bool:
+        """Does one of the cancel requests concern this worker?"""
+        concerned = False
+        for _ in range(len(self._heard)):
+            heard = self._heard.popleft()
+            if heard.look_at > now:
+                self._heard.append(heard)
+                continue
+            known = heard.ids is not None and self._leased_jobs.has_any(heard.ids)
+            concerned = concerned or known or heard.ids is None
+            if heard.again and not known:
+                self._heard.append(_Heard(now + CLAIMING_SECONDS, heard.ids, again=False))
+        return concerned
+
+    def beat(self) -> None:
+        """Renew each lease once, except those that were given up, and send progress."""
+        self._renew()
+        self._report_progress()
+
+    def _renew(self) -> None:
+        by_length: dict[float, list[WorkerLease]] = {}
+        for lease in list(self._leased_jobs.leases.values()):
+            if not lease.given_up:  # the blocked event loop has not dropped it yet
+                by_length.setdefault(lease.lease_seconds, []).append(lease)
+        for lease_seconds, leases in by_length.items():
+            self._extend(leases, lease_seconds)
+
+    def _extend(self, leases: list[WorkerLease], lease_seconds: float) -> None:
+        started = {lease.id: _started(lease) for lease in leases}
+        self._environment.crash_point("before heartbeat")
+        before = self._environment.monotonic()
+        beat: Beat = self._store.extend(self._worker, started, lease_seconds=lease_seconds)
+        unmoved = {*beat.lost, *beat.busy}
+        for lease in leases:
+            if lease.id not in unmoved:
+                lease.safe_until = before + lease_seconds * (1 - MARGIN)
+        self._timekeeper.stop_soon(beat.lost, beat.cancelled)
+
+    def _report_progress(self) -> None:
+        self._reported = False  # before the look: a later report sets it again
+        self._sent_at = self._environment.monotonic()
+        reports = [(j, j.progress) for j in self._leased_jobs.all() if j.progress is not None]
+        if reports:
+            self._store.report_progress(self._worker, [(j.job, *told) for j, told in reports])
+        for leased, told in reports:
+            if leased.progress is told:  # the handler has not reported again meanwhile
+                leased.progress = None
+
+    def give_up_expired(self) -> None:
+        """Stop the jobs of leases that may have expired."""
+        self._timekeeper.stop_soon(self._leased_jobs.give_up_expired(self._environment.monotonic()))
+
+
+def _started(lease: WorkerLease) -> list[int]:
+    jobs: list[LeasedJob] = list(lease.jobs.values())
+    return [leased.job.id for leased in jobs if leased.started_at is not None]

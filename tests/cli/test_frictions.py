@@ -1,0 +1,253 @@
+"""What people type in minute two: options in another place, names of other tools, a wrong queue."""
+
+from __future__ import annotations
+
+import json
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from unittest.mock import patch
+
+import click
+import psycopg
+import pytest
+
+from tenure.cli import jobs, output
+from tenure.cli.main import COMMANDS
+from tenure.cli.show import progress_of
+from tenure.cli.words import MEANT, in_order
+from tenure.errors import StoreUnavailable
+from tenure.rules.job import Job, NewJob, Progress, WorkerInfo
+from tenure.store import Store, open_store
+from tenure.store.postgres.errors import translate
+from tests.cli.inside import inside
+from tests.cli.terminal import Terminal
+from tests.cli.world import SHOP
+from tests.support.patience import until
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    open_store(url).close()
+    return url
+
+
+# --- global options -------------------------------------------------------------------------------
+
+
+def test_global_options_stand_anywhere(url: str) -> None:
+    for words in (
+        ("--url", url, "ls"), ("ls", "--url", url), ("ls", f"--url={url}"),
+        ("--give-up-seconds", "1", "ls", "--url", url), ("ls", "--url", url, "--limit", "3"),
+        ("ls", "--limit", "3", "--give-up-seconds=1", "--url", url),
+    ):  # fmt: skip
+        ended = inside(*words)
+        assert (ended.code, ended.out) == (0, "no jobs\n"), words
+    for words in (
+        ("--json", "--url", url, "db", "status"), ("db", "--json", "status", "--url", url),
+        ("db", "status", "--json", "--url", url), ("--url", url, "--json", "db", "status"),
+    ):  # fmt: skip
+        ended = inside(*words)
+        if words[1] != "--json":
+            assert json.loads(ended.out)["engine"] == "SQLite", words
+    assert json.loads(inside("--json", "health", "--url", url).out)["healthy"]
+    ended = inside("--json", "get", "7", "--url", url)
+    assert (ended.code, json.loads(ended.err)["kind"]) == (3, "JobNotFound")
+
+
+def test_a_global_option_without_its_value_is_named() -> None:
+    for words in (("ls", "--url"), ("--url",)):
+        ended = inside(*words)
+        assert (ended.code, "Option '--url' requires an argument" in ended.err) == (2, True)
+    with pytest.raises(click.UsageError):
+        in_order(["ls", "--tenant"])
+
+
+def test_words_keep_their_order_otherwise() -> None:
+    assert in_order(["ls", "--limit", "3", "a=b"]) == ["ls", "--limit", "3", "a=b"]
+    assert in_order(["--json", "enqueue", "t", "--", "--url"]) == [
+        "enqueue", "t", "--json", "--", "--url",
+    ]  # fmt: skip
+    assert in_order(["--json"]) == []
+    assert in_order(["--help"]) == ["--help"]
+
+
+# --- guesses --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("guess", "meant"),
+    [
+        ("retry", "replay"), ("show", "get"), ("list", "ls"), ("jobs", "ls"), ("delete", "rm"),
+        ("migrate", "db migrate"), ("pause", "queues pause"), ("run", "worker"), ("purge", "prune"),
+        ("replya", "replay"), ("wokers", "workers"),
+    ],
+)  # fmt: skip
+def test_a_guess_leads_to_the_command(guess: str, meant: str) -> None:
+    ended = inside(guess, "1")
+    assert (ended.code, ended.out) == (2, "")
+    assert f"no command {guess!r}. Did you mean `tenure {meant}`? See" in ended.err
+
+
+def test_every_guess_leads_to_a_command_that_exists() -> None:
+    for guess, meant in MEANT.items():
+        assert guess not in COMMANDS
+        assert meant.split()[0] in (*COMMANDS, "--version"), meant
+        assert inside(*meant.split(), "--help").code == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("./good.py", "./good.py is a path; write the module: good"),
+        ("./good.py:app", "./good.py is a path; write the module: good:app"),
+        ("shop/jobs.py", "shop/jobs.py is a path; write the module: shop.jobs"),
+        ("/srv/good.py", "/srv/good.py is a path; write the module in the folder /srv: good"),
+        ("../good.py", "../good.py is a path; write the module in the folder ..: good"),
+    ],
+)
+def test_a_path_in_place_of_a_module(given: str, told: str) -> None:
+    ended = inside("worker", given)
+    assert (ended.code, ended.err) == (2, f"tenure: {told}\n")
+
+
+# --- queues ---------------------------------------------------------------------------------------
+
+
+def test_pausing_a_queue_that_nothing_uses_says_so(url: str) -> None:
+    with open_store(url) as store:
+        store.announce(WorkerInfo(name="w1", host="here", pid=1, queues={"default": 0}))
+        store.enqueue([NewJob(task="t", queue="mail")])
+        for queue in ("default", "mail"):
+            ended = inside("--url", url, "queues", "pause", queue)
+            assert (ended.code, ended.out, ended.err) == (0, f"queue {queue} is paused\n", "")
+        ended = inside("--url", url, "queues", "pause", "defualt")
+        assert (ended.code, ended.out) == (0, "queue defualt is paused\n")
+        assert ended.err == (
+            "queue defualt has no jobs, and no worker serves it; did you mean default? Then run "
+            "`tenure queues resume defualt`\n"
+        )
+        ended = inside("--url", url, "queues", "pause", "nowhere", "--json")
+        assert json.loads(ended.out)["used"] is False
+
+
+# --- progress -------------------------------------------------------------------------------------
+
+
+def running_job(store: Store, fraction: float, message: str | None = None) -> int:
+    """A job that was claimed 100 s ago and has just reported."""
+    now = datetime.now(UTC)
+    [job] = store.enqueue([NewJob(task="shop.long")], now=now - timedelta(seconds=120))
+    [lease] = store.claim("w1", {"default": 1}, lease_seconds=900, now=now - timedelta(seconds=100))
+    store.report_progress("w1", [(lease.jobs[0], fraction, message)], now=now)
+    return job.id
+
+
+def test_progress_is_shown_with_rate_and_remaining_time(url: str) -> None:
+    with open_store(url) as store:
+        id = running_job(store, 0.25, "epoch 3")
+        told = "25 %, 15 %/min, 5m left, epoch 3"
+        assert f"progress           {told}\n" in inside("--url", url, "get", str(id)).out
+        for words in (("ls",), ("ls", "state=running"), ("top", "--once")):
+            assert told in inside("--url", url, *words).out, words
+        assert "progress" not in inside("--url", url, "ls", "state=failed").out
+        seen = json.loads(inside("--url", url, "top", "--json").out)
+        assert seen["running"][0]["id"] == id
+        assert seen["progress"][str(id)]["fraction"] == 0.25
+
+
+def test_jobs_without_progress_show_none(url: str) -> None:
+    with open_store(url) as store:
+        store.enqueue([NewJob(task="t")])
+        store.claim("w1", {"default": 1})
+        assert "progress" not in inside("--url", url, "ls").out
+        assert "progress" not in inside("--url", url, "get", "1").out
+
+
+def test_the_words_of_progress(url: str) -> None:
+    with open_store(url) as store:
+        job: Job = store.get(running_job(store, 0.5))
+    at = job.claimed_at
+    assert at is not None
+    assert progress_of(job, None) is None
+    assert progress_of(job, Progress()) is None
+    assert progress_of(job, Progress(None, "loading", at)) == "loading"
+    assert progress_of(job, Progress(0.0, None, at)) == "0 %"
+    assert progress_of(job, Progress(1.0, None, at + timedelta(seconds=1))) == "100 %"
+    fast = progress_of(job, Progress(0.5, None, at + timedelta(seconds=10)))
+    assert fast is not None
+    assert fast.startswith("50 %, 5 %/s, ")
+    slow = progress_of(job, Progress(0.001, None, at + timedelta(seconds=3600)))
+    assert slow is not None
+    assert slow.startswith("0 %, 0.1 %/h, ")
+
+
+# --- waiting --------------------------------------------------------------------------------------
+
+
+def test_enqueue_wait_says_why_the_job_does_not_run(url: str) -> None:
+    said = threading.Event()
+
+    def echo(text: str, **where: bool) -> None:
+        output.echo(text, **where)
+        said.set()
+
+    quick, heard = patch.object(jobs, "WHY_SECONDS", 0.05), patch.object(jobs, "echo", echo)
+    with open_store(url) as store, quick, heard:
+
+        def cancel() -> None:
+            until(lambda: store.list_jobs().jobs)
+            said.wait(600)
+            store.cancel(store.list_jobs().jobs[0].id)
+
+        other = threading.Thread(target=cancel)
+        other.start()
+        ended = inside("--url", url, "enqueue", "shop.greet", "--wait")
+        other.join()
+        assert ended.code == 1
+        assert "waits: in queue default since " in ended.err
+        assert "no worker is alive" in ended.err
+        assert ended.err.count("waits: ") == 1
+
+
+# --- the database is away -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ('connection failed: FATAL: password authentication failed for user "bob"', "the password"),
+        ('connection failed: FATAL: database "jobs" does not exist', "create the database"),
+        ('connection failed: FATAL: role "bob" does not exist', "create the role"),
+        (
+            "connection to server at 127.0.0.1, port 1 failed: Connection refused",
+            "start the server",
+        ),
+        ("[Errno -2] Name or service not known", "its name cannot be resolved"),
+        ("connection timeout expired", "firewalls"),
+        ("FATAL: sorry, too many clients already", "max_connections"),
+        ("FATAL: no pg_hba.conf entry for host", "pg_hba.conf"),
+        ("fe_sendauth: no password supplied", "PGPASSWORD"),
+        ("something else", "check the URL and that the server runs"),
+    ],
+)
+def test_the_hint_fits_the_cause(text: str, hint: str) -> None:
+    error = translate(psycopg.OperationalError(text))
+    assert isinstance(error, StoreUnavailable)
+    assert hint in str(error).split("); ")[-1]
+
+
+# --- top ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_q_quits_top_and_the_terminal_is_as_before(url: str, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    with Terminal("top", "--interval", "600", url=url, folder=tmp_path) as terminal:
+        terminal.wait_for("no live jobs")
+        terminal.type("x")
+        terminal.wait_for("no live jobs", times=2)
+        terminal.type("q")
+        assert terminal.end() == 0
+        assert terminal.text.endswith("\x1b[?25h\x1b[?1049l")

@@ -1,0 +1,1 @@
+"""Old code beside a new schema: workers of the version before, while the schema is migrated."""
