@@ -129,7 +129,7 @@ SCHEDULE_CASES: dict[str, Case] = {
         shows("schedule", "edit", "nightly", "--every-seconds", "90", before=_nightly,
               texts=["is changed", "Every 90 seconds"], after=_is(cron=None, every_seconds=90)),
         tells("schedule", "edit", "nightly", "--task", "shop.send", "--args", '{"to":"me"}',
-              before=_nightly, look=_says(_is(args='{"to":"me"}', cron="0 3 * * *"),
+              before=_nightly, look=_says(_is(args={"to": "me"}, cron="0 3 * * *"),
                                           task="shop.send", args={"to": "me"})),
     ),
     "schedule pause": Case(

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from tenure.benchmark.scratch import NAME
 from tenure.rules import lifecycle
@@ -88,16 +85,7 @@ class World:
 
     def stored(self, id: int) -> dict[str, Any]:
         """A job as --json must show it."""
-        return as_json(self.job(id))
-
-
-def as_json(job: Job) -> dict[str, Any]:
-    """A record as JSON, with what is stored as JSON taken apart."""
-    plain: dict[str, Any] = json.loads(msgspec.json.encode(job))
-    for name in ("args", "result", "error", "metadata", "retry"):
-        if plain[name] is not None:
-            plain[name] = json.loads(plain[name])
-    return plain
+        return self.job(id).as_dict()
 
 
 def make_world(url: str, folder: Path) -> World:

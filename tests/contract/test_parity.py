@@ -17,14 +17,16 @@ ONLY = {
     "postgres": {"notify_cancels", "insert_jobs", "copy_jobs", "copy_tickets", "highest_position",
                  "lowest_positions", "position_drawers", "notify", "look_at_gates",
                  "free_nodes", "write_edges"},
-    "sqlite": {"count_cancels", "insert_job", "insert_tickets", "take_suspect", "drop_tickets",
+    "sqlite": {"count_cancels", "insert_job", "insert_plain_job", "insert_due",
+               "insert_tickets", "take_suspect", "drop_tickets",
                "drop_suspect",
                "insert_lease", "drop_started_keys",
                "lease_of_worker", "open_batch", "add_to_batch", "drop_batch", "any_featured",
                "moved_jobs", "drop_live", "queue_signs", "set_gate_of", "due_turns",
                "live_at_gate", "live_in_line", "passed_gate", "shares", "look_at_bucket",
                "head_of_line", "drop_gated", "hold_at_gates", "featured_in_batch",
-               "features_of_batch", "free", "free_tickets", "look_at_lanes", "count_lane",
+               "features_of_batch", "free", "free_tickets", "look_at_lanes", "look_at_special",
+               "count_lane",
                "head_of_lane", "head_of_suspects"},
 }  # fmt: skip
 

@@ -112,7 +112,10 @@ def test_a_handler_is_told_that_its_job_has_moved_on(stage: Stage, task: Task[[s
     assert {word.token for word in told} == {1}
     assert lost_leases(stage, late)
     until(lambda: "lease was lost; not recorded" in stage.log_of(late), "the handler's end")
-    assert calls(stage, late, "settle") == []
+    # A worker that was stopped within a heartbeat cannot tell this from a server that is silent: it
+    # may put the job back, which is refused.
+    settlements = calls(stage, late, "settle")
+    assert all(call.answers == ["stale"] for call in settlements), settlements
     assert rows(stage) == before
     stage.check(disturbed={late.pid})
 
@@ -205,17 +208,16 @@ def test_a_late_heartbeat_is_refused_even_before_anybody_took_the_job(stage: Sta
     stopped(stage, late)
     ends = stage.store.get(id).expires_at
     assert ends is not None
+    [lease] = leases(stage)
     until(lambda: time.time() > ends.timestamp() + 0.1, "the end of the lease")
     late.signal(signal.SIGCONT)
     stage.heard("told", id)
 
-    assert lost_leases(stage, late) == leases(stage)
-    job = stage.store.get(id)
-    assert (job.state, job.token, job.expires_at) == (State.RUNNING, 1, ends)
+    assert lost_leases(stage, late) == [lease]
     until(lambda: "lease was lost; not recorded" in stage.log_of(late), "the handler's end")
-    assert calls(stage, late, "settle") == []
     stage.worker()
-    assert stage.finished(id).token == 2
+    job = stage.finished(id)
+    assert (job.state, job.token) == (State.SUCCEEDED, 2)  # by either worker
     stage.check(disturbed={late.pid})
 
 

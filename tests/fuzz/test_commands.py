@@ -25,12 +25,13 @@ from tests.cli.world import make_world
 from tests.fuzz.conftest import examples
 
 CODES = {0, 1, 2, 3, 4, 5}
-ENDLESS = {"--wait"}
+ENDLESS = {"--wait", "--reload"}
 """Options with which a command may rightly take for ever."""
 ALWAYS: dict[tuple[str, ...], list[str]] = {
     ("top",): ["--once"],
     ("bench",): ["--jobs", "0"],
     ("worker",): ["--lease-seconds", "0"],
+    ("dev",): ["--no-reload", "--queue", "="],
 }
 """What makes commands end that would go on. It comes last, and the last one counts."""
 

@@ -54,4 +54,4 @@ def test_a_corpus_is_taken_in_once_and_in_order(url: str, tmp_path: Path) -> Non
     assert codes == [0] * WORKERS
     assert [job.state for job in jobs] == [State.SUCCEEDED] * (TEXTS + 1)
     first = min(jobs, key=lambda job: (job.claimed_at, job.id))
-    assert "help" in first.args
+    assert first.args == {"text": "help"}

@@ -397,7 +397,7 @@ class Model(Books):
             return STALE
         self.jobs[held.id].noted = True
         self.notes[held.id] = msgspec.structs.replace(
-            self.notes.get(held.id, Progress()), checkpoint=checkpoint.decode(), saved_at=now
+            self.notes.get(held.id, Progress()), checkpoint_json=checkpoint.decode(), saved_at=now
         )
         return LANDED
 

@@ -40,7 +40,7 @@ def test_it(tenure_app, tenure_clock, tenure_url):
     assert tenure_app is app and app.url == tenure_url
     assert app.about().now == tenure_clock.now
     add.enqueue(1, 2)
-    assert [job.result for job in drain(app)] == ["3"]
+    assert [job.result for job in drain(app)] == [3]
 
 def test_again(tenure_app):
     assert app.list_jobs().jobs == ()

@@ -85,6 +85,7 @@ class Reloader:
             changed = self._changed()
             if code is not None:
                 if not self._times:  # it has loaded no file that could be mended
+                    self._end()
                     return code
                 changed |= {name for name, was in self._modules.items() if _modules(name) != was}
                 if not (changed or has_ended):
