@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from tenure.errors import StoreUnavailable
+from tenure.errors import StoreError, StoreUnavailable
 from tenure.store import AsyncStore, Bell, Store
 from tenure.store.bell import OnCancel, Ring
 from tenure.store.session import Scope
@@ -22,6 +22,7 @@ class FaultyEnvironment(Environment):
 
     def __init__(self, *broken: str) -> None:
         self.broken = set(broken)
+        self.error: type[StoreError] = StoreUnavailable
         self.failures: Counter[str] = Counter()
         self.sent_at: dict[str, list[float]] = {}
         self.moments: dict[str, Callable[[], object]] = {}
@@ -41,7 +42,7 @@ class FaultyEnvironment(Environment):
         self.sent_at.setdefault(operation, []).append(time.monotonic())
         if operation in self.broken:
             self.failures[operation] += 1
-            raise StoreUnavailable(f"{operation} is broken by the test")
+            raise self.error(f"{operation} is broken by the test")
 
 
 class _FaultyStore(Store):

@@ -58,6 +58,9 @@ def eventually(condition: Callable[[], object], *, seconds: float = PATIENCE_SEC
     return patience.until(condition, seconds=seconds)
 
 
+WORKER_THREAD = "worker-under-test"
+
+
 @contextmanager
 def working(
     app: Tenure, queues: dict[str, int] | None = None, *, environment: Any = None, **settings: Any
@@ -72,7 +75,7 @@ def working(
         except BaseException as error:  # noqa: BLE001 - told to the test below
             errors.append(error)
 
-    thread = threading.Thread(target=run, name="worker-under-test")
+    thread = threading.Thread(target=run, name=WORKER_THREAD)
     thread.start()
     try:
         eventually(lambda: errors or is_ready(worker))

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from tenure import Running, State, Tenure
+from tenure.errors import SchemaTooNew
 from tenure.store import Store
 from tenure.store.jobs.sweep import extend
 from tenure.tasks import Task
@@ -23,7 +24,15 @@ from tests.conftest import migrate
 from tests.support.postgres import Server
 from tests.worker import isolated
 from tests.worker.faulty import FaultyEnvironment
-from tests.worker.support import PATIENCE_SECONDS, Lines, ended, eventually, listen, working
+from tests.worker.support import (
+    PATIENCE_SECONDS,
+    WORKER_THREAD,
+    Lines,
+    ended,
+    eventually,
+    listen,
+    working,
+)
 
 JOBS = 200
 
@@ -366,6 +375,31 @@ def test_a_worker_that_cannot_renew_or_settle_does_not_claim(app: Tenure, broken
         for handle in handles:
             handle.wait(timeout_seconds=PATIENCE_SECONDS)
         assert ended(app, first.id).state is State.SUCCEEDED
+
+
+@pytest.mark.parametrize("broken", [{"extend", "announce"}, {"settle"}], ids=["extend", "settle"])
+def test_a_worker_whose_heartbeats_or_settlements_meet_a_newer_schema_ends(
+    app: Tenure, broken: set[str]
+) -> None:
+    """It does not claim, so no claim tells it."""
+    environment = FaultyEnvironment()
+    environment.error = SchemaTooNew
+
+    @app.task()
+    async def work() -> None: ...
+
+    def work_until_it_ends() -> None:
+        with working(
+            app, environment=environment, lease_seconds=600.0, heartbeat_seconds=0.1,
+            drain_seconds=0.1, kill_seconds=0.1,
+        ):  # fmt: skip
+            work.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
+            environment.broken = broken
+            work.enqueue()
+            eventually(lambda: WORKER_THREAD not in {each.name for each in threading.enumerate()})
+
+    with pytest.raises(SchemaTooNew, match="broken by the test"):
+        work_until_it_ends()
 
 
 def limited_role(url: str, connections: int) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 from enum import Enum, auto
 from typing import Any
 
+from tenure.errors import SchemaError
 from tenure.rules.claim import Claimed, Lease
 from tenure.rules.job import Feature
 from tenure.running import Flag
@@ -179,6 +180,9 @@ class LeasedJobs:
         """Set by the heartbeat thread while it cannot reach the store."""
         self.beat_sent_at: float | None = None
         """When the heartbeat thread sent a heartbeat to which the store has not replied yet."""
+        self.schema_error: SchemaError | None = None
+        """The schema has become too new for this code: a heartbeat or a settlement was refused, and
+        the worker must end."""
         self.gated: set[int] = set()
         """Leases of jobs that have passed a gate: when one ends, another job may pass."""
         self.kb = 0

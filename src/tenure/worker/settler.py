@@ -20,7 +20,7 @@ from contextlib import suppress
 
 import msgspec
 
-from tenure.errors import StoreBusy, StoreError
+from tenure.errors import SchemaError, StoreBusy, StoreError
 from tenure.rules.job import Feature
 from tenure.rules.lifecycle import Outcome, Settlement
 from tenure.store import LANDED, Answer, AsyncStore
@@ -289,6 +289,8 @@ class Settler:
             self._freed()
 
     async def _after(self, error: StoreError) -> None:
+        if isinstance(error, SchemaError):
+            self._leased_jobs.schema_error = error
         if not self.failing():  # logged once: an outage must not fill the disk
             log.warning("settling for %s failed, trying again: %s", self._worker, error)
         self._pause = min(LAST_PAUSE_SECONDS, self._pause * 2)

@@ -95,6 +95,8 @@ class Claimer:
                 if now() >= polling.look_at():
                     await self._look()
                 if not self.can_finish():
+                    if self._leased_jobs.schema_error is not None:
+                        raise self._leased_jobs.schema_error
                     await self._pause()
                     continue
                 claimed = await self._claim()

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from tenure.errors import StoreError
+from tenure.errors import SchemaError, StoreError
 from tenure.rules.job import Beat, WorkerInfo
 from tenure.store import Store
 from tenure.worker.environment import Environment
@@ -141,6 +141,8 @@ class Heartbeat:
             if not self._leased_jobs.heartbeats_fail:
                 log.warning("a heartbeat of %s failed, trying again: %s", self._worker, error)
             self._leased_jobs.heartbeats_fail = True
+            if isinstance(error, SchemaError):
+                self._leased_jobs.schema_error = error
             return False
         except Exception:
             log.exception("a heartbeat of %s failed", self._worker)
