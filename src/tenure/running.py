@@ -128,7 +128,7 @@ class Running(ABC):
         if self.cancelled:
             raise Cancel("cancelled")
         if self.stopping:
-            raise WorkerStopping(f"the worker shuts down; job {self.id} runs again later")
+            raise WorkerStopping(f"the worker has told this attempt of job {self.id} to stop")
 
     @abstractmethod
     def progress(self, fraction: float | None = None, message: str | None = None) -> None:

@@ -217,7 +217,7 @@ class Task(Generic[P, R]):
             )
 
         def __getattr__(self, name: str) -> object:
-            raise _no_method(self.name, self, name)
+            raise _no_method(self, name, lambda: self.name)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """A call for `app.enqueue_many`, a workflow or a schedule."""
@@ -294,7 +294,7 @@ class TaskWithOptions(Generic[P, R]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
-            raise _no_method(f"{self._task.name}.options(...)", self, name)
+            raise _no_method(self, name, lambda: f"{self._task.name}.options(...)")
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """A call for `app.enqueue_many`, a workflow or a schedule. Give `on` to `enqueue_many`."""
@@ -324,13 +324,13 @@ _ENQUEUE = dict.fromkeys(_BLOCKING, "enqueue") | {
 """What other job queues call it."""
 
 
-def _no_method(shown: str, thing: object, name: str) -> AttributeError:
+def _no_method(thing: object, name: str, shown: Callable[[], str]) -> AttributeError:
     """The error for an attribute that does not exist. It names `enqueue` if that is meant."""
     method = _ENQUEUE.get(name)
     if method is None:
         return AttributeError(f"{type(thing).__name__!r} object has no attribute {name!r}")
     return NoSuchMethod(
-        f"a task has no method {name!r}; write {shown}.{method}(...). Options go before it: "
+        f"a task has no method {name!r}; write {shown()}.{method}(...). Options go before it: "
         f".options(delay_seconds=5).{method}(...)"
     )
 

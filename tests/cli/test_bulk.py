@@ -69,7 +69,7 @@ def test_what_is_left_is_told_with_its_reason(url: str) -> None:
         ids = [str(id) for id in (first, second, third, running)]
         ended = inside("--url", url, "cancel", *ids, "--yes")
         assert ended.out == (
-            "cancelled 3 jobs (1 of them run, and were asked to stop); 1 was already cancelled\n"
+            "cancelled 2 jobs; asked 1 running job to stop; 1 was already cancelled\n"
         )
         ended = inside("--url", url, "cancel", *ids, "--yes", "--json")
         lines = [json.loads(line) for line in ended.out.splitlines()]

@@ -101,3 +101,17 @@ def test_output_in_a_pipe_has_no_styles(tmp_path: Path) -> None:
     world = make_world(f"sqlite:///{tmp_path}/jobs.db", tmp_path)
     assert "\x1b" not in inside("--url", world.url, "ls").out
     assert os.linesep in inside("--url", world.url, "db", "sql").out
+
+
+def test_a_styled_text_brings_no_escape_sequence_of_its_own() -> None:
+    shown = output.rendered(output.style("\x1b[8mhidden", fg="red"))
+    assert shown == "\x1b[31m [8mhidden\x1b[0m"
+
+
+@pytest.mark.parametrize("reason", ['{"error": 5}', '{"delay_seconds": "x"}'])
+def test_a_reason_that_looks_like_our_own_json_is_shown_as_it_is(
+    tmp_path: Path, reason: str
+) -> None:
+    world = make_world(f"sqlite:///{tmp_path}/jobs.db", tmp_path)
+    inside("--url", world.url, "cancel", str(world.queued), "--reason", reason)
+    assert reason in inside("--url", world.url, "timeline", str(world.queued)).out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from typing import Any
 
 import pytest
@@ -28,6 +29,11 @@ def test_the_method_of_another_queue_names_enqueue(send: Any, name: str) -> None
     with pytest.raises(NoSuchMethod, match=r"write mail\.send\.options\(\.\.\.\)\.enqueue"):
         getattr(send.options(priority=1), name)("x")
     assert not hasattr(send, name)  # it is an AttributeError, as Python expects
+
+
+def test_a_task_can_be_copied(send: Any) -> None:
+    assert copy.copy(send).name == "mail.send"
+    assert copy.copy(send.options(priority=1)).call("x").job.priority == 1
 
 
 def test_any_other_attribute_is_missing_as_usual(send: Any) -> None:

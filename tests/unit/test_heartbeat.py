@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+import pytest
+
 from tenure.rules.job import Beat
 from tenure.worker.environment import Environment
-from tenure.worker.leases import LeasedJobs, WorkerLease
+from tenure.worker.leases import NO_TASK, LeasedJob, LeasedJobs, Stop, WorkerLease
 from tenure.worker.settings import WorkerSettings
 from tenure.worker.stopping.heartbeat import CANCEL_SECONDS, CLAIMING_SECONDS, Heartbeat
 
@@ -48,6 +51,10 @@ class Timekeeper:
     def time_out_if_blocked(self, store: object) -> None:
         """The loop is not blocked."""
 
+    def look(self) -> float:
+        """So there is nothing to look at."""
+        return math.inf
+
 
 def test_a_lease_that_was_given_up_is_not_renewed_while_the_event_loop_is_blocked() -> None:
     leased_jobs, store, environment = LeasedJobs(), Renewals(), At()
@@ -55,7 +62,8 @@ def test_a_lease_that_was_given_up_is_not_renewed_while_the_event_loop_is_blocke
     timekeeper = Timekeeper()
     heartbeat = Heartbeat(
         cast(Any, store), "me", WorkerSettings(queues={"default": 0}), environment,
-        leased_jobs=leased_jobs, timekeeper=cast(Any, timekeeper), info=cast(Any, None),
+        leased_jobs=leased_jobs, timekeeper=cast(Any, timekeeper),
+        loop_watch=cast(Any, timekeeper), info=cast(Any, None),
     )  # fmt: skip
     environment.seconds = 10.0
     heartbeat.give_up_expired()
@@ -97,7 +105,8 @@ def made(store: object, environment: At, leased_jobs: LeasedJobs, rests: int) ->
     environment.event = lambda: cast(Any, wake)  # type: ignore[method-assign]
     wake.heartbeat = Heartbeat(
         cast(Any, store), "me", WorkerSettings(queues={"default": 0}), environment,
-        leased_jobs=leased_jobs, timekeeper=cast(Any, Timekeeper()), info=cast(Any, lambda: None),
+        leased_jobs=leased_jobs, timekeeper=cast(Any, Timekeeper()),
+        loop_watch=cast(Any, Timekeeper()), info=cast(Any, lambda: None),
     )  # fmt: skip
     return wake.heartbeat, wake
 
@@ -205,3 +214,43 @@ def test_many_cancel_requests_cost_few_heartbeats() -> None:
     heartbeat._run()
     assert wake.rests == [CANCEL_SECONDS]
     assert store.leases == [1]
+
+
+def test_the_handlers_of_an_expired_lease_are_told_before_the_event_loop_runs() -> None:
+    """The loop may be blocked by the very handler that asks."""
+    leased_jobs, environment = LeasedJobs(), At()
+    job = LeasedJob(cast(Any, None), NO_TASK, 0.0)
+    stopping = job.stopping()
+    leased_jobs.leases = {1: WorkerLease(1, 30.0, 5.0, {7: job})}
+    leased_jobs.heartbeats_fail = True
+    environment.seconds = 10.0
+    assert leased_jobs.give_up_expired(environment.monotonic()) == [1]
+    assert (bool(job.lost), bool(stopping), job.stop) == (True, True, Stop.EXPIRED)
+
+    interrupts: list[int] = []
+    job.started_at, job.stop_now = 1.0, lambda: interrupts.append(1)
+    job.ask_to_stop(Stop.EXPIRED, 10.0)  # the loop runs again, and interrupts the handler, once
+    job.ask_to_stop(Stop.EXPIRED, 11.0)
+    assert interrupts == [1]
+
+
+class Broken(Renewals):
+    def extend(self, *_: object, **__: Any) -> Beat:
+        raise RuntimeError("a bug")
+
+
+def test_any_error_of_a_heartbeat_ends_the_claims_and_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    leased_jobs, environment = LeasedJobs(), At()
+    leased_jobs.leases = {1: WorkerLease(1, 30.0, 1000.0, {})}
+    heartbeat = Heartbeat(
+        cast(Any, Broken()), "me", WorkerSettings(queues={"default": 0}), environment,
+        leased_jobs=leased_jobs, timekeeper=cast(Any, Timekeeper()),
+        loop_watch=cast(Any, Timekeeper()), info=cast(Any, None),
+    )  # fmt: skip
+    assert heartbeat.works()
+    for _ in range(3):
+        assert not heartbeat._sent(heartbeat._whole_beat)
+    assert not heartbeat.works()
+    assert len(caplog.records) == 1

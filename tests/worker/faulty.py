@@ -35,7 +35,7 @@ class FaultyEnvironment(Environment):
         return _FaultyStore(store, self)
 
     def wrap_async(self, store: AsyncStore) -> AsyncStore:
-        return _FaultyAsyncStore(store, self)
+        return FaultyAsyncStore(store, self)
 
     def meet(self, operation: str) -> None:
         """An operation is about to be sent."""
@@ -61,7 +61,7 @@ class _FaultyStore(Store):
         return self._store.bell(ring, on_cancel)
 
 
-class _FaultyAsyncStore(AsyncStore):
+class FaultyAsyncStore(AsyncStore):
     def __init__(self, store: AsyncStore, environment: FaultyEnvironment) -> None:
         self._store, self._environment = store, environment
 

@@ -415,3 +415,10 @@ def forks(file: str) -> int:
 def counts(number: int) -> int:
     note("counted", number)
     return number
+
+
+@task(max_attempts=1, timeout_seconds=0.5)
+async def checks_for_ever(job: Running) -> None:
+    while True:
+        job.check()
+        await asyncio.sleep(0.01)

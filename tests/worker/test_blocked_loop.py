@@ -112,3 +112,40 @@ def test_what_the_heartbeat_could_not_write_is_written_before_the_worker_ends(ap
         worker.stop()
         go_on.set()
     timed_out(app, handle.id)
+
+
+def test_a_handler_that_blocks_the_loop_is_reported_while_it_does(
+    app: Tenure, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenure.worker.stopping.loop_watch.BLOCKED_SECONDS", 0.05)
+    go_on = threading.Event()
+
+    @app.task(name="blocks")
+    async def blocks() -> None:
+        assert go_on.wait(PATIENCE_SECONDS)
+
+    with working(app):
+        handle = blocks.enqueue()
+        told = f"job {handle.id} of blocks"
+        eventually(lambda: len(lines.with_text("has blocked the event loop")) >= 2)
+        go_on.set()
+        handle.wait(timeout_seconds=PATIENCE_SECONDS)
+    for line in lines.with_text("has blocked the event loop"):
+        assert told in line
+        assert "in blocks\n    assert go_on.wait" in line
+        assert "asyncio" not in line.partition("\n")[2]
+
+
+def test_handlers_that_wait_are_not_reported(
+    app: Tenure, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even if the machine is too slow for the loop to tick in time."""
+    monkeypatch.setattr("tenure.worker.stopping.loop_watch.BLOCKED_SECONDS", 0.0)
+
+    @app.task()
+    async def waits() -> None:
+        await asyncio.sleep(0.3)
+
+    with working(app):
+        waits.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
+    assert not [line for line in lines.with_text("of ") if "in waits" in line]

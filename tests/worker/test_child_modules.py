@@ -163,6 +163,34 @@ def test_a_process_whose_tasks_differ_refuses_to_start(
     assert not app.workers()
 
 
+def test_a_task_more_on_disk_stops_no_worker(app: Tenure, start: Start, tmp_path: Path) -> None:
+    """A deployment has written new code while the worker runs the old one."""
+    worker = start(*WORKER, "main:app", "--processes", "2")
+    eventually(lambda: len(app.workers()) == 2)
+    (tmp_path / "tasks_a.py").write_text(f"{TASKS}\n\n@app.task()\ndef one_more() -> None: ...\n")
+    first = app.workers()[0]
+    os.kill(first.pid, signal.SIGKILL)
+    eventually(lambda: len({each.pid for each in app.workers()} - {first.pid}) == 2)
+    id = enqueue(app, "in_child", number=1)
+    assert ended(app, id).state is State.SUCCEEDED
+    assert worker.poll() is None
+
+
+def test_a_child_whose_task_is_gone_says_so_in_one_line(
+    app: Tenure, start: Start, tmp_path: Path
+) -> None:
+    start(*WORKER, "main:app")
+    eventually(app.workers)
+    (tmp_path / "tasks_a.py").write_text(TASKS.replace("def in_child(", "def in_child_now("))
+    id = enqueue(app, "in_child", number=1)
+    eventually(lambda: app.get(id).token > 1)
+    reason = str(app.get(id).reason)
+    assert "this child process refuses to start: this process does not have the tasks" in reason
+    assert "tasks_a.in_child (parent: process, here: missing)" in reason
+    assert app.get(id).attempts == 0
+    assert "Traceback" not in "\n".join(lines_of(tmp_path))
+
+
 def test_a_child_that_holds_the_gil_dies_with_its_worker(
     app: Tenure, start: Start, tmp_path: Path
 ) -> None:

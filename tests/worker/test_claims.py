@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from tenure import State, Tenure
+from tenure.store import AsyncStore
 from tenure.worker.claiming import intake
+from tests.worker.faulty import FaultyAsyncStore, FaultyEnvironment
 from tests.worker.support import (
     PATIENCE_SECONDS,
     Watch,
@@ -293,3 +295,40 @@ def test_thousands_of_coroutines_in_flight(app: Tenure) -> None:
         eventually(lambda: not app.count_live())
     assert handles[-1].wait(timeout_seconds=PATIENCE_SECONDS) == count - 1
     assert {len(kinds(app, handles[n].id)) for n in (0, 1500, 2999)} == {3}
+
+
+class SlowClaims(FaultyEnvironment):
+    """During each claim a slot comes free, so the claim loop never has to rest."""
+
+    def wrap_async(self, store: AsyncStore) -> AsyncStore:
+        class Slow(FaultyAsyncStore):
+            async def run(self, call: Any, /, *args: Any, **kwargs: Any) -> Any:
+                if call.__name__ == "claim":
+                    await asyncio.sleep(0.05)
+                return await super().run(call, *args, **kwargs)
+
+        return Slow(store, self)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_never_full_and_never_idle_promotes_due_jobs(app: Tenure) -> None:
+    stop = threading.Event()
+    promoted_before_the_end: list[bool] = []
+
+    @app.task(name="busy")
+    async def busy() -> None:
+        if not stop.is_set():
+            await busy.enqueue_async()  # the queue is never empty
+            await asyncio.sleep(0.06)  # longer than what is claimed ahead
+
+    @app.task(name="due")
+    async def due() -> None:
+        promoted_before_the_end.append(not stop.is_set())
+        stop.set()
+
+    for _ in range(40):
+        busy.enqueue()
+    with working(app, environment=SlowClaims(), async_slots=20, promote_seconds=0.1):
+        handle = due.options(delay_seconds=0.5, priority=-100).enqueue()
+        handle.wait(timeout_seconds=PATIENCE_SECONDS)
+        assert promoted_before_the_end == [True]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import resource
 import signal
+import subprocess
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +20,7 @@ import pytest
 from tenure import Call, Job, State, Tenure
 from tenure.worker.children.messages import Ended
 from tenure.worker.children.minder import Children
-from tenure.worker.children.process import ChildProcess
+from tenure.worker.children.process import ChildProcess, Watchdog
 from tenure.worker.leases import LeasedJob
 from tests.support.plain import Plain
 from tests.worker import isolated
@@ -444,3 +448,31 @@ def test_fifty_deaths_leave_nothing_behind(children_app: Tenure, tmp_path: Path)
         assert me.num_threads() <= threads + 3
         assert len(children()) <= 2
     assert not children()
+
+
+@on_file
+def test_a_handler_that_checks_is_told_of_its_timeout_not_of_a_shutdown(
+    children_app: Tenure,
+) -> None:
+    with working(children_app):
+        job = ended(children_app, isolated.checks_for_ever.enqueue().id)
+    assert (job.state, job.reason) == (State.FAILED, "timeout")
+
+
+def test_a_fork_of_the_worker_does_not_keep_its_watchdog() -> None:
+    """The fork has a copy of the pipe whose end tells the watchdog of the worker's end."""
+    watchdog = Watchdog()
+    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    fork = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    try:
+        watchdog.started(child.pid, "a mark")
+        fork.start()
+        watchdog.ended(child.pid)
+        closing = threading.Thread(target=watchdog.close, daemon=True)
+        closing.start()
+        closing.join(PATIENCE_SECONDS)
+        assert not closing.is_alive()
+    finally:
+        fork.kill()
+        child.kill()
+        child.wait()

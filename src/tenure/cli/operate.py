@@ -40,7 +40,7 @@ class Verb(NamedTuple):
     past: str
     unless: str
     """Why a job may stay unchanged."""
-    one: Callable[["Client", Job], bool]
+    one: Callable[["Client", Job], "bool | Changes"]
     many: Callable[["Store", list[int]], "Changes"]
     states: frozenset[State]
     """The states from which a filter chooses."""
@@ -79,9 +79,15 @@ def cancel(
 ) -> None:
     """Cancel jobs. Running jobs are asked to stop."""
 
-    def one(client: "Client", job: Job) -> bool:
-        client.cancel(job.id, reason=reason)
-        return not job.state.final
+    def one(client: "Client", job: Job) -> "bool | Changes":
+        from tenure.store import Changes
+
+        state = client.cancel(job.id, reason=reason)
+        if state is not State.RUNNING:
+            return not job.state.final
+        if job.cancel_requested:
+            return Changes(unchanged={job.id: "already asked to stop"})
+        return Changes(changed=(job.id,), asked=(job.id,))
 
     verb = Verb(
         "cancel", "cancelled", "already finished", one,
@@ -249,11 +255,17 @@ def _each(
 def _only_one(client: "Client", job: Job, verb: Verb, yes: bool, *, as_json: bool) -> None:
     """Change the one job that the user named. An error is the command's error."""
     confirm(f"{verb.now} 1 job (1 {job.state})?", yes=yes)
+    from tenure.store import Changes
+
     done = verb.one(client, job)
+    if isinstance(done, bool):
+        done = Changes(changed=(job.id,)) if done else Changes(unchanged={job.id: verb.unless})
     if as_json:
-        write_json({"id": job.id, "changed": done})
+        write_changes(done)
     else:
-        echo(f"{verb.past} 1 job" if done else f"{verb.past} 0 jobs; 1 was {verb.unless}")
+        total = Total(verb)
+        total.add(done)
+        echo(total.text)
 
 
 def batched(ids: list[int]) -> Iterator[list[int]]:
@@ -293,9 +305,11 @@ class Total:
         """How many were changed, and how many were skipped and why."""
         if not self._changed and not self._unchanged and not self.refused:
             return f"no jobs to {self._verb.now}"
-        parts = [f"{self._verb.past} {_jobs(self._changed)}"]
+        parts = []
         if self._asked:
-            parts[0] += f" ({self._asked} of them run, and were asked to stop)"
+            parts.append(f"asked {self._asked} running job{_s(self._asked)} to stop")
+        if self._changed > self._asked or not self._asked:
+            parts.insert(0, f"{self._verb.past} {_jobs(self._changed - self._asked)}")
         for reason, count in self._unchanged.most_common():
             parts.append(f"{count} {'was' if count == 1 else 'were'} {reason}")
         if self.refused:
@@ -304,7 +318,11 @@ class Total:
 
 
 def _jobs(count: int) -> str:
-    return f"{count} job{'' if count == 1 else 's'}"
+    return f"{count} job{_s(count)}"
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"
 
 
 def _by_state(states: Iterable[State]) -> str:

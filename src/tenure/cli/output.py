@@ -38,7 +38,7 @@ def style(
     text: str, *, fg: str | None = None, bold: bool | None = None, dim: bool | None = None
 ) -> str:
     """The text in this colour. `echo` writes the colour, or leaves it out without a terminal."""
-    return _SGR.sub(rf"{_MARK}\1m", click.style(text, fg=fg, bold=bold, dim=dim))
+    return _SGR.sub(rf"{_MARK}\1m", click.style(clean(text), fg=fg, bold=bold, dim=dim))
 
 
 def unstyled(text: str) -> str:

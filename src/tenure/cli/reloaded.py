@@ -60,11 +60,18 @@ class Reporter:
         with self._lock:
             names = set(sys.modules) - self._modules
             self._modules |= names
-            loaded = [getattr(sys.modules.get(name), "__file__", None) for name in names]
+            loaded = [_file_of(sys.modules.get(name)) for name in names]
             found = {str(Path(each).absolute()) for each in [*files, *loaded] if _is_theirs(each)}
             if found := found - self._told:
                 self._parent.sendall(b"".join(os.fsencode(file) + b"\0" for file in found))
                 self._told |= found
+
+
+def _file_of(module: object) -> object:
+    try:
+        return getattr(module, "__file__", None)
+    except Exception:  # noqa: BLE001 - a module with a `__getattr__` of its own
+        return None
 
 
 def _is_theirs(file: object) -> TypeGuard[str]:
@@ -78,7 +85,9 @@ def _is_theirs(file: object) -> TypeGuard[str]:
 
 def files_of(error: BaseException | None) -> Iterator[str]:
     """The files that an error names. A module whose import failed is not in `sys.modules`."""
-    while error is not None:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         yield from (frame.filename for frame in traceback.extract_tb(error.__traceback__))
         if isinstance(error, SyntaxError) and error.filename:
             yield error.filename

@@ -224,8 +224,13 @@ def in_words(detail: str | None) -> str | None:
     if facts is None:  # a reason, or a message from the job
         return detail
     error, delay = facts.pop("error", None), facts.pop("delay_seconds", None)
-    if error:
-        facts["reason"] = _error_line(msgspec.convert(error, ErrorInfo))
+    try:
+        told = msgspec.convert(error, ErrorInfo | None)
+        delay = msgspec.convert(delay, float | None)
+    except msgspec.ValidationError:  # a reason that happens to be JSON
+        return detail
+    if told is not None:
+        facts["reason"] = _error_line(told)
     words = [str(facts.pop("reason"))] if facts.get("reason") else []
     words += [f"again in {delay:.1f} s"] if delay else []
     for name, value in facts.items():

@@ -84,11 +84,11 @@ class EventReporter:
         move = after_settlement(standing, settlement)
         kind = str(move.to) if move.to.final else _REQUEUED[settlement.outcome]
         again = f", again in {move.delay_seconds:.1f} s" if move.delay_seconds else ""
-        if kind != "succeeded" or self._has_room():
+        level = self._levels.get(kind, logging.INFO)
+        if kind != "succeeded" or (log.isEnabledFor(level) and self._has_room()):
             because = self._because(settlement)
             took = _took(kind, settlement) if move.to.final else ""
             trace = self._traceback(settlement) if kind == "failed" else ""
-            level = self._levels.get(kind, logging.INFO)
             self.say(level, job, f"{kind}{because}{took}{again}{trace}")
         self.event(kind, job, settlement)
 

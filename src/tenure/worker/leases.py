@@ -85,7 +85,7 @@ class LeasedJob:
         self.stop_flag: Flag | None = None
         """Made when the handler first asks for it: hardly any does."""
         self.asked_at = 0.0
-        """When the attempt was told to stop."""
+        """When the attempt was told to stop; 0: the event loop has not done so yet."""
         self.cancelled = Flag()
         self.lost = Flag()
         self.completed = False
@@ -126,7 +126,7 @@ class LeasedJob:
             self.cancelled.set()
         if why in (Stop.LOST, Stop.EXPIRED):
             self.lost.set()
-        if self.end_taken or self.stop is why:
+        if self.end_taken or (self.stop is why and self.asked_at):
             return
         late = why is Stop.TIMEOUT and self.stop is Stop.CANCELLED
         if self.stop is None or late or why in (Stop.LOST, Stop.EXPIRED):
@@ -137,6 +137,17 @@ class LeasedJob:
                     self.stop_flag.set()
             if self.started_at is not None and self.stop_now is not None:
                 self.stop_now()
+
+    def mark_stopped(self, why: Stop) -> None:
+        """The heartbeat thread has ended the attempt, or its lease may have expired.
+
+        The handler can see it at once. The event loop interrupts it as soon as it runs.
+        """
+        self.lost.set()
+        with _ending:
+            self.stop = why
+            if self.stop_flag is not None:
+                self.stop_flag.set()
 
     def stopping(self) -> Flag:
         """True once the attempt was told to stop. Called by the handler."""
@@ -253,8 +264,12 @@ class LeasedJobs:
         for lease in expired:
             in_time = sent_at is not None and sent_at < lease.safe_until  # and got no reply
             lease.given_up, lease.unreachable = True, self.heartbeats_fail or in_time
+            why = Stop.EXPIRED if lease.unreachable else Stop.LOST
             for leased in list(lease.jobs.values()):
-                leased.lost.set()
+                if leased.end_taken:
+                    leased.lost.set()
+                else:
+                    leased.mark_stopped(why)
         return [lease.id for lease in expired]
 
     def has_any(self, ids: Collection[int]) -> bool:

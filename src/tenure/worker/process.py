@@ -36,6 +36,7 @@ from tenure.worker.settler import Backlog, Settler
 from tenure.worker.stopping.blocked_loop import BlockedLoop
 from tenure.worker.stopping.drain import Drain
 from tenure.worker.stopping.heartbeat import Heartbeat
+from tenure.worker.stopping.loop_watch import LoopWatch
 from tenure.worker.stopping.timekeeper import Timekeeper
 from tenure.worker.stores import Stores
 from tenure.worker.upkeep.ticker import Ticker
@@ -177,6 +178,7 @@ class WorkerProcess:
         self._heartbeat = Heartbeat(
             stores.beating, name, settings, environment, leased_jobs=leased_jobs,
             timekeeper=self.timekeeper, info=self._info,
+            loop_watch=LoopWatch(name, environment, self.watchlist, reporter),
         )  # fmt: skip
         self._drain = Drain(
             name, settings, environment, intake=self.intake, settler=self.settler,

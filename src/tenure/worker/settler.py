@@ -259,6 +259,7 @@ class Settler:
             answers = await self._settle(batch, patient)
         except StoreBusy:
             self._backlog.locked.extend(batch)
+            self._pause = FIRST_PAUSE_SECONDS  # the store has replied
             return
         except StoreError as error:
             self._backlog.put_back(batch)

@@ -3,8 +3,9 @@
 Nothing is pickled. The other process imports the module that the user named: the one given to
 `tenure worker`, or the script that was run. A script is imported under another name than
 `__main__`, so that code under `if __name__ == "__main__"` does not run again. If tasks are missing
-after that, their own modules are imported too. A process whose tasks still differ from those of its
-parent refuses to start: it would put back their jobs for ever.
+after that, their own modules are imported too. A process that still lacks a task of its parent, or
+has it as another kind, refuses to start: it would put back their jobs for ever. It may have more
+tasks: a deployment may have changed the code since the parent started.
 """
 
 import importlib
@@ -23,6 +24,8 @@ from tenure.rules.claim import Kind
 
 SCRIPT = "__mp_main__"
 """The name that multiprocessing gives to a script in its children; `tenure.tasks` knows it."""
+REFUSED = 78
+"""The exit code of a process that refuses to start, EX_CONFIG of sysexits.h."""
 _SCRIPTS = ("__main__", SCRIPT)
 _importing = False
 
@@ -52,6 +55,11 @@ class AppRef(msgspec.Struct, frozen=True):
     task_modules: tuple[str, ...] = ()
     """The modules that define them."""
 
+    def with_kind(self, kind: Kind) -> "AppRef":
+        """The same for a process that runs only tasks of this kind."""
+        tasks = {name: each for name, each in self.tasks.items() if each == kind}
+        return msgspec.structs.replace(self, tasks=tasks)
+
     def load(self) -> Client:
         """Import it in this process. Raises the errors of the import, or `ConfigError`."""
         sys.argv[:] = self.argv  # a script may choose its database by its arguments
@@ -65,7 +73,7 @@ class AppRef(msgspec.Struct, frozen=True):
                 if self.tasks.keys() <= {task.name for task in app}:
                     break
                 importlib.import_module(name)
-        _refuse_other_tasks(self.tasks, _tasks(app))
+        _refuse_missing_tasks(self.tasks, _tasks(app))
         app.module = self.module
         app.use_url(self.url)
         return app
@@ -99,26 +107,20 @@ def _tasks(app: Client) -> dict[str, Kind]:
     return {task.name: task.kind for task in app}
 
 
-def _refuse_other_tasks(wanted: Mapping[str, Kind], found: Mapping[str, Kind]) -> None:
-    """Raise ConfigError if this process and its parent do not have the same tasks."""
+def _refuse_missing_tasks(wanted: Mapping[str, Kind], found: Mapping[str, Kind]) -> None:
+    """Raise ConfigError if this process lacks a task of its parent, or has it as another kind."""
     different = [
-        f"{name} ({', '.join(facts)})"
-        for name in sorted(wanted.keys() | found.keys())
-        if (facts := _difference(wanted.get(name), found.get(name)))
+        f"{name} (parent: {wanted[name]}, here: {found.get(name, 'missing')})"
+        for name in sorted(wanted)
+        if found.get(name) != wanted[name]
     ]
     if different:
         some = ", ".join(different[:5]) + (" ..." if len(different) > 5 else "")
         raise ConfigError(
-            f"this process and its parent do not have the same tasks: {some}. Define tasks at the "
-            "top level of a module that the module of the application imports, and not under "
-            'if __name__ == "__main__":'
+            f"this process does not have the tasks of its parent: {some}. If the code has changed, "
+            "restart the worker. Otherwise define tasks at the top level of a module that the "
+            'module of the application imports, and not under if __name__ == "__main__":'
         )
-
-
-def _difference(wanted: Kind | None, found: Kind | None) -> list[str]:
-    if wanted == found:
-        return []
-    return [f"parent: {wanted or 'missing'}", f"here: {found or 'missing'}"]
 
 
 def refuse_while_imported() -> None:

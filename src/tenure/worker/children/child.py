@@ -10,6 +10,7 @@ a SIGTERM or SIGINT from another process, the child finishes its job and ends, a
 
 import asyncio
 import inspect
+import logging
 import os
 import queue
 import signal
@@ -23,9 +24,11 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from tenure.client import Client
+from tenure.errors import ConfigError, WorkerStopping
 from tenure.rules.claim import Claimed
 from tenure.rules.lifecycle import Settlement
 from tenure.store.session import drive
+from tenure.worker.children.app_ref import REFUSED
 from tenure.worker.children.messages import (
     Channel,
     Completed,
@@ -41,6 +44,8 @@ from tenure.worker.environment import Environment
 from tenure.worker.leases import NO_TASK, LeasedJob, Stop
 from tenure.worker.running.attempt import unknown_task
 from tenure.worker.running.run import AttemptRunner, Prepared
+
+log = logging.getLogger("tenure.worker")
 
 
 class Stopped(BaseException):
@@ -121,7 +126,8 @@ class InterruptibleRunner(AttemptRunner):
         return partial(self._call, fn), args, kwargs, running
 
     def raised(self, leased: LeasedJob, error: BaseException, seconds: float) -> Settlement | None:
-        if self._interrupt.ordered and isinstance(error, Stopped | asyncio.CancelledError):
+        told = isinstance(error, Stopped | WorkerStopping | asyncio.CancelledError)
+        if self._interrupt.ordered and told:
             self.stopped = True
             return None  # the worker knows the reason
         stop = Stop.SHUTDOWN if self._interrupt.shutdown else None
@@ -174,7 +180,11 @@ class Child:
             self._die()
         threading.Thread(target=self._listen, name="tenure-listen", daemon=True).start()
         hello.logs.before_import()
-        app = hello.app.load()
+        try:
+            app = hello.app.load()
+        except ConfigError as error:
+            log.critical("this child process refuses to start: %s", error)
+            sys.exit(REFUSED)
         hello.logs.after_import()
         attempts = InterruptibleRunner(app, hello.worker, self._interrupt)
         while True:

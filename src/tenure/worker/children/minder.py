@@ -118,7 +118,8 @@ class Children(InThreads):
             child = None
         if child is None:
             child = self._children[number] = ChildProcess(self._environment, self._watchdog)
-            child.send(Hello(locate(self._app), self._worker, log_setup()))
+            app = locate(self._app).with_kind("process")
+            child.send(Hello(app, self._worker, log_setup()))
         child.forget_output()
         return child
 

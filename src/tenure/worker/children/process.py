@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections import deque
 
 from tenure.worker.children import watchdog
@@ -42,7 +43,10 @@ class Watchdog:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: int | None = None
         self._children: dict[int, str] = {}
+        self._closed = False
+        _watchdogs.add(self)
 
     def started(self, pid: int, mark: str) -> None:
         """A child has started."""
@@ -53,37 +57,70 @@ class Watchdog:
     def ended(self, pid: int) -> None:
         """A child has ended and was waited for: its process id may be used again."""
         with self._lock:
-            self._children.pop(pid, None)
-            self._tell(f"-{pid}\n")
+            if self._children.pop(pid, None) is not None and not self._closed:
+                self._tell(f"-{pid}\n")
 
     def close(self) -> None:
         """End the watchdog. All children have ended."""
         with self._lock:
+            self._closed = True
             if self._process is not None:
-                self._process.communicate()
-                self._process = None
+                self._write(f"{watchdog.END}\n")
+                self._end()
+
+    def leave(self) -> None:
+        """In a fork: close its copy of the pipe, whose end tells the watchdog of our end."""
+        if self._pipe is not None:
+            os.close(self._pipe)
+            self._pipe = None
 
     def _tell(self, line: str) -> None:
         """Tell the watchdog. If there is none, or it has ended, start one and tell it all."""
         if self._process is not None and self._process.poll() is None and self._write(line):
             return
         if self._process is not None:
-            self._process.communicate()
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", watchdog.__file__], stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+            self._end()
+        theirs, self._pipe = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", watchdog.__file__], stdin=theirs,
+                stdout=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+        except BaseException:
+            self.leave()
+            raise
+        finally:
+            os.close(theirs)
         self._write("".join(f"+{pid} {mark}\n" for pid, mark in self._children.items()))
 
     def _write(self, lines: str) -> bool:
-        assert self._process is not None
-        assert self._process.stdin is not None
         try:
-            self._process.stdin.write(lines.encode())
-            self._process.stdin.flush()
+            os.write(self._pipe or -1, lines.encode())
         except OSError:
             return False
         return True
+
+    def _end(self) -> None:
+        assert self._process is not None
+        self.leave()
+        try:
+            self._process.wait(LAST_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+
+_watchdogs: weakref.WeakSet[Watchdog] = weakref.WeakSet()
+
+
+def _leave_watchdogs() -> None:
+    for each in list(_watchdogs):
+        each.leave()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_watchdogs)
 
 
 class ChildProcess:
@@ -101,6 +138,7 @@ class ChildProcess:
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=their_output,
                 stderr=their_output, start_new_session=True, env={**os.environ, MARK: self._mark},
             )  # fmt: skip
+            self._watch()
         except BaseException:
             ours.close()
             os.close(self._output_fd)
@@ -108,7 +146,6 @@ class ChildProcess:
         finally:
             theirs.close()
             os.close(their_output)
-        watchdog.started(self._process.pid, self._mark)
         os.set_blocking(self._output_fd, False)
         ours.settimeout(CHANNEL_SECONDS)
         self._channel = Channel(ours)
@@ -116,6 +153,16 @@ class ChildProcess:
         self._output: deque[bytes] = deque()
         self._output_bytes = 0
         self._given_up: str | None = None
+
+    def _watch(self) -> None:
+        """Without a watchdog there is no child."""
+        try:
+            self._watchdog.started(self._process.pid, self._mark)
+        except BaseException:
+            self.kill(signal.SIGKILL)
+            self._process.wait()
+            self._watchdog.ended(self._process.pid)
+            raise
 
     def send(self, message: Message) -> None:
         """Send a message, unless the child is gone."""

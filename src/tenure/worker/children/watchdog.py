@@ -4,9 +4,10 @@
 
 A child whose handler holds the GIL cannot notice that its worker is gone. So each worker with
 children has one watchdog, a process of its own. It reads from its stdin which children there are:
-`+PID MARK` when one starts, `-PID` when one has ended. When the worker is gone, stdin ends. The
-watchdog then kills the process groups of the children, and reports the processes that have left
-their group. It uses the standard library only, so it starts in a moment and stays small.
+`+PID MARK` when one starts, `-PID` when one has ended, `.` when the worker ends in order. When the
+worker is gone, stdin ends. The watchdog then kills the process groups of the children, and reports
+the processes that have left their group. It uses the standard library only, so it starts in a
+moment and stays small.
 """
 
 import os
@@ -18,6 +19,7 @@ from pathlib import Path
 
 MARK = "TENURE_CHILD"
 """The environment variable that marks a child and all processes that it starts."""
+END = "."
 
 
 def stray_processes(mark: str, group: int) -> Iterator[str]:
@@ -56,6 +58,8 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)  # it ends with its worker, not before
     children: dict[int, str] = {}
     for line in sys.stdin:
+        if line.strip() == END:
+            return
         pid, _, mark = line[1:].strip().partition(" ")
         if line.startswith("+"):
             children[int(pid)] = mark

@@ -139,7 +139,7 @@ class Claimer:
         return room
 
     async def _claim(self) -> int:
-        """Claim until the room is full or the queues are empty. Returns how many jobs.
+        """Claim until the room is full, the queues are empty or a look is due. Returns how many.
 
         To walk past thousands of lines at gates takes seconds. So a claim that got nothing and has
         not looked at all lines is continued only after the rest of the loop.
@@ -148,7 +148,7 @@ class Claimer:
         while not self._stopping:
             self._halfway.clear()
             room = self._room()  # again each time: a small rest is not worth a claim
-            self._polling.is_full = not any(room.values())
+            self._polling.is_full = not any(room[kind] for kind in self._intake.kinds.all)
             asks = self._ask(room)
             if not asks:
                 break
@@ -161,6 +161,8 @@ class Claimer:
             total += claimed.total()
             if self._halfway and not claimed:
                 break
+            if self._environment.monotonic() >= self._polling.look_at():
+                break  # slots may come free during every claim: due jobs must not wait for a rest
         return total
 
     def _ask(self, room: Mapping[Kind, int]) -> dict[str, Ask]:

@@ -41,8 +41,8 @@ class BlockedLoop:
         """End an attempt that is past its timeout, unless it has ended. Called by the thread."""
         if not leased.take_end():
             return
-        leased.stop, leased.asked_at = Stop.TIMEOUT, now
-        leased.lost.set()
+        leased.asked_at = now
+        leased.mark_stopped(Stop.TIMEOUT)
         self._reporter.say(logging.ERROR, leased.job, "timed out while the event loop was blocked")
         self._post(self._stop_handler, leased)
         self._owe(leased, settlement)

@@ -22,6 +22,7 @@ from tenure.worker.environment import Environment
 from tenure.worker.leases import MARGIN, LeasedJob, LeasedJobs, WorkerLease
 from tenure.worker.memory import Memory
 from tenure.worker.settings import WorkerSettings
+from tenure.worker.stopping.loop_watch import LoopWatch
 from tenure.worker.stopping.timekeeper import Timekeeper
 
 RETRY_SECONDS = 0.5
@@ -60,6 +61,7 @@ class Heartbeat:
         *,
         leased_jobs: LeasedJobs,
         timekeeper: Timekeeper,
+        loop_watch: LoopWatch,
         info: Callable[[], WorkerInfo],
     ) -> None:
         self._store = store
@@ -68,6 +70,7 @@ class Heartbeat:
         self._environment = environment
         self._leased_jobs = leased_jobs
         self._timekeeper = timekeeper
+        self._loop_watch = loop_watch
         self._info = info
         self._memory = Memory(leased_jobs)
         self._wake = environment.event()
@@ -80,6 +83,8 @@ class Heartbeat:
         self._reported = False
         self._sent_at = -math.inf
         """When progress was last sent."""
+        self._hung = False
+        """Whether the log says that a heartbeat got no answer."""
 
     def start(self) -> None:
         """Start the thread."""
@@ -120,10 +125,11 @@ class Heartbeat:
             self._wake.clear()
             if self._stopping:
                 return False
-            pause = self._next_at() - self._environment.monotonic()
-            if pause <= 0:
+            next_at = self._next_at()
+            if next_at <= self._environment.monotonic():
                 return True
-            self._wake.wait(pause)
+            next_at = min(next_at, self._loop_watch.look())
+            self._wake.wait(max(0.0, next_at - self._environment.monotonic()))
 
     def _next_at(self) -> float:
         progress_at = self._sent_at + PROGRESS_SECONDS if self._reported else math.inf
@@ -145,7 +151,9 @@ class Heartbeat:
                 self._leased_jobs.schema_error = error
             return False
         except Exception:
-            log.exception("a heartbeat of %s failed", self._worker)
+            if not self._leased_jobs.heartbeats_fail:
+                log.exception("a heartbeat of %s failed, trying again", self._worker)
+            self._leased_jobs.heartbeats_fail = True
             return False
         finally:
             self._leased_jobs.beat_sent_at = None
@@ -154,32 +162,33 @@ class Heartbeat:
     def works(self) -> bool:
         """Can leases be renewed? A heartbeat without an answer counts as failed. Called on the
         event loop."""
-        leased_jobs = self._leased_jobs
-        sent_at = leased_jobs.beat_sent_at
+        sent_at = self._leased_jobs.beat_sent_at
         seconds = 0.0 if sent_at is None else self._environment.monotonic() - sent_at
-        if seconds >= HUNG_SECONDS and not leased_jobs.heartbeats_fail:
-            leased_jobs.heartbeats_fail = True
+        hangs = seconds >= HUNG_SECONDS
+        if hangs and not self._hung and not self._leased_jobs.heartbeats_fail:
             log.warning(
                 "a heartbeat of %s has had no answer for %.0f s; this worker claims no jobs until "
                 "one comes", self._worker, seconds,
             )  # fmt: skip
-        return not leased_jobs.heartbeats_fail
+            self._hung = True
+        return not (hangs or self._leased_jobs.heartbeats_fail)
 
     def _whole_beat(self) -> None:
         self.beat()
         self._timekeeper.time_out_if_blocked(self._store)
         self._store.announce(self._info())
-        if self._leased_jobs.heartbeats_fail:
+        if self._leased_jobs.heartbeats_fail or self._hung:
             log.info("heartbeats of %s work again", self._worker)
-        self._leased_jobs.heartbeats_fail = False
+        self._leased_jobs.heartbeats_fail = self._hung = False
         self._memory.give_back()
 
     def _part_of_beat(self) -> None:
         """Send what does not wait for the next heartbeat."""
-        if self._concerned(self._environment.monotonic()):
-            self._asked_at = self._environment.monotonic()
+        now = self._environment.monotonic()
+        if self._concerned(now):
+            self._asked_at = now
             self._renew()
-        if self._reported:
+        if self._reported and now >= self._sent_at + PROGRESS_SECONDS:
             self._report_progress()
 
     def _concerned(self, now: float) -> bool:

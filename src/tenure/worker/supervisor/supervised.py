@@ -14,7 +14,8 @@ import msgspec
 
 from tenure.errors import ConfigError
 from tenure.passwords import remember
-from tenure.worker.supervisor.supervisor import REFUSED, Orders
+from tenure.worker.children.app_ref import REFUSED
+from tenure.worker.supervisor.supervisor import Orders
 from tenure.worker.worker import Worker
 
 log = logging.getLogger("tenure.worker")

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from tenure.errors import ConfigError
-from tenure.worker.children.app_ref import AppRef
+from tenure.worker.children.app_ref import REFUSED, AppRef
 from tenure.worker.environment import Environment
 from tenure.worker.logs import LogSetup, log_setup
 from tenure.worker.settings import WorkerSettings
@@ -27,10 +27,6 @@ from tenure.worker.settings import WorkerSettings
 LOOK_SECONDS = 0.1
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.1, 10.0
 HEALTHY_SECONDS = 10.0
-REFUSED = 78
-"""The exit code of a worker process that refuses to start, EX_CONFIG of sysexits.h: another one
-would refuse too."""
-
 log = logging.getLogger("tenure.worker")
 
 
@@ -77,9 +73,10 @@ class Supervisor:
         try:
             refused = False
             while not (refused or self._is_stopped(LOOK_SECONDS)):
-                refused = any(process.refused() for process in self._processes)
+                refused = self._refused()
                 for process in self._processes:
-                    process.replace_if_dead()
+                    if not refused:
+                        process.replace_if_dead()
             for process in self._processes:
                 process.terminate()
             for process in self._processes:
@@ -89,6 +86,15 @@ class Supervisor:
         finally:
             for process in self._processes:
                 process.close()
+
+    def _refused(self) -> bool:
+        """Has a process refused to start, while none was ever healthy? Another would refuse, too.
+
+        If others are healthy, the code has changed since they started: they go on.
+        """
+        return any(process.refused() for process in self._processes) and not any(
+            process.was_healthy() for process in self._processes
+        )
 
     def _is_stopped(self, timeout_seconds: float) -> bool:
         try:
@@ -107,6 +113,7 @@ class _Supervised:
         self._pause = FIRST_PAUSE_SECONDS
         self._next_start = 0.0
         self._started_at = 0.0
+        self._healthy = False
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._try_to_start()
@@ -133,6 +140,15 @@ class _Supervised:
         """Has it refused to start?"""
         return self._process is not None and self._process.poll() == REFUSED
 
+    def was_healthy(self) -> bool:
+        """Has it, or one before it, run for some time?"""
+        is_alive = self._process is not None and self._process.poll() is None
+        self._healthy = self._healthy or (is_alive and self._age() > HEALTHY_SECONDS)
+        return self._healthy
+
+    def _age(self) -> float:
+        return self._environment.monotonic() - self._started_at
+
     def replace_if_dead(self) -> None:
         """Start a successor, later and later while processes die soon after their start."""
         if self._process is not None and (code := self._process.poll()) is not None:
@@ -141,13 +157,13 @@ class _Supervised:
             self._try_to_start()
 
     def _rest(self, why: str) -> None:
-        now = self._environment.monotonic()
-        healthy = now - self._started_at > HEALTHY_SECONDS
+        healthy = self._age() > HEALTHY_SECONDS
+        self._healthy = self._healthy or healthy
         self._pause = FIRST_PAUSE_SECONDS if healthy else min(LAST_PAUSE_SECONDS, 2 * self._pause)
         log.error("%s; a new one starts in %.1f s", why, self._pause)
         self.close()
         self._process = None
-        self._next_start = now + self._pause
+        self._next_start = self._environment.monotonic() + self._pause
 
     def terminate(self) -> None:
         if self._process is not None and self._process.poll() is None:
