@@ -222,4 +222,4 @@ def _text(node: ast.expr) -> str:
         text = "".join(map(str, parts))
     else:
         text = re.sub(r"%[-.\d]*[sdgf]", "…", ast.literal_eval(node))
-    return re.sub("…+", "…", text)
+    return re.sub("…+", "…", text).replace("\n…", "")  # a stack below the line
