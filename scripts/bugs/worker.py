@@ -18,8 +18,8 @@ WORKER = (
     Bug(
         "heartbeat-gives-up", "the first error ends the thread of heartbeats",
         "tests/worker/test_outages.py::test_an_error_of_the_store_ends_no_loop_of_the_worker",
-        (python("worker/stopping/heartbeat", "self._leased_jobs.heartbeats_fail = True\n",
-                "self._leased_jobs.heartbeats_fail = True\n                return\n"),),
+        (python("worker/stopping/heartbeat", "            if not sent or self._leased_jobs",
+                "            if not sent:\n                return\n            if self._leased_jobs"),),
         NONE,
     ),
     Bug(
@@ -58,7 +58,8 @@ WORKER = (
         (python("worker/leases",
                 "        if why in (Stop.LOST, Stop.EXPIRED):\n            self.lost.set()\n",
                 "        if why in (Stop.LOST, Stop.EXPIRED):\n            return\n"),
-         python("worker/leases", "                leased.lost.set()\n        return [", "                pass\n        return [")),
+         python("worker/leases", "        self.lost.set()\n        with _ending:\n            self.stop = why\n",
+                "        with _ending:\n            self.stop = why\n")),
         NONE,
         unseen=BEHIND + "nothing that it writes is accepted",
     ),
@@ -99,8 +100,8 @@ WORKER = (
     Bug(
         "busy-is-settled", "a settlement that met a lock is dropped",
         "tests/worker/test_settling.py::test_a_row_that_somebody_has_locked_holds_up_no_other",
-        (python("worker/settler", "            self._backlog.locked.extend(batch)\n            return",
-                "            self._leased_jobs.settled([job for job, _ in batch])\n            return"),),
+        (python("worker/settler", "            self._backlog.locked.extend(batch)\n            self._pause",
+                "            self._leased_jobs.settled([job for job, _ in batch])\n            self._pause"),),
         NONE,
     ),
     Bug(
@@ -132,8 +133,8 @@ WORKER = (
         "tests/simulation/test_blocked_loop.py::test_an_attempt_that_timed_out_in_a_blocked_loop_is_settled_once",
         (
             python("worker/stopping/blocked_loop", "        if not leased.take_end():\n            return\n"
-                   "        leased.stop, leased.asked_at = Stop.TIMEOUT, now\n"
-                   "        leased.lost.set()\n",
+                   "        leased.asked_at = now\n"
+                   "        leased.mark_stopped(Stop.TIMEOUT)\n",
                    "        if leased.end_taken:\n            return\n"),
         ),
         NONE,

@@ -63,7 +63,7 @@ def test_a_script_that_starts_its_worker_on_import_is_told_so(app: Tenure, run_s
     script = run_script("naive")
     script.wait_for("serves")
     why = why_put_back(app, enqueue(app, "naive.pid"))
-    assert why.startswith("exit 1; ")
+    assert why.startswith("exit 78; ")
     assert 'if __name__ == "__main__"' in why
     assert script.output.count("serves") == 1
 
