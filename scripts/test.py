@@ -27,8 +27,8 @@ def folders() -> list[str]:
 
 
 def processes() -> int:
-    """Two for each processor: many tests wait for other processes most of the time."""
-    return int(os.environ.get("TENURE_TEST_PROCESSES") or 2 * (os.cpu_count() or 1))
+    """Three for each processor: many tests wait for other processes most of the time."""
+    return int(os.environ.get("TENURE_TEST_PROCESSES") or 3 * (os.cpu_count() or 1))
 
 
 def environment() -> dict[str, str]:

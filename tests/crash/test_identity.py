@@ -84,7 +84,8 @@ def test_when_the_supervisor_is_killed_its_workers_drain_and_end(stage: Stage) -
 
     assert {stage.store.get(id).state for id in ids} == {State.SUCCEEDED}
     assert {stage.store.get(id).token for id in ids} == {1}
-    assert stage.store.workers() == []
+    # It does not wait long for that.
+    assert len(stage.store.workers()) == stage.log_of(supervisor).count("could not sign off")
     audit(stage.url)
 
 

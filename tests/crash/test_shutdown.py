@@ -43,8 +43,8 @@ def test_a_signal_lets_running_jobs_finish_and_takes_no_new_ones(
     job = stage.store.get(running)
     assert (job.state, job.token, job.attempts) == (State.SUCCEEDED, 1, 1)
     assert stage.store.get(late).state is State.QUEUED
-    signed_off = "could not sign off" not in stage.log_of(worker)  # it does not wait long for that
-    assert len(stage.store.workers()) == (0 if signed_off else 1)
+    # It does not wait long for that.
+    assert len(stage.store.workers()) == stage.log_of(worker).count("could not sign off")
     stage.check(disturbed=set(), drained=False)
 
 
