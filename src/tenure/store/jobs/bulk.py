@@ -35,7 +35,7 @@ from tenure.store.moves import (
 from tenure.store.records import AddedTicket, FinishedJob, LockedJob
 from tenure.store.rows import Finish, NewEvent, Ticket
 from tenure.store.session import Mode, Scope, Tx, to_json, transaction
-from tenure.store.workflows.act import before_waiting_node_ends
+from tenure.store.workflows.act import before_waiting_nodes_end
 from tenure.store.workflows.end import end_workflows
 from tenure.store.workflows.nodes import take_node_tickets
 
@@ -130,9 +130,10 @@ async def cancel_many(
     draft = await _begin(tx, _checked(ids), now)
     draft.asked.update(draft.changed)  # only they have an event
     jobs = await _lock(tx, draft)
-    for job in jobs:
-        if job.parked == "parents" and job.features & Feature.WORKFLOW:
-            await before_waiting_node_ends(tx, job.id)
+    waiting = [
+        job.id for job in jobs if job.parked == "parents" and job.features & Feature.WORKFLOW
+    ]
+    await before_waiting_nodes_end(tx, waiting)
     taken = await take_node_tickets(tx, jobs)
     ending = [job for job in jobs if job.parked is not None or job.id in taken]
     ends = [Finish(job.id, job.token, State.CANCELLED, reason=reason) for job in ending]
