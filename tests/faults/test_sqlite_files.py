@@ -29,6 +29,8 @@ from tenure.store import Store, open_store
 from tenure.store.sqlite import driver
 from tests.support.audit import audit
 from tests.support.postgres import unprivileged_account
+from tests.support.stores import Clock
+from tests.support.work import add_many, take
 
 SQLITE3 = "?driver=sqlite3&allow_affected_sqlite=1"
 BIG = encode("x" * 200_000)
@@ -229,6 +231,23 @@ def test_a_lock_that_is_held_for_long_is_reported_politely(path: Path) -> None:
     store.enqueue([NewJob(task="a")])
     stranger.close()
     store.close()
+
+
+def test_a_sweep_of_a_locked_file_gives_up_as_any_other_operation_does(path: Path) -> None:
+    """It does not try each lease by itself. Seen failing: it waited eleven times as long, and then
+    returned as if other transactions had locked the jobs."""
+    clock = Clock()
+    with open_store(url_of(path), give_up_seconds=0.2) as store:
+        add_many(store, clock.now, 4)
+        for _ in range(4):
+            take(store, clock.now, 1)
+        stranger = apsw.Connection(str(path))
+        stranger.execute("begin immediate")
+        with pytest.raises(StoreBusy, match="look for a transaction left open"):
+            store.sweep(now=clock.advance(31))
+        stranger.execute("rollback")
+        stranger.close()
+        assert store.sweep(now=clock.now).requeued == 4
 
 
 MOUNTS = """\
