@@ -92,7 +92,7 @@ class SQLiteTx(Tx):
         if all(plain):
             rows = [
                 (id, position, now, job.priority, job.max_attempts, job.tenant, job.queue, job.task,
-                 job.args.decode(), job.needs, len(job.args) >> 10)
+                 job.args.decode(), job.needs, job.size_kb if len(job.args) > 1023 else 0)
                 for position, (id, job) in placed
             ]  # fmt: skip
             await self._insert("insert_plain_job", rows)

@@ -22,9 +22,9 @@ select exists (select 1 from tenure.ready r indexed by tenure.ready_special
                where r.queue = :queue and r.needs = :needs and r.suspect = 0
                  and (r.suspect = 1 or r.size_kb > 0)) as large;
 
--- name: count_lane
--- claim: how many tickets, suspects aside, are at the head of a lane, and how many kilobytes.
-select count(*), coalesce(sum(size_kb), 0)
+-- name: size_of_lane
+-- claim: the kilobytes of the tickets at the head of a lane, suspects aside.
+select coalesce(sum(size_kb), 0)
 from (select size_kb from tenure.ready
       where queue = :queue and needs = :needs and suspect = 0
       order by priority, position limit :most);
