@@ -492,6 +492,23 @@ def test_a_change_is_possible_where_the_old_zone_is_unknown(
     assert jobs(store) == []
 
 
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [("timing", '{"cron":"H H * * *"}'), ("job", '{"task":"app.send","args":{},"metadata":[1]}')],
+)
+def test_a_schedule_that_cannot_tick_can_be_paused_and_repaired(
+    store: Store, plain: Plain, clock: Clock, column: str, text: str
+) -> None:
+    """Other code has stored it."""
+    store.add_schedule(new(), now=clock.now)
+    plain.rows(f"update tenure.schedule set {column} = ?", text)
+    assert set(store.fire(now=clock.advance(120)).refused) == {"s"}
+    assert store.pause_schedule("s", now=clock.now).paused_at == clock.now
+    store.edit_schedule("s", timing={"cron": "* * * * *"}, job=job(), now=clock.now)
+    store.resume_schedule("s", now=clock.now)
+    assert len(store.fire(now=clock.advance(60)).jobs) == 1
+
+
 def test_trigger_makes_a_job_now_and_changes_no_tick(store: Store, clock: Clock) -> None:
     added = store.add_schedule(new(), now=clock.now)
     store.pause_schedule("s", now=clock.now)
@@ -553,13 +570,14 @@ def test_wrong_schedules_are_refused_and_nothing_is_written(store: Store, clock:
         (InvalidInput, lambda: new(delay_seconds=5)),
         (InvalidInput, lambda: new(due_at=clock.now)),
         (InvalidInput, lambda: new(parents=(1,))),
+        (InvalidInput, lambda: new(metadata=encode([1, 2]))),
         (InvalidInput, lambda: wrong),
     ):
         with pytest.raises(error):
             store.add_schedule(make(), now=clock.now)
     assert store.list_schedules(now=clock.now) == []
     added = store.add_schedule(new(), now=clock.now)
-    for changes in ({"cron": "x"}, {"tz": "Mars/Base"}, {"catch_up": "some"}):
+    for changes in ({"cron": "x"}, {"tz": "Mars/Base"}, {"catch_up": "some"}, {"crno": "x"}):
         with pytest.raises(InvalidInput):
             store.edit_schedule("s", timing=changes, now=clock.now)
     assert store.get_schedule("s", now=clock.now) == added

@@ -295,6 +295,8 @@ def _is_like(stored: Stored, schedule: NewSchedule) -> bool:
 def _edited(timing: ScheduleTiming, changes: Mapping[str, object]) -> ScheduleTiming:
     """A cron expression takes the place of an interval, and the other way round."""
     new = msgspec.structs.asdict(timing)
+    if unknown := sorted(changes.keys() - new):
+        raise InvalidInput(f"a timing has no field {unknown[0]!r:.60}; it has {', '.join(new)}")
     if changes.get("cron") is not None:
         new["every_seconds"] = None
     if changes.get("every_seconds") is not None:
