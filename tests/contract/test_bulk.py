@@ -245,6 +245,24 @@ def test_nodes_of_workflows(store: Store, clock: Clock) -> None:
         assert "workflow that has not ended" in refused[id]
 
 
+def test_a_replay_counts_the_nodes_that_it_opens_again(store: Store, clock: Clock) -> None:
+    added = store.enqueue_workflow(flow({"a": (), "b": (), "c": ("a",)}), now=clock.now)
+    store.cancel_workflow(added.id, now=clock.now)
+    assert store.replay_many(added.nodes, now=clock.now) == Changes(added.nodes)
+    again = store.replay_many(added.nodes, now=clock.now)
+    assert again == Changes(unchanged=dict.fromkeys(added.nodes, "already live"))
+
+
+def test_jobs_that_do_not_exist_cost_no_transaction_of_their_own(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "replay", None)
+    refused = store.replay_many(range(5000, 5003)).refused
+    assert refused == {id: f"there is no job {id}" for id in range(5000, 5003)}
+    with pytest.raises(JobNotFound, match="there is no job 5000"):
+        store.replay(5000)
+
+
 def test_a_workflow_whose_finaliser_is_cancelled_with_others_waits_for_its_running_node(
     store: Store, clock: Clock
 ) -> None:

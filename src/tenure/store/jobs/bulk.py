@@ -5,7 +5,7 @@ then their tickets are taken. A replay of a node, or of a job whose key has a pe
 rows: such a job is replayed by itself, in a transaction of its own.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from datetime import datetime
 
 import msgspec
@@ -66,15 +66,18 @@ class _Draft:
         self.refused: dict[int, str] = {}
 
     @property
+    def _unknown(self) -> list[int]:
+        known = self.changed | self.unchanged.keys() | self.refused.keys()
+        return [id for id in self.ids if id not in known]
+
+    @property
     def left(self) -> list[int]:
         """The ids of which nothing is known yet."""
-        known = self.changed | self.unchanged.keys() | self.refused.keys()
-        return [id for id in self.ids if id not in known and is_id(id)]
+        return list(filter(is_id, self._unknown))
 
-    def refuse_left(self, message: str) -> None:
-        """Whatever was not found is refused."""
-        known = self.changed | self.unchanged.keys() | self.refused.keys()
-        self.refused |= {id: message.format(id=id) for id in self.ids if id not in known}
+    def refuse_left(self, message: str, *, but: Container[int] = ()) -> None:
+        """Whatever was not found is refused, but for these."""
+        self.refused |= {id: message.format(id=id) for id in self._unknown if id not in but}
 
     def end(self) -> Changes:
         """The record, each part in the order of the ids."""
@@ -118,6 +121,7 @@ def _event(tx: Tx, job: LockedJob, kind: str, **detail: object) -> NewEvent:
     return NewEvent(job.id, job.token, kind, None, detail or None, request_id=tx.request_id)
 
 
+_NO_JOB = "there is no job {id}"
 _NO_LIVE_JOB = "there is no live job {id}; look at its state first"
 
 
@@ -153,7 +157,7 @@ async def cancel_many(
             draft.changed.add(ended.id)
         else:
             draft.unchanged[ended.id] = f"already {ended.state}"
-    draft.refuse_left("there is no job {id}")
+    draft.refuse_left(_NO_JOB)
     await end_workflows(tx)
     return draft.end()
 
@@ -279,25 +283,19 @@ async def replay_many(
     draft = await scope.transact(lambda tx: _replay(tx, checked, afresh, now))
     for id in draft.left:
         try:
-            if await replay(scope, id, afresh=afresh, now=now):
-                draft.changed.add(id)
-            else:
-                draft.unchanged[id] = _LIVE
+            await replay(scope, id, afresh=afresh, now=now)
+            draft.changed.add(id)  # if it is live now, the replay of another node has opened it
         except (InvalidInput, JobNotFound, KeyTaken) as error:
             draft.refused[id] = str(error)
         except StoreUnavailable as error:
             if draft.changed:  # the transactions before this one have committed
                 raise OutcomeUnknown(f"some of the jobs were replayed, then: {error}") from error
             raise
-    draft.refuse_left(_NO_LIVE_JOB)
     return draft.end()
 
 
-_LIVE = "already live"
-
-
 async def _replay(tx: Tx, ids: list[int], afresh: bool, now: datetime | None) -> _Draft:
-    """Replay those jobs that concern no other rows. The others are left."""
+    """Replay those jobs that concern no other rows. Other finished jobs are left."""
     draft = await _begin(tx, ids, now)
     jobs = {
         job.id: job for job in await _finished(tx, draft)
@@ -311,7 +309,8 @@ async def _replay(tx: Tx, ids: list[int], afresh: bool, now: datetime | None) ->
     if jobs:
         await _replay_jobs(tx, jobs, afresh)
     draft.changed.update(jobs)
-    draft.unchanged |= {job.id: _LIVE for job in await _lock(tx, draft)}
+    draft.unchanged |= {job.id: "already live" for job in await _lock(tx, draft)}
+    draft.refuse_left(_NO_JOB, but=[job.id for job in await _finished(tx, draft)])
     return draft
 
 
