@@ -21,6 +21,7 @@ from tenure.rules.job import Job, NewJob, State, Unique
 from tenure.rules.lifecycle import succeed
 from tenure.rules.ticks import ScheduleTiming, fired_by
 from tenure.store import Declared, Fired, NewSchedule, ScheduleInfo, Store
+from tenure.store.schedules import change
 from tests.support.plain import Plain
 from tests.support.stores import START, Clock
 from tests.support.work import TASK, job, run, take_one
@@ -637,11 +638,16 @@ def test_what_was_added_at_run_time_can_move_into_the_code(store: Store, clock: 
     assert len(store.fire(now=clock.now).jobs) == 1
 
 
-def test_what_code_does_not_declare_any_more_is_told(store: Store, clock: Clock) -> None:
-    store.declare_schedules([new("a"), new("b"), new("c", task="x.y")], now=clock.now)
+@pytest.mark.parametrize("page", [1000, 2, 1])
+def test_what_code_does_not_declare_any_more_is_told(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
+    monkeypatch.setattr(change, "MAX_LIST", page)
+    names = ["a", "b", "d"]
+    store.declare_schedules([*map(new, names), new("c", task="x.y")], now=clock.now)
     store.add_schedule(new("mine"), now=clock.now)
     said = store.declare_schedules([new("b")], tasks=[TASK], now=clock.now)
-    assert said == Declared(left_over=("a",))
+    assert said == Declared(left_over=("a", "d"))
 
 
 # --- tenants -------------------------------------------------------------------------------------
