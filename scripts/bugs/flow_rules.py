@@ -93,7 +93,8 @@ FLOWS = (
     Bug(
         "cancelled-outlasts-nobody", "a waiting node is cancelled like any other job",
         "tests/contract/test_workflow_acts.py::test_a_node_that_is_cancelled_while_it_waits_does_not_end_the_workflow_early",
-        (python("store/workflows/act", "    if live:\n        child", "    if False:\n        child"),),
+        (python("store/workflows/act", "        if live:\n            child",
+                "        if False:\n            child"),),
     ),
     Bug(
         "replay-goes-down", "the node alone is replayed",

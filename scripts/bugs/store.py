@@ -140,7 +140,7 @@ STORE = (
         "claim-bytes", "a claim does not look at the size of jobs",
         "tests/contract/test_needs.py::test_a_claim_is_bounded_by_bytes",
         (
-            python("store/sqlite/lanes", "    if kb > demand.kb:\n        return False\n", ""),
+            python("rules/claim", "        if kb > self._kb:\n            return False\n", ""),
             sql(POSTGRES, "claim", "take_tickets", "and sum(q.kb) <= :max_kb and", "and"),
         ),
     ),
@@ -150,7 +150,7 @@ STORE = (
         (
             python("store/sqlite/lanes", "counts = {lane.needs: min(ask.of[lane.needs], ask.most) for lane in lanes}",
                    "counts = {lane.needs: ask.most for lane in lanes}"),
-            python("rules/claim", "self._left[queue].get(needs, 0) < 1:", "False:"),
+            python("rules/claim", "self._left[queue].get(needs, 0) > 0\n", "True\n"),
             python("store/sqlite/lanes", "        most = min(ask.of[lane.needs], ask.most)\n        heads",
                    "        most = ask.most\n        heads"),
         ),

@@ -121,6 +121,15 @@ def test_a_paused_queue_with_jobs(url: str) -> None:
         assert health(url, "--allow-paused").out == "healthy\n"
 
 
+def test_a_paused_queue_with_a_job_that_may_pass_its_gate(url: str) -> None:
+    with open_store(url) as store:
+        store.pause("default", reason="deploy")
+        store.declare_gates({"door": Limits(max_running=1)})
+        store.enqueue([NewJob(task="known", gate="door")], now=ago(100))
+        unhealthy(url, " s; the queue is paused (deploy)")
+        assert health(url, "--allow-paused").out == "healthy\n"
+
+
 def test_a_queue_that_no_worker_serves(url: str) -> None:
     with open_store(url) as store:
         store.enqueue([NewJob(task="known")], now=ago(100))

@@ -109,6 +109,7 @@ def test_without_any_the_error_says_what_to_do(
         ("jobs.db", "must start with sqlite:/// or postgresql://"),
         ("mysql://localhost/jobs", "must start with sqlite:/// or postgresql://"),
         ("sqlite://jobs.db", "write sqlite:///jobs.db"),
+        ("sqlite://[x/y.db", "the URL cannot be read"),
         ("sqlite:///jobs.db?colour=red", "unknown option 'colour'"),
     ],
 )

@@ -21,7 +21,7 @@ from tenure.rules.job import State, Unique, Until
 from tenure.rules.lifecycle import fail, succeed
 from tenure.store import Changes, Store
 from tenure.store.jobs import bulk
-from tests.support.flows import CHAIN, graph, states
+from tests.support.flows import CHAIN, flow, graph, more, states
 from tests.support.plain import Plain
 from tests.support.rules import rule
 from tests.support.stores import Clock
@@ -225,16 +225,16 @@ def test_a_replay_that_loses_its_store_halfway_does_not_say_that_nothing_was_don
 
 
 def test_nodes_of_workflows(store: Store, clock: Clock) -> None:
-    flow = store.enqueue_workflow(
+    added = store.enqueue_workflow(
         NewWorkflow(name="flow", nodes=tuple(graph(CHAIN)),
                     finaliser=NewNode(name="fin", job=job(task="app.fin"))), now=clock.now,
     )  # fmt: skip
-    nodes = [node.id for node in store.list_nodes(flow.id).nodes]
+    nodes = [node.id for node in store.list_nodes(added.id).nodes]
     assert store.hold_many(nodes, now=clock.now).changed == tuple(sorted(nodes))
     assert store.unhold_many(nodes, now=clock.now).changed == tuple(sorted(nodes))
     assert len(store.cancel_many(nodes, now=clock.now).changed) == len(nodes)
-    assert set(states(store, flow.id).values()) == {State.CANCELLED}
-    assert store.get_workflow(flow.id).state == "cancelled"
+    assert set(states(store, added.id).values()) == {State.CANCELLED}
+    assert store.get_workflow(added.id).state == "cancelled"
     first = min(nodes)
     assert first in store.replay_many([first], now=clock.now).changed
     assert store.get(first).state is State.QUEUED
@@ -243,6 +243,43 @@ def test_nodes_of_workflows(store: Store, clock: Clock) -> None:
     refused = store.delete_many(nodes, now=clock.now).refused
     for id in set(nodes) - set(left) & refused.keys():
         assert "workflow that has not ended" in refused[id]
+
+
+def test_a_replay_counts_the_nodes_that_it_opens_again(store: Store, clock: Clock) -> None:
+    added = store.enqueue_workflow(flow({"a": (), "b": (), "c": ("a",)}), now=clock.now)
+    store.cancel_workflow(added.id, now=clock.now)
+    assert store.replay_many(added.nodes, now=clock.now) == Changes(added.nodes)
+    again = store.replay_many(added.nodes, now=clock.now)
+    assert again == Changes(unchanged=dict.fromkeys(added.nodes, "already live"))
+
+
+def test_jobs_that_do_not_exist_cost_no_transaction_of_their_own(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "replay", None)
+    refused = store.replay_many(range(5000, 5003)).refused
+    assert refused == {id: f"there is no job {id}" for id in range(5000, 5003)}
+    with pytest.raises(JobNotFound, match="there is no job 5000"):
+        store.replay(5000)
+
+
+def test_a_workflow_whose_finaliser_is_cancelled_with_others_waits_for_its_running_node(
+    store: Store, clock: Clock
+) -> None:
+    """The nodes that a node adds have higher ids than the finaliser."""
+    added = store.enqueue_workflow(flow({"p": ()}, finaliser="fin"), now=clock.now)
+    [p] = take(store, clock.now)
+    grown = store.grow_workflow("w1", p, [more("first"), more("second", after=(0,))])
+    assert grown is not None
+    first, second = grown
+    settle(store, clock.now, succeed(p))
+    [running] = take(store, clock.now)
+    assert running.id == first
+    assert added.finaliser is not None
+    store.cancel_many([added.finaliser, second], now=clock.now)
+    assert store.get_workflow(added.id).ended_at is None
+    settle(store, clock.now, succeed(running))
+    assert store.get_workflow(added.id).state == "cancelled"
 
 
 def test_a_tenant_changes_only_its_own_jobs(store: Store, clock: Clock) -> None:

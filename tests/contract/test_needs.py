@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from datetime import datetime
 
 import msgspec
@@ -13,7 +14,7 @@ from tenure.errors import InvalidInput
 from tenure.rules.claim import ALL_NEEDS, MAX_CLAIM_KB, NEEDS, UNKNOWN, Ask, Claimed, Demand
 from tenure.rules.codec import encode
 from tenure.rules.gates import Limits
-from tenure.rules.job import NewJob
+from tenure.rules.job import Json, NewJob
 from tenure.rules.lifecycle import release, retry, snooze, succeed
 from tenure.rules.ticks import ScheduleTiming
 from tenure.store import NewSchedule, Store
@@ -208,6 +209,11 @@ def test_needs_that_do_not_exist_are_refused(needs: object) -> None:
 LARGE = encode({"text": "x" * 100_000})
 
 
+def sized(kb: int) -> Json:
+    """Arguments of this size."""
+    return encode({"text": "x" * (1024 * kb)})
+
+
 @pytest.mark.parametrize("gate", [None, "g"])
 @pytest.mark.parametrize("needs", [UNKNOWN, ASYNC])
 def test_a_claim_is_bounded_by_bytes(
@@ -241,6 +247,60 @@ def test_a_job_keeps_its_size(store: Store, plain: Plain, clock: Clock) -> None:
     store.replay(ids[0], now=clock.now)
     rows = plain.rows("select job_id, size_kb from tenure.ready")
     assert dict(rows) == {ids[0]: 97, child: 97}
+
+
+def test_a_job_that_is_too_large_comes_alone(store: Store, clock: Clock) -> None:
+    """Whether it comes before or after small jobs, of other queues or at gates."""
+    for first, second in ((0, 200), (200, 0)):
+        for gate in (None, "g"):
+            for other in (None, "g"):
+                ids = [
+                    add(store, clock.now, args=sized(first), queue="a", gate=gate),
+                    add(store, clock.now, args=sized(second), queue="b", gate=other),
+                ]
+                for _ in range(2):
+                    leases = store.claim("w1", {"a": 1, "b": 1}, max_kb=10, now=clock.now)
+                    [job] = [job for lease in leases for job in lease.jobs]
+                    ids.remove(job.id)
+                assert ids == []
+
+
+def test_both_parts_of_a_claim_share_its_bytes(store: Store, clock: Clock) -> None:
+    """One part takes jobs at gates, the other one all others."""
+    for gates in ((None, "g"), ("g", None)):
+        small, large = (
+            add(store, clock.now, args=sized(kb), gate=gate)
+            for kb, gate in zip((90, 900), gates, strict=True)
+        )
+        assert ids_of(claim(store, clock.now, 5, max_kb=100)) == [small]
+        assert ids_of(claim(store, clock.now, 5, max_kb=100)) == [large]
+
+
+def test_numbers_that_no_claim_can_want_are_refused(store: Store, clock: Clock) -> None:
+    add_many(store, clock.now, 2, needs=ASYNC)
+    for wrong in (Ask(0, {ASYNC: 1}), Ask(5, {ASYNC: -1}), Ask(5, {ASYNC: "1"})):  # type: ignore[dict-item]
+        with pytest.raises(InvalidInput, match="the number of jobs wanted from default"):
+            claim(store, clock.now, wrong)
+    assert claim(store, clock.now, Ask(5, {ASYNC: 0})) == []
+
+
+@pytest.mark.parametrize("text", ["x" * 5000, "\u00e9\u20ac" * 3000, "x" * 34_000_000])
+def test_the_size_of_a_job_is_the_same_in_python_and_in_sql(
+    store: Store, plain: Plain, clock: Clock, text: str
+) -> None:
+    """A text that is not ASCII has more bytes than characters; the column has an end."""
+    args = Json(msgspec.json.encode({"text": text}))
+    id = add(store, clock.now, args=args, metadata=encode({"text": text[:9000]}))
+    size = "select size_kb from tenure.job"
+    [(kb,)] = plain.rows(size)
+    [claimed] = claim(store, clock.now, 1)
+    assert claimed.size_kb == kb > 0
+    settle(store, clock.now, succeed(claimed))
+    store.replay(id, now=clock.now)
+    assert plain.rows(size) == [(kb,)]
+    store.cancel(id, now=clock.now)
+    store.replay_many([id], now=clock.now)
+    assert plain.rows(size) == [(kb,)]
 
 
 # --- the rule ------------------------------------------------------------------------------------
@@ -284,3 +344,37 @@ def test_no_claim_takes_more_than_it_wants(
     for needs in ALL_NEEDS:  # no job overtakes another one with the same needs
         own = [each for each in tickets if each.needs == needs]
         assert [each for each in taken if each.needs == needs] == own[: counts[needs]]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_claim_takes_what_the_rule_says(store: Store, clock: Clock, seed: int) -> None:
+    """Random lines in two queues, with jobs of all kinds and sizes."""
+    rng = random.Random(seed)
+    for case in range(25):
+        queues = [f"q{case}a", f"q{case}b"][: rng.randint(1, 2)]
+        jobs = [
+            NewJob(task="app.send", queue=rng.choice(queues), needs=rng.choice(ALL_NEEDS),
+                   priority=rng.choice([0, 0, 1]), args=sized(rng.choice([0, 0, 1, 40])))
+            for _ in range(rng.randint(1, 16))
+        ]  # fmt: skip
+        asked = {queue: random_ask(rng) for queue in queues}
+        max_kb = rng.randint(0, 100)
+        ids = [added.id for added in store.enqueue(jobs, now=clock.now)]
+        demand = Demand(asked, max_kb)
+        wanted: list[NewJob] = []
+        for queue in queues:
+            line = sorted((job for job in jobs if job.queue == queue), key=lambda job: job.priority)
+            wanted += demand.first_fitting(queue, line)
+        leases = store.claim("w1", asked, max_kb=max_kb, now=clock.now)
+        got = {job.id for lease in leases for job in lease.jobs}
+        chosen = set(map(id, wanted))
+        assert got == {key for key, job in zip(ids, jobs, strict=True) if id(job) in chosen}
+
+
+def random_ask(rng: random.Random) -> Ask:
+    """As a worker asks."""
+    of = {needs: rng.randint(1, 6) for needs in rng.sample(ALL_NEEDS, rng.randint(1, 4))}
+    unsure = frozenset(needs for needs in ALL_NEEDS if rng.random() < 0.3)
+    least = min(of.values())
+    of |= {needs: least for needs in of if needs in unsure}
+    return Ask(rng.randint(1, 10), of, unsure)

@@ -26,7 +26,7 @@ ONLY = {
                "live_at_gate", "live_in_line", "passed_gate", "shares", "look_at_bucket",
                "head_of_line", "drop_gated", "hold_at_gates", "featured_in_batch",
                "features_of_batch", "free", "free_tickets", "look_at_lanes", "look_at_special",
-               "count_lane",
+               "size_of_lane",
                "head_of_lane", "head_of_suspects"},
 }  # fmt: skip
 

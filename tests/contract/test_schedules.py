@@ -21,6 +21,7 @@ from tenure.rules.job import Job, NewJob, State, Unique
 from tenure.rules.lifecycle import succeed
 from tenure.rules.ticks import ScheduleTiming, fired_by
 from tenure.store import Declared, Fired, NewSchedule, ScheduleInfo, Store
+from tenure.store.schedules import change
 from tests.support.plain import Plain
 from tests.support.stores import START, Clock
 from tests.support.work import TASK, job, run, take_one
@@ -492,6 +493,23 @@ def test_a_change_is_possible_where_the_old_zone_is_unknown(
     assert jobs(store) == []
 
 
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [("timing", '{"cron":"H H * * *"}'), ("job", '{"task":"app.send","args":{},"metadata":[1]}')],
+)
+def test_a_schedule_that_cannot_tick_can_be_paused_and_repaired(
+    store: Store, plain: Plain, clock: Clock, column: str, text: str
+) -> None:
+    """Other code has stored it."""
+    store.add_schedule(new(), now=clock.now)
+    plain.rows(f"update tenure.schedule set {column} = ?", text)
+    assert set(store.fire(now=clock.advance(120)).refused) == {"s"}
+    assert store.pause_schedule("s", now=clock.now).paused_at == clock.now
+    store.edit_schedule("s", timing={"cron": "* * * * *"}, job=job(), now=clock.now)
+    store.resume_schedule("s", now=clock.now)
+    assert len(store.fire(now=clock.advance(60)).jobs) == 1
+
+
 def test_trigger_makes_a_job_now_and_changes_no_tick(store: Store, clock: Clock) -> None:
     added = store.add_schedule(new(), now=clock.now)
     store.pause_schedule("s", now=clock.now)
@@ -553,13 +571,14 @@ def test_wrong_schedules_are_refused_and_nothing_is_written(store: Store, clock:
         (InvalidInput, lambda: new(delay_seconds=5)),
         (InvalidInput, lambda: new(due_at=clock.now)),
         (InvalidInput, lambda: new(parents=(1,))),
+        (InvalidInput, lambda: new(metadata=encode([1, 2]))),
         (InvalidInput, lambda: wrong),
     ):
         with pytest.raises(error):
             store.add_schedule(make(), now=clock.now)
     assert store.list_schedules(now=clock.now) == []
     added = store.add_schedule(new(), now=clock.now)
-    for changes in ({"cron": "x"}, {"tz": "Mars/Base"}, {"catch_up": "some"}):
+    for changes in ({"cron": "x"}, {"tz": "Mars/Base"}, {"catch_up": "some"}, {"crno": "x"}):
         with pytest.raises(InvalidInput):
             store.edit_schedule("s", timing=changes, now=clock.now)
     assert store.get_schedule("s", now=clock.now) == added
@@ -619,11 +638,16 @@ def test_what_was_added_at_run_time_can_move_into_the_code(store: Store, clock: 
     assert len(store.fire(now=clock.now).jobs) == 1
 
 
-def test_what_code_does_not_declare_any_more_is_told(store: Store, clock: Clock) -> None:
-    store.declare_schedules([new("a"), new("b"), new("c", task="x.y")], now=clock.now)
+@pytest.mark.parametrize("page", [1000, 2, 1])
+def test_what_code_does_not_declare_any_more_is_told(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
+    monkeypatch.setattr(change, "MAX_LIST", page)
+    names = ["a", "b", "d"]
+    store.declare_schedules([*map(new, names), new("c", task="x.y")], now=clock.now)
     store.add_schedule(new("mine"), now=clock.now)
     said = store.declare_schedules([new("b")], tasks=[TASK], now=clock.now)
-    assert said == Declared(left_over=("a",))
+    assert said == Declared(left_over=("a", "d"))
 
 
 # --- tenants -------------------------------------------------------------------------------------

@@ -10,6 +10,17 @@ import pytest
 from tenure.errors import ConfigError, OutOfRange, StoreUnavailable
 from tenure.store import open_async_store, open_store
 
+
+class Address:
+    """Its text is a URL."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def __str__(self) -> str:
+        return self.url
+
+
 CONFIG: dict[str, tuple[Any, str]] = {
     "no scheme": ("jobs.db", "must start with sqlite:/// or postgresql://"),
     "empty": ("", "must start with sqlite:/// or postgresql://"),
@@ -29,6 +40,10 @@ CONFIG: dict[str, tuple[Any, str]] = {
     "a misspelt option": ("sqlite:///jobs.db?drivers=apsw", "known options: "),
     "an unknown driver": ("sqlite:///jobs.db?driver=pysqlite", "one of apsw, sqlite3"),
     "an unknown sync mode": ("sqlite:///jobs.db?synchronous=OFF", "one of FULL, NORMAL"),
+    "a network option": ("sqlite:///jobs.db?allow_network=true", "allow_network=true in the URL"),
+    "a yes": ("sqlite:///jobs.db?allow_affected_sqlite=yes", "use one of 0, 1"),
+    "an object": (Address("sqlite:///jobs.db"), "must start with sqlite:/// or postgresql://"),
+    "an unclosed bracket in a file's URL": ("sqlite://[x/y.db", "cannot be read"),
     "an unknown PostgreSQL option": ("postgresql:///jobs?colour=red", "colour"),
     "a bad port": ("postgresql://127.0.0.1:abc/jobs", "port"),
     "an unclosed bracket": ("postgresql://[::1/jobs", "cannot be read"),

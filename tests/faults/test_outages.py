@@ -142,7 +142,7 @@ def test_floors_are_forgotten_with_the_connection(
         store = open_store(proxy.url(database_name(pg_migrated_url)))
         floors = cast(Postgres, cast(Any, store)._scope.session).floors
         floors.full_scan_seconds = 1e9
-        while floors.floor("default", 0, 0) == 0:
+        while floors._floors.get(("default", 0, 0), 0) == 0:
             add_many(store, clock.now, 2500)
             while take(store, clock.now, 1000):
                 pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
@@ -235,6 +236,29 @@ def tables(plain: Plain) -> list[str]:
     )
     until(lambda: not plain.is_postgres or not plain.one(others), "the end of the session")
     return [str(row[0]) for row in plain.rows(query)]
+
+
+def test_a_migration_that_refuses_old_code_ends_its_connections_whatever_their_name(
+    pg_url: str,
+) -> None:
+    """A connection reads the version once. Those of other schemas, and of users, stay."""
+    with ExitStack() as stack:
+        named, other = (
+            stack.enter_context(open_store(f"{pg_url}&schema={schema}&application_name=shop"))
+            for schema in ("order", "other")
+        )
+        for store in (named, other):
+            store.migrate()
+            store.enqueue([job()])
+        user = stack.enter_context(psycopg.connect(pg_url, autocommit=True))
+        seen = "select count(*) from pg_stat_activity where application_name = 'shop'"
+        assert user.execute(seen).fetchall() == [(2,)]
+        user.execute('update "order".schema_version set min_code = 0')
+        with open_store(f"{pg_url}&schema=order") as new:
+            new.migrate()
+        until(lambda: user.execute(seen).fetchall() == [(1,)])
+        assert other.count_live()
+        named.enqueue([job()])
 
 
 @pytest.mark.parametrize("schema", ["jobs", "public", "order", "user", "select", "_1", "a" * 41])

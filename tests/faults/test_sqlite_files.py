@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,8 +27,11 @@ from tenure.rules.codec import encode
 from tenure.rules.job import NewJob
 from tenure.store import Store, open_store
 from tenure.store.sqlite import driver
+from tenure.store.sqlite.inspect_file import require_schema
 from tests.support.audit import audit
 from tests.support.postgres import unprivileged_account
+from tests.support.stores import Clock
+from tests.support.work import add_many, take
 
 SQLITE3 = "?driver=sqlite3&allow_affected_sqlite=1"
 BIG = encode("x" * 200_000)
@@ -72,6 +75,21 @@ def test_a_damaged_database_is_refused(path: Path) -> None:
     path.write_bytes(damaged)
     with pytest.raises(StoreError, match="restore it from a backup"):
         open_store(url_of(path))
+
+
+def test_a_damaged_schema_is_not_taken_for_the_file_of_another_program(path: Path) -> None:
+    """A look reads the version of the schema before a store opens the file."""
+    open_store(url_of(path)).close()
+    with closing(sqlite3.connect(path)) as connection:
+        [(page,)] = connection.execute(
+            "select rootpage from sqlite_master where name = 'tenure_schema_version'"
+        )
+        [(size,)] = connection.execute("pragma page_size")
+    damaged = bytearray(path.read_bytes())
+    damaged[(page - 1) * size : page * size] = b"\xff" * size
+    path.write_bytes(damaged)
+    with pytest.raises(StoreError, match="restore it from a backup"):
+        require_schema(str(path), "apsw")
 
 
 def test_a_store_that_could_not_be_opened_leaves_nothing_open(path: Path) -> None:
@@ -229,6 +247,23 @@ def test_a_lock_that_is_held_for_long_is_reported_politely(path: Path) -> None:
     store.enqueue([NewJob(task="a")])
     stranger.close()
     store.close()
+
+
+def test_a_sweep_of_a_locked_file_gives_up_as_any_other_operation_does(path: Path) -> None:
+    """It does not try each lease by itself. Seen failing: it waited eleven times as long, and then
+    returned as if other transactions had locked the jobs."""
+    clock = Clock()
+    with open_store(url_of(path), give_up_seconds=0.2) as store:
+        add_many(store, clock.now, 4)
+        for _ in range(4):
+            take(store, clock.now, 1)
+        stranger = apsw.Connection(str(path))
+        stranger.execute("begin immediate")
+        with pytest.raises(StoreBusy, match="look for a transaction left open"):
+            store.sweep(now=clock.advance(31))
+        stranger.execute("rollback")
+        stranger.close()
+        assert store.sweep(now=clock.now).requeued == 4
 
 
 MOUNTS = """\

@@ -91,19 +91,23 @@ WAITING = """
 """
 
 
-def test_a_repeat_waits_for_the_standby_as_its_first_try_did(pair: Pair, url: str) -> None:
+@pytest.mark.parametrize("default", ["on", "off"])
+def test_a_repeat_waits_for_the_standby_as_its_first_try_did(
+    pair: Pair, url: str, default: str
+) -> None:
     """To end the server process of the first try ends its wait, too, and what it has committed can
     be seen. The repeat, which has nothing left to write, still waits until the standby has it.
 
     Seen failing without the message that `late` writes: the enqueue returned while the standby had
-    nothing.
+    nothing. So it did where the role's commits do not wait by default.
     """
     pair.follow(wait=True)
     name = database_name(url)
+    options = f"-csynchronous_commit%3D{default}"
     with (
         psycopg.connect(pair.primary.url(), autocommit=True) as admin,
         Proxy(pair.primary.port) as proxy,
-        open_store(proxy.url(name), give_up_seconds=PATIENCE_SECONDS) as far,
+        open_store(proxy.url(name, options=options), give_up_seconds=PATIENCE_SECONDS) as far,
         ThreadPoolExecutor(1) as pool,
     ):
         far.enqueue([job()])  # has ids in stock
@@ -124,6 +128,29 @@ def test_a_repeat_waits_for_the_standby_as_its_first_try_did(pair: Pair, url: st
     pair.primary.kill()
     pair.promote()
     with open_store(url, give_up_seconds=60) as store:
+        assert store.get(added.id).state is State.QUEUED
+    audit(pair.standby.url(name))
+
+
+def test_a_repeat_that_reaches_the_standby_waits_until_it_takes_over(pair: Pair, url: str) -> None:
+    """Without `target_session_attrs` the driver connects to any server that answers."""
+    pair.follow(wait=True)
+    name = database_name(url)
+    any_server = url.removesuffix("&target_session_attrs=read-write")
+    with (
+        psycopg.connect(pair.primary.url(), autocommit=True) as admin,
+        open_store(any_server, give_up_seconds=PATIENCE_SECONDS) as store,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        store.enqueue([job()])  # has ids in stock
+        pair.stream.freeze()
+        answer = pool.submit(store.enqueue, [job()])
+        until(lambda: admin.execute(WAITING, [name]).fetchall())
+        pair.primary.kill()
+        until(lambda: "during recovery" in pair.standby.log_tail() or answer.done())
+        assert not answer.done()
+        pair.promote()
+        [added] = answer.result(PATIENCE_SECONDS)
         assert store.get(added.id).state is State.QUEUED
     audit(pair.standby.url(name))
 

@@ -22,6 +22,7 @@ from msgspec.json import decode
 from tenure.errors import OutcomeUnknown
 from tenure.rules import lifecycle
 from tenure.rules.job import NewJob, Unique
+from tenure.rules.limits import MAX_SECONDS
 from tenure.store import LANDED, Store, open_store
 from tests.conftest import Count
 from tests.faults.test_postgres_refusals import grants
@@ -176,6 +177,7 @@ def stopped(far: Store, proxy: Proxy, clock: Clock, pg_migrated_url: str) -> Ite
                 os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.parametrize("give_up_seconds", [PATIENCE_SECONDS, MAX_SECONDS])
 def test_a_server_process_that_was_stopped_does_nothing_when_it_goes_on(
     stopped: Stopped, near: Store, clock: Clock, pg_migrated_url: str
 ) -> None:

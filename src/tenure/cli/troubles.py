@@ -1,7 +1,7 @@
 """What keeps jobs from making progress, in words: for `health` and `doctor`."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,7 +41,12 @@ def of_database(
     alive = [worker for worker in workers if worker.alive]
     if len(alive) < least:
         yield f"{len(alive)} workers are alive; at least {least} are needed"
-    yield from _of_queues(client, max_age_seconds, alive, allow_paused=allow_paused)
+    paused = {
+        queue.name: f"; the queue is paused{f' ({queue.reason})' if queue.reason else ''}"
+        for queue in client.paused_queues()
+    }
+    skipped = frozenset(paused if allow_paused else ())
+    yield from _of_queues(client, max_age_seconds, alive, paused, skipped)
     if trouble := client.store.storage_trouble():
         yield trouble
     facts = client.store.health_facts()
@@ -65,29 +70,29 @@ def of_database(
                 "it is stopped, dead or cut off from the database"
             )
     for head in facts.gates:
-        if head.age_seconds > max_age_seconds and head.may_pass:
+        if head.age_seconds > max_age_seconds and head.may_pass and head.queue not in skipped:
             yield (
                 f"job {head.job_id} may pass gate {shown(head.wait.gate)}, and no worker has "
-                f"claimed it for {head.age_seconds:.0f} s"
+                f"claimed it for {head.age_seconds:.0f} s{paused.get(head.queue, '')}"
             )
     yield from _of_tasks({(each.queue, each.task) for each in facts.tasks}, alive)
     yield from _of_schedules(client, max_age_seconds)
 
 
 def _of_queues(
-    client: "Client", max_age_seconds: float, alive: list["WorkerSeen"], *, allow_paused: bool
-) -> Iterator[str]:
-    paused = {queue.name: queue.reason for queue in client.paused_queues()}
+    client: "Client", max_age_seconds: float, alive: list["WorkerSeen"],
+    paused: Mapping[str, str], skipped: frozenset[str],
+) -> Iterator[str]:  # fmt: skip
+    """`paused` says so of the paused queues; those in `skipped` are no trouble."""
     for head in client.oldest_ready():
-        if head.age_seconds <= max_age_seconds:
+        if head.age_seconds <= max_age_seconds or head.queue in skipped:
             continue
         since = f"queue {head.queue} has had a job ready for {head.age_seconds:.0f} s"
-        if head.queue not in paused:
+        if head.queue in paused:
+            yield since + paused[head.queue]
+        else:
             served = any(head.queue in worker.queues for worker in alive)
             yield since if served else f"{since}; no worker serves the queue"
-        elif not allow_paused:
-            why = paused[head.queue]
-            yield f"{since}; the queue is paused{f' ({why})' if why else ''}"
     for worker in alive:
         idle = worker.counts.get("seconds since a claim", 0)
         if idle > max_age_seconds:

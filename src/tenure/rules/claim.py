@@ -30,6 +30,17 @@ KINDS: Final[Mapping[int, Kind]] = {needs: kind for kind, needs in NEEDS.items()
 ALL_NEEDS: Final = (UNKNOWN, *KINDS)
 MAX_CLAIM_KB: Final = 32 * 1024
 """The most that a claim takes unless it says otherwise, in kilobytes of arguments and metadata."""
+MAX_SIZE_KB: Final = 2**15 - 1
+"""A larger job counts as one of this size."""
+
+
+def size_in_kb(*texts: bytes | str | None) -> int:
+    """The size of a job with these arguments, metadata and policy. Replays compute it in SQL."""
+    size = 0
+    for text in texts:
+        if text is not None:
+            size += len(text.encode() if isinstance(text, str) and not text.isascii() else text)
+    return min(size >> 10, MAX_SIZE_KB)
 
 
 class Sized(Protocol):
@@ -61,21 +72,28 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class Demand:
-    """How much one claim still wants: of each queue, by needs, and in kilobytes."""
+    """How much one claim still wants: of each queue, by needs, and in kilobytes.
+
+    `taken`: the claim has taken jobs already. Its first one may be larger than `max_kb`.
+    """
 
     __slots__ = ("_asks", "_kb", "_left", "_most", "_taken")
 
-    def __init__(self, asks: Mapping[str, Ask], max_kb: int) -> None:
+    def __init__(self, asks: Mapping[str, Ask], max_kb: int, *, taken: bool = False) -> None:
         self._asks = asks
         self._most = {queue: ask.most for queue, ask in asks.items()}
         self._left = {queue: dict(ask.of) for queue, ask in asks.items()}
         self._kb = max_kb
-        self._taken = False
+        self._taken = taken
 
     def fits(self, queue: str, needs: int, kb: int) -> bool:
-        """May this job be taken, too? The first one may, whatever its size."""
-        if self._most[queue] < 1 or self._left[queue].get(needs, 0) < 1:
-            return False
+        """May this job be taken, too?"""
+        return self._has_room(queue, needs) and self._fits(kb)
+
+    def _has_room(self, queue: str, needs: int) -> bool:
+        return self._most[queue] > 0 and self._left[queue].get(needs, 0) > 0
+
+    def _fits(self, kb: int) -> bool:
         return kb <= self._kb or not self._taken
 
     def take(self, queue: str, needs: int, kb: int) -> None:
@@ -101,31 +119,30 @@ class Demand:
     def first_fitting(self, queue: str, jobs: Iterable[J]) -> list[J]:
         """Take what fits of these jobs, which come in the order of the line, and return it.
 
-        No job overtakes another one with the same needs, and none overtakes a job that is too
-        large for now.
+        A job with needs for which there is no room left is passed over. If there is room for it
+        and it is too large for now, no job of its queue overtakes it.
         """
         taken: list[J] = []
-        passed_over: set[int] = set()
         for job in jobs:
-            if job.size_kb > self._kb and self._taken:
-                break
-            if job.needs in passed_over:
+            if not self._has_room(queue, job.needs):
                 continue
-            if self.fits(queue, job.needs, job.size_kb):
-                self.take(queue, job.needs, job.size_kb)
-                taken.append(job)
-            else:
-                passed_over.add(job.needs)
+            if not self._fits(job.size_kb):
+                break
+            self.take(queue, job.needs, job.size_kb)
+            taken.append(job)
         return taken
 
     def wants(self, queue: str, needs: int) -> bool:
         """Did the claim want any job like this?"""
         return self._asks[queue].of.get(needs, 0) > 0
 
-    def take_kb(self, kb: int) -> None:
-        """Jobs of this size were taken, and no more are wanted of their queue."""
+    def take_kb(self, kb: int) -> bool:
+        """Take jobs of this size, if they are not too large. No more are wanted of their queue."""
+        if kb > self._kb:
+            return False
         self._kb -= kb
-        self._taken = self._taken or kb > 0
+        self._taken = True
+        return True
 
     @property
     def kb(self) -> int:
@@ -167,7 +184,7 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     @property
     def size_kb(self) -> int:
         """About how many kilobytes it takes in the worker."""
-        return (len(self.args) + len(self.metadata or "") + len(self.retry or "")) >> 10
+        return size_in_kb(self.args, self.metadata, self.retry)
 
 
 class Lease(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from typing import Any, Final, NewType
 import msgspec
 
 from tenure.errors import InvalidInput, InvalidName
-from tenure.rules.claim import ALL_NEEDS, UNKNOWN, Kind
+from tenure.rules.claim import ALL_NEEDS, UNKNOWN, Kind, size_in_kb
 from tenure.rules.limits import (
     MAX_ATTEMPTS_LIMIT,
     MAX_HOST_BYTES,
@@ -204,7 +204,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def size_kb(self) -> int:
         """The kilobytes that a worker receives with this job."""
-        return (len(self.args) + len(self.metadata or b"") + len(self.retry or b"")) >> 10
+        return size_in_kb(self.args, self.metadata, self.retry)
 
     def _check_gate(self) -> None:
         if self.gate is None:

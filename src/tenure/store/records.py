@@ -82,16 +82,6 @@ class SweptJob(NamedTuple):
     cancel_requested: Flag
 
 
-class ExpiredJob(NamedTuple):
-    """A locked job, whose token still matches."""
-
-    id: int
-    token: int
-    attempts: int
-    max_attempts: int
-    cancel_requested: Flag
-
-
 class FinishedJob(NamedTuple):
     """A locked row of history: what a replay needs."""
 
@@ -295,7 +285,6 @@ class ReadTicket(NamedTuple):
     features: int
     cancel_requested: Flag
     needs: int
-    suspect: Flag
 
 
 class NewLease(NamedTuple):
@@ -315,12 +304,11 @@ class BatchFeatures(NamedTuple):
 # --- which statements return them -----------------------------------------------------------------
 
 RETURNED_BY: Returned = {
-    JobToken: ("still_live", "landed", "request_cancels", "cancel_requested_jobs"),
+    JobToken: ("lock_unlocked", "still_live", "landed", "request_cancels", "cancel_requested_jobs"),
     StoredJob: ("stored_jobs",),
     LockedJob: ("lock_job", "lock_live_jobs", "started_too_soon"),
     LeasedJob: ("lock_leased",),
     SweptJob: ("lock_swept",),
-    ExpiredJob: ("lock_expired",),
     FinishedJob: ("finished_job", "finished_jobs", "finished_nodes"),
     FreedChild: ("freed_children",),
     FoundStep: ("find_step",),

@@ -61,7 +61,7 @@ class Wanted(NamedTuple):
     `ahead`: the worker has no free slot for them yet. `new_permits`: at gates with `max_running` it
     wants at most this many new permits. `riders`: for each permit that it has at a gate, it may
     take this many jobs more. `max_kb`: all of them together have no more kilobytes of arguments and
-    metadata, unless the first one alone has.
+    metadata, unless the first one alone has. `taken`: the claim has taken some already.
     """
 
     worker: str
@@ -71,6 +71,7 @@ class Wanted(NamedTuple):
     new_permits: int
     riders: float
     max_kb: int
+    taken: bool = False
 
 
 class Moved(NamedTuple):

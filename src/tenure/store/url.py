@@ -3,7 +3,7 @@
 import re
 from collections.abc import Container
 from typing import Literal
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from tenure.errors import ConfigError
 from tenure.rules.limits import check_int, check_seconds
@@ -24,12 +24,7 @@ def open_session(
     """A session on the database that the URL names."""
     check_int("connections", connections, 1, MAX_CONNECTIONS)
     check_seconds("give_up_seconds", give_up_seconds)
-    check_scheme(url)
-    try:
-        url.encode()  # no driver accepts a URL that is not UTF-8
-        parts = urlsplit(url)
-    except ValueError as error:
-        raise ConfigError(f"the URL cannot be read: {error}") from error
+    parts = _split(url)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if parts.scheme == "sqlite":
         return _sqlite(sqlite_path(url), sqlite_driver(url), options, give_up_seconds)
@@ -37,15 +32,25 @@ def open_session(
     return _postgres(without(url, ours), ours, colour, connections, give_up_seconds)
 
 
-def check_scheme(url: str) -> None:
+def check_scheme(url: object) -> None:
     """Refuse a URL of another kind of database."""
-    if not str(url).startswith(_SCHEMES):  # not shown, because it may hold a password
+    if not isinstance(url, str) or not url.startswith(_SCHEMES):
+        # not shown, because it may hold a password
         raise ConfigError("a store URL must start with sqlite:/// or postgresql://")
+
+
+def _split(url: str) -> SplitResult:
+    check_scheme(url)
+    try:
+        url.encode()  # no driver accepts a URL that is not UTF-8
+        return urlsplit(url)
+    except ValueError as error:
+        raise ConfigError(f"the URL cannot be read: {error}") from error
 
 
 def sqlite_path(url: str) -> str:
     """The file that the URL of a SQLite store names."""
-    parts = urlsplit(url)
+    parts = _split(url)
     host, path = parts.netloc, unquote(parts.path)
     if parts.fragment:
         raise ConfigError("the URL has a #; write %23 where the file's name has one")
@@ -59,7 +64,7 @@ def sqlite_path(url: str) -> str:
 
 def sqlite_driver(url: str) -> Driver:
     """The library that the URL of a SQLite store names."""
-    options = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
+    options = dict(parse_qsl(_split(url).query, keep_blank_values=True))
     driver = _one_of("driver", options.get("driver", "apsw"), ("apsw", "sqlite3"))
     return "sqlite3" if driver == "sqlite3" else "apsw"
 
@@ -76,13 +81,17 @@ def _sqlite(path: str, driver: Driver, options: dict[str, str], give_up_seconds:
 
     _refuse_unknown(options, _SQLITE_OPTIONS)
     synchronous = _one_of("synchronous", options.get("synchronous", "FULL"), ("FULL", "NORMAL"))
+    allowed = {
+        name: _one_of(name, options.get(name, "0"), ("0", "1")) == "1"
+        for name in ("allow_affected_sqlite", "allow_network")
+    }
     return SQLite(
         path,
         driver_name=driver,
         synchronous=synchronous,
         give_up_seconds=give_up_seconds,
-        allow_affected=options.get("allow_affected_sqlite") == "1",
-        allow_network=options.get("allow_network") == "1",
+        allow_affected=allowed["allow_affected_sqlite"],
+        allow_network=allowed["allow_network"],
     )
 
 

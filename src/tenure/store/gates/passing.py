@@ -97,7 +97,8 @@ async def pass_gates(
     lines = await _look(tx, wanted, limits, questions)
     late = _queues_with_earlier_jobs(opened, lines) if first else set()
     lines = [line for line in lines if line.queue not in late]
-    admit(lines, Demand(wanted.queues, wanted.max_kb), slots=wanted.new_permits)
+    demand = Demand(wanted.queues, wanted.max_kb, taken=wanted.taken)
+    admit(lines, demand, slots=wanted.new_permits)
     picked = [line for line in lines if line.passed]
     taken = await _take(tx, wanted, picked) if picked else []
     await _go_on(tx, lines)

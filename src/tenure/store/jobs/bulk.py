@@ -5,7 +5,7 @@ then their tickets are taken. A replay of a node, or of a job whose key has a pe
 rows: such a job is replayed by itself, in a transaction of its own.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from datetime import datetime
 
 import msgspec
@@ -35,7 +35,7 @@ from tenure.store.moves import (
 from tenure.store.records import AddedTicket, FinishedJob, LockedJob
 from tenure.store.rows import Finish, NewEvent, Ticket
 from tenure.store.session import Mode, Scope, Tx, to_json, transaction
-from tenure.store.workflows.act import before_waiting_node_ends
+from tenure.store.workflows.act import before_waiting_nodes_end
 from tenure.store.workflows.end import end_workflows
 from tenure.store.workflows.nodes import take_node_tickets
 
@@ -66,15 +66,18 @@ class _Draft:
         self.refused: dict[int, str] = {}
 
     @property
+    def _unknown(self) -> list[int]:
+        known = self.changed | self.unchanged.keys() | self.refused.keys()
+        return [id for id in self.ids if id not in known]
+
+    @property
     def left(self) -> list[int]:
         """The ids of which nothing is known yet."""
-        known = self.changed | self.unchanged.keys() | self.refused.keys()
-        return [id for id in self.ids if id not in known and is_id(id)]
+        return list(filter(is_id, self._unknown))
 
-    def refuse_left(self, message: str) -> None:
-        """Whatever was not found is refused."""
-        known = self.changed | self.unchanged.keys() | self.refused.keys()
-        self.refused |= {id: message.format(id=id) for id in self.ids if id not in known}
+    def refuse_left(self, message: str, *, but: Container[int] = ()) -> None:
+        """Whatever was not found is refused, but for these."""
+        self.refused |= {id: message.format(id=id) for id in self._unknown if id not in but}
 
     def end(self) -> Changes:
         """The record, each part in the order of the ids."""
@@ -118,6 +121,7 @@ def _event(tx: Tx, job: LockedJob, kind: str, **detail: object) -> NewEvent:
     return NewEvent(job.id, job.token, kind, None, detail or None, request_id=tx.request_id)
 
 
+_NO_JOB = "there is no job {id}"
 _NO_LIVE_JOB = "there is no live job {id}; look at its state first"
 
 
@@ -130,9 +134,10 @@ async def cancel_many(
     draft = await _begin(tx, _checked(ids), now)
     draft.asked.update(draft.changed)  # only they have an event
     jobs = await _lock(tx, draft)
-    for job in jobs:
-        if job.parked == "parents" and job.features & Feature.WORKFLOW:
-            await before_waiting_node_ends(tx, job.id)
+    waiting = [
+        job.id for job in jobs if job.parked == "parents" and job.features & Feature.WORKFLOW
+    ]
+    await before_waiting_nodes_end(tx, waiting)
     taken = await take_node_tickets(tx, jobs)
     ending = [job for job in jobs if job.parked is not None or job.id in taken]
     ends = [Finish(job.id, job.token, State.CANCELLED, reason=reason) for job in ending]
@@ -152,7 +157,7 @@ async def cancel_many(
             draft.changed.add(ended.id)
         else:
             draft.unchanged[ended.id] = f"already {ended.state}"
-    draft.refuse_left("there is no job {id}")
+    draft.refuse_left(_NO_JOB)
     await end_workflows(tx)
     return draft.end()
 
@@ -278,25 +283,19 @@ async def replay_many(
     draft = await scope.transact(lambda tx: _replay(tx, checked, afresh, now))
     for id in draft.left:
         try:
-            if await replay(scope, id, afresh=afresh, now=now):
-                draft.changed.add(id)
-            else:
-                draft.unchanged[id] = _LIVE
+            await replay(scope, id, afresh=afresh, now=now)
+            draft.changed.add(id)  # if it is live now, the replay of another node has opened it
         except (InvalidInput, JobNotFound, KeyTaken) as error:
             draft.refused[id] = str(error)
         except StoreUnavailable as error:
             if draft.changed:  # the transactions before this one have committed
                 raise OutcomeUnknown(f"some of the jobs were replayed, then: {error}") from error
             raise
-    draft.refuse_left(_NO_LIVE_JOB)
     return draft.end()
 
 
-_LIVE = "already live"
-
-
 async def _replay(tx: Tx, ids: list[int], afresh: bool, now: datetime | None) -> _Draft:
-    """Replay those jobs that concern no other rows. The others are left."""
+    """Replay those jobs that concern no other rows. Other finished jobs are left."""
     draft = await _begin(tx, ids, now)
     jobs = {
         job.id: job for job in await _finished(tx, draft)
@@ -310,7 +309,8 @@ async def _replay(tx: Tx, ids: list[int], afresh: bool, now: datetime | None) ->
     if jobs:
         await _replay_jobs(tx, jobs, afresh)
     draft.changed.update(jobs)
-    draft.unchanged |= {job.id: _LIVE for job in await _lock(tx, draft)}
+    draft.unchanged |= {job.id: "already live" for job in await _lock(tx, draft)}
+    draft.refuse_left(_NO_JOB, but=[job.id for job in await _finished(tx, draft)])
     return draft
 
 

@@ -204,7 +204,7 @@ def _rest(wanted: Wanted, claim: Claim) -> Wanted:
     has_suspect = any(lease.jobs[0].crashes for lease in claim)
     is_over = has_suspect or (got > 0 and not demand.kb)
     return wanted._replace(
-        queues={} if is_over else demand.rest(), max_kb=demand.kb,
+        queues={} if is_over else demand.rest(), max_kb=demand.kb, taken=wanted.taken or got > 0,
         new_permits=max(0, wanted.new_permits - got),
     )  # fmt: skip
 
@@ -283,9 +283,15 @@ def _checked(worker: str, queues: Mapping[str, int | Ask], lease_seconds: float)
     asks = {}
     for name, wanted in queues.items():
         check_name("queue", name)
-        most = wanted.most if isinstance(wanted, Ask) else wanted
-        check_int(f"the number of jobs wanted from {name}", most, 1, MAX_BLOCK)
-        asks[name] = wanted if isinstance(wanted, Ask) else Ask.any(wanted)
+        what = f"the number of jobs wanted from {name}"
+        if isinstance(wanted, Ask):
+            check_int(what, wanted.most, 1, MAX_BLOCK)
+            for number in wanted.of.values():
+                check_int(what, number, 0, MAX_BLOCK)
+            asks[name] = wanted
+        else:
+            check_int(what, wanted, 1, MAX_BLOCK)
+            asks[name] = Ask.any(wanted)
     return asks
 
 

@@ -30,7 +30,7 @@ from tenure.store.session import (
     to_json,
     transaction,
 )
-from tenure.store.workflows.act import before_waiting_node_ends
+from tenure.store.workflows.act import before_waiting_nodes_end
 from tenure.store.workflows.end import end_workflows
 from tenure.store.workflows.records import NodeOf
 
@@ -53,7 +53,7 @@ async def cancel(
     if job is None:
         return await _final_state(tx, id)
     if job.parked == "parents" and job.features & Feature.WORKFLOW:
-        await before_waiting_node_ends(tx, id)
+        await before_waiting_nodes_end(tx, [id])
     if job.parked is not None or await _take_ticket(tx, job):
         await finish_jobs(tx, [Finish(id, job.token, State.CANCELLED, reason=reason)])
         if tx.workflow_news is not None:

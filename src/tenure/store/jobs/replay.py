@@ -2,9 +2,10 @@
 
 from datetime import datetime
 
+from tenure.errors import JobNotFound
 from tenure.rules.job import Feature, State
 from tenure.rules.limits import JobId, id_of
-from tenure.store.jobs.operate import done_before, finished_job, lock_live_job
+from tenure.store.jobs.operate import done_before, finished_job, lock_job
 from tenure.store.keys import retake_key
 from tenure.store.moves import add_events, finished_before, note_new_tickets
 from tenure.store.records import AddedTicket
@@ -29,7 +30,8 @@ async def replay(tx: Tx, id: JobId, *, afresh: bool = False, now: datetime | Non
         return True
     job = await finished_job(tx, id)
     if job is None:
-        await lock_live_job(tx, id)
+        if await lock_job(tx, id) is None:
+            raise JobNotFound(f"there is no job {id}")
         return False
     if afresh or job.state == State.SUCCEEDED:
         await _forget_work(tx, id, job.features)

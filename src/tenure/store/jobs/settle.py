@@ -29,7 +29,7 @@ from tenure.store.moves import (
     finish_succeeded,
     leased_rows,
 )
-from tenure.store.records import ExpiredJob, JobToken, LeasedJob
+from tenure.store.records import JobToken, LeasedJob
 from tenure.store.rows import Finish, NewEvent, Ticket, raw
 from tenure.store.session import (
     Done,
@@ -199,7 +199,7 @@ async def _settle_unlocked(
     tx.at(now)
     await tx.wait_briefly()
     rows = to_json([{"id": s.id, "token": s.token} for s in settlements])
-    ours = {(j.id, j.token) for j in await tx.fetch_as(ExpiredJob, "lock_expired", rows=rows)}
+    ours = set(await tx.fetch_as(JobToken, "lock_unlocked", rows=rows))
     live = set(await tx.fetch_as(JobToken, "still_live", rows=rows))
     held = [s for s in settlements if (s.id, s.token) in ours]
     ids = to_json(sorted({s.id for s in held}))

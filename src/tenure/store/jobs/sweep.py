@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from tenure.errors import StoreBusy
 from tenure.rules.job import Beat
 from tenure.rules.lifecycle import Move, Standing, after_crash
 from tenure.rules.limits import check_int, check_name, check_seconds
@@ -16,7 +15,15 @@ from tenure.store.jobs.settle import run_finishing
 from tenure.store.moves import add_events, add_tickets, finish_jobs, note_new_tickets
 from tenure.store.records import AddedTicket, ExpiredLease, JobToken, LeaseDeadline, SweptJob
 from tenure.store.rows import Finish, NewEvent, Ticket
-from tenure.store.session import Mode, Scope, Tx, for_all_tenants, to_json, transaction
+from tenure.store.session import (
+    Mode,
+    RowsLocked,
+    Scope,
+    Tx,
+    for_all_tenants,
+    to_json,
+    transaction,
+)
 
 MAX_PAGE = 10_000
 PATIENCE_SECONDS = 1.0
@@ -156,7 +163,7 @@ class _Walk:
                 done = await run_finishing(
                     self._scope, partial(_sweep_leases, ids=ids, now=self._now), self._now
                 )
-            except StoreBusy:  # it met a lock further on, of a child perhaps
+            except RowsLocked:  # it met a lock further on, of a child perhaps
                 if len(part) > 1:
                     half = len(part) // 2
                     parts.extendleft([part[half:], part[:half]])

@@ -71,7 +71,7 @@ async def storage_trouble(scope: Scope, *, now: datetime | None = None) -> str |
 
 @transaction(Mode.READ)
 async def health_facts(tx: Tx, *, now: datetime | None = None) -> HealthFacts:
-    """What `tenure health` judges by. A bounded number of rows is read."""
+    """What `tenure health` judges by. Of jobs without a gate it reads a bounded number of rows."""
     for_all_tenants("health_facts", tx.tenant)
     tx.at(now)
     [late] = await tx.fetch_as(LateRow, "late_work")
@@ -87,7 +87,7 @@ async def health_facts(tx: Tx, *, now: datetime | None = None) -> HealthFacts:
 
 
 async def _gate_heads(tx: Tx) -> list[GateHead]:
-    """The first jobs of the longest lines."""
+    """The first jobs of the longest lines at the first gates, by name, where jobs wait."""
     found: list[GateHead] = []
     gates = await tx.fetch("list_gates", name=None)
     waiting = [name for name, *_, jobs, _lines in gates if jobs]

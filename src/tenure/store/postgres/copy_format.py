@@ -37,7 +37,7 @@ def job_lines(jobs: Numbered, first_position: int, created_at: str) -> Iterator[
                 if middle is None:
                     middle = same[kind] = f"\t{created_at}{_middle(job)}"
                 args = _escaped(job.args.decode())
-                kb = len(job.args) >> 10
+                kb = job.size_kb if len(job.args) > 1023 else 0
                 lines.append(f"{id}\t{position}{middle}{kb}\t{args}{_NOTHING_SPECIAL}")
             else:
                 lines.append(_special(position, id, job, created_at))
@@ -51,7 +51,7 @@ def ticket_lines(jobs: Numbered, first_position: int) -> Iterator[str]:
         yield "".join(
             [
                 f"{position}\t{id}\t1\t{job.priority}\t{job.needs}\t"
-                f"{len(job.args) >> 10 if job.metadata is job.retry is None else job.size_kb}\t"
+                f"{job.size_kb if len(job.args) > 1023 or job.metadata or job.retry else 0}\t"
                 f"{job.queue}\n"
                 for position, (id, job) in some
             ]

@@ -120,10 +120,6 @@ class Floors:
         self._last_full_scan = {}
         self.lines, self.heads = LineFloors(), LineFloors()
 
-    def floor(self, queue: str, needs: int, priority: int) -> int:
-        """The position below which this lane has no ticket."""
-        return self._floors.get((queue, needs, priority), 0)
-
     def note_taken(self, lanes: Iterable[Lane], tickets: int) -> None:
         """A claim took this many tickets from these lanes."""
         self._taken += tickets

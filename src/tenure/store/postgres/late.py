@@ -16,13 +16,19 @@ import psycopg
 from tenure.store.postgres.connection import Wire
 
 _LEAST_SECONDS = 0.1
+_MOST_SECONDS = 86_400.0
 
 _END = """begin; set local role none;
 select pg_catalog.pg_terminate_backend(pid) from pg_catalog.pg_locks
 where locktype = 'advisory' and objsubid = 1 and classid = {high} and objid = {low}; commit"""
+# A standby refuses to give a transaction id, as it refuses every write.
 # The message makes this COMMIT wait for a synchronous standby, and so for what the process has
-# committed: to end a process that waits for a standby ends its wait as well.
+# committed: to end a process that waits for a standby ends its wait as well. That the user's
+# commits do not wait by default is not our promise.
 _WAIT = """begin; set local lock_timeout = '{milliseconds}ms';
+select pg_catalog.pg_current_xact_id();
+select pg_catalog.set_config('synchronous_commit', 'on', true)
+where pg_catalog.current_setting('synchronous_commit') = 'off';
 select pg_catalog.pg_advisory_xact_lock({mark});
 select pg_catalog.pg_logical_emit_message(true, 'tenure', ''); commit"""
 
@@ -41,7 +47,7 @@ async def end_late(wire: Wire, mark: int, seconds: float) -> bool:
         await wire.script(_END.format(high=mark >> 32, low=mark & 0xFFFFFFFF))
     except psycopg.errors.InsufficientPrivilege:
         await wire.script("rollback")
-    milliseconds = round(1000 * max(_LEAST_SECONDS, seconds))
+    milliseconds = round(1000 * min(max(_LEAST_SECONDS, seconds), _MOST_SECONDS))
     try:
         await wire.script(_WAIT.format(milliseconds=milliseconds, mark=mark))
     except psycopg.errors.LockNotAvailable:

@@ -78,11 +78,15 @@ _READ_SECONDS = 60.0
 _MIGRATION_LOCK = 7_364_881_223
 
 
-_SHUT_OUT = """
-lock table {table} in access exclusive mode;
-select pg_terminate_backend(pid) from pg_stat_activity
-where datname = current_database() and pid <> pg_backend_pid()
-  and application_name in ('tenure', 'tenure bell') and pg_has_role(usesysid, 'member')
+_USERS_LOCK = 7_364_883
+"""Each connection, but for those behind a pooler, shares this lock of its schema."""
+_SHUT_OUT = f"""
+lock table {{table}} in access exclusive mode;
+select pg_terminate_backend(a.pid) from pg_stat_activity a join pg_locks l
+    on l.pid = a.pid and l.database = a.datid
+where a.datname = current_database() and pg_has_role(a.usesysid, 'member')
+  and l.locktype = 'advisory' and l.objsubid = 2
+  and l.classid = {_USERS_LOCK} and l.objid = '{{table}}'::regclass
 """
 """Before a migration after which older code is refused: a connection reads the version once, when
 it is new. So those of old code are ended, and new ones wait for the end of the migration."""
@@ -388,15 +392,16 @@ class Postgres(Session):
         return wire
 
     async def _check(self, wire: Wire) -> None:
+        table = f"{quoted(self._schema)}.schema_version"
         settings = "current_setting('synchronous_commit') = 'off'"
         if not self._pooler:
             wire.mark = new_mark()
             settings += f", pg_catalog.pg_advisory_lock({wire.mark})"
+            users = f"{_USERS_LOCK}, '{table}'::pg_catalog.regclass::oid::int"
+            settings += f", pg_catalog.pg_advisory_lock_shared({users})"
         try:
             rows = await wire.fetch(
-                f"select version, min_code, {settings} from {quoted(self._schema)}.schema_version",
-                {},
-                prepare=False,
+                f"select version, min_code, {settings} from {table}", {}, prepare=False
             )
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
             rows = []

@@ -170,7 +170,7 @@ class PostgresTx(Tx):
             TakenTicket, "take_tickets", lanes=to_json(lanes), ranges=self._floors.ranges(lines),
             gaps=to_json([{"gap": n, **gap._asdict()} for n, gap in enumerate(gaps)]),
             worker=wanted.worker, request_id=self.request_id, lease_seconds=wanted.lease_seconds,
-            ahead=wanted.ahead, max_kb=wanted.max_kb,
+            ahead=wanted.ahead, max_kb=wanted.max_kb, taken=wanted.taken,
         )  # fmt: skip
         taken = {(each.queue, each.needs, each.priority) for each in tickets}
         self._floors.note_taken(taken, len(tickets))

@@ -258,14 +258,19 @@ async def _declare_all(
 
 
 async def _left_over(declared: set[Name], tasks: frozenset[str], tx: Tx) -> tuple[str, ...]:
-    rows = await tx.fetch_as(
-        ScheduleRow, "list_schedules", tenant=None, after_tenant="", after_name="", most=MAX_LIST
-    )
-    infos = [info_of(stored_of(tx, row)) for row in rows]
-    return tuple(
-        info.name for info in infos
-        if info.declared and info.task in tasks and (info.tenant, info.name) not in declared
-    )  # fmt: skip
+    left: list[str] = []
+    tenant = name = ""
+    while rows := await tx.fetch_as(
+        ScheduleRow, "list_schedules", tenant=None, after_tenant=tenant, after_name=name,
+        most=MAX_LIST,
+    ):  # fmt: skip
+        infos = [info_of(stored_of(tx, row)) for row in rows]
+        left += [
+            info.name for info in infos
+            if info.declared and info.task in tasks and (info.tenant, info.name) not in declared
+        ]  # fmt: skip
+        tenant, name = infos[-1].tenant, infos[-1].name
+    return tuple(left)
 
 
 async def _declare(
@@ -295,6 +300,8 @@ def _is_like(stored: Stored, schedule: NewSchedule) -> bool:
 def _edited(timing: ScheduleTiming, changes: Mapping[str, object]) -> ScheduleTiming:
     """A cron expression takes the place of an interval, and the other way round."""
     new = msgspec.structs.asdict(timing)
+    for name in changes.keys() - new:
+        raise InvalidInput(f"a timing has no field {name!r:.60}; it has {', '.join(new)}")
     if changes.get("cron") is not None:
         new["every_seconds"] = None
     if changes.get("every_seconds") is not None:

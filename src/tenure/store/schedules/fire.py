@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tenure.errors import TenureError, UnknownZone
+from tenure.errors import TenureError
 from tenure.rules.job import NewJob
 from tenure.rules.limits import LONG_AGO
 from tenure.rules.ticks import FiredBy, ScheduleTiming, due, due_at, first_after
@@ -34,6 +34,8 @@ from tenure.store.session import Mode, Scope, Tx, for_all_tenants, to_json
 PAGE = 50
 KEEP_TICKS_SECONDS = 86_400.0
 """Ticks are kept at least this long, whatever the retention: the clock may be set back."""
+CANNOT_TICK = (TenureError, msgspec.MsgspecError)
+"""Of a schedule whose time zone is unknown here, or that another version of the code has stored."""
 AGAIN_SECONDS = 1.0
 """When to look again at due schedules that another worker had locked."""
 
@@ -122,7 +124,7 @@ async def _fire_page(tx: Tx, statement: str, after: _Reached, now: datetime | No
             key, timing = (row.tenant, row.name), read_timing(row.timing)
             until = tx.when(row.now)
             ticking.append(_ticking(key, timing, row.job, tx.when(row.done_until), until))
-        except (TenureError, msgspec.MsgspecError) as error:
+        except CANNOT_TICK as error:
             refused[row.name] = str(error)
     jobs = await _fire(tx, ticking, now)
     if len(rows) < PAGE:
@@ -157,15 +159,15 @@ def _ticking(
 async def fire_before_change(tx: Tx, stored: Stored, clock: datetime, now: datetime | None) -> None:
     """edit, pause, declare: fire what is due of a locked schedule, as it is before the change.
 
-    While it is paused nothing is due. If this machine does not know its time zone, its ticks stay
-    unknown: a change must still be possible, because it may be the repair.
+    While it is paused nothing is due. If it cannot tick here, its ticks stay unknown: a change must
+    still be possible, because it may be the repair.
     """
     if stored.paused_at is not None:
         return
     key = (stored.tenant, stored.name)
     try:
         ticking = _ticking(key, stored.timing, stored.job, stored.done_until, clock)
-    except UnknownZone:
+    except CANNOT_TICK:
         return
     if ticking.jobs:
         await _fire(tx, [ticking], now)

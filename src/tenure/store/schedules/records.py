@@ -207,11 +207,15 @@ def checked(schedule: NewSchedule) -> NewSchedule:
 
 
 def check_job(job: NewJob) -> None:
-    """Refuse a job that says itself when it is due."""
+    """Refuse a job that says itself when it is due, or whose metadata cannot name the tick."""
     if job.delay_seconds is not None or job.due_at is not None or job.parents:
         raise InvalidInput(
             "the schedule says when its jobs are due: leave out delay_seconds, due_at and parents"
         )
+    try:
+        _metadata_reader.decode(job.metadata or b"{}")
+    except msgspec.MsgspecError as error:
+        raise InvalidInput("the metadata of the job of a schedule must be a JSON object") from error
 
 
 def own(tx: Tx, name: str) -> Name:

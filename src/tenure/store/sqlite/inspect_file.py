@@ -10,7 +10,6 @@ from urllib.parse import quote
 from tenure.errors import SchemaMissing
 from tenure.store.migrate import check_version
 from tenure.store.sqlite.driver import Driver, check_not_open_elsewhere, check_path, look, names_of
-from tenure.store.sqlite.tx import DriverError
 
 
 def require_schema(path: str, driver: Driver) -> None:
@@ -45,9 +44,8 @@ def _has_content(file: str) -> bool:
 def _read(path: str, driver: Driver, mode: str) -> tuple[tuple[int, int] | None, int]:
     """The version of the schema and its oldest code, if there is one; how many tables there are."""
     with look(f"file:{quote(os.path.abspath(path))}?{mode}", path, driver) as rows:
-        [(tables,)] = rows("select count(*) from sqlite_master where type = 'table'")
-        try:
-            [found] = rows("select version, min_code from tenure_schema_version")
-        except DriverError:
-            return None, tables
-        return (found[0], found[1]), tables
+        tables = {name for (name,) in rows("select name from sqlite_master where type = 'table'")}
+        if "tenure_schema_version" not in tables:
+            return None, len(tables)
+        [(version, min_code)] = rows("select version, min_code from tenure_schema_version")
+        return (version, min_code), len(tables)

@@ -49,13 +49,13 @@ class _Head(NamedTuple):
 
 async def pick_tickets(tx: Tx, wanted: Wanted) -> list[Picked]:
     """claim: what to take from each lane. At most one suspect in all queues."""
-    demand = Demand(wanted.queues, wanted.max_kb)
+    demand = Demand(wanted.queues, wanted.max_kb, taken=wanted.taken)
     picked: list[Picked] = []
     for queue, ask in wanted.queues.items():
         lanes = [
             await _look_at(tx, queue, needs) if special else _Lane(needs)
             for needs, special in await tx.fetch("look_at_lanes", queue=queue)
-            if needs in ask.of
+            if ask.of.get(needs)
         ]
         suspects = all(each.suspect is None for each in picked)
         if not await _all_fit(tx, queue, ask, lanes, demand):
@@ -72,7 +72,7 @@ async def _look_at(tx: Tx, queue: str, needs: int) -> _Lane:
 
 
 async def _all_fit(tx: Tx, queue: str, ask: Ask, lanes: Sequence[_Lane], demand: Demand) -> bool:
-    """Can each lane give all that it is asked for? As nearly always. Notes the kilobytes."""
+    """Can each lane give all that it is asked for? As nearly always. Takes the kilobytes."""
     if any(lane.suspects for lane in lanes):
         return False
     if len(lanes) > 1:
@@ -83,12 +83,9 @@ async def _all_fit(tx: Tx, queue: str, ask: Ask, lanes: Sequence[_Lane], demand:
     for lane in lanes:
         if lane.large:
             most = min(ask.of[lane.needs], ask.most)
-            [(_, each)] = await tx.fetch("count_lane", queue=queue, needs=lane.needs, most=most)
+            [(each,)] = await tx.fetch("size_of_lane", queue=queue, needs=lane.needs, most=most)
             kb += each
-    if kb > demand.kb:
-        return False
-    demand.take_kb(kb)
-    return True
+    return not lanes or demand.take_kb(kb)
 
 
 async def _choose(

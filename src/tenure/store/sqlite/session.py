@@ -223,7 +223,7 @@ class SQLite(Session):
         time.sleep(seconds)
 
     async def storage_trouble(self) -> str | None:
-        return await wal.growth(self._names, self.rest)
+        return await wal.growth(self._names, self._driver, self.rest)
 
     async def aclose(self) -> None:
         if self._closed:

@@ -92,7 +92,7 @@ class SQLiteTx(Tx):
         if all(plain):
             rows = [
                 (id, position, now, job.priority, job.max_attempts, job.tenant, job.queue, job.task,
-                 job.args.decode(), job.needs, len(job.args) >> 10)
+                 job.args.decode(), job.needs, job.size_kb if len(job.args) > 1023 else 0)
                 for position, (id, job) in placed
             ]  # fmt: skip
             await self._insert("insert_plain_job", rows)
@@ -314,8 +314,6 @@ def _for_rows(sql: str, count: int) -> str:
 
 _by_position = attrgetter("priority", "position")
 _NO_KEY = (None, None, None, None)
-_BEFORE_LEASE = TakenTicket._fields.index("lease")
-"""Up to here a `ReadTicket` has the same columns as a `TakenTicket`."""
 
 
 def _waits(job: NewJob) -> bool:
@@ -331,7 +329,7 @@ def _moved(jobs: list[MovedJob], names: Set[str | None]) -> Moved:
 def _on_lease(tickets: list[ReadTicket], lease: NewLease | None) -> list[TakenTicket]:
     """These tickets on one lease; without one they are void."""
     id, claimed_at = lease or (None, None)
-    rows = [(*ticket[:_BEFORE_LEASE], id, claimed_at) for ticket in tickets]
+    rows = [(*ticket, id, claimed_at) for ticket in tickets]
     return as_records(TakenTicket, rows)
 
 

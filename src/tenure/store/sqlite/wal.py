@@ -1,15 +1,19 @@
 """The write-ahead log of a file grows while a reader keeps an old snapshot. Which process is it?
 
 SQLite empties the log when no reader needs it any more, and cuts it to `LARGE_BYTES` then. If it is
-larger, a reader has not ended its transaction. On Linux, `/proc/locks` tells which process has
-locked a reading slot of the `-shm` file. That file is never opened here: to close it again would
+larger, a checkpoint tells whether a reader holds it up: then it stops at the same page again and
+again. On Linux, `/proc/locks` may tell which process has locked a reading slot of the `-shm` file;
+it shows no process of another container. That file is never opened here: to close it again would
 release all locks that SQLite has on it in this process.
 """
 
 import os
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
+
+from tenure.store.sqlite.driver import Driver, connect, translate
+from tenure.store.sqlite.tx import DriverError
 
 LARGE_BYTES = 64 * 1024 * 1024
 SAMPLES = 4
@@ -22,9 +26,9 @@ _READING_SLOTS = range(123, 128)
 
 
 async def growth(
-    names: tuple[str, str, str], rest: Callable[[float], Awaitable[None]]
+    names: tuple[str, str, str], driver: Driver, rest: Callable[[float], Awaitable[None]]
 ) -> str | None:
-    """Why the log is too large, and which process is the cause.
+    """Why the log is too large, and which process is the cause, as far as this machine tells.
 
     None: it is not too large, or no process keeps SQLite from emptying it.
     """
@@ -35,15 +39,14 @@ async def growth(
         return None
     if size <= LARGE_BYTES:
         return None
-    reading = _readers(shm)
+    reading, reached = _readers(shm), _checkpoint(file, driver)
     for _ in range(SAMPLES - 1):
         await rest(SAMPLE_SECONDS)
-        found = _readers(shm)
-        reading = None if reading is None or found is None else reading & found
-    if reading is not None and not reading:
-        return None
+        reading &= _readers(shm)
+        if reached is None or _checkpoint(file, driver) != reached:
+            return None
     who = "a process"
-    if known := sorted(pid for pid in reading or () if pid > 0):  # others are in another container
+    if known := sorted(pid for pid in reading if pid > 0):  # others are in another container
         who = " and ".join(f"process {pid}{_command(pid)}" for pid in known)
     return (
         f"the write-ahead log of {file} has {size // 1_000_000} MB and cannot be emptied: {who} "
@@ -51,13 +54,23 @@ async def growth(
     )
 
 
-def _readers(shm: str) -> set[int] | None:
-    """The processes that read now; None: this machine does not tell."""
+def _checkpoint(file: str, driver: Driver) -> int | None:
+    """Move pages from the log into the file. Returns where a reader stops it; None: none does."""
+    try:
+        with closing(connect(file, driver)) as connection:
+            [(_, pages, moved)] = connection.execute("pragma wal_checkpoint(passive)")
+    except DriverError as error:
+        raise translate(error, file) from error
+    return int(moved) if moved < pages else None
+
+
+def _readers(shm: str) -> set[int]:
+    """The processes that read now, as far as this machine tells."""
     try:
         lines = _LOCKS.read_text().splitlines()
         found = os.stat(shm)
     except OSError:
-        return None
+        return set()
     device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     return {pid for pid in (_reader(line.split(), device) for line in lines) if pid is not None}
 

@@ -55,17 +55,20 @@ async def cancel_workflow(
     return True
 
 
-async def before_waiting_node_ends(tx: Tx, id: int) -> None:
-    """cancel: a waiting node is about to finish before its parents.
+async def before_waiting_nodes_end(tx: Tx, ids: Sequence[int]) -> None:
+    """cancel: waiting nodes are about to finish before their parents.
 
-    They are locked, so that none can finish before the end of the workflow waits for it.
+    The parents are locked, so that none can finish before the end of the workflow waits for it.
+    Finalisers come last: what the nodes before them have hung on them, the end waits for, too.
     """
-    workflow = await get_row(tx, (await get_node(tx, id)).workflow_id)
-    parents = to_json(await tx.fetch_column("unfinished_parents", id=id))
-    live = await tx.fetch_column("lock_jobs", ids=parents)
-    if live:
-        child = -workflow.id if workflow.finaliser_id == id else await end_of(tx, workflow)
-        await tx.fetch("add_ends", child=child, ids=to_json(live))
+    workflows = {id: await get_row(tx, (await get_node(tx, id)).workflow_id) for id in ids}
+    for id in sorted(ids, key=lambda node: workflows[node].finaliser_id == node):
+        workflow = workflows[id]
+        parents = to_json(await tx.fetch_column("unfinished_parents", id=id))
+        live = await tx.fetch_column("lock_jobs", ids=parents)
+        if live:
+            child = -workflow.id if workflow.finaliser_id == id else await end_of(tx, workflow)
+            await tx.fetch("add_ends", child=child, ids=to_json(live))
 
 
 @transaction(Mode.WRITE)

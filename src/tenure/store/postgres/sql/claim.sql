@@ -7,10 +7,11 @@
 -- A queue has a lane for each `needs`, and each lane is read by itself, so a lane for which the worker
 -- has no room holds up no other. Lanes in which this claimer has never seen a ticket are looked at
 -- together first, in `gaps`: as nearly always there is none. `plain` tells whether all that was read
--- can be taken, as nearly always. If not, `fit` chooses by running sums in the order of the line, as
+-- can be taken, as nearly always. If not, `line` chooses by running sums in the order of the line, as
 -- `Demand` in tenure.rules.claim does: in all at most `total` of a queue; a job of an `unsure` lane
--- counts for every lane; at most `max_kb` kilobytes, but always the first ticket. What is left was
--- locked for this statement only.
+-- counts for every lane. `spent` goes from queue to queue: at most `max_kb` kilobytes, but always the
+-- first ticket, unless the claim has `taken` some before. What is left was locked for this statement
+-- only.
 -- `ranges` are the stretches of each lane above the floors, in order; a lateral nested
 -- loop walks them one after the other and stops at the limit. The upper bound is on `priority`
 -- alone: a pair that is decided by its second column does not end an index scan (PostgreSQL 15), and
@@ -20,7 +21,7 @@
 -- whose cancellation is requested, all others.
 -- Times come as bytes: the driver takes 0.7 microseconds to make a datetime of each.
 -- `ctid = any(array(...))`: the plan stays a TID scan whatever the statistics say.
-with gap as materialized (
+with recursive gap as materialized (
     select g.gap
     from json_to_recordset(:gaps::json) as g (gap int, queue text, first smallint, last smallint)
     where exists (select from tenure.ready r
@@ -68,20 +69,34 @@ with gap as materialized (
     from (select count(*) <= least(min(total), case when bool_or(unsure) then min(most) end) as fits,
                  sum(size_kb) as kb, count(*) filter (where suspect) as suspects
           from spot group by n) as q
+), line as materialized (
+    select * from (
+        select n, ctid, total, size_kb, row_number() over q as nth, sum(size_kb) over q as kb
+        from (select p.*, count(*) over (partition by n, needs order by priority, position) as own,
+                     count(*) filter (where unsure and place <= most) over q as unsure_ones
+              from (select s.*, row_number() over q as place
+                    from (select spot.*, count(*) filter (where suspect)
+                                             over (order by n, priority, position) as suspects
+                          from spot where not (select all_fit from plain)) as s
+                    where not suspect or suspects = 1
+                    window q as (partition by n order by priority, position)) as p
+              window q as (partition by n order by priority, position)) as c
+        where case when unsure then place else own + unsure_ones end <= most
+        window q as (partition by n order by priority, position)) as fitting
+    where nth <= total
+), spent as (
+    select -1 as n, 0::bigint as kb, (:taken::boolean)::int::bigint as jobs
+    union all
+    select s.n + 1, s.kb + f.kb, s.jobs + f.jobs
+    from spent s, lateral (
+        select coalesce(sum(l.size_kb), 0) as kb, count(*) as jobs from line l
+        where l.n = s.n + 1 and (s.kb + l.kb <= :max_kb or (s.jobs = 0 and l.nth = 1))) as f
+    where s.n < (select max(n) from line)
 ), fit as (
     select ctid from spot where (select all_fit from plain)
     union all
-    select o.ctid
-    from (select i.*, count(*) over (partition by n, needs order by priority, position) as own,
-                 count(*) filter (where unsure and place <= most)
-                     over (partition by n order by priority, position) as unsure_ones
-          from (select spot.*, count(*) over (partition by n order by priority, position) as place,
-                       row_number() over line as nth, sum(size_kb) over line as kb,
-                       count(*) filter (where suspect) over line as suspects
-                from spot window line as (order by n, priority, position)) as i) as o
-    where not (select all_fit from plain)
-      and place <= total and (kb <= :max_kb or nth = 1) and (not suspect or suspects = 1)
-      and case when unsure then place else own + unsure_ones end <= most
+    select l.ctid from spent s join line l on l.n = s.n + 1
+    where s.kb + l.kb <= :max_kb or (s.jobs = 0 and l.nth = 1)
 ), taken as (
     delete from tenure.ready
     where ctid = any (array(select ctid from fit))

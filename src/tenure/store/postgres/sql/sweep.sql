@@ -109,11 +109,11 @@ from unnest(array(select (value #>> '{}')::bigint from json_array_elements(:ids:
               for update skip locked) as l
 order by l.expires_at, l.id;
 
--- name: lock_expired
+-- name: lock_unlocked
 -- settle: of these jobs, those whose token still matches and that no transaction has locked.
-select j.id, j.token, j.attempts, j.max_attempts, j.cancel_requested
+select j.id, j.token
 from json_to_recordset(:rows::json) as b (id bigint, token bigint),
-     lateral (select id, token, attempts, max_attempts, cancel_requested
+     lateral (select id, token
               from tenure.job where id = b.id and token = b.token for update skip locked) as j
 order by j.id;
 

@@ -22,9 +22,9 @@ select exists (select 1 from tenure.ready r indexed by tenure.ready_special
                where r.queue = :queue and r.needs = :needs and r.suspect = 0
                  and (r.suspect = 1 or r.size_kb > 0)) as large;
 
--- name: count_lane
--- claim: how many tickets, suspects aside, are at the head of a lane, and how many kilobytes.
-select count(*), coalesce(sum(size_kb), 0)
+-- name: size_of_lane
+-- claim: the kilobytes of the tickets at the head of a lane, suspects aside.
+select coalesce(sum(size_kb), 0)
 from (select size_kb from tenure.ready
       where queue = :queue and needs = :needs and suspect = 0
       order by priority, position limit :most);
@@ -46,8 +46,8 @@ order by priority, position limit 1;
 -- claim: the head of a lane, suspects aside. A void ticket comes back without its job.
 select t.queue, t.priority, t.position, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
        j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry, j.metadata, j.features,
-       j.cancel_requested, t.needs, t.suspect
-from (select queue, needs, priority, position, job_id, token, suspect from tenure.ready
+       j.cancel_requested, t.needs
+from (select queue, needs, priority, position, job_id, token from tenure.ready
       where queue = :queue and needs = :needs and suspect = 0
       order by priority, position limit :most) as t
      left join tenure.job as j on j.id = t.job_id and j.token = t.token and j.position = t.position
@@ -57,7 +57,7 @@ order by t.priority, t.position;
 -- claim: one suspect.
 select t.queue, t.priority, t.position, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
        j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry, j.metadata, j.features,
-       j.cancel_requested, t.needs, t.suspect
+       j.cancel_requested, t.needs
 from tenure.ready as t
      left join tenure.job as j on j.id = t.job_id and j.token = t.token and j.position = t.position
 where t.queue = :queue and t.needs = :needs and t.priority = :priority and t.position = :position;

@@ -67,8 +67,8 @@ from json_each(:ids) as b cross join tenure.lease as l on l.id = b.value
 where (l.boot <> :boot or l.expires_tick <= :tick) and :taken is not null
 order by l.expires_tick, l.id;
 
--- name: lock_expired
-select j.id, j.token, j.attempts, j.max_attempts, j.cancel_requested
+-- name: lock_unlocked
+select j.id, j.token
 from json_each(:rows) as b
      cross join tenure.job as j on j.id = b.value ->> 'id' and j.token = b.value ->> 'token'
 order by j.id;
