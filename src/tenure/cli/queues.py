@@ -117,10 +117,10 @@ def workers(context: CliContext, *, everyone: bool, as_json: bool) -> None:
         for worker in seen:
             write_json(worker)
         return
-    head = ["worker", "host", "pid", "queues", "in hand", "stuck", "started", "seen"]
+    head = ["worker", "host", "pid", "queues", "running", "stuck", "started", "seen"]
     head += ["status"] if everyone else []
     rows = (
-        [w.name, w.host, w.pid, ",".join(w.queues), w.counts.get("in hand", 0),
+        [w.name, w.host, w.pid, ",".join(w.queues), w.running,
          w.counts.get("stuck", 0), ago(w.started_at), ago(w.seen_at),
          *(["alive" if w.alive else "dead"] if everyone else [])]
         for w in seen

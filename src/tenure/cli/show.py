@@ -27,7 +27,7 @@ COLOURS = {
     State.SKIPPED: "yellow",
 }
 RIGHT = {"id", "attempt", "jobs", "slots", "pid", "age", "waiting", "scheduled", "queued",
-         "running", "in hand", "stuck", "seen", "started", "latest", "token", "median", "lowest",
+         "running", "stuck", "seen", "started", "latest", "token", "median", "lowest",
          "highest"}  # fmt: skip
 """Columns of numbers. They are aligned to the right and never cut."""
 SPARE = ("host", "started", "pid", "token", "attempt", "waiting", "scheduled", "queues", "tenant",

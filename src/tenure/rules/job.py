@@ -439,7 +439,11 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerSeen(Record, msgspec.Struct, frozen=True, kw_only=True):
-    """A worker as read from the store. `alive`: it was seen within the requested time."""
+    """A worker as read from the store. `alive`: it was seen within the requested time.
+
+    `running` is counted by the store at this moment. `counts` is what the worker itself has
+    reported at `seen_at`.
+    """
 
     name: str
     host: str
@@ -451,3 +455,5 @@ class WorkerSeen(Record, msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime
     seen_at: datetime
     alive: bool
+    running: int = 0
+    """How many jobs it has claimed and not settled."""

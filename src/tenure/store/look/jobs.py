@@ -246,9 +246,10 @@ async def timeline(tx: Tx, id: JobId, *, now: datetime | None = None) -> list[Ev
 def _progressed(at: datetime, message: str | None, claims: list[Event], token: int) -> Event:
     """The report belongs to the last attempt that began before it: the row of notes has the token
     of its last writer, which may have saved a checkpoint only."""
-    before = [claim for claim in claims if claim.at <= at]
-    worker = before[-1].worker if before else None
-    return Event(at, "progressed", before[-1].token if before else token, worker, message)
+    claim = next((claim for claim in reversed(claims) if claim.at <= at), None)
+    if claim is None:
+        return Event(at, "progressed", token, None, message)
+    return Event(at, "progressed", claim.token, claim.worker, message)
 
 
 @transaction(Mode.READ)
