@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +18,10 @@ from tenure.cli.main import COMMANDS
 from tenure.cli.show import progress_of
 from tenure.cli.words import MEANT, in_order
 from tenure.errors import StoreUnavailable
+from tenure.rules.claim import NEEDS
+from tenure.rules.codec import encode
 from tenure.rules.job import Job, NewJob, Progress, WorkerInfo
+from tenure.rules.lifecycle import fail, release
 from tenure.store import Store, open_store
 from tenure.store.postgres.errors import translate
 from tests.cli.inside import inside
@@ -175,12 +179,42 @@ def test_the_words_of_progress(url: str) -> None:
     assert progress_of(job, Progress(None, "loading", at)) == "loading"
     assert progress_of(job, Progress(0.0, None, at)) == "0 %"
     assert progress_of(job, Progress(1.0, None, at + timedelta(seconds=1))) == "100 %"
-    fast = progress_of(job, Progress(0.5, None, at + timedelta(seconds=10)))
+    fast = progress_of(job, Progress(0.99, None, at + timedelta(seconds=98)))
     assert fast is not None
-    assert fast.startswith("50 %, 5 %/s, ")
+    assert fast.startswith("99 %, 1 %/s, ")
+    old = progress_of(job, Progress(0.5, "half", at + timedelta(seconds=10)))
+    assert old is not None
+    assert re.fullmatch(r"50 %, reported (\d+s|2m) ago, half", old), old
     slow = progress_of(job, Progress(0.001, None, at + timedelta(seconds=3600)))
     assert slow is not None
     assert slow.startswith("0 %, 0.1 %/h, ")
+
+
+def test_a_running_job_does_not_show_why_an_earlier_attempt_ended(url: str) -> None:
+    with open_store(url) as store:
+        store.enqueue([NewJob(task="t")])
+        [lease] = store.claim("w1", {"default": 1})
+        store.settle("w1", [release(lease.jobs[0], "shutdown")])
+        assert "shutdown" in inside("--url", url, "ls").out
+        store.claim("w1", {"default": 1})
+        assert "shutdown" not in inside("--url", url, "ls").out
+        [other] = store.enqueue([NewJob(task="t")])
+        store.cancel(other.id)
+        assert inside("--url", url, "ls", "state=cancelled").out.count("cancelled") == 1
+        assert inside("--url", url, "timeline", str(other.id)).out.count("cancelled") == 1
+
+
+def test_the_last_row_of_a_timeline_tells_the_error(url: str) -> None:
+    error = encode({"type": "KeyError", "message": "'zz'", "traceback": ""})
+    with open_store(url) as store:
+        [job] = store.enqueue([NewJob(task="t", max_attempts=1, needs=NEEDS["async"])])
+        [lease] = store.claim("w1", {"default": 1})
+        store.settle("w1", [fail(lease.jobs[0], error, "error", 1.89e-05)])
+        last = inside("--url", url, "timeline", str(job.id)).out.splitlines()[-1]
+        assert last.endswith("KeyError: 'zz'")
+        shown = inside("--url", url, "get", str(job.id)).out
+        assert re.search(r"^duration +less than 1 ms$", shown, re.MULTILINE), shown
+        assert re.search(r"^runs +on the event loop$", shown, re.MULTILINE), shown
 
 
 # --- waiting --------------------------------------------------------------------------------------

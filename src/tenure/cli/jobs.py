@@ -18,6 +18,7 @@ from tenure.cli.output import clean, echo
 from tenure.cli.show import (
     ago,
     columns,
+    duration,
     in_words,
     progress_of,
     short_error,
@@ -36,6 +37,7 @@ ERRORS_LOOKED_AT = 10_000
 MAX_PROGRESS = 1000
 WHY_SECONDS = 3.0
 """`enqueue --wait` says after this time why the job does not run."""
+PLACES = {"async": "on the event loop", "thread": "in a thread", "process": "in a child process"}
 WIDE = 70
 """A terminal with fewer columns shows times without dates."""
 
@@ -204,6 +206,10 @@ def progress_by_id(client: "Client", jobs: Sequence[Job]) -> dict[int, Progress]
 def _row(job: Job) -> tuple[object, ...]:
     charged = f"{min(job.attempts + (not job.state.final), job.max_attempts)}/{job.max_attempts}"
     reason = short_error(job) if job.state is State.FAILED else job.reason
+    if (
+        job.state is State.RUNNING or reason == job.state
+    ):  # why an earlier attempt ended; a repetition
+        reason = None
     return job.id, job.state, job.queue, job.task, charged, ago(job.created_at), reason
 
 
@@ -225,6 +231,10 @@ def get(context: CliContext, *, id: int, as_json: bool) -> None:
             continue
         if job.error is not None and field == "error_json":
             _write_error(job.error)
+        elif job.duration_seconds is not None and field == "duration_seconds":
+            echo(f"{'duration':18} {duration(job.duration_seconds)}")
+        elif job.needs is not None and field == "needs":
+            echo(f"{'runs':18} {PLACES[job.needs]}")
         else:
             text = when(value) if isinstance(value, datetime) else clean(str(value))
             echo(f"{field.removesuffix('_json'):18} {text}")
@@ -259,10 +269,14 @@ def timeline(context: CliContext, *, id: int, as_json: bool) -> None:
             write_json(event)
         return
     short = (columns() or WIDE) < WIDE
+    details = [in_words(event.detail) for event in story]
+    if story[-1].kind == State.FAILED:
+        details[-1] = short_error(context.client.get(id))
     rows = (
-        (when(event.at, short=short), event.kind, event.token, event.worker, in_words(event.detail))
-        for event in story
-    )
+        (when(event.at, short=short), event.kind, event.token, event.worker,
+         None if detail == event.kind else detail)
+        for event, detail in zip(story, details, strict=True)
+    )  # fmt: skip
     write_table(("at", "event", "token", "worker", "detail"), rows)
 
 

@@ -310,7 +310,12 @@ class ErrorInfo(Record, msgspec.Struct, frozen=True):
     """The end of the output of its child process, if that has ended abnormally."""
 
     def __str__(self) -> str:
-        return f"{self.type}: {self.message}" if self.message else self.type
+        return f"{self.short_type}: {self.message}" if self.message else self.short_type
+
+    @property
+    def short_type(self) -> str:
+        """The type for people: an error of Tenure without its module."""
+        return self.type.removeprefix("tenure.errors.")
 
 
 _read_error = msgspec.json.Decoder(ErrorInfo).decode
