@@ -245,6 +245,34 @@ def test_enqueue_wait_says_why_the_job_does_not_run(url: str) -> None:
         assert ended.err.count("waits: ") == 1
 
 
+@pytest.mark.parametrize("queue", [None, "other"])
+def test_enqueue_wait_without_app_tells_of_the_queue_of_the_task(
+    url: str, queue: str | None
+) -> None:
+    hint = "no worker serves this queue: start one that does; or give --app, which uses the task's"
+    options = [] if queue is None else ["--queue", queue]
+    said = threading.Event()
+
+    def echo(text: str, **where: bool) -> None:
+        output.echo(text, **where)
+        said.set()
+
+    quick, heard = patch.object(jobs, "WHY_SECONDS", 0.05), patch.object(jobs, "echo", echo)
+    with open_store(url) as store, quick, heard:
+        store.announce(WorkerInfo(name="w1", host="h", pid=1, queues={"mail": 1}))
+
+        def cancel() -> None:
+            said.wait(600)
+            store.cancel(store.list_jobs().jobs[0].id)
+
+        other = threading.Thread(target=cancel)
+        other.start()
+        ended = inside("--url", url, "enqueue", "shop.greet", "--wait", *options)
+        other.join()
+        assert "no worker serves this queue" in ended.err
+        assert (hint in ended.err) is (queue is None)
+
+
 # --- the database is away -------------------------------------------------------------------------
 
 
@@ -270,6 +298,32 @@ def test_the_hint_fits_the_cause(text: str, hint: str) -> None:
     error = translate(psycopg.OperationalError(text))
     assert isinstance(error, StoreUnavailable)
     assert hint in str(error).split("); ")[-1]
+
+
+def test_a_server_that_refuses_was_reached() -> None:
+    gone = translate(psycopg.OperationalError('FATAL: database "nodb" does not exist'))
+    assert str(gone).startswith("PostgreSQL refused the connection (FATAL: database")
+    asks = "\n\tIs the server running on that host and accepting TCP/IP connections?"
+    down = psycopg.OperationalError(f"connection failed: Connection refused{asks}")
+    said = str(translate(down))
+    assert said == (
+        "PostgreSQL cannot be reached (connection failed: Connection refused); start the server, "
+        "or check the host and the port in the URL"
+    )
+
+
+# --- copy -----------------------------------------------------------------------------------------
+
+
+def test_a_second_copy_says_that_there_is_nothing_new(url: str, tmp_path: Path) -> None:
+    with open_store(url) as store:
+        store.enqueue([NewJob(task="t")])
+    words = ("copy", "--yes", "--from", url, "--to", f"sqlite:///{tmp_path}/other.db")
+    first = "copied 1 live and 0 finished jobs; both databases agree\n"
+    assert inside(*words).out == first
+    assert inside(*words).out == "nothing new to copy; both databases agree\n"
+    missing = inside("copy", "--yes", "--from", f"sqlite:///{tmp_path}/nope.db", *words[-2:])
+    assert missing.err.endswith("nope.db; check --from\n")
 
 
 # --- top ------------------------------------------------------------------------------------------

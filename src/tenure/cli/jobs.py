@@ -37,6 +37,8 @@ ERRORS_LOOKED_AT = 10_000
 MAX_PROGRESS = 1000
 WHY_SECONDS = 3.0
 """`enqueue --wait` says after this time why the job does not run."""
+NOT_SERVED = "no worker serves this queue"
+USE_APP = "; or give --app, which uses the task's own queue"
 PLACES = {"async": "on the event loop", "thread": "in a thread", "process": "in a child process"}
 WIDE = 70
 """A terminal with fewer columns shows times without dates."""
@@ -71,7 +73,9 @@ def enqueue(context: CliContext, /, *, task: str, args: str, app: str | None, un
         with interrupted_later():  # never leave a job without printing its id
             [enqueued] = context.client.store.enqueue([job])
             id = enqueued.id
-        finished = _wait(context.client, id) if wait else None
+        chosen = options.get("queue") or app or context.settings.get("app")
+        hint = "" if chosen else USE_APP
+        finished = _wait(context.client, id, hint) if wait else None
     except KeyboardInterrupt:
         if id is None:
             raise
@@ -88,8 +92,8 @@ def enqueue(context: CliContext, /, *, task: str, args: str, app: str | None, un
         echo(f"job {id}" if enqueued.created else f"job {id} (existed)")
 
 
-def _wait(client: "Client", id: int) -> Job:
-    """The finished job. While it does not run, stderr says why."""
+def _wait(client: "Client", id: int, hint: str) -> Job:
+    """The finished job. While it does not run, stderr says why, with a hint for a wrong queue."""
     told = None
     while True:
         try:
@@ -99,7 +103,7 @@ def _wait(client: "Client", id: int) -> Job:
             why = client.why(id)
             cause = (job.state, job.worker, why.partition(";")[2])
             if job.state is not State.RUNNING and cause != told:
-                echo(f"job {id} waits: {why}", err=True)
+                echo(f"job {id} waits: {why}{hint if NOT_SERVED in why else ''}", err=True)
             told = cause
 
 
@@ -136,7 +140,7 @@ def _checked(
     try:
         words, named = task.signature.unpack(args)
     except PayloadInvalid as error:
-        why = str(error).removeprefix("stored JSON does not fit Arguments: ")
+        why = str(error).removeprefix(f"the arguments do not fit {name}: ")
         raise InvalidInput(f"--args does not fit {name}: {why}") from error
     job = task.options(**given).call(*words, **named).job
     context.agree_on_url(app)
