@@ -58,7 +58,12 @@ def unhealthy(url: str, text: str, *words: str) -> None:
 
 def test_doctor_asks_a_database_that_is_away_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
-    monkeypatch.setattr(cli_health, "of_database", lambda *given: asked.append(given) or [])
+
+    def of_database(*given: object) -> list[str]:
+        asked.append(given)
+        return []
+
+    monkeypatch.setattr(cli_health, "of_database", of_database)
     away = ("--url", "postgresql://bob@127.0.0.1:1/jobs", "--give-up-seconds", "0.1")
     ended = inside(*away, "doctor")
     assert (ended.code, len(ended.out.splitlines())) == (1, 2), ended

@@ -259,8 +259,8 @@ def test_dev_without_an_application_names_itself(tmp_path: Path) -> None:
 
 def test_a_worker_without_a_database_says_what_ls_says(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text("from tenure import Tenure\napp = Tenure()\n")
-    said = fails("ls", code=2, texts=("no database is given",), folder=tmp_path)
-    assert fails("worker", "shop", code=2, texts=(), folder=tmp_path) == said
+    said = fails_in_words("ls", code=2, texts=("no database is given",), folder=tmp_path)
+    assert fails_in_words("worker", "shop", code=2, texts=(), folder=tmp_path) == said
 
 
 def test_a_worker_without_a_schema(pg_url: str, tmp_path: Path) -> None:

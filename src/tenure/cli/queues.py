@@ -111,7 +111,11 @@ def resume(context: CliContext, *, name: str, as_json: bool) -> None:
 @json_option
 @with_context
 def workers(context: CliContext, *, everyone: bool, as_json: bool) -> None:
-    """Show the workers that are alive."""
+    """Show the workers that are alive.
+
+    `running` counts the jobs that a worker has now. `stuck` is from its last heartbeat: slots whose
+    handlers do not stop.
+    """
     seen = [worker for worker in context.client.workers() if everyone or worker.alive]
     if as_json:
         for worker in seen:
