@@ -276,7 +276,7 @@ class Client(TaskSet):
             )  # fmt: skip
         if not url:
             raise ConfigError(
-                "no database is named: use Tenure('sqlite:///jobs.db') or set TENURE_URL"
+                "no database is given: use Tenure('sqlite:///jobs.db') or set TENURE_URL"
             )
         return url
 

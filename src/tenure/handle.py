@@ -112,7 +112,7 @@ class Handle(JobReference, Generic[R_co]):
 
     def _result(self, job: Job) -> R_co:
         if job.state is not State.SUCCEEDED:
-            because = f" ({job.reason})" if job.reason else ""
+            because = f" ({job.reason})" if job.reason and job.reason != job.state else ""
             raise JobFailed(
                 f"job {job.id} of {job.task} is {job.state}{because}{last_error(job)}",
                 state=job.state,

@@ -55,7 +55,10 @@ class Running(ABC):
     object names or calls of other services.
     """
 
-    worker: str
+    @property
+    @abstractmethod
+    def worker(self) -> str:
+        """The name of the worker process, as `tenure workers` shows it."""
 
     @property
     @abstractmethod

@@ -19,7 +19,7 @@ from msgspec.structs import astuple
 
 from tenure.control import Control
 from tenure.errors import InvalidInput, PayloadInvalid
-from tenure.rules.codec import check_type, decoder, encode, misfit, why_unfit
+from tenure.rules.codec import check_type, decoder, encode, why_unfit
 from tenure.rules.job import Json
 from tenure.running import Running
 
@@ -161,7 +161,9 @@ class Signature:
         try:
             values = astuple(self._read(data))  # in the order of the parameters
         except Exception as error:  # a model of the user may raise anything
-            raise misfit(self._fields, error) from error
+            raise PayloadInvalid(
+                f"the arguments do not fit {self._task}: {why_unfit(error)}"
+            ) from error
         named = len(self._by_position)
         args = list(values[:named])
         if named == len(values):  # the usual case

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +18,10 @@ from tenure.cli.main import COMMANDS
 from tenure.cli.show import progress_of
 from tenure.cli.words import MEANT, in_order
 from tenure.errors import StoreUnavailable
+from tenure.rules.claim import NEEDS
+from tenure.rules.codec import encode
 from tenure.rules.job import Job, NewJob, Progress, WorkerInfo
+from tenure.rules.lifecycle import fail, release
 from tenure.store import Store, open_store
 from tenure.store.postgres.errors import translate
 from tests.cli.inside import inside
@@ -175,12 +179,42 @@ def test_the_words_of_progress(url: str) -> None:
     assert progress_of(job, Progress(None, "loading", at)) == "loading"
     assert progress_of(job, Progress(0.0, None, at)) == "0 %"
     assert progress_of(job, Progress(1.0, None, at + timedelta(seconds=1))) == "100 %"
-    fast = progress_of(job, Progress(0.5, None, at + timedelta(seconds=10)))
+    fast = progress_of(job, Progress(0.99, None, at + timedelta(seconds=98)))
     assert fast is not None
-    assert fast.startswith("50 %, 5 %/s, ")
+    assert fast.startswith("99 %, 1 %/s, ")
+    old = progress_of(job, Progress(0.5, "half", at + timedelta(seconds=10)))
+    assert old is not None
+    assert re.fullmatch(r"50 %, reported (\d+s|2m) ago, half", old), old
     slow = progress_of(job, Progress(0.001, None, at + timedelta(seconds=3600)))
     assert slow is not None
     assert slow.startswith("0 %, 0.1 %/h, ")
+
+
+def test_a_running_job_does_not_show_why_an_earlier_attempt_ended(url: str) -> None:
+    with open_store(url) as store:
+        store.enqueue([NewJob(task="t")])
+        [lease] = store.claim("w1", {"default": 1})
+        store.settle("w1", [release(lease.jobs[0], "shutdown")])
+        assert "shutdown" in inside("--url", url, "ls").out
+        store.claim("w1", {"default": 1})
+        assert "shutdown" not in inside("--url", url, "ls").out
+        [other] = store.enqueue([NewJob(task="t")])
+        store.cancel(other.id)
+        assert inside("--url", url, "ls", "state=cancelled").out.count("cancelled") == 1
+        assert inside("--url", url, "timeline", str(other.id)).out.count("cancelled") == 1
+
+
+def test_the_last_row_of_a_timeline_tells_the_error(url: str) -> None:
+    error = encode({"type": "KeyError", "message": "'zz'", "traceback": ""})
+    with open_store(url) as store:
+        [job] = store.enqueue([NewJob(task="t", max_attempts=1, needs=NEEDS["async"])])
+        [lease] = store.claim("w1", {"default": 1})
+        store.settle("w1", [fail(lease.jobs[0], error, "error", 1.89e-05)])
+        last = inside("--url", url, "timeline", str(job.id)).out.splitlines()[-1]
+        assert last.endswith("KeyError: 'zz'")
+        shown = inside("--url", url, "get", str(job.id)).out
+        assert re.search(r"^duration +less than 1 ms$", shown, re.MULTILINE), shown
+        assert re.search(r"^runs +on the event loop$", shown, re.MULTILINE), shown
 
 
 # --- waiting --------------------------------------------------------------------------------------
@@ -211,6 +245,34 @@ def test_enqueue_wait_says_why_the_job_does_not_run(url: str) -> None:
         assert ended.err.count("waits: ") == 1
 
 
+@pytest.mark.parametrize("queue", [None, "other"])
+def test_enqueue_wait_without_app_tells_of_the_queue_of_the_task(
+    url: str, queue: str | None
+) -> None:
+    hint = "no worker serves this queue: start one that does; or give --app, which uses the task's"
+    options = [] if queue is None else ["--queue", queue]
+    said = threading.Event()
+
+    def echo(text: str, **where: bool) -> None:
+        output.echo(text, **where)
+        said.set()
+
+    quick, heard = patch.object(jobs, "WHY_SECONDS", 0.05), patch.object(jobs, "echo", echo)
+    with open_store(url) as store, quick, heard:
+        store.announce(WorkerInfo(name="w1", host="h", pid=1, queues={"mail": 1}))
+
+        def cancel() -> None:
+            said.wait(600)
+            store.cancel(store.list_jobs().jobs[0].id)
+
+        other = threading.Thread(target=cancel)
+        other.start()
+        ended = inside("--url", url, "enqueue", "shop.greet", "--wait", *options)
+        other.join()
+        assert "no worker serves this queue" in ended.err
+        assert (hint in ended.err) is (queue is None)
+
+
 # --- the database is away -------------------------------------------------------------------------
 
 
@@ -236,6 +298,32 @@ def test_the_hint_fits_the_cause(text: str, hint: str) -> None:
     error = translate(psycopg.OperationalError(text))
     assert isinstance(error, StoreUnavailable)
     assert hint in str(error).split("); ")[-1]
+
+
+def test_a_server_that_refuses_was_reached() -> None:
+    gone = translate(psycopg.OperationalError('FATAL: database "nodb" does not exist'))
+    assert str(gone).startswith("PostgreSQL refused the connection (FATAL: database")
+    asks = "\n\tIs the server running on that host and accepting TCP/IP connections?"
+    down = psycopg.OperationalError(f"connection failed: Connection refused{asks}")
+    said = str(translate(down))
+    assert said == (
+        "PostgreSQL cannot be reached (connection failed: Connection refused); start the server, "
+        "or check the host and the port in the URL"
+    )
+
+
+# --- copy -----------------------------------------------------------------------------------------
+
+
+def test_a_second_copy_says_that_there_is_nothing_new(url: str, tmp_path: Path) -> None:
+    with open_store(url) as store:
+        store.enqueue([NewJob(task="t")])
+    words = ("copy", "--yes", "--from", url, "--to", f"sqlite:///{tmp_path}/other.db")
+    first = "copied 1 live and 0 finished jobs; both databases agree\n"
+    assert inside(*words).out == first
+    assert inside(*words).out == "nothing new to copy; both databases agree\n"
+    missing = inside("copy", "--yes", "--from", f"sqlite:///{tmp_path}/nope.db", *words[-2:])
+    assert missing.err.endswith("nope.db; check --from\n")
 
 
 # --- top ------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tenure.cli import health as cli_health
 from tenure.rules.codec import encode
 from tenure.rules.gates import Limits
 from tenure.rules.job import NewJob, WorkerInfo
@@ -53,6 +54,20 @@ def unhealthy(url: str, text: str, *words: str) -> None:
     doctor = inside("--url", url, "doctor")
     assert doctor.code == 1
     assert f"FAIL  jobs       {told['problem']}" in doctor.out
+
+
+def test_doctor_asks_a_database_that_is_away_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def of_database(*given: object) -> list[str]:
+        asked.append(given)
+        return []
+
+    monkeypatch.setattr(cli_health, "of_database", of_database)
+    away = ("--url", "postgresql://bob@127.0.0.1:1/jobs", "--give-up-seconds", "0.1")
+    ended = inside(*away, "doctor")
+    assert (ended.code, len(ended.out.splitlines())) == (1, 2), ended
+    assert asked == []
 
 
 def test_nothing_waits(url: str) -> None:

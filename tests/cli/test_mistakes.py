@@ -252,6 +252,17 @@ def test_a_worker_that_cannot_begin(
     fails_in_json("worker", *words, code=2, texts=texts, folder=world.folder, url=world.url)
 
 
+def test_dev_without_an_application_names_itself(tmp_path: Path) -> None:
+    texts = ("no application is given", "as in `tenure dev shop.jobs:app`")
+    fails("dev", "--no-reload", code=2, texts=texts, folder=tmp_path)
+
+
+def test_a_worker_without_a_database_says_what_ls_says(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text("from tenure import Tenure\napp = Tenure()\n")
+    said = fails_in_words("ls", code=2, texts=("no database is given",), folder=tmp_path)
+    assert fails_in_words("worker", "shop", code=2, texts=(), folder=tmp_path) == said
+
+
 def test_a_worker_without_a_schema(pg_url: str, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text("from tenure import Tenure\napp = Tenure()\n")
     done = run("worker", "shop", folder=tmp_path, url=pg_url)

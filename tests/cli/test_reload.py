@@ -160,7 +160,7 @@ def test_two_saves_within_a_second_are_two_changes(folder: Path) -> None:
 
 
 def test_an_error_in_the_code_is_shown_and_the_next_change_is_awaited(folder: Path) -> None:
-    waits = "it starts when a source file changes"
+    waits = "waiting for the next change of a file"
     with worker(folder) as terminal:
         terminal.wait_for(READY)
         edit(folder / "prices.py", "def price", "def (price")
@@ -209,6 +209,7 @@ def test_a_restart_puts_running_jobs_back_uncharged(folder: Path, task: str) -> 
     ended = job(folder, id)
     assert (ended.state, ended.attempts) == (State.QUEUED, 0)
     assert "Traceback" not in terminal.text
+    assert "a second Ctrl-C" not in terminal.text  # a restart is not a first one
 
 
 def test_a_handler_that_blocks_the_event_loop_does_not_hold_up_a_restart(folder: Path) -> None:

@@ -136,7 +136,7 @@ def announce(world: World) -> None:
     """Have a worker say that it is there."""
     info = WorkerInfo(
         name="w-1", host="host.example", pid=42, queues={"default": 4, "mail": 0},
-        tasks=("shop.greet",), counts={"in hand": 3, "stuck": 1},
+        tasks=("shop.greet",), counts={"stuck": 1},
     )  # fmt: skip
     with open_store(world.url) as store:
         store.announce(info)

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from tenure import Handle, State, Tenure
+from tenure.errors import PayloadInvalid
 from tenure.rules.codec import encode
 from tenure.rules.job import NewJob
 from tenure.testing import drain
@@ -93,6 +94,14 @@ def test_what_does_not_fit_goes_back_for_a_while_uncharged(app: Tenure, change: 
     assert f"({job.reason})" in app.why(job.id)
     assert ran == []
     assert json.loads(job.args_json) == {"to": "ada"}
+
+
+def test_the_error_names_the_task_that_the_arguments_do_not_fit(app: Tenure) -> None:
+    @app.task(name="send")
+    def send(to: str) -> None: ...
+
+    with pytest.raises(PayloadInvalid, match="the arguments do not fit send: Object "):
+        send.signature.unpack(b'{"whom": "ada"}')
 
 
 def test_a_task_that_was_renamed_waits_visibly_for_code_that_knows_it(app: Tenure) -> None:

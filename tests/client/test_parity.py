@@ -24,7 +24,8 @@ COLOURLESS = {
     "Handle": {"created", "id", "same_args"},
     "Running": {
         "attempt", "cancelled", "check", "created_at", "id", "lost", "max_attempts", "metadata",
-        "progress", "queue", "stopping", "task", "tenant", "token", "workflow",
+        "progress", "queue", "stopping", "task", "tenant", "token", "worker",
+        "workflow",
     },
     "Task": {"bind", "call", "options", "signature", "stored_retry"},
     "TaskWithOptions": {"call"},

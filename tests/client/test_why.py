@@ -136,6 +136,43 @@ def test_it_runs_and_was_asked_to_stop(app: Tenure, work: Task[[], None]) -> Non
     assert matches(app, handle.id, f"running on worker-1 since {WHEN}; it was asked to stop")
 
 
+def announced(app: Tenure, name: str, now: datetime) -> None:
+    info = WorkerInfo(name=name, host="h", pid=1, queues={"default": 1}, tasks=("work",))
+    app.whole_store.announce(info, now=now)
+
+
+def test_its_worker_may_be_dead(app: Tenure, work: Task[[], None]) -> None:
+    handle = work.enqueue()
+    began = datetime.now(UTC)
+    announced(app, "worker-1", began)
+    app.whole_store.claim("worker-1", {"default": 1}, lease_seconds=30, now=began)
+
+    def why(seconds: float) -> str:
+        return app.why(handle.id, now=began + timedelta(seconds=seconds))
+
+    running = f"running on worker-1 since {WHEN}"
+    assert re.fullmatch(running, why(12)), why(12)
+    late = "worker-1 was last seen 18 s ago; if it is dead, the job"
+    assert re.fullmatch(f"{running}; {late} runs again after {WHEN}", why(18)), why(18)
+    expired = "was running on worker-1, whose lease expired 107 s ago"
+    assert why(137) == f"{expired}; no worker is alive to take it back: start one"
+    app.cancel(handle.id)
+    stop = f"{running}; it was asked to stop; {late} is cancelled after {WHEN}"
+    assert re.fullmatch(stop, why(18)), why(18)
+    announced(app, "worker-2", began + timedelta(seconds=137))
+    assert why(137) == f"{expired}; another worker takes it back soon; it is cancelled then"
+    with Tenure(app.url, tenant="acme") as acme:
+        said = acme.why(handle.id, now=began + timedelta(seconds=137))
+        assert said.startswith(expired)
+
+
+def test_a_reason_that_repeats_the_state_is_left_out(app: Tenure, work: Task[[], None]) -> None:
+    handle = work.enqueue()
+    app.cancel(handle.id)
+    assert app.get(handle.id).reason == "cancelled"
+    assert matches(app, handle.id, f"cancelled at {WHEN}")
+
+
 def test_it_is_finished(app: Tenure, work: Task[[], None]) -> None:
     @app.task(max_attempts=1)
     def fails() -> None:
@@ -200,7 +237,7 @@ def test_a_sentence_takes_four_statements_in_one_transaction_at_most(
     at_gate = ["get_job", "list_workers", "gate_of_job", "before_job"]
     expected = {
         waiting: ("waits at gate narrow: 1 of 1 running", at_gate),
-        running: ("running on w1", ["get_job", "holders"]),
+        running: ("running on w1", ["get_job", "holders", "list_workers", "clock"]),
         paused: ("queue paused is paused (the provider is down)", ["get_job", "paused_queues"]),
         later: ("due in 10 min", ["get_job", "clock"]),
     }

@@ -11,6 +11,7 @@ import pytest
 
 from tenure.errors import InvalidInput, InvalidName, OutOfRange, PayloadInvalid, TenantMismatch
 from tenure.rules.job import State, WorkerInfo, WorkerSeen
+from tenure.rules.lifecycle import succeed
 from tenure.store import Store, Swept
 from tests.support.plain import Plain
 from tests.support.stores import Clock, open_face
@@ -43,6 +44,22 @@ def test_a_worker_is_seen_as_it_announced_itself(store: Store, clock: Clock) -> 
     [seen] = store.workers(now=clock.now)
     told = msgspec.structs.asdict(INFO)
     assert seen == WorkerSeen(**told, started_at=clock.now, seen_at=clock.now, alive=True)
+
+
+def test_its_running_jobs_are_those_it_has_now(store: Store, clock: Clock) -> None:
+    store.announce(INFO, now=clock.now)
+    store.announce(info("idle"), now=clock.now)
+
+    def running() -> dict[str, int]:
+        return {worker.name: worker.running for worker in store.workers(now=clock.now)}
+
+    for _ in range(2):
+        add(store, clock.now)
+    first = take_one(store, clock.now, worker=INFO.name)
+    take_one(store, clock.now, worker=INFO.name)
+    assert running() == {INFO.name: 2, "idle": 0}
+    store.settle(INFO.name, [succeed(first)], now=clock.now)
+    assert running() == {INFO.name: 1, "idle": 0}
 
 
 def test_a_second_announcement_keeps_the_start_and_changes_the_rest(

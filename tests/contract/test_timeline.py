@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tenure.rules.codec import encode
 from tenure.rules.job import Event
 from tenure.rules.lifecycle import abort, fail, release, retry, skip, snooze, succeed
 from tenure.store import Store
@@ -98,6 +99,18 @@ def test_a_long_story_is_told_in_order(store: Store, clock: Clock) -> None:
     assert detail(told["crashed"])["charged"] is True
     assert detail(told["cancel requested"])["reason"] == "enough"
     assert detail(told["cancelled"])["reason"] == "stopped"
+
+
+def test_progress_belongs_to_the_attempt_that_reported_it(store: Store, clock: Clock) -> None:
+    id = add(store, clock.now)
+    first = take_one(store, clock.advance(1), worker="w1")
+    store.report_progress("w1", [(first, 0.5, "half")], now=clock.advance(1))
+    reported = clock.now
+    settle(store, clock.advance(1), retry(first, ERROR, 0, "boom"), worker="w1")
+    second = take_one(store, clock.advance(1), worker="w2")
+    store.save_checkpoint("w2", second, encode(1), now=clock.advance(1))
+    [told] = [event for event in store.timeline(id) if event.kind == "progressed"]
+    assert told == Event(reported, "progressed", 1, "w1", "half")
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ ALLOWED = {
     ("count_all", "job"): _COPY,
     ("count_all", "unique_key"): _COPY,
     ("first_running", "job"): _COPY,
+    ("held_jobs", "lease"): "counts the jobs of every lease; an overview, never on a worker's path",
     ("count_live", "job"): "counts every live job; an overview, never on a worker's path",
     ("holders", "lease"): "leases are few; only looked at for the running jobs of a page",
     ("claimed_before", "lease"): "leases are few; only after a COMMIT that got no answer",

@@ -21,6 +21,7 @@ ALLOWED = {
     ("count_all", Scan("job", None)): _COPY,
     ("count_all", Scan("unique_key", None)): _COPY,
     ("first_running", Scan("job", None)): _COPY,
+    ("held_jobs", Scan("lease", None)): "counts the jobs of every lease; never on a worker's path",
     ("count_live", Scan("job", None)): "counts every live job; never on a worker's path",
     ("holders", Scan("lease", None)): "leases are few; only for the running jobs of a page",
     (

@@ -118,7 +118,7 @@ def test_addresses_that_are_none() -> None:
         scratch_on("mysql://h/d", give_up_seconds=1.0)
     with pytest.raises(ConfigError, match="names a host"):
         scratch_on("sqlite://jobs.db", give_up_seconds=1.0)
-    with pytest.raises(StoreUnavailable, match="does not exist"):
+    with pytest.raises(StoreUnavailable, match="there is no folder"):
         scratch_on("sqlite:///no/such/folder/jobs.db", give_up_seconds=1.0).create()
 
 

@@ -286,8 +286,9 @@ def test_thousands_of_coroutines_in_flight(app: Tenure) -> None:
         running = process_of(worker)
         eventually(lambda: running.executors["async"].job_count == count)
         eventually(lambda: all(one.started_at is not None for one in running.leased_jobs.all()))
+        since = app.about().now
         seen = eventually(
-            lambda: [w for w in app.workers() if w.counts.get("in hand") == count]
+            lambda: [w for w in app.workers() if w.running == count and w.seen_at > since]
         )  # heartbeats go on
         assert len(seen) == 1
         assert worker._loop is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from datetime import timedelta
 
 import pytest
 
@@ -62,8 +63,52 @@ def test_each_event_has_one_line_that_says_which_job_where(app: Tenure, lines: L
         f"ERROR job {failing.id} of {fails.name} (queue mail, attempt 2, worker {name}): "
         "failed: ValueError, after "
     )
+    assert line.endswith(f"; see `tenure get {failing.id}`")
     assert len(lines.with_text("retried: ValueError")) == 1
     assert not lines.with_text(SECRET)
+
+
+def test_a_cancelled_job_is_called_so_once(app: Tenure, lines: Lines) -> None:
+    began = threading.Event()
+
+    @app.task()
+    async def sleeps() -> None:
+        began.set()
+        await asyncio.sleep(600)
+
+    with working(app):
+        handle = sleeps.enqueue()
+        assert began.wait(PATIENCE_SECONDS)
+        handle.cancel()
+        ended(app, handle.id)
+        [line] = eventually(lambda: lines.with_text("): cancelled"))
+    assert "): cancelled, after " in line
+
+
+def test_jobs_that_run_alone_name_the_job_for_which_they_wait(app: Tenure, lines: Lines) -> None:
+    """Both were on the leases of two workers that died."""
+    began, go_on = threading.Event(), threading.Event()
+
+    @app.task()
+    def waits() -> None:
+        began.set()
+        go_on.wait(PATIENCE_SECONDS)
+
+    now = app.about().now - timedelta(hours=1)
+    ids = {waits.enqueue().id for _ in range(2)}
+    for turn in range(2):
+        at = now + timedelta(minutes=turn)
+        app.store.claim("w1", {"default": 2}, lease_seconds=1, now=at)
+        app.store.claim("w1", {"default": 2}, lease_seconds=1, now=at)
+        app.store.sweep(now=at + timedelta(seconds=2))
+    with working(app):
+        assert began.wait(PATIENCE_SECONDS)
+        [line, *_] = eventually(lambda: lines.with_text("died twice, so it waits for job "))
+        go_on.set()
+        [waiting] = [id for id in ids if f"job {id} of " in line]
+        [running] = ids - {waiting}
+        assert f"so it waits for job {running} to end, again in " in line
+        ended(app, waiting)
 
 
 def test_success_is_not_worth_a_line_unless_somebody_debugs(app: Tenure) -> None:

@@ -273,6 +273,8 @@ def test_an_error_of_the_store_ends_no_loop_of_the_worker(app: Tenure, lines: Li
     for what in ("claiming for", "settling", "promoting failed", "sweeping failed", "heartbeat"):
         assert lines.with_text(what), what
     assert len(lines.with_text("sweeping failed")) == 1
+    assert lines.with_text("sweeping works again")
+    assert lines.with_text("took back jobs of dead workers: 1 run again, 0 finished")
 
 
 @pytest.mark.slow

@@ -58,7 +58,7 @@ def test_a_second_signal_exits_at_once_and_loses_nothing(
     script.wait_for("serves")
     ids = [started(app, script, task, 60) for task in SLOW]
     script.signal(number)
-    script.wait_for("is draining")
+    script.wait_for("a second Ctrl-C or signal ends it at once, and its jobs run again within ")
     signal_until_gone(script, number)
     assert script.ends(5) == code
     for id in ids:
@@ -158,7 +158,7 @@ def test_a_process_that_is_killed_is_replaced_and_its_jobs_come_back(
     assert running_on is not None
     [victim] = [pid for pid in before if f"-{pid}-" in running_on]
     os.kill(victim, signal.SIGKILL)
-    script.wait_for("ended with -9; a new one starts")
+    script.wait_for("was killed by SIGKILL; a new one starts")
     script.wait_for("serves", 3)
     after = {one.pid for one in members(script)}
     assert len(after) == 2

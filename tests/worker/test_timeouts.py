@@ -172,7 +172,7 @@ def test_a_coroutine_that_blocks_the_loop_is_timed_out_by_the_heartbeat(
         assert lines.with_text("timed out while the event loop was blocked")
         go_on.set()
         assert quick.enqueue().wait(timeout_seconds=PATIENCE_SECONDS) == "quick"
-        eventually(lambda: not [w for w in app.workers() if w.counts.get("in hand")])
+        eventually(lambda: not [w for w in app.workers() if w.running])
     timed_out(app, handle.id)
 
 

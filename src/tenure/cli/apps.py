@@ -7,6 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+import click
+
 from tenure.client import Client
 from tenure.errors import ConfigError
 
@@ -18,14 +20,20 @@ def load_app(path: str | None) -> Client:
     module_name, _, name = (path or "").partition(":")
     if not module_name:
         raise ConfigError(
-            "no application is given: write MODULE:NAME, as in `tenure worker shop.jobs:app`, set "
-            "TENURE_APP, or write app = ... under [tool.tenure] in pyproject.toml"
+            f"no application is given: write MODULE:NAME, as in `tenure {_command()} "
+            "shop.jobs:app`, set TENURE_APP, or write app = ... under [tool.tenure] in "
+            "pyproject.toml"
         )
     _refuse_path(module_name, name)
     module = _import(module_name)
     app = _app_of(module, module_name, name)
     app.module = module_name
     return app
+
+
+def _command() -> str:
+    context = click.get_current_context(silent=True)
+    return "worker" if context is None else context.info_name or "worker"
 
 
 def _app_of(module: ModuleType, module_name: str, name: str) -> Client:

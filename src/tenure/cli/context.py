@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -64,8 +65,9 @@ class CliContext:
         elif self.url:
             app.use_url(self.url)
         else:
-            self.url = app.url
-        remember(self.url)
+            with suppress(ConfigError):  # the code may have set TENURE_URL
+                self.url = app.url
+        remember(self.checked_url())
 
     def checked_url(self) -> str:
         """The URL, or an error that says where to set one."""
@@ -82,14 +84,14 @@ class CliContext:
             self._client.close()
 
 
-def refuse_missing_file(url: str) -> None:
+def refuse_missing_file(url: str, fix: str = "`tenure db init` creates it") -> None:
     """A command that reads jobs must not create an empty file when the path is misspelt."""
     if url.startswith("sqlite:///"):
         file = Path(unquote(url.removeprefix("sqlite:///").partition("?")[0]))
         if not file.parent.is_dir():
             raise StoreUnavailable(f"there is no folder {file.parent}; create it first")
         if not file.exists():
-            raise StoreUnavailable(f"there is no file {file}; `tenure db init` creates it")
+            raise StoreUnavailable(f"there is no file {file}; {fix}")
 
 
 def require_schema(url: str) -> None:

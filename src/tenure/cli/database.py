@@ -107,6 +107,7 @@ def copy(context: CliContext, *, source: str, target: str, yes: bool, as_json: b
 
     remember(source)
     remember(target)
+    refuse_missing_file(source, "check --from")
     require_schema(source)
     limit = context.give_up_seconds
     with (
@@ -119,9 +120,14 @@ def copy(context: CliContext, *, source: str, target: str, yes: bool, as_json: b
             hidden = as_json or not is_terminal()
             with click.progressbar(length=total, label="copy", hidden=hidden) as progress:
                 new.migrate()
+                before = transfer.count(new)
                 copied = transfer.copy(old, new, progress.update)
         except KeyboardInterrupt:
             raise Interrupted("interrupted; run the command again to finish the copy") from None
-    write_json(copied) if as_json else echo(
-        f"copied {copied.live} live and {copied.finished} finished jobs; both databases agree"
-    )
+    if as_json:
+        write_json(copied)
+    elif before == copied.live + copied.finished > 0:
+        echo("nothing new to copy; both databases agree")
+    else:
+        jobs = f"{copied.live} live and {copied.finished} finished jobs"
+        echo(f"copied {jobs}; both databases agree")

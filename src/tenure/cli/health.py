@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -79,9 +78,7 @@ class Check(msgspec.Struct, frozen=True):
 def doctor(context: CliContext, *, as_json: bool) -> None:
     """Check engine, connection, schema, clock and wake-ups; exit with 1 when one check fails."""
     all_good = True
-    for check in chain(
-        _checks(context.checked_url(), context.give_up_seconds), _progress_of(context)
-    ):
+    for check in _checks(context):
         all_good &= check.ok
         if as_json:
             write_json(check)
@@ -93,25 +90,28 @@ def doctor(context: CliContext, *, as_json: bool) -> None:
 
 
 def _progress_of(context: CliContext) -> Iterator[Check]:
-    """Do jobs make progress? Not asked if the database cannot be used."""
+    """Do jobs make progress? Not asked if the schema is incomplete."""
     with suppress(StoreError):
         problems = list(of_database(context.client, JOB_SECONDS))
         yield Check("jobs", not problems, "; ".join(problems) or "none waits without a cause")
 
 
-def _checks(url: str, give_up_seconds: float) -> Iterator[Check]:
+def _checks(context: CliContext) -> Iterator[Check]:
     from tenure.store import open_store
 
+    url = context.checked_url()
     yield Check("tenure", True, f"{__version__} on Python {platform.python_version()}")
     try:
         require_schema(url)
-        with open_store(url, give_up_seconds=give_up_seconds) as store:
+        with open_store(url, give_up_seconds=context.give_up_seconds) as store:
             yield from _checks_of(store, url)
     except SchemaError as error:
         yield Check("database", True, shown_url(url))
         yield Check("schema", False, one_line(error))
     except TenureError as error:
         yield Check("database", False, one_line(error))
+    else:
+        yield from _progress_of(context)
 
 
 def _checks_of(store: "Store", url: str) -> Iterator[Check]:

@@ -18,6 +18,7 @@ from tenure.cli.output import clean, echo
 from tenure.cli.show import (
     ago,
     columns,
+    duration,
     in_words,
     progress_of,
     short_error,
@@ -36,6 +37,9 @@ ERRORS_LOOKED_AT = 10_000
 MAX_PROGRESS = 1000
 WHY_SECONDS = 3.0
 """`enqueue --wait` says after this time why the job does not run."""
+NOT_SERVED = "no worker serves this queue"
+USE_APP = "; or give --app, which uses the task's own queue"
+PLACES = {"async": "on the event loop", "thread": "in a thread", "process": "in a child process"}
 WIDE = 70
 """A terminal with fewer columns shows times without dates."""
 
@@ -69,7 +73,9 @@ def enqueue(context: CliContext, /, *, task: str, args: str, app: str | None, un
         with interrupted_later():  # never leave a job without printing its id
             [enqueued] = context.client.store.enqueue([job])
             id = enqueued.id
-        finished = _wait(context.client, id) if wait else None
+        chosen = options.get("queue") or app or context.settings.get("app")
+        hint = "" if chosen else USE_APP
+        finished = _wait(context.client, id, hint) if wait else None
     except KeyboardInterrupt:
         if id is None:
             raise
@@ -86,8 +92,8 @@ def enqueue(context: CliContext, /, *, task: str, args: str, app: str | None, un
         echo(f"job {id}" if enqueued.created else f"job {id} (existed)")
 
 
-def _wait(client: "Client", id: int) -> Job:
-    """The finished job. While it does not run, stderr says why."""
+def _wait(client: "Client", id: int, hint: str) -> Job:
+    """The finished job. While it does not run, stderr says why, with a hint for a wrong queue."""
     told = None
     while True:
         try:
@@ -97,7 +103,7 @@ def _wait(client: "Client", id: int) -> Job:
             why = client.why(id)
             cause = (job.state, job.worker, why.partition(";")[2])
             if job.state is not State.RUNNING and cause != told:
-                echo(f"job {id} waits: {why}", err=True)
+                echo(f"job {id} waits: {why}{hint if NOT_SERVED in why else ''}", err=True)
             told = cause
 
 
@@ -134,7 +140,7 @@ def _checked(
     try:
         words, named = task.signature.unpack(args)
     except PayloadInvalid as error:
-        why = str(error).removeprefix("stored JSON does not fit Arguments: ")
+        why = str(error).removeprefix(f"the arguments do not fit {name}: ")
         raise InvalidInput(f"--args does not fit {name}: {why}") from error
     job = task.options(**given).call(*words, **named).job
     context.agree_on_url(app)
@@ -204,6 +210,10 @@ def progress_by_id(client: "Client", jobs: Sequence[Job]) -> dict[int, Progress]
 def _row(job: Job) -> tuple[object, ...]:
     charged = f"{min(job.attempts + (not job.state.final), job.max_attempts)}/{job.max_attempts}"
     reason = short_error(job) if job.state is State.FAILED else job.reason
+    if (
+        job.state is State.RUNNING or reason == job.state
+    ):  # why an earlier attempt ended; a repetition
+        reason = None
     return job.id, job.state, job.queue, job.task, charged, ago(job.created_at), reason
 
 
@@ -225,6 +235,10 @@ def get(context: CliContext, *, id: int, as_json: bool) -> None:
             continue
         if job.error is not None and field == "error_json":
             _write_error(job.error)
+        elif job.duration_seconds is not None and field == "duration_seconds":
+            echo(f"{'duration':18} {duration(job.duration_seconds)}")
+        elif job.needs is not None and field == "needs":
+            echo(f"{'runs':18} {PLACES[job.needs]}")
         else:
             text = when(value) if isinstance(value, datetime) else clean(str(value))
             echo(f"{field.removesuffix('_json'):18} {text}")
@@ -259,10 +273,14 @@ def timeline(context: CliContext, *, id: int, as_json: bool) -> None:
             write_json(event)
         return
     short = (columns() or WIDE) < WIDE
+    details = [in_words(event.detail) for event in story]
+    if story[-1].kind == State.FAILED:
+        details[-1] = short_error(context.client.get(id))
     rows = (
-        (when(event.at, short=short), event.kind, event.token, event.worker, in_words(event.detail))
-        for event in story
-    )
+        (when(event.at, short=short), event.kind, event.token, event.worker,
+         None if detail == event.kind else detail)
+        for event, detail in zip(story, details, strict=True)
+    )  # fmt: skip
     write_table(("at", "event", "token", "worker", "detail"), rows)
 
 

@@ -111,16 +111,20 @@ def resume(context: CliContext, *, name: str, as_json: bool) -> None:
 @json_option
 @with_context
 def workers(context: CliContext, *, everyone: bool, as_json: bool) -> None:
-    """Show the workers that are alive."""
+    """Show the workers that are alive.
+
+    `running` counts the jobs that a worker has now. `stuck` is from its last heartbeat: slots whose
+    handlers do not stop.
+    """
     seen = [worker for worker in context.client.workers() if everyone or worker.alive]
     if as_json:
         for worker in seen:
             write_json(worker)
         return
-    head = ["worker", "host", "pid", "queues", "in hand", "stuck", "started", "seen"]
+    head = ["worker", "host", "pid", "queues", "running", "stuck", "started", "seen"]
     head += ["status"] if everyone else []
     rows = (
-        [w.name, w.host, w.pid, ",".join(w.queues), w.counts.get("in hand", 0),
+        [w.name, w.host, w.pid, ",".join(w.queues), w.running,
          w.counts.get("stuck", 0), ago(w.started_at), ago(w.seen_at),
          *(["alive" if w.alive else "dead"] if everyone else [])]
         for w in seen

@@ -91,7 +91,7 @@ class Reloader:
                 if not (changed or has_ended):
                     has_ended = True
                     log.warning(
-                        "the worker ended with %d; it starts when a source file changes", code
+                        "the worker ended with %d; waiting for the next change of a file", code
                     )
             if changed:
                 return changed

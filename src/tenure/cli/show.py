@@ -27,14 +27,18 @@ COLOURS = {
     State.SKIPPED: "yellow",
 }
 RIGHT = {"id", "attempt", "jobs", "slots", "pid", "age", "waiting", "scheduled", "queued",
-         "running", "in hand", "stuck", "seen", "started", "latest", "token", "median", "lowest",
+         "running", "stuck", "seen", "started", "latest", "token", "median", "lowest",
          "highest"}  # fmt: skip
 """Columns of numbers. They are aligned to the right and never cut."""
 SPARE = ("host", "started", "pid", "token", "attempt", "waiting", "scheduled", "queues", "tenant",
          "queue", "worker", "stuck", "function")  # fmt: skip
 """Columns that a narrow terminal leaves out, first to last."""
 NARROWEST = 9
+OLD_SECONDS = 15.0
+"""A report of progress that is older than this, and than the time that was left, tells no pace."""
 GAP = "  "
+LEASE_LOST = "lease lost"
+"""The reason that a sweep gives."""
 
 Row = Sequence[object]
 
@@ -150,10 +154,10 @@ def cut(text: str, width: int) -> str:
 
 
 def when(at: datetime, *, short: bool = False) -> str:
-    """A local time with its offset from UTC; with `short`, the time of the day only."""
+    """A local time with its offset, or `UTC`; with `short`, the time of the day only."""
     if short:
         return f"{at.astimezone():%H:%M:%S}"
-    return at.astimezone().isoformat(sep=" ", timespec="seconds")
+    return at.astimezone().isoformat(sep=" ", timespec="seconds").replace("+00:00", " UTC")
 
 
 def ago(at: datetime | None) -> str:
@@ -172,6 +176,11 @@ def span(seconds: float) -> str:
     return f"{sign}{seconds / 86_400:.0f}d"
 
 
+def duration(seconds: float) -> str:
+    """How long an attempt ran."""
+    return f"{seconds:.3g} s" if seconds >= 0.001 else "less than 1 ms"
+
+
 def progress_of(job: Job, progress: Progress | None) -> str | None:
     """How far a job is, how fast, and how long it may take: 40 %, 8 %/min, 7m left."""
     if progress is None or (progress.fraction is None and not progress.message):
@@ -182,12 +191,17 @@ def progress_of(job: Job, progress: Progress | None) -> str | None:
         words.append(f"{done:.0%}".replace("%", " %"))
         seconds = (at - since).total_seconds() if at is not None and since is not None else 0.0
         if job.state is State.RUNNING and at is not None and 0 < done < 1 and seconds > 0:
-            per_second = done / seconds
-            left = (1 - done) / per_second - (datetime.now(UTC) - at).total_seconds()
-            words.append(_rate(100 * per_second))
-            words.append(f"{span(max(0.0, left))} left")
+            words += _pace(done / seconds, 1 - done, (datetime.now(UTC) - at).total_seconds())
     words += [progress.message] if progress.message else []
     return ", ".join(words)
+
+
+def _pace(per_second: float, rest: float, age_seconds: float) -> list[str]:
+    """How fast, and how long it may take; after a long silence, only how old the report is."""
+    seconds = rest / per_second
+    if age_seconds > max(OLD_SECONDS, seconds):
+        return [f"reported {span(age_seconds)} ago"]
+    return [_rate(100 * per_second), f"{span(max(0.0, seconds - age_seconds))} left"]
 
 
 def _rate(per_second: float) -> str:
@@ -207,7 +221,7 @@ def short_error(job: Job) -> str:
 
 def _error_line(error: ErrorInfo) -> str:
     message = error.message.splitlines()
-    return f"{error.type}: {message[0] if message else ''}".rstrip(": ")
+    return f"{error.short_type}: {message[0] if message else ''}".rstrip(": ")
 
 
 def _facts(detail: str | None) -> dict[str, Any] | None:
@@ -231,7 +245,11 @@ def in_words(detail: str | None) -> str | None:
         return detail
     if told is not None:
         facts["reason"] = _error_line(told)
-    words = [str(facts.pop("reason"))] if facts.get("reason") else []
+    words = []
+    if (charged := facts.pop("charged", None)) is not None:  # a sweep has taken it back
+        words.append(f"its worker died; the attempt is {'' if charged else 'not '}charged")
+        facts["reason"] = None if facts.get("reason") == LEASE_LOST else facts.get("reason")
+    words += [str(facts.pop("reason"))] if facts.get("reason") else []
     words += [f"again in {delay:.1f} s"] if delay else []
     for name, value in facts.items():
         if value is not None and name not in {"reason", "claimed_at", "duration_seconds"}:

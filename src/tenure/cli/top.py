@@ -114,8 +114,8 @@ class View:
         count = len(seen.workers)
         out.append(f"{count or 'no'} worker{'' if count == 1 else 's'} alive")
         if seen.workers:
-            out += table(("worker", "queues", "in hand", "stuck", "seen"), (
-                [w.name, ",".join(w.queues), w.counts.get("in hand", 0), w.counts.get("stuck", 0),
+            out += table(("worker", "queues", "running", "stuck", "seen"), (
+                [w.name, ",".join(w.queues), w.running, w.counts.get("stuck", 0),
                  ago(w.seen_at)] for w in seen.workers))  # fmt: skip
         if seen.running:
             out += ["", "longest running jobs"]

@@ -1,8 +1,8 @@
 """`tenure worker`: run jobs."""
 
+import logging
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import click
@@ -17,6 +17,8 @@ from tenure.store import open_store
 from tenure.worker.logs import Format, configure_logging
 from tenure.worker.settings import Settings
 from tenure.worker.worker import Worker
+
+log = logging.getLogger("tenure.worker")
 
 IN_DEVELOPMENT: Settings = {"drain_seconds": 1.0, "kill_seconds": 1.0}
 """With --reload, a restart and Ctrl-C wait briefly for running jobs."""
@@ -93,14 +95,19 @@ def work(
     _refuse_wrong_schema(application.url, context.give_up_seconds)
     if before is not None:
         before(application)
-    Worker(application, _queues(queues), processes=processes, **settings).run()
+    worker = Worker(application, _queues(queues), processes=processes, **settings)
+    worker.told_by_people = not reload
+    worker.run()
 
 
 def _refuse_wrong_schema(url: str, give_up_seconds: float) -> None:
-    """Report a wrong schema now, in one line. If the database cannot be reached, go on: the worker
-    waits for it."""
-    with suppress(StoreUnavailable), open_store(url, give_up_seconds=give_up_seconds) as store:
-        store.about()
+    """Report a wrong schema now, in one line. If the database cannot be reached, say so and go on:
+    the worker waits for it."""
+    try:
+        with open_store(url, give_up_seconds=give_up_seconds) as store:
+            store.about()
+    except StoreUnavailable as error:
+        log.warning("the worker starts without its database and waits for it: %s", error)
 
 
 def _queues(words: tuple[str, ...]) -> dict[str, int] | None:

@@ -310,7 +310,12 @@ class ErrorInfo(Record, msgspec.Struct, frozen=True):
     """The end of the output of its child process, if that has ended abnormally."""
 
     def __str__(self) -> str:
-        return f"{self.type}: {self.message}" if self.message else self.type
+        return f"{self.short_type}: {self.message}" if self.message else self.short_type
+
+    @property
+    def short_type(self) -> str:
+        """The type for people: an error of Tenure without its module."""
+        return self.type.removeprefix("tenure.errors.")
 
 
 _read_error = msgspec.json.Decoder(ErrorInfo).decode
@@ -439,7 +444,11 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerSeen(Record, msgspec.Struct, frozen=True, kw_only=True):
-    """A worker as read from the store. `alive`: it was seen within the requested time."""
+    """A worker as read from the store. `alive`: it was seen within the requested time.
+
+    `running` is counted by the store at this moment. `counts` is what the worker itself has
+    reported at `seen_at`.
+    """
 
     name: str
     host: str
@@ -451,3 +460,5 @@ class WorkerSeen(Record, msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime
     seen_at: datetime
     alive: bool
+    running: int = 0
+    """How many jobs it has claimed and not settled."""

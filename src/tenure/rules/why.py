@@ -10,6 +10,8 @@ from tenure.rules.ticks import fired_by
 
 _NO_HANDLER = "no handler"
 """The reason that a worker gives when it releases a job whose task it does not know."""
+LATE_HEARTBEATS = 1.5
+"""A worker that was not seen for this many heartbeats may be dead."""
 _UNITS = (("days", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0))
 
 
@@ -45,10 +47,36 @@ def _explain(facts: Facts) -> str:
         case State.SCHEDULED | State.QUEUED:
             return _in_queue(facts)
         case State.RUNNING:
-            asked = "; it was asked to stop" if job.cancel_requested else ""
-            return f"running on {job.worker} since {_when(job.claimed_at)}{asked}"
+            return _running(facts)
         case _:
             return f"{job.state} at {_when(job.finished_at)}{_because(job)}{last_error(job)}"
+
+
+def _running(facts: Facts) -> str:
+    """A worker that has died cannot say so: only its silence and its lease tell."""
+    job, now, ends = facts.job, facts.now, facts.job.expires_at
+    if now is not None and ends is not None and ends <= now:
+        lost = f"was running on {job.worker}, whose lease expired {_ago(now, ends)}"
+        then = "; it is cancelled then" if job.cancel_requested else ""
+        return f"{lost}; {_taken_back(facts.workers)}{then}"
+    said = f"running on {job.worker} since {_when(job.claimed_at)}"
+    said += "; it was asked to stop" if job.cancel_requested else ""
+    worker = next((each for each in facts.workers or () if each.name == job.worker), None)
+    if worker is None or now is None or ends is None:
+        return said
+    beat = worker.settings.get("heartbeat_seconds")
+    limit = LATE_HEARTBEATS * (beat if isinstance(beat, int | float) else 10.0)
+    if (now - worker.seen_at).total_seconds() <= limit:
+        return said
+    silent = f"{job.worker} was last seen {_ago(now, worker.seen_at)}"
+    ended = "is cancelled" if job.cancel_requested else "runs again"
+    return f"{said}; {silent}; if it is dead, the job {ended} after {_when(ends)}"
+
+
+def _taken_back(workers: Sequence[WorkerSeen] | None) -> str:
+    if workers is not None and not any(worker.alive for worker in workers):
+        return "no worker is alive to take it back: start one"
+    return "another worker takes it back soon"
 
 
 def _in_queue(facts: Facts) -> str:
@@ -101,7 +129,7 @@ def last_error(job: Job) -> str:
 
 
 def _because(job: Job) -> str:
-    return f" ({job.reason})" if job.reason else ""
+    return f" ({job.reason})" if job.reason and job.reason != job.state else ""
 
 
 def _unknown(job: Job) -> str:
@@ -112,6 +140,10 @@ def _unknown(job: Job) -> str:
 
 def _when(at: datetime | None) -> str:
     return "an unknown time" if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _ago(now: datetime, at: datetime) -> str:
+    return f"{_about((now - at).total_seconds())} ago"
 
 
 def _about(seconds: float) -> str:

@@ -108,7 +108,7 @@ class Bell(ABC):
         """It hears, perhaps again."""
         self._hears = True
         if self._complained:
-            log.info("the bell hears of new work again")
+            log.info("wake-ups arrive again")
         self._complained = False
 
     def _lost(self, error: BaseException) -> None:
@@ -116,7 +116,7 @@ class Bell(ABC):
         self._hears = False
         if not self._complained:
             reason = " ".join(str(error).split())[:300] or type(error).__name__
-            log.warning("the bell is silent, and new work is found by polling: %s", reason)
+            log.warning("wake-ups do not arrive, and new jobs are found by polling: %s", reason)
         self._complained = True
 
 

@@ -86,9 +86,9 @@ class EventReporter:
         again = f", again in {move.delay_seconds:.1f} s" if move.delay_seconds else ""
         level = self._levels.get(kind, logging.INFO)
         if kind != "succeeded" or (log.isEnabledFor(level) and self._has_room()):
-            because = self._because(settlement)
+            because = "" if settlement.reason == kind else self._because(settlement)
             took = _took(kind, settlement) if move.to.final else ""
-            trace = self._traceback(settlement) if kind == "failed" else ""
+            trace = self._trace(job, settlement) if kind == "failed" else ""
             self.say(level, job, f"{kind}{because}{took}{again}{trace}")
         self.event(kind, job, settlement)
 
@@ -108,14 +108,17 @@ class EventReporter:
         if settlement.reason != "error" or settlement.error is None:
             return f": {settlement.reason}" if settlement.reason else ""
         error = decode(settlement.error, dict[str, str])
+        kind = error["type"].removeprefix("tenure.errors.")
         if self._errors == "type" or not error["message"]:
-            return f": {error['type']}"
-        return f": {error['type']}: {error['message']}"
+            return f": {kind}"
+        return f": {kind}: {error['message']}"
 
-    def _traceback(self, settlement: Settlement) -> str:
-        """The traceback of a final failure, if the settings say so."""
-        if self._errors != "traceback" or settlement.error is None:
+    def _trace(self, job: Claimed, settlement: Settlement) -> str:
+        """The traceback of a final failure, if the settings say so, or where it can be seen."""
+        if settlement.error is None:
             return ""
+        if self._errors != "traceback":
+            return f"; see `tenure get {job.id}`"
         return f"\n{decode(settlement.error, dict[str, str])['traceback']}".rstrip()
 
 

@@ -231,7 +231,7 @@ class WorkerProcess:
                 "heartbeat_seconds": self.settings.heartbeat_seconds,
             },
             counts={
-                "in hand": len(self.leased_jobs.all()), "stuck": len(self.watchlist.stuck),
+                "stuck": len(self.watchlist.stuck),
                 "seconds since a claim": self.claimer.idle_seconds(),
             },
         )  # fmt: skip

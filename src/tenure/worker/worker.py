@@ -44,6 +44,9 @@ class Worker:
     With `processes` above one, `run` starts that many worker processes and replaces those that die.
     """
 
+    told_by_people = True
+    """Whether a person sends its signals, and may send a second one. Not so with --reload."""
+
     def __init__(
         self,
         app: Client,
@@ -121,7 +124,7 @@ class Worker:
         self._stop(by_signal=False)
 
     def _stop_by_signal(self) -> None:
-        self._stop(by_signal=True)
+        self._stop(by_signal=self.told_by_people)
 
     def _stop(self, *, by_signal: bool) -> None:
         self._stop_asked = True

@@ -29,6 +29,9 @@ async def gate_wait(tx: Tx, id: JobId, *, now: datetime | None = None) -> GateWa
 async def facts(tx: Tx, id: JobId) -> Facts:
     """What `explain` needs to know of a job: at most four statements."""
     job = await seen_job(tx, id)
+    if job.state is State.RUNNING:
+        workers = await seen_workers(tx) if tx.tenant is None else None
+        return Facts(job, await _clock(tx), workers=workers)
     if job.state not in (State.SCHEDULED, State.QUEUED):
         return Facts(job)
     now = None if job.due_at is None else await _clock(tx)

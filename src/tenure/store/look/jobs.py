@@ -231,12 +231,25 @@ async def timeline(tx: Tx, id: JobId, *, now: datetime | None = None) -> list[Ev
     if job.claimed_at is not None:
         story.append(Event(job.claimed_at, "claimed", job.token, job.worker))
     progress = await _progress(tx, id)
+    claims = [event for event in story if event.kind == "claimed"]
     if progress.reported_at is not None:
-        story.append(Event(progress.reported_at, "progressed", job.token, None, progress.message))
-    story += [Event(s.recorded_at, "step", s.token, None, s.name) for s in await _steps(tx, id)]
+        story.append(_progressed(progress.reported_at, progress.message, claims, job.token))
+    workers = {claim.token: claim.worker for claim in claims}
+    for step in await _steps(tx, id):
+        worker = workers.get(step.token)
+        story.append(Event(step.recorded_at, "step", step.token, worker, step.name))
     if job.finished_at is not None:
         story.append(Event(job.finished_at, job.state, job.token, job.worker, job.reason))
     return sorted(story, key=lambda event: event.at)
+
+
+def _progressed(at: datetime, message: str | None, claims: list[Event], token: int) -> Event:
+    """The report belongs to the last attempt that began before it: the row of notes has the token
+    of its last writer, which may have saved a checkpoint only."""
+    claim = next((claim for claim in reversed(claims) if claim.at <= at), None)
+    if claim is None:
+        return Event(at, "progressed", token, None, message)
+    return Event(at, "progressed", claim.token, claim.worker, message)
 
 
 @transaction(Mode.READ)

@@ -139,6 +139,13 @@ class WorkerRow(NamedTuple):
     alive: Flag
 
 
+class HeldRow(NamedTuple):
+    """How many jobs a worker has claimed and not settled."""
+
+    worker: str
+    jobs: int
+
+
 class AboutRow(NamedTuple):
     """The engine, the version of the schema, and the clock."""
 
@@ -161,5 +168,6 @@ RETURNED_BY: Returned = {
     LateRow: ("late_work",),
     PausedRow: ("paused_queues",),
     WorkerRow: ("list_workers",),
+    HeldRow: ("held_jobs",),
     AboutRow: ("about",),
 }

@@ -12,7 +12,7 @@ from tenure.errors import InvalidInput
 from tenure.rules.codec import encode
 from tenure.rules.job import Setting, WorkerInfo, WorkerSeen
 from tenure.rules.limits import check_int, check_name, check_seconds
-from tenure.store.look.records import WorkerRow
+from tenure.store.look.records import HeldRow, WorkerRow
 from tenure.store.session import Mode, Tx, for_all_tenants, transaction
 
 MAX_WORKERS = 10_000
@@ -74,13 +74,15 @@ async def workers(
     check_seconds("alive_seconds", alive_seconds)
     check_int("limit", limit, 1, MAX_WORKERS)
     tx.at(now)
-    return await seen_workers(tx, alive_seconds, limit)
+    seen = await seen_workers(tx, alive_seconds, limit)
+    held = {row.worker: row.jobs for row in await tx.fetch_as(HeldRow, "held_jobs")}
+    return [msgspec.structs.replace(each, running=held.get(each.name, 0)) for each in seen]
 
 
 async def seen_workers(
     tx: Tx, alive_seconds: float = ALIVE_SECONDS, limit: int = 1000
 ) -> list[WorkerSeen]:
-    """A part of `workers` and of `why`."""
+    """A part of `workers` and of `why`. Their running jobs are not counted."""
     rows = await tx.fetch_as(WorkerRow, "list_workers", alive_seconds=alive_seconds, most=limit)
     return [_seen(tx, row) for row in rows]
 

@@ -15,7 +15,9 @@ from psycopg import sql
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 
+from tenure.errors import StoreError
 from tenure.store.bell import Bell, OnCancel, Ring, pause_seconds
+from tenure.store.postgres.errors import text_of
 
 CHANNELS = ("tenure.bell", "tenure.cancel")
 """Of new tickets, and of cancel requests. See the statements `notify` and `notify_cancels`."""
@@ -84,6 +86,8 @@ class PostgresBell(Bell):
                     await self._ring_when_heard(ear)
                 finally:
                     await connection.close()
+            except psycopg.Error as error:
+                self._lost(StoreError(text_of(error)))
             except Exception as error:  # noqa: BLE001 - whatever it is, polling goes on, and so do we
                 self._lost(error)
             failures += 1

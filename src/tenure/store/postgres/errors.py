@@ -1,5 +1,7 @@
 """What PostgreSQL refuses, and what its silence means, as errors of ours."""
 
+import re
+
 import psycopg
 
 from tenure.errors import (
@@ -53,7 +55,9 @@ def translate(error: psycopg.Error) -> StoreError | InvalidInput:
         case state if state[:2] in ("22", "23"):
             return ValueRefused(f"the database refused a value: {text}")
         case "":
-            return StoreUnavailable(f"PostgreSQL cannot be reached ({text}); {_hint(text)}")
+            refused = any(words in text for words in _WRONG)
+            what = "refused the connection" if refused else "cannot be reached"
+            return StoreUnavailable(f"PostgreSQL {what} ({text}); {_hint(text)}")
         case state if is_outage(error):
             return StoreUnavailable(f"PostgreSQL went away and did not come back ({text})")
         case state:
@@ -112,4 +116,6 @@ def is_unanswered(error: psycopg.Error) -> bool:
 
 
 def text_of(error: psycopg.Error) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
+    """The words of the server or of libpq on one line, without libpq's question for the reader."""
+    text = re.sub(r" Is the server running [^?]*\?", "", " ".join(str(error).split()))
+    return text[:300] or type(error).__name__

@@ -164,7 +164,7 @@ def translate(
 def _why_cannot_open(path: str) -> str:
     folder = Path(path).parent
     if not folder.exists():
-        return f"the folder {folder} does not exist; create it first"
+        return f"there is no folder {folder}; create it first"
     if Path(path).is_dir():
         return f"{path} is a folder; name a file in it"
     return f"{path} cannot be opened; check the permissions of the file and its folder"

@@ -104,7 +104,9 @@ class Intake:
             self._put_back(known, "shutdown")
         elif len(known) == 1 and not self._suspects.may_run(known[0]):
             spread = self._environment.random()
-            self._put_back(known, "another suspect runs here alone", spread)
+            first = self._suspects.tried
+            other = "another such job" if first is None else f"job {first.job.id}"
+            self._put_back(known, f"its worker died twice, so it waits for {other} to end", spread)
         else:
             if permits:
                 known = self._permits.admit(known, permits)

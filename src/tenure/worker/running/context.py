@@ -35,7 +35,7 @@ _STEPS = Feature.STEPS
 class RunningHere(Running):
     """A job whose handler runs in this process."""
 
-    __slots__ = ("_app", "_job", "_leased", "_steps", "worker")
+    __slots__ = ("_app", "_job", "_leased", "_steps", "_worker")
     _growth: Growth | None = None
 
     def __init__(self, leased: LeasedJob, app: Client, worker: str) -> None:
@@ -43,9 +43,11 @@ class RunningHere(Running):
         self._job = leased.job
         self._app = app
         self._steps: Steps | None = None
-        self.worker = worker
+        self._worker = worker
 
     # fmt: off
+    @property
+    def worker(self) -> str: return self._worker
     @property
     def id(self) -> int: return self._job.id
     @property

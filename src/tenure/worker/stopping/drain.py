@@ -42,10 +42,11 @@ class Drain:
     async def run(self, *, by_signal: bool) -> None:
         """Put back unstarted jobs, end running ones, and write how they ended."""
         self._intake.put_back_unstarted()
+        second = "; a second Ctrl-C or signal ends it at once, and its jobs run again within %g s"
         log.info(
             "worker %s is draining; still running: %d, for at most %g s%s",
             self._worker, len(self._leased_jobs.unfinished()), self._settings.drain_seconds,
-            "; a second Ctrl-C or signal ends it at once" if by_signal else "",
+            second % self._settings.lease_seconds if by_signal else "",
         )  # fmt: skip
         await self._until_finished(self._settings.drain_seconds)
         for leased in self._leased_jobs.unfinished():

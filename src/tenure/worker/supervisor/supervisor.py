@@ -104,6 +104,14 @@ class Supervisor:
         return True
 
 
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"ended with {code}"
+    with suppress(ValueError):  # a signal without a name
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"was killed by signal {-code}"
+
+
 class _Supervised:
     """One worker process, and its successors."""
 
@@ -152,7 +160,7 @@ class _Supervised:
     def replace_if_dead(self) -> None:
         """Start a successor, later and later while processes die soon after their start."""
         if self._process is not None and (code := self._process.poll()) is not None:
-            self._rest(f"worker process {self._process.pid} ended with {code}")
+            self._rest(f"worker process {self._process.pid} {_ending(code)}")
         if self._process is None and self._environment.monotonic() >= self._next_start:
             self._try_to_start()
 

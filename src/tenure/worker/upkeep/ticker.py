@@ -49,6 +49,8 @@ class Ticker:
                 fired = await self._fire()
                 if fired.wait_seconds is not None:
                     wait = min(wait, max(LEAST_SECONDS, fired.wait_seconds))
+                if failing:
+                    log.info("firing schedules works again")
                 failing = False
             except TenureError as error:
                 if not failing:  # logged once: an outage must not fill the disk

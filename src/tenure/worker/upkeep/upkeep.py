@@ -68,7 +68,7 @@ class Upkeep:
 
     async def heal(self) -> None:
         """Repair gates and workflows regularly, for ever."""
-        await self._repeat("healing", self._heal, self._settings.sweep_seconds)
+        await self._repeat("housekeeping", self._heal, self._settings.sweep_seconds)
 
     async def _promote(self) -> None:
         await self._due.wait()
@@ -91,7 +91,7 @@ class Upkeep:
             if swept.requeued or swept.finished:
                 found = True
                 log.warning(
-                    "swept expired leases: %d jobs put back in their queues, %d finished",
+                    "took back jobs of dead workers: %d run again, %d finished",
                     swept.requeued, swept.finished,
                 )  # fmt: skip
                 self._ring()
@@ -125,6 +125,8 @@ class Upkeep:
         while True:
             try:
                 await step()
+                if failing:
+                    log.info("%s works again", name)
                 failing = False
             except TenureError as error:
                 if not failing:  # logged once: an outage must not fill the disk

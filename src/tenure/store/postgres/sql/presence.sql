@@ -18,6 +18,13 @@ from tenure.worker w, (select coalesce(:now::timestamptz, clock_timestamp()) as 
 order by alive desc, w.started_at desc, w.name
 limit :most;
 
+-- name: held_jobs
+-- How many jobs each worker has claimed and not settled.
+select h.worker, count(*) as jobs
+from tenure.holding h, lateral (
+    select from tenure.job j where j.id = h.job_id and j.token = h.token offset 0) as j
+group by h.worker;
+
 -- name: prune_workers
 -- prune: workers that have not been seen for so long.
 delete from tenure.worker

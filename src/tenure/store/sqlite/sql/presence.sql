@@ -19,6 +19,12 @@ from tenure.worker
 order by alive desc, started_at desc, name
 limit :most;
 
+-- name: held_jobs
+-- How many jobs each worker has claimed and not settled.
+select h.worker, count(*) as jobs
+from tenure.holding as h cross join tenure.job as j on j.id = h.job_id and j.token = h.token
+group by h.worker;
+
 -- name: prune_workers
 -- prune: delete workers that were last seen this long ago. After a reboot the boot clock cannot tell, so
 -- the wall clock decides.
