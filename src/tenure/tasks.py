@@ -499,6 +499,8 @@ class _Decorator:
     def __call__(self, fn: Callable[P, R | Instead]) -> Task[P, R]: ...
     def __call__(self, fn: Callable[..., Any]) -> Task[..., Any]:
         _check_function(fn)
+        if self._name is None and fn.__name__ == "<lambda>":
+            raise InvalidInput('a lambda has no name: write task(name="shop.send")(...), or a def')
         name = task_name(fn) if self._name is None else self._name
         task: Task[..., Any] = Task(fn, name, self._options)
         self._tasks.add(task)

@@ -106,12 +106,19 @@ def test_without_any_the_error_says_what_to_do(
     [
         (5, "url must be a string, not 5"),
         (Path("jobs.db"), "url must be a string, not PosixPath"),
-        ("jobs.db", "must start with sqlite:/// or postgresql://"),
-        ("mysql://localhost/jobs", "must start with sqlite:/// or postgresql://"),
+        ("jobs.db", "must start with sqlite:/// or .*; this one has no scheme; write sqlite:///jobs.db"),
+        ("/srv/jobs.db", "write sqlite:////srv/jobs.db"),
+        ("host=h password=hunter2", "has no scheme; write sqlite:///jobs.db$"),
+        ("mysql://localhost/jobs", "must start with sqlite:/// or .*; mysql:// is not supported"),
+        ("postgresql+psycopg://h/jobs", r"remove \+psycopg and write postgresql://\.\.\."),
+        ("postgres+asyncpg://h/jobs", r"remove \+asyncpg and write postgres://\.\.\."),
+        ("sqlite+aiosqlite:///jobs.db", r"remove \+aiosqlite and write sqlite:///\.\.\."),
+        ("sqlite:jobs.db", "write sqlite:///jobs.db$"),
+        ("sqlite:/jobs.db", "sqlite:///jobs.db, or sqlite:////jobs.db for an absolute path$"),
         ("sqlite://jobs.db", "write sqlite:///jobs.db"),
         ("sqlite:///jobs.db?colour=red", "unknown option 'colour'"),
     ],
-)
+)  # fmt: skip
 def test_a_url_that_cannot_be_used(url: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Tenure(url).list_jobs()

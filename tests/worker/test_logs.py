@@ -217,6 +217,12 @@ def test_a_worker_serves_the_queues_of_its_tasks_without_a_warning(
     assert not lines.with_text("no task of its application uses that queue")
 
 
+def test_a_worker_without_any_task_says_so(app: Tenure, lines: Lines) -> None:
+    with working(app):
+        [said] = eventually(lambda: lines.with_text("knows no task"))
+    assert "import the modules that define tasks" in said
+
+
 def test_a_queue_to_which_no_task_goes_is_reported(app: Tenure, lines: Lines) -> None:
     """By the worker that serves it, and by `why` of a job that waits in the right queue."""
 

@@ -24,7 +24,6 @@ from tenure.rules.limits import (
     MAX_NAME_LENGTH,
     MAX_PID,
     MAX_PRIORITY,
-    MAX_SECONDS,
     MAX_SLOTS,
     MIN_PRIORITY,
     JobReference,
@@ -223,7 +222,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         if self.delay_seconds is not None and self.due_at is not None:
             raise InvalidInput("give delay_seconds or due_at, not both")
         if self.delay_seconds is not None:
-            check_seconds("delay_seconds", self.delay_seconds, least=-MAX_SECONDS)
+            check_seconds("delay_seconds", self.delay_seconds)
         if self.due_at is not None:
             check_time("due_at", self.due_at)
 

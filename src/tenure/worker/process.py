@@ -212,6 +212,11 @@ class WorkerProcess:
             "worker %s serves %s on %s; tasks: %d; slots: %s", self.name,
             ", ".join(self.settings.queues), absolute_url(self.app.url), tasks, ", ".join(slots),
         )  # fmt: skip
+        if not tasks:
+            log.warning(
+                "worker %s knows no task: let the module of the application import the modules "
+                "that define tasks, or use app.include(tasks)", self.name,
+            )  # fmt: skip
         known = {task.options_of_task.queue for task in self.app}
         for queue in self.settings.queues:
             if known and queue not in known:
