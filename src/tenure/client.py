@@ -22,7 +22,7 @@ from tenure.rules.gates import Limits
 from tenure.rules.graph import NewWorkflow, OnFailure, WorkflowAdded
 from tenure.rules.job import Enqueued, Job
 from tenure.rules.limits import JobId, check_id, id_of
-from tenure.running import current
+from tenure.running import current, waiting_for
 from tenure.schedules import Schedules
 from tenure.store import AsyncStore, Store, open_async_store, open_store
 from tenure.store.api import READERS, Operation, Runner, both, run_on
@@ -58,10 +58,11 @@ async def _wait(runner: Runner, id: int, timeout_seconds: float | None) -> Job:
         why = await run_on(runner, facts.why, id)
         return f"job {id} is not finished after {timeout_seconds:g} s: {why}"
 
-    return await wait_until(
-        runner, lambda: run_on(runner, look.get, id), lambda job: job.state.final,
-        rests=RESTS, timeout_seconds=timeout_seconds, late=late,
-    )  # fmt: skip
+    with waiting_for(id):
+        return await wait_until(
+            runner, lambda: run_on(runner, look.get, id), lambda job: job.state.final,
+            rests=RESTS, timeout_seconds=timeout_seconds, late=late,
+        )  # fmt: skip
 
 
 class Client(TaskSet):

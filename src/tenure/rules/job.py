@@ -408,6 +408,32 @@ class Event(Record, msgspec.Struct, frozen=True):
 Setting = str | int | float | bool | None
 
 
+class JobWait(Record, msgspec.Struct, frozen=True):
+    """A running job whose handler waits for another job."""
+
+    job_id: int
+    task: str
+    waits_for: int
+    """The id of the other job."""
+    seconds: float
+    """How long it has waited."""
+
+
+class WorkerLoad(Record, msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker can run at once, and how fast its jobs end. As old as its last heartbeat."""
+
+    slots: dict[str, int] = {}
+    """Its slots by kind: async, thread, process."""
+    kinds: dict[str, str] = {}
+    """The kind of each task."""
+    finished: dict[str, dict[str, int]] = {}
+    """How many attempts have ended within `seconds`, by queue and kind."""
+    seconds: float = 0.0
+    """About a minute; less in a worker that has just started."""
+    waits: tuple[JobWait, ...] = ()
+    """Jobs that have waited for other jobs for a second or longer: the first hundred."""
+
+
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A worker's report about itself. `queues` maps each queue that it serves to its slots."""
 
@@ -420,6 +446,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that are worth showing."""
     counts: dict[str, int] = {}
     """Its counters, such as jobs by outcome."""
+    load: WorkerLoad = WorkerLoad()
 
     def __post_init__(self) -> None:
         check_name("worker", self.name)
@@ -430,6 +457,8 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
                 raise InvalidInput(f"{what} must be a dict, {not_this(getattr(self, what))}")
         if type(self.tasks) is not tuple:
             raise InvalidInput(f"tasks must be a tuple of names, {not_this(self.tasks)}")
+        if type(self.load) is not WorkerLoad:
+            raise InvalidInput(f"load must be a WorkerLoad, {not_this(self.load)}")
         for queue, slots in self.queues.items():
             check_name("queue", queue)
             check_int(f"the slots of {queue}", slots, 0, MAX_SLOTS)
@@ -450,3 +479,4 @@ class WorkerSeen(Record, msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime
     seen_at: datetime
     alive: bool
+    load: WorkerLoad = WorkerLoad()
