@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
 
-from tenure.errors import ConfigError, InvalidInput, TenantMismatch
+from tenure.errors import ConfigError, InvalidInput, NoSuchMethod, TenantMismatch
 from tenure.handle import Handle
 from tenure.hooks import Hooks
 from tenure.passwords import shown_url
@@ -50,6 +50,8 @@ R = TypeVar("R")
 
 log = logging.getLogger("tenure.client")
 
+_ENQUEUE = ("add_job", "defer", "delay", "enqueue", "enqueue_async", "send", "send_task", "submit")
+"""What other job queues call it."""
 RESTS = Rests(first_seconds=0.002, longest_seconds=0.25)
 
 
@@ -99,6 +101,16 @@ class Client(TaskSet):
         self.hooks = Hooks()
         self.wrapper: StoreWrapper | None = None
         """Puts a proxy in front of each store. Set it before the first operation."""
+
+    if not TYPE_CHECKING:  # type checkers find this mistake themselves
+
+        def __getattr__(self, name: str) -> object:
+            if name in _ENQUEUE:
+                raise NoSuchMethod(
+                    f"an application has no method {name!r}; write task.enqueue(...), or "
+                    "app.enqueue_many([task.call(...), ...]) for many"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     get, get_async = both(look.get)
     list_jobs, list_jobs_async = both(look.list_jobs)

@@ -1,5 +1,6 @@
 """What every command shares: the client, confirmation, and common options."""
 
+import logging
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -12,10 +13,12 @@ import click
 from tenure.cli.exit import NotConfirmed
 from tenure.cli.output import echo
 from tenure.errors import ConfigError, InvalidInput, StoreUnavailable
-from tenure.passwords import remember
+from tenure.passwords import absolute_url, remember, shown_url
 
 if TYPE_CHECKING:
     from tenure.client import Client
+
+log = logging.getLogger("tenure.client")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -61,6 +64,13 @@ class CliContext:
         """
         if app.url_in_code and not self._url_is_given:
             self.url = app.url
+            project = self.settings.get("url")
+            if project and absolute_url(project) != absolute_url(self.url):
+                log.warning(
+                    "url under [tool.tenure] in pyproject.toml names %s, but the code names %s, "
+                    "and the code wins; write Tenure() to use the other",
+                    shown_url(project), shown_url(self.url),
+                )  # fmt: skip
         elif self.url:
             app.use_url(self.url)
         else:

@@ -76,6 +76,7 @@ class WorkerProcess:
         self._backlog = Backlog(self.leased_jobs)
         self._stopping = asyncio.Event()
         self._by_signal = False
+        self._start_error = ""
 
     def stop(self, *, by_signal: bool = False) -> None:
         """Begin to shut down: no job starts from now on. Called on the event loop."""
@@ -130,7 +131,9 @@ class WorkerProcess:
                 await self._pause_after(error)
 
     async def _pause_after(self, error: StoreError) -> None:
-        log.warning("worker %s cannot start, trying again: %s", self.name, error)
+        if str(error) != self._start_error:  # logged once: an outage must not fill the disk
+            log.warning("worker %s cannot start, trying again: %s", self.name, error)
+        self._start_error = str(error)
         await asyncio.sleep(OPEN_PAUSE_SECONDS)
 
     def _build(self, stores: Stores) -> Bell:
