@@ -5,6 +5,7 @@ Names are loaded when they are first used, so that `import tenure` is cheap.
 app.py         the application: tasks, client, worker and schedules in one object
 client.py      all that users do with jobs, on one store
 handle.py      the handle of an enqueued job
+blocking.py    warns of synchronous calls in async code
 waiting.py     how a caller waits: look, rest, look again
 tasks.py       tasks, typed calls of them, and the sets in which they are registered
 signature.py   the arguments of a task: a call as JSON, and back

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
 
+from tenure.blocking import warn_of_blocking
 from tenure.errors import ConfigError, InvalidInput, NoSuchMethod, TenantMismatch
 from tenure.handle import Handle
 from tenure.hooks import Hooks
@@ -37,7 +38,7 @@ from tenure.store.look import workers as presence
 from tenure.store.proxy import StoreWrapper
 from tenure.store.prune import prune as prune_store
 from tenure.store.session import drive, for_all_tenants
-from tenure.store.sqlite.inspect_file import require_schema
+from tenure.store.sqlite.inspect_file import refuse_other_program, require_schema
 from tenure.store.url import check_scheme, sqlite_driver, sqlite_path
 from tenure.store.workflows import look as workflow_look
 from tenure.store.workflows.add import enqueue_workflow
@@ -169,11 +170,19 @@ class Client(TaskSet):
         return await _wait(self.async_store, id_of(id), timeout_seconds)
 
     def migrate(self) -> int:
-        """Bring the schema up to date, one process at a time. A SQLite file migrates itself."""
-        return self._opened_store.migrate()
+        """Bring the schema up to date, one process at a time.
+
+        A SQLite file of Tenure migrates itself. To a file of another program, this adds the tables.
+        """
+        return self._open(on_purpose=True).migrate()
 
     async def migrate_async(self) -> int:
-        """Bring the schema up to date, one process at a time. A SQLite file migrates itself."""
+        """Bring the schema up to date, one process at a time.
+
+        A SQLite file of Tenure migrates itself. To a file of another program, this adds the tables.
+        """
+        if self.is_local:
+            self._open(on_purpose=True)
         return await self._opened_async_store.migrate()
 
     def enqueue_many(
@@ -304,6 +313,8 @@ class Client(TaskSet):
     @property
     def store(self) -> Store:
         """The store for callers in threads, limited to the current tenant."""
+        if asyncio._get_running_loop() is not None:
+            warn_of_blocking()
         tenant = self._current_tenant()
         return self._opened_store if tenant is None else self._opened_store.for_tenant(tenant)
 
@@ -337,12 +348,28 @@ class Client(TaskSet):
         """The store of all tenants. The first access opens it."""
         if (open_already := self._store) is not None:
             return open_already
+        return self._open()
+
+    def _open(self, *, on_purpose: bool = False) -> Store:
+        """Open the store. `on_purpose`: it may be a new file, or a file of another program."""
         with self._lock:
             if self._store is None:
+                file = Path(sqlite_path(self.url)).absolute() if self.is_local else None
+                is_new = file is not None and not file.exists()
+                if not on_purpose:
+                    self.refuse_other_program()
                 store = open_store(self.url, give_up_seconds=self._give_up_seconds)
                 self._store = self.wrapper.wrap(store) if self.wrapper else store
                 self._undeclared = self.declared_gates.copy()
+                if is_new and not (on_purpose or self._workers or self.wrapper):
+                    log.warning("created %s, because there was no such file", file)
             return self._store
+
+    def refuse_other_program(self) -> None:
+        """Raise `SchemaMissing` if the database is a SQLite file with tables of another program
+        and none of Tenure."""
+        if self.is_local:
+            refuse_other_program(sqlite_path(self.url), sqlite_driver(self.url))
 
     @property
     def _opened_async_store(self) -> AsyncStore:

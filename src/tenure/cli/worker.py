@@ -90,6 +90,7 @@ def work(
             raise click.exceptions.Exit(Reloader(sys.argv[1:], stop_seconds=seconds).run())
     application = load_app(app or context.settings.get("app"))
     context.agree_on_url(application)
+    application.refuse_other_program()
     _refuse_wrong_schema(application.url, context.give_up_seconds)
     if before is not None:
         before(application)

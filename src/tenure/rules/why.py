@@ -51,6 +51,8 @@ class Facts(NamedTuple):
     """How the job waits at its gate."""
     line: Line | None = None
     """What is before it, if workers could run it."""
+    file: str | None = None
+    """The SQLite file of the job: a worker may use another one by mistake."""
 
 
 def explain(facts: Facts) -> str:
@@ -86,7 +88,7 @@ def _in_queue(facts: Facts) -> str:
     if job.queue_paused:
         reason = f" ({facts.pause_reason})" if facts.pause_reason else ""
         return f"queue {job.queue} is paused{reason}; resume it to let its jobs run"
-    if facts.workers is not None and (missing := _missing_worker(job, facts.workers)):
+    if facts.workers is not None and (missing := _missing_worker(job, facts.workers, facts.file)):
         return f"{since}; {missing}"
     if facts.wait is not None:
         return _at_gate(facts.wait)
@@ -95,11 +97,11 @@ def _in_queue(facts: Facts) -> str:
     return "; ".join([since + _because(job), *_in_line(job, facts.line, facts.workers)])
 
 
-def _missing_worker(job: Job, workers: Sequence[WorkerSeen]) -> str | None:
+def _missing_worker(job: Job, workers: Sequence[WorkerSeen], file: str | None) -> str | None:
     """Which worker is missing, if the workers there are cannot run the job."""
     alive = [worker for worker in workers if worker.alive]
     if not alive:
-        return "no worker is alive: start one"
+        return "no worker is alive: start one" + (f" on {file}" if file else "")
     if not any(job.queue in worker.queues for worker in alive):
         return "no worker serves this queue: start one that does"
     if not serving(job, workers):

@@ -44,11 +44,11 @@ async def facts(tx: Tx, id: JobId) -> Facts:
         return Facts(job, now)
     workers = await seen_workers(tx)
     if job.due_at is not None:
-        return Facts(job, now, workers=workers)
+        return Facts(job, now, workers=workers, file=tx.file)
     if job.gate is not None:
-        return Facts(job, workers=workers, wait=await gate_wait_of(tx, job))
+        return Facts(job, workers=workers, wait=await gate_wait_of(tx, job), file=tx.file)
     line = await _line(tx, job) if serving(job, workers) else None
-    return Facts(job, workers=workers, line=line)
+    return Facts(job, workers=workers, line=line, file=tx.file)
 
 
 async def _line(tx: Tx, job: Job) -> Line:
