@@ -357,7 +357,7 @@ class Client(TaskSet):
                 file = Path(sqlite_path(self.url)).absolute() if self.is_local else None
                 is_new = file is not None and not file.exists()
                 if not on_purpose:
-                    self.refuse_other_program()
+                    self._refuse_other_program()
                 store = open_store(self.url, give_up_seconds=self._give_up_seconds)
                 self._store = self.wrapper.wrap(store) if self.wrapper else store
                 self._undeclared = self.declared_gates.copy()
@@ -365,9 +365,7 @@ class Client(TaskSet):
                     log.warning("created %s, because there was no such file", file)
             return self._store
 
-    def refuse_other_program(self) -> None:
-        """Raise `SchemaMissing` if the database is a SQLite file with tables of another program
-        and none of Tenure."""
+    def _refuse_other_program(self) -> None:
         if self.is_local:
             refuse_other_program(sqlite_path(self.url), sqlite_driver(self.url))
 

@@ -39,7 +39,7 @@ def test_a_warning_says_that_the_argument_wins(
     url = f"sqlite:///{tmp_path / 'argument.db'}"
     monkeypatch.setenv("TENURE_URL", "postgresql://me:secret@host/db")
     with Tenure(url) as app:
-        app.list_jobs()
+        app.migrate()
         app.list_jobs()
     [record] = caplog.records
     assert "and the code wins; write Tenure() to use TENURE_URL" in record.getMessage()
@@ -75,7 +75,10 @@ def test_a_look_creates_nothing_in_the_file_of_another_program(tmp_path: Path) -
     assert [each.name for each in tmp_path.iterdir()] == ["theirs.db"]
     assert file.read_bytes() == before
     with app:
-        work.enqueue()  # a write may add the tables
+        with pytest.raises(SchemaMissing, match="belongs to another program"):
+            work.enqueue()
+        app.migrate()
+        work.enqueue()
         assert len(app.list_jobs().jobs) == 1
     with Tenure(app.url) as again:
         assert len(again.list_jobs().jobs) == 1

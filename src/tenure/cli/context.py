@@ -112,6 +112,15 @@ def require_schema(url: str) -> None:
         require_schema(sqlite_path(url), sqlite_driver(url))
 
 
+def refuse_other_program(url: str) -> None:
+    """A worker creates its tables in a new SQLite file, but not in the file of another program."""
+    if url.startswith("sqlite:"):
+        from tenure.store.sqlite.inspect_file import refuse_other_program
+        from tenure.store.url import sqlite_driver, sqlite_path
+
+        refuse_other_program(sqlite_path(url), sqlite_driver(url))
+
+
 def with_context(command: Callable[Concatenate[CliContext, P], R]) -> Callable[P, R]:
     """Pass the context as the first argument of a command, and close it afterwards."""
 

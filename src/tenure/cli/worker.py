@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from tenure.cli.apps import load_app
-from tenure.cli.context import CliContext, with_context
+from tenure.cli.context import CliContext, refuse_other_program, with_context
 from tenure.cli.exit import write_errors_as_json
 from tenure.cli.reload import Reloader, is_child
 from tenure.client import Client
@@ -90,7 +90,6 @@ def work(
             raise click.exceptions.Exit(Reloader(sys.argv[1:], stop_seconds=seconds).run())
     application = load_app(app or context.settings.get("app"))
     context.agree_on_url(application)
-    application.refuse_other_program()
     _refuse_wrong_schema(application.url, context.give_up_seconds)
     if before is not None:
         before(application)
@@ -100,6 +99,7 @@ def work(
 def _refuse_wrong_schema(url: str, give_up_seconds: float) -> None:
     """Report a wrong schema now, in one line. If the database cannot be reached, go on: the worker
     waits for it."""
+    refuse_other_program(url)
     with suppress(StoreUnavailable), open_store(url, give_up_seconds=give_up_seconds) as store:
         store.about()
 
