@@ -5,6 +5,7 @@ Names are loaded when they are first used, so that `import tenure` is cheap.
 app.py         the application: tasks, client, worker and schedules in one object
 client.py      all that users do with jobs, on one store
 handle.py      the handle of an enqueued job
+blocking.py    warns of synchronous calls in async code
 waiting.py     how a caller waits: look, rest, look again
 tasks.py       tasks, typed calls of them, and the sets in which they are registered
 signature.py   the arguments of a task: a call as JSON, and back
@@ -41,11 +42,13 @@ if TYPE_CHECKING:
         ErrorInfo,
         Event,
         Job,
+        JobWait,
         Progress,
         State,
         Step,
         Unique,
         Until,
+        WorkerLoad,
         WorkerSeen,
     )
     from tenure.rules.record import Record
@@ -77,6 +80,7 @@ __all__ = [
     "Handle",
     "Job",
     "JobEvent",
+    "JobWait",
     "Limits",
     "LineSeen",
     "Node",
@@ -104,6 +108,7 @@ __all__ = [
     "Unique",
     "Until",
     "Worker",
+    "WorkerLoad",
     "WorkerSeen",
     "Workflow",
     "WorkflowAdded",
@@ -123,11 +128,13 @@ _HOMES = {
         "ErrorInfo",
         "Event",
         "Job",
+        "JobWait",
         "Progress",
         "State",
         "Step",
         "Unique",
         "Until",
+        "WorkerLoad",
         "WorkerSeen",
     ),
     "rules.record": ("Record",),

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
 
-from tenure.errors import ConfigError, InvalidInput, TenantMismatch
+from tenure.blocking import warn_of_blocking
+from tenure.errors import ConfigError, InvalidInput, NoSuchMethod, TenantMismatch
 from tenure.handle import Handle
 from tenure.hooks import Hooks
 from tenure.passwords import shown_url
@@ -22,7 +23,7 @@ from tenure.rules.gates import Limits
 from tenure.rules.graph import NewWorkflow, OnFailure, WorkflowAdded
 from tenure.rules.job import Enqueued, Job
 from tenure.rules.limits import JobId, check_id, id_of
-from tenure.running import current
+from tenure.running import current, waiting_for
 from tenure.schedules import Schedules
 from tenure.store import AsyncStore, Store, open_async_store, open_store
 from tenure.store.api import READERS, Operation, Runner, both, run_on
@@ -37,7 +38,7 @@ from tenure.store.look import workers as presence
 from tenure.store.proxy import StoreWrapper
 from tenure.store.prune import prune as prune_store
 from tenure.store.session import drive, for_all_tenants
-from tenure.store.sqlite.inspect_file import require_schema
+from tenure.store.sqlite.inspect_file import refuse_other_program, require_schema
 from tenure.store.url import check_scheme, sqlite_driver, sqlite_path
 from tenure.store.workflows import look as workflow_look
 from tenure.store.workflows.add import enqueue_workflow
@@ -50,6 +51,8 @@ R = TypeVar("R")
 
 log = logging.getLogger("tenure.client")
 
+_ENQUEUE = ("add_job", "defer", "delay", "enqueue", "enqueue_async", "send", "send_task", "submit")
+"""What other job queues call it."""
 RESTS = Rests(first_seconds=0.002, longest_seconds=0.25)
 
 
@@ -58,10 +61,11 @@ async def _wait(runner: Runner, id: int, timeout_seconds: float | None) -> Job:
         why = await run_on(runner, facts.why, id)
         return f"job {id} is not finished after {timeout_seconds:g} s: {why}"
 
-    return await wait_until(
-        runner, lambda: run_on(runner, look.get, id), lambda job: job.state.final,
-        rests=RESTS, timeout_seconds=timeout_seconds, late=late,
-    )  # fmt: skip
+    with waiting_for(id):
+        return await wait_until(
+            runner, lambda: run_on(runner, look.get, id), lambda job: job.state.final,
+            rests=RESTS, timeout_seconds=timeout_seconds, late=late,
+        )  # fmt: skip
 
 
 class Client(TaskSet):
@@ -98,6 +102,16 @@ class Client(TaskSet):
         self.hooks = Hooks()
         self.wrapper: StoreWrapper | None = None
         """Puts a proxy in front of each store. Set it before the first operation."""
+
+    if not TYPE_CHECKING:  # type checkers find this mistake themselves
+
+        def __getattr__(self, name: str) -> object:
+            if name in _ENQUEUE:
+                raise NoSuchMethod(
+                    f"an application has no method {name!r}; write task.enqueue(...), or "
+                    "app.enqueue_many([task.call(...), ...]) for many"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     get, get_async = both(look.get)
     list_jobs, list_jobs_async = both(look.list_jobs)
@@ -156,11 +170,19 @@ class Client(TaskSet):
         return await _wait(self.async_store, id_of(id), timeout_seconds)
 
     def migrate(self) -> int:
-        """Bring the schema up to date, one process at a time. A SQLite file migrates itself."""
-        return self._opened_store.migrate()
+        """Bring the schema up to date, one process at a time.
+
+        A SQLite file of Tenure migrates itself. To a file of another program, this adds the tables.
+        """
+        return self._open(on_purpose=True).migrate()
 
     async def migrate_async(self) -> int:
-        """Bring the schema up to date, one process at a time. A SQLite file migrates itself."""
+        """Bring the schema up to date, one process at a time.
+
+        A SQLite file of Tenure migrates itself. To a file of another program, this adds the tables.
+        """
+        if self.is_local:
+            self._open(on_purpose=True)
         return await self._opened_async_store.migrate()
 
     def enqueue_many(
@@ -291,6 +313,8 @@ class Client(TaskSet):
     @property
     def store(self) -> Store:
         """The store for callers in threads, limited to the current tenant."""
+        if asyncio._get_running_loop() is not None:
+            warn_of_blocking()
         tenant = self._current_tenant()
         return self._opened_store if tenant is None else self._opened_store.for_tenant(tenant)
 
@@ -324,12 +348,26 @@ class Client(TaskSet):
         """The store of all tenants. The first access opens it."""
         if (open_already := self._store) is not None:
             return open_already
+        return self._open()
+
+    def _open(self, *, on_purpose: bool = False) -> Store:
+        """Open the store. `on_purpose`: it may be a new file, or a file of another program."""
         with self._lock:
             if self._store is None:
+                file = Path(sqlite_path(self.url)).absolute() if self.is_local else None
+                is_new = file is not None and not file.exists()
+                if not on_purpose:
+                    self._refuse_other_program()
                 store = open_store(self.url, give_up_seconds=self._give_up_seconds)
                 self._store = self.wrapper.wrap(store) if self.wrapper else store
                 self._undeclared = self.declared_gates.copy()
+                if is_new and not (on_purpose or self._workers or self.wrapper):
+                    log.warning("created %s, because there was no such file", file)
             return self._store
+
+    def _refuse_other_program(self) -> None:
+        if self.is_local:
+            refuse_other_program(sqlite_path(self.url), sqlite_driver(self.url))
 
     @property
     def _opened_async_store(self) -> AsyncStore:

@@ -2,7 +2,8 @@
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
@@ -198,6 +199,14 @@ class Running(ABC):
         """`step` for async handlers; `fn` is a coroutine function, or does not block."""
 
     @abstractmethod
+    def _wait_begins(self, id: int) -> None:
+        """The handler begins to wait for another job: its worker watches that."""
+
+    @abstractmethod
+    def _wait_ends(self, id: int) -> None:
+        """The wait is over."""
+
+    @abstractmethod
     def complete(self, result: object = None, *, on: object) -> None:
         """Finish the job in the caller's own transaction: both commit, or neither.
 
@@ -215,6 +224,20 @@ _current: ContextVar[Running | None] = ContextVar("tenure_running", default=None
 def current() -> Running | None:
     """The job that is running here, or None; also in functions that its handler calls."""
     return _current.get()
+
+
+@contextmanager
+def waiting_for(id: int) -> Iterator[None]:
+    """Inside a handler: tell its worker, which reports a wait that cannot end."""
+    job = current()
+    if job is None:
+        yield
+        return
+    job._wait_begins(id)
+    try:
+        yield
+    finally:
+        job._wait_ends(id)
 
 
 set_current, reset_current = _current.set, _current.reset

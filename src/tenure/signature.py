@@ -25,6 +25,8 @@ from tenure.running import Running
 
 SAME = frozenset({str, int, float, bool, NoneType})
 """Types that JSON has: such a value arrives unchanged, or as the annotation says."""
+_OF_THE_JOB = ("self", "job", "ctx", "context", "task", "running")
+"""What the first parameter of a handler is called where it is the running job."""
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -38,6 +40,7 @@ class Signature:
         """`call_options`: the names of the options of a call, for error messages."""
         self._task = task
         self._call_options = call_options
+        self._is_method = "." in getattr(fn, "__qualname__", "").rpartition("<locals>.")[2]
         signature = inspect.signature(fn)
         hints = _hints(task, fn)
         params = list(signature.parameters.values())
@@ -143,14 +146,12 @@ class Signature:
 
     def _no_value(self) -> str:
         """Why the first parameter may have no value."""
-        first = self._names[0] if self._names else None
-        if first == "self":
+        first = self._names[0] if self._names else ""
+        if first in ("self", "cls") and self._is_method:
             return "; a method cannot be a task, use a function"
-        if (
-            first == "job"
-            and self._signature.parameters[first].annotation is inspect.Parameter.empty
-        ):
-            return "; if job is the running job, annotate it Running"
+        is_bare = first in self._bare and first in self._wanted
+        if is_bare and first in _OF_THE_JOB:
+            return f"; if {first} is the running job, annotate it Running"
         return ""
 
     def _unfit(self, why: str) -> InvalidInput:
@@ -212,6 +213,31 @@ def check_result(task: str, data: Json, kind: object) -> None:
         raise PayloadInvalid(
             f"the result of {task} does not fit its annotation {name}: {why_unfit(error)}"
         ) from error
+
+
+def refuse_containers(task: str, result: object) -> None:
+    """Refuse a result without an annotation that has a tuple or a set: callers would get a list."""
+    if found := _container_in(result):
+        path, what = found
+        part = f"its part {path}" if path else "it"
+        raise PayloadInvalid(
+            f"the result of {task} has no annotation, and {part} is a {what}, which would "
+            "be read as a list; annotate the result, or return a list"
+        )
+
+
+def _container_in(value: object) -> tuple[str, str] | None:
+    if isinstance(value, tuple | set | frozenset):
+        return "", type(value).__name__
+    pairs: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        pairs = value.items()
+    elif isinstance(value, list):
+        pairs = enumerate(value)
+    for step, item in pairs:
+        if type(item) not in SAME and (found := _container_in(item)):
+            return f"[{step!r:.60}]{found[0]}", found[1]
+    return None
 
 
 def _check_result_type(what: str, kind: object) -> None:

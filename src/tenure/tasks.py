@@ -318,10 +318,22 @@ _BLOCKING = (
     "send", "send_with_options", "submit",
 )  # fmt: skip
 _ENQUEUE = dict.fromkeys(_BLOCKING, "enqueue") | {
+    "run": "enqueue",
+    "s": "enqueue",
+    "si": "enqueue",
+    "retry": "enqueue",
     "defer_async": "enqueue_async",
+    "delay_async": "enqueue_async",
     "kiq": "enqueue_async",
 }
 """What other job queues call it."""
+_CALL = "For a workflow or enqueue_many, write .call(...)"
+_HINTS = {
+    "s": _CALL,
+    "si": _CALL,
+    "run": "To run the function here, write .fn(...)",
+    "retry": "In a handler, raise Retry(...); for a finished job, use app.replay(id)",
+}
 
 
 def _no_method(thing: object, name: str, shown: Callable[[], str]) -> AttributeError:
@@ -329,10 +341,8 @@ def _no_method(thing: object, name: str, shown: Callable[[], str]) -> AttributeE
     method = _ENQUEUE.get(name)
     if method is None:
         return AttributeError(f"{type(thing).__name__!r} object has no attribute {name!r}")
-    return NoSuchMethod(
-        f"a task has no method {name!r}; write {shown()}.{method}(...). Options go before it: "
-        f".options(delay_seconds=5).{method}(...)"
-    )
+    hint = _HINTS.get(name, f"Options go before it: .options(delay_seconds=5).{method}(...)")
+    return NoSuchMethod(f"a task has no method {name!r}; write {shown()}.{method}(...). {hint}")
 
 
 def job_of(what: object) -> NewJob:
@@ -499,6 +509,8 @@ class _Decorator:
     def __call__(self, fn: Callable[P, R | Instead]) -> Task[P, R]: ...
     def __call__(self, fn: Callable[..., Any]) -> Task[..., Any]:
         _check_function(fn)
+        if self._name is None and fn.__name__ == "<lambda>":
+            raise InvalidInput('a lambda has no name: write task(name="shop.send")(...), or a def')
         name = task_name(fn) if self._name is None else self._name
         task: Task[..., Any] = Task(fn, name, self._options)
         self._tasks.add(task)

@@ -16,7 +16,7 @@ import pytest
 from tenure.cli import jobs, output
 from tenure.cli.main import COMMANDS
 from tenure.cli.show import progress_of
-from tenure.cli.words import MEANT, in_order
+from tenure.cli.words import MEANT, MEANT_IN, in_order
 from tenure.errors import StoreUnavailable
 from tenure.rules.claim import NEEDS
 from tenure.rules.codec import encode
@@ -85,13 +85,28 @@ def test_words_keep_their_order_otherwise() -> None:
     [
         ("retry", "replay"), ("show", "get"), ("list", "ls"), ("jobs", "ls"), ("delete", "rm"),
         ("migrate", "db migrate"), ("pause", "queues pause"), ("run", "worker"), ("purge", "prune"),
-        ("replya", "replay"), ("wokers", "workers"),
+        ("replya", "replay"), ("wokers", "workers"), ("beat", "worker"),
     ],
 )  # fmt: skip
 def test_a_guess_leads_to_the_command(guess: str, meant: str) -> None:
     ended = inside(guess, "1")
     assert (ended.code, ended.out) == (2, "")
     assert f"no command {guess!r}. Did you mean `tenure {meant}`? See" in ended.err
+
+
+def test_a_guess_within_a_group_leads_to_its_command() -> None:
+    ended = inside("db", "upgrade")
+    assert (ended.code, ended.out) == (2, "")
+    assert "no command 'db upgrade'. Did you mean `tenure db migrate`?" in ended.err
+    for group, guesses in MEANT_IN.items():
+        for meant in guesses.values():
+            assert inside(group, meant, "--help").code == 0
+
+
+def test_the_list_of_workers_is_another_command() -> None:
+    ended = inside("worker", "list")
+    assert ended.code == 2
+    assert "there is no module list; to see the workers, use `tenure workers`" in ended.err
 
 
 def test_every_guess_leads_to_a_command_that_exists() -> None:
@@ -108,12 +123,33 @@ def test_every_guess_leads_to_a_command_that_exists() -> None:
         ("./good.py:app", "./good.py is a path; write the module: good:app"),
         ("shop/jobs.py", "shop/jobs.py is a path; write the module: shop.jobs"),
         ("/srv/good.py", "/srv/good.py is a path; write the module in the folder /srv: good"),
+        (".good", ".good is a relative name; write the whole name of the module: good"),
+        (".a:app", ".a is a relative name; write the whole name of the module: a:app"),
         ("../good.py", "../good.py is a path; write the module in the folder ..: good"),
     ],
 )
 def test_a_path_in_place_of_a_module(given: str, told: str) -> None:
     ended = inside("worker", given)
     assert (ended.code, ended.err) == (2, f"tenure: {told}\n")
+
+
+# --- tasks that no worker knows ---------------------------------------------------------------
+
+
+def test_enqueue_says_when_nothing_knows_the_task(url: str) -> None:
+    unknown = "no worker that is alive and no other job has task mail.sned; "
+    ended = inside("--url", url, "enqueue", "mail.sned")
+    assert (ended.code, ended.out) == (0, "job 1\n")
+    assert ended.err == f"{unknown}check the name, or give --app to check it\n"
+    assert inside("--url", url, "enqueue", "mail.sned").err == ""  # another job has it
+    with open_store(url) as store:
+        for id in (1, 2):
+            store.cancel(id)
+            store.delete(id)
+        store.announce(WorkerInfo(name="w1", host="here", pid=1, tasks=("mail.send",)))
+    assert inside("--url", url, "enqueue", "mail.sned").err == f"{unknown}did you mean mail.send?\n"
+    assert inside("--url", url, "enqueue", "mail.send").err == ""
+    assert inside("--url", url, "enqueue", "mail.sedn", "--json").err == ""
 
 
 # --- queues ---------------------------------------------------------------------------------------

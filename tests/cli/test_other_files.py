@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import psycopg
 import pytest
 from psycopg import sql
 
+from tenure import Tenure
 from tenure.store import open_store
 from tests.cli.inside import everything_in, inside
 
@@ -49,6 +52,20 @@ def test_no_file_appears_beside_it(journal: str, driver: str, tmp_path: Path) ->
     before = everything_in(tmp_path)
     url = f"sqlite:///{tmp_path}/django.sqlite3?driver={driver}&allow_affected_sqlite=1"
     assert inside("--url", url, "ls").code == 5
+    assert everything_in(tmp_path) == before
+
+
+def test_a_worker_leaves_the_file_of_another_program_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other_program(tmp_path / "django.sqlite3")
+    before = everything_in(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    module = f"other_files_{tmp_path.name}"
+    monkeypatch.setitem(sys.modules, module, SimpleNamespace(app=Tenure()))
+    ended = inside("--url", f"sqlite:///{tmp_path}/django.sqlite3", "worker", module)
+    assert ended.code == 5
+    assert "belongs to another program" in ended.err
     assert everything_in(tmp_path) == before
 
 

@@ -110,6 +110,19 @@ def test_the_address_in_the_code_wins_over_the_environment(tmp_path: Path) -> No
     assert counts == [1, 0, 1]
 
 
+def test_the_address_in_the_code_wins_over_the_project_file(tmp_path: Path) -> None:
+    words = ("enqueue", "shop.send", "--app", "shop", "--args", '{"to": "x"}')
+    code, project = (make(tmp_path, name) for name in ("code", "project"))
+    (tmp_path / "shop.py").write_text(SHOP.replace("Tenure()", "Tenure('sqlite:///code.db')"))
+    file = tmp_path / "pyproject.toml"
+    file.write_text(f"[tool.tenure]\nurl = '{project}'\n")
+    done = run(*words, folder=tmp_path)
+    assert done.code == 0, done
+    assert f"in pyproject.toml names {project}, but the code names sqlite:///code.db" in done.err
+    file.write_text(f"[tool.tenure]\nurl = '{code}'\n")  # the same, written in another way
+    assert run(*words, folder=tmp_path).err == ""
+
+
 def test_a_tenant_sees_its_own(world: World) -> None:
     words = ("--tenant", "acme")
     run(*words, "enqueue", "shop.greet", url=world.url, folder=world.folder)

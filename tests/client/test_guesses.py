@@ -11,7 +11,10 @@ import pytest
 from tenure import Tenure
 from tenure.errors import InvalidInput, NoSuchMethod
 
-GUESSES = ("delay", "apply_async", "apply", "defer", "send", "submit", "kiq", "defer_async")
+GUESSES = (
+    "delay", "apply_async", "apply", "defer", "send", "submit", "kiq", "defer_async", "s", "si",
+    "run", "retry", "delay_async",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -34,6 +37,15 @@ def test_the_method_of_another_queue_names_enqueue(send: Any, name: str) -> None
 def test_a_task_can_be_copied(send: Any) -> None:
     assert copy.copy(send).name == "mail.send"
     assert copy.copy(send.options(priority=1)).call("x").job.priority == 1
+
+
+@pytest.mark.parametrize("name", ["enqueue", "enqueue_async", "send_task", "delay"])
+def test_an_application_does_not_enqueue_a_task(local: Tenure, send: Any, name: str) -> None:
+    app: Any = local
+    with pytest.raises(NoSuchMethod, match=rf"no method '{name}'; write task\.enqueue\(\.\.\.\)"):
+        getattr(app, name)(send, "x")
+    with pytest.raises(AttributeError, match="'Tenure' object has no attribute 'colour'"):
+        _ = app.colour
 
 
 def test_any_other_attribute_is_missing_as_usual(send: Any) -> None:
@@ -70,12 +82,27 @@ def test_a_first_parameter_without_a_value_is_explained(local: Tenure) -> None:
     @local.task(name="with-job")
     def with_job(job, x): ...  # type: ignore[no-untyped-def]
 
+    @local.task(name="with-ctx")
+    def with_ctx(ctx, x): ...  # type: ignore[no-untyped-def]
+
+    @local.task(name="with-self")
+    def with_self(self, x): ...  # type: ignore[no-untyped-def]
+
+    @local.task(name="annotated")
+    def annotated(ctx: dict[str, int], x: int) -> None: ...
+
     class Shop:
         @local.task(name="method")
         def method(self, x: int) -> None: ...
 
     with pytest.raises(InvalidInput, match="'x'; if job is the running job, annotate it Running"):
         with_job.enqueue(1)
+    with pytest.raises(InvalidInput, match="'x'; if ctx is the running job, annotate it Running"):
+        with_ctx.enqueue(1)
+    with pytest.raises(InvalidInput, match="'x'; if self is the running job, annotate it Running"):
+        with_self.enqueue(1)
+    with pytest.raises(InvalidInput, match=r"'x'$"):
+        annotated.enqueue({})  # type: ignore[call-arg]
     method: Any = Shop.method
     with pytest.raises(InvalidInput, match="'x'; a method cannot be a task, use a function"):
         method.enqueue(1)

@@ -48,6 +48,12 @@ def test_a_task_is_a_function(local: Tenure, thing: Any, message: str) -> None:
     assert list(local) == []
 
 
+def test_a_lambda_needs_a_name(local: Tenure) -> None:
+    with pytest.raises(InvalidInput, match="a lambda has no name: write task"):
+        local.task()(lambda: None)
+    assert local.task(name="shop.send")(lambda: None).name == "shop.send"
+
+
 def test_a_task_of_a_task_is_refused(local: Tenure) -> None:
     @local.task()
     def work() -> None: ...

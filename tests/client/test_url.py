@@ -39,7 +39,7 @@ def test_a_warning_says_that_the_argument_wins(
     url = f"sqlite:///{tmp_path / 'argument.db'}"
     monkeypatch.setenv("TENURE_URL", "postgresql://me:secret@host/db")
     with Tenure(url) as app:
-        app.list_jobs()
+        app.migrate()
         app.list_jobs()
     [record] = caplog.records
     assert "and the code wins; write Tenure() to use TENURE_URL" in record.getMessage()
@@ -75,7 +75,10 @@ def test_a_look_creates_nothing_in_the_file_of_another_program(tmp_path: Path) -
     assert [each.name for each in tmp_path.iterdir()] == ["theirs.db"]
     assert file.read_bytes() == before
     with app:
-        work.enqueue()  # a write may add the tables
+        with pytest.raises(SchemaMissing, match="belongs to another program"):
+            work.enqueue()
+        app.migrate()
+        work.enqueue()
         assert len(app.list_jobs().jobs) == 1
     with Tenure(app.url) as again:
         assert len(again.list_jobs().jobs) == 1
@@ -106,13 +109,20 @@ def test_without_any_the_error_says_what_to_do(
     [
         (5, "url must be a string, not 5"),
         (Path("jobs.db"), "url must be a string, not PosixPath"),
-        ("jobs.db", "must start with sqlite:/// or postgresql://"),
-        ("mysql://localhost/jobs", "must start with sqlite:/// or postgresql://"),
+        ("jobs.db", "must start with sqlite:/// or .*; this one has no scheme; write sqlite:///jobs.db"),
+        ("/srv/jobs.db", "write sqlite:////srv/jobs.db"),
+        ("host=h password=hunter2", "has no scheme; write sqlite:///jobs.db$"),
+        ("mysql://localhost/jobs", "must start with sqlite:/// or .*; mysql:// is not supported"),
+        ("postgresql+psycopg://h/jobs", r"remove \+psycopg and write postgresql://\.\.\."),
+        ("postgres+asyncpg://h/jobs", r"remove \+asyncpg and write postgres://\.\.\."),
+        ("sqlite+aiosqlite:///jobs.db", r"remove \+aiosqlite and write sqlite:///\.\.\."),
+        ("sqlite:jobs.db", "write sqlite:///jobs.db$"),
+        ("sqlite:/jobs.db", "sqlite:///jobs.db, or sqlite:////jobs.db for an absolute path$"),
         ("sqlite://jobs.db", "write sqlite:///jobs.db"),
         ("sqlite://[x/y.db", "the URL cannot be read"),
         ("sqlite:///jobs.db?colour=red", "unknown option 'colour'"),
     ],
-)
+)  # fmt: skip
 def test_a_url_that_cannot_be_used(url: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Tenure(url).list_jobs()

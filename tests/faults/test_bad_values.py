@@ -277,15 +277,15 @@ def test_a_lease_or_timeout_of_no_time_is_refused(store: Store, store_url: str) 
             store.enqueue([job(timeout_seconds=nothing)])
 
 
-def test_a_negative_delay_and_a_past_due_time_mean_now(store: Store, clock: Clock) -> None:
+def test_a_past_due_time_means_now_and_a_negative_delay_is_refused(
+    store: Store, store_url: str, clock: Clock
+) -> None:
     past = clock.now - timedelta(days=1)
-    ids = [
-        answer.id
-        for answer in store.enqueue(
-            [job(delay_seconds=-1), job(delay_seconds=-1e9), job(due_at=past)], now=clock.now
-        )
-    ]
-    assert ids_of(take(store, clock.now)) == ids
+    [late] = store.enqueue([job(due_at=past)], now=clock.now)
+    assert ids_of(take(store, clock.now)) == [late.id]
+    for delay in (-1, -0.001, -1e9):
+        with refused(store_url, OutOfRange, "delay_seconds must be from 0"):
+            store.enqueue([job(delay_seconds=delay)])
 
 
 TIMES: list[Any] = [

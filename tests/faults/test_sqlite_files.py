@@ -61,7 +61,7 @@ def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"hello " * 1000, b"\x89PNG" + bytes(5000), b"x"])
 def test_a_file_of_another_kind_is_refused_and_left_alone(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    with pytest.raises(StoreError, match="is not an intact SQLite database"):
+    with pytest.raises(StoreError, match="is not a SQLite database; check the URL"):
         open_store(url_of(path))
     assert path.read_bytes() == content
 
@@ -96,7 +96,7 @@ def test_a_store_that_could_not_be_opened_leaves_nothing_open(path: Path) -> Non
     """Neither a descriptor nor the note that this library has the file."""
     path.write_bytes(b"hello " * 1000)
     for options in ("", SQLITE3, ""):
-        with pytest.raises(StoreError, match="not an intact"):
+        with pytest.raises(StoreError, match="is not a SQLite database"):
             open_store(url_of(path) + options)
     assert open_descriptors(path) == 0
 

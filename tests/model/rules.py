@@ -148,7 +148,7 @@ def _wish(scene: Scene, rnd: Random) -> Wish:
     tenant, task = rnd.choice(TENANTS), rnd.choice(TASKS)
     options: dict[str, Any] = {}
     if rnd.random() < 0.25:
-        options["delay_seconds"] = rnd.choice((-3.0, 0.0, 0.25, 1.0, 5.0, 20.0))
+        options["delay_seconds"] = rnd.choice((0.0, 0.25, 1.0, 5.0, 20.0))
     elif rnd.random() < 0.1:
         options["due_at"] = scene.now + timedelta(seconds=rnd.choice((-4, 0, 2, 10)))
     if rnd.random() < 0.3:

@@ -25,6 +25,10 @@ ALLOWED = {
     ("count_live", Scan("job", None)): "counts every live job; never on a worker's path",
     ("holders", Scan("lease", None)): "leases are few; only for the running jobs of a page",
     (
+        "running_tasks",
+        Scan("lease", None),
+    ): "leases are few; `why` looks at a bounded number of jobs",
+    (
         "any_cancel_requested",
         Scan("job", "tenure_job_cancel_requested"),
     ): "holds flagged jobs only; LIMIT 1",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -44,6 +45,24 @@ def test_a_failure_waits_as_the_policy_of_its_job_says(end: End) -> None:
         settlement = end(attempt(attempts))
         assert settlement is not None
         assert (settlement.outcome, settlement.delay_seconds) == (Outcome.RETRY, seconds)
+
+
+@pytest.mark.parametrize(
+    ("result", "part"),
+    [
+        ((1, 2), "it is a tuple"), ({1}, "it is a set"), (frozenset(), "it is a frozenset"),
+        ([{"a": [1, (2,)]}], "its part [0]['a'][1] is a tuple"),
+    ],
+)  # fmt: skip
+def test_a_tuple_or_a_set_needs_an_annotation_of_the_result(result: object, part: str) -> None:
+    one = attempt(0)
+    for kind, outcome in ((object, Outcome.FAIL), (Any, Outcome.FAIL), (list, Outcome.SUCCEED)):
+        one.result_type = kind
+        settlement = one.returned(result, 1.0)
+        assert settlement is not None
+        assert settlement.outcome is outcome
+        if outcome is Outcome.FAIL:
+            assert part in (settlement.error or b"").decode()
 
 
 def test_an_error_in_answer_to_a_shutdown_is_not_charged() -> None:

@@ -57,6 +57,10 @@ def line(
         {"rate": 1, "per_seconds": 0},
         {"rate": 1, "burst": 0},
         {"burst": 3},
+        {"max_running": 1, "burst": 3},
+        {"max_running": 1, "per_seconds": 60},
+        {},
+        {"key": "tenant"},
         {"key": "doc_id"},
         {"fair_by": 7},
         {"key": "tenant", "fair_by": "tenant"},
@@ -82,7 +86,7 @@ def test_the_key_sees_the_arguments_that_it_names() -> None:
 
 
 def test_without_a_key_there_is_one_line() -> None:
-    assert Gate("g").line_of({"a": 1}) is None
+    assert Gate("g", rate=1).line_of({"a": 1}) is None
     assert Gate("g", fair_by="tenant").line_of({}) == ""
     assert Gate("g", fair_by=lambda user: user).line_of({"user": 3}) == "3"
 

@@ -120,6 +120,8 @@ def with_a_lease() -> LeasedJobs:
 class Reporting:
     """A leased job."""
 
+    waits = None
+
     started_at = None
     progress: tuple[float | None, str | None] | None = None
     job = "the job"

@@ -165,9 +165,15 @@ def test_durations_are_finite_numbers_of_seconds(value: object) -> None:
         Unique(key="k", until=Until.PERIOD, period_seconds=value)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("delay", [0, 0.0, -1, -0.5, -MAX_SECONDS, MAX_SECONDS])
-def test_a_delay_may_be_negative_and_up_to_a_hundred_years(delay: float) -> None:
+@pytest.mark.parametrize("delay", [0, 0.0, 0.5, MAX_SECONDS])
+def test_a_delay_is_up_to_a_hundred_years(delay: float) -> None:
     assert NewJob(task="t", delay_seconds=delay).delay_seconds == delay
+
+
+@pytest.mark.parametrize("delay", [-1, -0.5, -MAX_SECONDS])
+def test_a_negative_delay_is_refused(delay: float) -> None:
+    with pytest.raises(OutOfRange, match="delay_seconds must be from 0"):
+        NewJob(task="t", delay_seconds=delay)
 
 
 @pytest.mark.parametrize("timeout", [0, -1, 0.0001])

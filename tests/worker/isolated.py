@@ -55,6 +55,12 @@ def saves_on(job: Running) -> int:
     return 1
 
 
+@task(max_attempts=1)
+def waits_for_a_child() -> int:
+    """Waits for a job that needs the slot that this one has."""
+    return pid.enqueue().wait()
+
+
 @task()
 def pid() -> int:
     return os.getpid()

@@ -6,13 +6,16 @@ import asyncio
 import logging
 import threading
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from tenure import Fixed, JobEvent, Running, Skip, Snooze, Tenure
+from tenure.errors import StoreUnavailable
 from tenure.rules.job import NewJob
-from tenure.worker import events
+from tenure.worker import events, process
 from tenure.worker.settings import LogErrors
+from tenure.worker.stores import Stores
 from tests.worker import isolated
 from tests.worker.support import (
     PATIENCE_SECONDS,
@@ -260,6 +263,31 @@ def test_a_worker_serves_the_queues_of_its_tasks_without_a_warning(
     with working(app):
         send.enqueue().wait(timeout_seconds=PATIENCE_SECONDS)
     assert not lines.with_text("no task of its application uses that queue")
+
+
+def test_a_worker_without_any_task_says_so(app: Tenure, lines: Lines) -> None:
+    with working(app):
+        [said] = eventually(lambda: lines.with_text("knows no task"))
+    assert "import the modules that define tasks" in said
+
+
+def test_a_worker_that_cannot_start_says_so_once(
+    app: Tenure, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[int] = []
+
+    def fails_at_first(*args: Any) -> Stores:
+        tries.append(1)
+        if len(tries) <= 3:
+            raise StoreUnavailable("there is no folder /x; create it first")
+        return Stores(*args)
+
+    monkeypatch.setattr(process, "Stores", fails_at_first)
+    monkeypatch.setattr(process, "OPEN_PAUSE_SECONDS", 0.01)
+    with working(app):
+        eventually(app.workers)
+    assert len(tries) == 4
+    assert len(lines.with_text("cannot start, trying again")) == 1
 
 
 def test_a_queue_to_which_no_task_goes_is_reported(app: Tenure, lines: Lines) -> None:

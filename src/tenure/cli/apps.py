@@ -12,6 +12,8 @@ import click
 from tenure.client import Client
 from tenure.errors import ConfigError
 
+_LISTS = ("list", "ls", "ps", "show", "status")
+"""What users type to see the workers."""
 _OURS = str(Path(__file__).parents[1])
 
 
@@ -52,7 +54,11 @@ def _app_of(module: ModuleType, module_name: str, name: str) -> Client:
 
 
 def _refuse_path(given: str, name: str) -> None:
-    """MODULE is a module, not a file."""
+    """MODULE is a module, not a file and not a name relative to a package."""
+    if given.startswith(".") and os.sep not in given:
+        module = given.lstrip(".").removesuffix(".py")
+        full = f"{module}{f':{name}' if name else ''}" if module else "shop.jobs:app"
+        raise ConfigError(f"{given} is a relative name; write the whole name of the module: {full}")
     if os.sep not in given:
         return
     file = Path(given)
@@ -74,6 +80,10 @@ def _import(name: str) -> ModuleType:
             raise ConfigError(f"there is no module {name}; write {parent}") from error
         if isinstance(getattr(sys.modules.get(parent), last, None), Client):
             raise ConfigError(f"there is no module {name}; write {parent}:{last}") from error
+        if name in _LISTS:
+            raise ConfigError(
+                f"there is no module {name}; to see the workers, use `tenure workers`"
+            ) from error
         if error.name and f"{name}.".startswith(f"{error.name}."):
             raise ConfigError(
                 f"there is no module {error.name}; run the command in the folder that contains it, "

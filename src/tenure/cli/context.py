@@ -1,5 +1,6 @@
 """What every command shares: the client, confirmation, and common options."""
 
+import logging
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,10 +14,12 @@ import click
 from tenure.cli.exit import NotConfirmed
 from tenure.cli.output import echo
 from tenure.errors import ConfigError, InvalidInput, StoreUnavailable
-from tenure.passwords import remember
+from tenure.passwords import absolute_url, remember, shown_url
 
 if TYPE_CHECKING:
     from tenure.client import Client
+
+log = logging.getLogger("tenure.client")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -62,6 +65,13 @@ class CliContext:
         """
         if app.url_in_code and not self._url_is_given:
             self.url = app.url
+            project = self.settings.get("url")
+            if project and absolute_url(project) != absolute_url(self.url):
+                log.warning(
+                    "url under [tool.tenure] in pyproject.toml names %s, but the code names %s, "
+                    "and the code wins; write Tenure() to use the other",
+                    shown_url(project), shown_url(self.url),
+                )  # fmt: skip
         elif self.url:
             app.use_url(self.url)
         else:
@@ -102,6 +112,15 @@ def require_schema(url: str) -> None:
         from tenure.store.url import sqlite_driver, sqlite_path
 
         require_schema(sqlite_path(url), sqlite_driver(url))
+
+
+def refuse_other_program(url: str) -> None:
+    """A worker creates its tables in a new SQLite file, but not in the file of another program."""
+    if url.startswith("sqlite:"):
+        from tenure.store.sqlite.inspect_file import refuse_other_program
+        from tenure.store.url import sqlite_driver, sqlite_path
+
+        refuse_other_program(sqlite_path(url), sqlite_driver(url))
 
 
 def with_context(command: Callable[Concatenate[CliContext, P], R]) -> Callable[P, R]:

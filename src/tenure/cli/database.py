@@ -14,10 +14,11 @@ from tenure.cli.context import (
 from tenure.cli.exit import Interrupted
 from tenure.cli.output import echo
 from tenure.cli.show import is_terminal, write_json
+from tenure.cli.words import GuessingGroup
 from tenure.passwords import remember, shown_url
 
 
-@click.group()
+@click.group(cls=GuessingGroup)
 def db() -> None:
     """Create, migrate and show the schema."""
 

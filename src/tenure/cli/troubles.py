@@ -2,10 +2,13 @@
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tenure.errors import JobNotFound
 from tenure.rules.gates import shown
+from tenure.rules.job import State
 
 if TYPE_CHECKING:
     from tenure.client import Client
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
 
 HEARTBEATS = 2.5
 """A worker that has leases and was not seen for this many heartbeats is stopped or cut off."""
+MAX_WAITS = 20
 FUTURE_SECONDS = 2.0
 """A health file may be dated this far ahead: clocks are read at different times."""
 
@@ -49,6 +53,7 @@ def of_database(
     yield from _of_queues(client, max_age_seconds, alive, paused, skipped)
     if trouble := client.store.storage_trouble():
         yield trouble
+    yield from _of_waits(client, alive)
     facts = client.store.health_facts()
     if facts.due_seconds > max_age_seconds:
         yield (
@@ -100,6 +105,18 @@ def _of_queues(
                 f"worker {worker.name} has not claimed for {idle} s: its event loop is blocked, or "
                 "its claim loop is dead"
             )
+
+
+def _of_waits(client: "Client", alive: list["WorkerSeen"]) -> Iterator[str]:
+    """Handlers that wait for jobs that are in a queue, because they themselves have the slots."""
+    waits = [wait for worker in alive for wait in worker.load.waits]
+    for wait in waits[:MAX_WAITS]:
+        with suppress(JobNotFound):
+            if client.get(wait.waits_for).state is State.QUEUED:
+                yield (
+                    f"job {wait.job_id} of {wait.task} waits for job {wait.waits_for}: "
+                    f"{client.why(wait.waits_for)}"
+                )
 
 
 def _of_tasks(ready: set[tuple[str, str]], alive: list["WorkerSeen"]) -> Iterator[str]:

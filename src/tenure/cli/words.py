@@ -11,7 +11,8 @@ GLOBAL = ("--url", "--tenant", "--give-up-seconds")
 """Options of `tenure` itself. Each takes a value."""
 
 MEANT = {
-    "abort": "cancel", "add": "enqueue", "check": "doctor", "count": "stats", "del": "rm",
+    "abort": "cancel", "add": "enqueue", "beat": "worker", "check": "doctor", "count": "stats",
+    "del": "rm",
     "delete": "rm", "deploy": "db migrate", "discard": "cancel", "events": "timeline",
     "failed": "errors", "failures": "errors", "find": "ls", "flows": "workflow list",
     "gates": "gate list", "history": "timeline", "info": "get", "init": "db init",
@@ -27,6 +28,26 @@ MEANT = {
     "view": "get", "watch": "top", "work": "worker", "workflows": "workflow list",
 }  # fmt: skip
 """What users of other tools type, and the command that does it here."""
+
+
+MEANT_IN = {
+    "db": {"create": "init", "setup": "init", "update": "migrate", "upgrade": "migrate",
+           "version": "status", "current": "status", "show": "status"},
+}  # fmt: skip
+"""The same for the commands of a group."""
+
+
+class GuessingGroup(click.Group):
+    """A group that says which of its commands a wrong word may mean."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = self.name or ""
+        meant = MEANT_IN.get(name, {}).get(args[0])
+        if meant is not None and args[0] not in self.commands:
+            ctx.fail(f"no command '{name} {args[0]}'. Did you mean `tenure {name} {meant}`?")
+        return super().resolve_command(ctx, args)
 
 
 def did_you_mean(word: str, commands: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from tenure.cli.apps import load_app
-from tenure.cli.context import CliContext, with_context
+from tenure.cli.context import CliContext, refuse_other_program, with_context
 from tenure.cli.exit import write_errors_as_json
 from tenure.cli.reload import Reloader, is_child
 from tenure.client import Client
@@ -103,6 +103,7 @@ def work(
 def _refuse_wrong_schema(url: str, give_up_seconds: float) -> None:
     """Report a wrong schema now, in one line. If the database cannot be reached, say so and go on:
     the worker waits for it."""
+    refuse_other_program(url)
     try:
         with open_store(url, give_up_seconds=give_up_seconds) as store:
             store.about()

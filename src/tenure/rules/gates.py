@@ -110,6 +110,8 @@ class Gate:
                 )
         if key is not None and fair_by is not None:
             raise InvalidInput("give key or fair_by, not both: keys always take turns")
+        if per_seconds != 1.0 and rate is None:
+            raise InvalidInput("per_seconds needs a rate: rate=10, per_seconds=60")
         self.name = name
         self.key, self.fair_by = key, fair_by
         self._wants = _parameters(name, key if key is not None else fair_by)
@@ -117,6 +119,9 @@ class Gate:
             max_running=max_running, rate=rate, per_seconds=per_seconds, burst=burst,
             keyed=key is not None,
         )  # fmt: skip
+        if max_running is None and rate is None and fair_by is None:
+            turns = "" if key is None else ", or fair_by instead of key to let the lines take turns"
+            raise InvalidInput(f"gate {name} limits nothing: give max_running or rate{turns}")
 
     def __repr__(self) -> str:
         return f"<Gate {self.name}>"

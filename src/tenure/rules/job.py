@@ -24,7 +24,6 @@ from tenure.rules.limits import (
     MAX_NAME_LENGTH,
     MAX_PID,
     MAX_PRIORITY,
-    MAX_SECONDS,
     MAX_SLOTS,
     MIN_PRIORITY,
     JobReference,
@@ -223,7 +222,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         if self.delay_seconds is not None and self.due_at is not None:
             raise InvalidInput("give delay_seconds or due_at, not both")
         if self.delay_seconds is not None:
-            check_seconds("delay_seconds", self.delay_seconds, least=-MAX_SECONDS)
+            check_seconds("delay_seconds", self.delay_seconds)
         if self.due_at is not None:
             check_time("due_at", self.due_at)
 
@@ -414,6 +413,32 @@ class Event(Record, msgspec.Struct, frozen=True):
 Setting = str | int | float | bool | None
 
 
+class JobWait(Record, msgspec.Struct, frozen=True):
+    """A running job whose handler waits for another job."""
+
+    job_id: int
+    task: str
+    waits_for: int
+    """The id of the other job."""
+    seconds: float
+    """How long it has waited."""
+
+
+class WorkerLoad(Record, msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker can run at once, and how fast its jobs end. As old as its last heartbeat."""
+
+    slots: dict[str, int] = {}
+    """Its slots by kind: async, thread, process."""
+    kinds: dict[str, str] = {}
+    """The kind of each task."""
+    finished: dict[str, dict[str, int]] = {}
+    """How many attempts have ended within `seconds`, by queue and kind."""
+    seconds: float = 0.0
+    """About a minute; less in a worker that has just started."""
+    waits: tuple[JobWait, ...] = ()
+    """Jobs that have waited for other jobs for a second or longer: the first hundred."""
+
+
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A worker's report about itself. `queues` maps each queue that it serves to its slots."""
 
@@ -426,6 +451,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that are worth showing."""
     counts: dict[str, int] = {}
     """Its counters, such as jobs by outcome."""
+    load: WorkerLoad = WorkerLoad()
 
     def __post_init__(self) -> None:
         check_name("worker", self.name)
@@ -436,6 +462,8 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
                 raise InvalidInput(f"{what} must be a dict, {not_this(getattr(self, what))}")
         if type(self.tasks) is not tuple:
             raise InvalidInput(f"tasks must be a tuple of names, {not_this(self.tasks)}")
+        if type(self.load) is not WorkerLoad:
+            raise InvalidInput(f"load must be a WorkerLoad, {not_this(self.load)}")
         for queue, slots in self.queues.items():
             check_name("queue", queue)
             check_int(f"the slots of {queue}", slots, 0, MAX_SLOTS)
@@ -462,3 +490,4 @@ class WorkerSeen(Record, msgspec.Struct, frozen=True, kw_only=True):
     alive: bool
     running: int = 0
     """How many jobs it has claimed and not settled."""
+    load: WorkerLoad = WorkerLoad()

@@ -1,6 +1,7 @@
 """Where a job is and why it does not run, in words. Pure: facts in, a sentence out."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -13,6 +14,29 @@ _NO_HANDLER = "no handler"
 LATE_HEARTBEATS = 1.5
 """A worker that was not seen for this many heartbeats may be dead."""
 _UNITS = (("days", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0))
+MAX_AHEAD = 1000
+BLOCKED_SECONDS = 10
+"""A worker whose claim loop has not come round for this long has a blocked event loop."""
+WAIT_FIX = "enqueue with parents=, use a workflow, or give more slots"
+_TASKS_SHOWN = 3
+
+
+class RunningTask(NamedTuple):
+    """How many jobs of a task a worker has claimed."""
+
+    worker: str
+    queue: str
+    task: str
+    jobs: int
+
+
+class Line(NamedTuple):
+    """What is before a job in its queue."""
+
+    ahead: int
+    """Tickets before it that need the same slots; counted up to one more than `MAX_AHEAD`."""
+    running: Sequence[RunningTask]
+    """What workers have claimed, by task."""
 
 
 class Facts(NamedTuple):
@@ -27,6 +51,10 @@ class Facts(NamedTuple):
     """Why the job's queue is paused."""
     wait: GateWait | None = None
     """How the job waits at its gate."""
+    line: Line | None = None
+    """What is before it, if workers could run it."""
+    file: str | None = None
+    """The SQLite file of the job: a worker may use another one by mistake."""
 
 
 def explain(facts: Facts) -> str:
@@ -88,24 +116,122 @@ def _in_queue(facts: Facts) -> str:
     if job.queue_paused:
         reason = f" ({facts.pause_reason})" if facts.pause_reason else ""
         return f"queue {job.queue} is paused{reason}; resume it to let its jobs run"
-    if facts.workers is not None and (missing := _missing_worker(job, facts.workers)):
+    if facts.workers is not None and (missing := _missing_worker(job, facts.workers, facts.file)):
         return f"{since}; {missing}"
     if facts.wait is not None:
         return _at_gate(facts.wait)
-    return since + _because(job)
+    if facts.line is None or facts.workers is None:
+        return since + _because(job)
+    return "; ".join([since + _because(job), *_in_line(job, facts.line, facts.workers)])
 
 
-def _missing_worker(job: Job, workers: Sequence[WorkerSeen]) -> str | None:
+def _missing_worker(job: Job, workers: Sequence[WorkerSeen], file: str | None) -> str | None:
     """Which worker is missing, if the workers there are cannot run the job."""
     alive = [worker for worker in workers if worker.alive]
-    serving = [worker for worker in alive if job.queue in worker.queues]
     if not alive:
-        return "no worker is alive: start one"
-    if not serving:
+        return "no worker is alive: start one" + (f" on {file}" if file else "")
+    if not any(job.queue in worker.queues for worker in alive):
         return "no worker serves this queue: start one that does"
-    if not any(job.task in worker.tasks for worker in serving):
+    if not serving(job, workers):
         return f"no worker there knows task {job.task}: start one with this code"
     return None
+
+
+def serving(job: Job, workers: Sequence[WorkerSeen]) -> list[WorkerSeen]:
+    """The workers that could run the job."""
+    return [w for w in workers if w.alive and job.queue in w.queues and job.task in w.tasks]
+
+
+def _in_line(job: Job, line: Line, workers: Sequence[WorkerSeen]) -> Iterator[str]:
+    """What a job waits for that workers could run."""
+    able = serving(job, workers)
+    for worker in able:
+        idle = worker.counts.get("seconds since a claim", 0)
+        if idle >= BLOCKED_SECONDS:
+            yield f"worker {worker.name} has not claimed for {idle} s: its event loop is blocked"
+            break
+    taken = [_taken(job, worker, line.running) for worker in able]
+    full = [each for each in taken if each is not None]
+    if len(full) == len(taken):
+        yield from _all_taken(full)
+    for worker in workers:
+        for wait in worker.load.waits:
+            if worker.alive and wait.waits_for == job.id:
+                yield f"job {wait.job_id} of {wait.task} waits for it"
+    yield _ahead(line.ahead)
+    if forecast := _forecast(job, line.ahead, able):
+        yield forecast
+
+
+class _Taken(NamedTuple):
+    """The slots of a worker that a job needs; all of them are taken."""
+
+    slots: int
+    what: str
+    tasks: Counter[str]
+    """The jobs that have them, by task. The worker may have claimed more jobs than it has slots."""
+    waits: int
+    """How many of these jobs wait for other jobs."""
+
+
+def _taken(job: Job, worker: WorkerSeen, running: Sequence[RunningTask]) -> _Taken | None:
+    """None if the worker has room for the job, as far as is known."""
+    kinds = worker.load.kinds
+    kind = kinds.get(job.task)
+    here = [each for each in running if each.worker == worker.name]
+    room = [
+        (worker.queues[job.queue], f"slots of queue {job.queue}",
+         [each for each in here if each.queue == job.queue]),
+        (worker.load.slots.get(kind or "", 0), f"{kind} slots",
+         [each for each in here if kinds.get(each.task) == kind]),
+    ]  # fmt: skip
+    for slots, what, using in room:
+        tasks = Counter[str]()
+        for each in using:
+            tasks[each.task] += each.jobs
+        if slots and tasks.total() >= slots:
+            waits = sum(wait.task in tasks for wait in worker.load.waits)
+            return _Taken(slots, what, tasks, waits)
+    return None
+
+
+def _all_taken(full: Sequence[_Taken]) -> Iterator[str]:
+    slots = sum(each.slots for each in full)
+    what = full[0].what if len({each.what for each in full}) == 1 else "slots"
+    tasks = sum((each.tasks for each in full), Counter[str]())
+    shown = ", ".join(f"{task} ({n})" for task, n in tasks.most_common(_TASKS_SHOWN))
+    others = f" and {len(tasks) - _TASKS_SHOWN} other tasks" if len(tasks) > _TASKS_SHOWN else ""
+    where = "" if len(full) == 1 else f" of {len(full)} workers"
+    be = "all" if slots > 1 else "the only"
+    what = what if slots > 1 else what.replace("slots", "slot", 1)
+    number = f"{slots} {what}{where} are" if slots > 1 else f"{what}{where} is"
+    yield f"{be} {number} taken by jobs of {shown}{others}"
+    if waits := min(slots, sum(each.waits for each in full)):
+        do = "waits for another job" if waits == 1 else "wait for other jobs"
+        yield f"{waits} of them {do}: {WAIT_FIX}"
+
+
+def _ahead(ahead: int) -> str:
+    if ahead > MAX_AHEAD:
+        return f"more than {MAX_AHEAD:,} jobs are ahead of it"
+    if ahead <= 1:
+        return "1 job is ahead of it" if ahead else "it is next"
+    return f"{ahead:,} jobs are ahead of it"
+
+
+def _forecast(job: Job, ahead: int, able: Sequence[WorkerSeen]) -> str | None:
+    """The recent rate, and when the job may start; None if no job has ended recently."""
+    rate = 0.0
+    for worker in able:
+        load = worker.load
+        ended = load.finished.get(job.queue, {}).get(load.kinds.get(job.task, ""), 0)
+        rate += ended / load.seconds if load.seconds > 0 else 0.0
+    if rate <= 0:
+        return None
+    more = "more than " if ahead > MAX_AHEAD else ""
+    minute = 60 * rate
+    pace = f"{minute:,.0f} jobs per minute" if minute >= 1.5 else f"1 job in {_about(1 / rate)}"
+    return f"workers end {pace}, so it may start in {more}{_about((ahead + 1) / rate)}"
 
 
 def _at_gate(wait: GateWait) -> str:

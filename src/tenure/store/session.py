@@ -174,6 +174,11 @@ class Tx(Reader):
     request_id: str = ""
     """Names this call, and stays the same in its repeats; empty if the store repeats nothing."""
 
+    @property
+    def file(self) -> str | None:
+        """The SQLite file, by its absolute path."""
+        return None
+
     @abstractmethod
     def at(self, now: datetime | None) -> None:
         """Set the time of this operation; None means the database's clock."""

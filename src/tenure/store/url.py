@@ -34,9 +34,28 @@ def open_session(
 
 def check_scheme(url: object) -> None:
     """Refuse a URL of another kind of database."""
-    if not isinstance(url, str) or not url.startswith(_SCHEMES):
-        # not shown, because it may hold a password
-        raise ConfigError("a store URL must start with sqlite:/// or postgresql://")
+    if not isinstance(url, str):
+        raise ConfigError(f"a store URL must be a string, not {type(url).__name__}")
+    if not url.startswith(_SCHEMES):
+        wrong = _wrong_scheme(url)
+        raise ConfigError(f"a store URL must start with sqlite:/// or postgresql://; {wrong}")
+
+
+def _wrong_scheme(url: str) -> str:
+    """What is wrong with it, and the fix. Shows nothing that may be a password."""
+    if url.startswith("sqlite:"):
+        file = url.removeprefix("sqlite:").lstrip("/")
+        absolute = f", or sqlite:////{file} for an absolute path" if url[7:8] == "/" else ""
+        return f"write sqlite:///{file}{absolute}"
+    scheme, mark, _ = url.partition("://")
+    if not mark:
+        is_file = re.fullmatch(r"[\w./ -]+", url)  # so it has no password
+        return f"this one has no scheme; write sqlite:///{url if is_file else 'jobs.db'}"
+    engine, plus, driver = scheme.partition("+")
+    if plus and f"{engine}://" in _SCHEMES:
+        slashes = ":///" if engine == "sqlite" else "://"
+        return f"remove +{driver:.30} and write {engine}{slashes}..."
+    return f"{scheme:.30}:// is not supported"
 
 
 def _split(url: str) -> SplitResult:

@@ -61,6 +61,7 @@ class LeasedJob:
         "stop_now",
         "taken_at",
         "task",
+        "waits",
     )  # fmt: skip
 
     def __init__(
@@ -92,6 +93,8 @@ class LeasedJob:
         """The handler called `complete(on=...)`. Set in the thread that runs the handler."""
         self.progress: tuple[float | None, str | None] | None = None
         """Set in the thread that runs the handler; the heartbeat thread sends and clears it."""
+        self.waits: dict[int, float] | None = None
+        """The jobs that its handler waits for, and since when. Set in the thread that runs it."""
         self.end_taken = False
         """The settler or the heartbeat thread is writing how the attempt ended."""
         self.slot_freed = False
@@ -111,6 +114,16 @@ class LeasedJob:
         self.progress = (fraction, message)
         if self.on_progress is not None:
             self.on_progress()
+
+    def wait_begins(self, id: int, now: float) -> None:
+        """The handler waits for another job. Called in the thread that runs it."""
+        self.waits = {**(self.waits or {}), id: now}
+        if self.on_progress is not None:
+            self.on_progress()
+
+    def wait_ends(self, id: int) -> None:
+        """The handler does not wait for it any more. Called in the thread that runs it."""
+        self.waits = {other: at for other, at in (self.waits or {}).items() if other != id} or None
 
     def stop_reason(self) -> Stop | None:
         """Why it must stop, if it must. Read it again each time: another thread may change it."""
@@ -279,6 +292,15 @@ class LeasedJobs:
     def all(self) -> list[LeasedJob]:
         """A list of all leased jobs."""
         return [job for lease in list(self.leases.values()) for job in list(lease.jobs.values())]
+
+    def waits(self, now: float) -> list[tuple[LeasedJob, int, float]]:
+        """Running jobs that wait for other jobs, the ids of those, and for how many seconds."""
+        return [
+            (leased, id, now - since)
+            for leased in self.all()
+            for id, since in (leased.waits or {}).items()
+            if not leased.slot_freed
+        ]
 
     def unfinished(self) -> list[LeasedJob]:
         """Leased jobs whose handlers run, or wait for a slot."""

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import os
 import socket
+from collections import deque
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -20,7 +21,7 @@ from tenure.client import Client
 from tenure.errors import StoreBusy, StoreError, StoreUnavailable
 from tenure.passwords import absolute_url
 from tenure.rules.claim import Kind
-from tenure.rules.job import WorkerInfo
+from tenure.rules.job import JobWait, WorkerInfo, WorkerLoad
 from tenure.store.bell import Bell
 from tenure.worker.children.minder import Children
 from tenure.worker.claiming.claimer import Claimer
@@ -35,7 +36,7 @@ from tenure.worker.settings import WorkerSettings
 from tenure.worker.settler import Backlog, Settler
 from tenure.worker.stopping.blocked_loop import BlockedLoop
 from tenure.worker.stopping.drain import Drain
-from tenure.worker.stopping.heartbeat import Heartbeat
+from tenure.worker.stopping.heartbeat import WAIT_SECONDS, Heartbeat
 from tenure.worker.stopping.loop_watch import LoopWatch
 from tenure.worker.stopping.timekeeper import Timekeeper
 from tenure.worker.stores import Stores
@@ -44,6 +45,9 @@ from tenure.worker.upkeep.upkeep import Upkeep
 
 RETIRE_SECONDS = 2.0
 OPEN_PAUSE_SECONDS = 1.0
+RATE_SECONDS = 60.0
+"""The rate that a worker announces is that of the last minute."""
+MAX_WAITS = 100
 
 Tasks = list[asyncio.Task[None]]
 
@@ -68,9 +72,12 @@ class WorkerProcess:
         self.reporter = EventReporter(app.hooks, self.name, settings, environment)
         self.leased_jobs = LeasedJobs()
         self.watchlist = Watchlist(environment.monotonic())
+        self._samples: deque[tuple[float, dict[tuple[str, Kind], int]]] = deque()
+        """How many attempts had ended, at heartbeats of the last minute."""
         self._backlog = Backlog(self.leased_jobs)
         self._stopping = asyncio.Event()
         self._by_signal = False
+        self._start_error = ""
 
     def stop(self, *, by_signal: bool = False) -> None:
         """Begin to shut down: no job starts from now on. Called on the event loop."""
@@ -125,7 +132,9 @@ class WorkerProcess:
                 await self._pause_after(error)
 
     async def _pause_after(self, error: StoreError) -> None:
-        log.warning("worker %s cannot start, trying again: %s", self.name, error)
+        if str(error) != self._start_error:  # logged once: an outage must not fill the disk
+            log.warning("worker %s cannot start, trying again: %s", self.name, error)
+        self._start_error = str(error)
         await asyncio.sleep(OPEN_PAUSE_SECONDS)
 
     def _build(self, stores: Stores) -> Bell:
@@ -214,6 +223,11 @@ class WorkerProcess:
             "worker %s serves %s on %s; tasks: %d; slots: %s", self.name,
             ", ".join(self.settings.queues), absolute_url(self.app.url), tasks, ", ".join(slots),
         )  # fmt: skip
+        if not tasks:
+            log.warning(
+                "worker %s knows no task: let the module of the application import the modules "
+                "that define tasks, or use app.include(tasks)", self.name,
+            )  # fmt: skip
         known = {task.options_of_task.queue for task in self.app}
         for queue in self.settings.queues:
             if known and queue not in known:
@@ -234,6 +248,30 @@ class WorkerProcess:
                 "stuck": len(self.watchlist.stuck),
                 "seconds since a claim": self.claimer.idle_seconds(),
             },
+            load=self._load(),
+        )  # fmt: skip
+
+    def _load(self) -> WorkerLoad:
+        """Called in the heartbeat thread."""
+        now = self.environment.monotonic()
+        self._samples.append((now, dict(self.intake.ended)))
+        while len(self._samples) > 2 and now - self._samples[1][0] >= RATE_SECONDS:
+            self._samples.popleft()
+        since, before = self._samples[0]
+        finished: dict[str, dict[str, int]] = {}
+        for (queue, kind), total in self._samples[-1][1].items():
+            if total > before.get((queue, kind), 0):
+                finished.setdefault(queue, {})[kind] = total - before.get((queue, kind), 0)
+        waits = [
+            JobWait(leased.job.id, leased.job.task, id, round(seconds, 1))
+            for leased, id, seconds in self.leased_jobs.waits(now)
+            if seconds >= WAIT_SECONDS
+        ]
+        return WorkerLoad(
+            slots={kind: executor.slots for kind, executor in self.executors.items()},
+            kinds={task.name: task.kind for task in self.app},
+            finished=finished, seconds=now - since,
+            waits=tuple(waits[:MAX_WAITS]),
         )  # fmt: skip
 
     # --- working ---------------------------------------------------------------------------------

@@ -5,10 +5,13 @@ from datetime import datetime
 from tenure.rules.gates import MAX_BEFORE, GateWait, Limits
 from tenure.rules.job import Job, State
 from tenure.rules.limits import JobId
-from tenure.rules.why import Facts, explain
+from tenure.rules.why import MAX_AHEAD, Facts, Line, RunningTask, explain, serving
 from tenure.store.look.jobs import seen_job
 from tenure.store.look.workers import seen_workers
 from tenure.store.session import Mode, Tx, for_all_tenants, transaction
+
+MAX_RUNNING = 10_000
+"""How many running jobs are asked for their tasks."""
 
 
 @transaction(Mode.READ)
@@ -43,8 +46,19 @@ async def facts(tx: Tx, id: JobId) -> Facts:
     if tx.tenant is not None:  # workers and gates concern all tenants
         return Facts(job, now)
     workers = await seen_workers(tx)
-    wait = await gate_wait_of(tx, job) if job.due_at is None else None
-    return Facts(job, now, workers=workers, wait=wait)
+    if job.due_at is not None:
+        return Facts(job, now, workers=workers, file=tx.file)
+    if job.gate is not None:
+        return Facts(job, workers=workers, wait=await gate_wait_of(tx, job), file=tx.file)
+    line = await _line(tx, job) if serving(job, workers) else None
+    return Facts(job, workers=workers, line=line, file=tx.file)
+
+
+async def _line(tx: Tx, job: Job) -> Line:
+    """What is before a job: other tickets, and the jobs that have the slots."""
+    [(ahead,)] = await tx.fetch("ahead_of_job", id=job.id, most=MAX_AHEAD + 1)
+    running = await tx.fetch_as(RunningTask, "running_tasks", most=MAX_RUNNING)
+    return Line(ahead, tuple(running))
 
 
 async def _clock(tx: Tx) -> datetime:

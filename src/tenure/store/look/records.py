@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from tenure.rules.why import RunningTask
 from tenure.store.records import Flag, Returned, Time
 
 
@@ -157,6 +158,7 @@ class AboutRow(NamedTuple):
 
 
 RETURNED_BY: Returned = {
+    RunningTask: ("running_tasks",),
     JobRow: ("get_job", "list_live", "list_finished", "list_unsuccessful"),
     Holder: ("holders",),
     Walked: ("live_floor", "finished_floor", "unsuccessful_floor"),

@@ -10,7 +10,7 @@ import msgspec
 
 from tenure.errors import InvalidInput
 from tenure.rules.codec import encode
-from tenure.rules.job import Setting, WorkerInfo, WorkerSeen
+from tenure.rules.job import Setting, WorkerInfo, WorkerLoad, WorkerSeen
 from tenure.rules.limits import check_int, check_name, check_seconds
 from tenure.store.look.records import HeldRow, WorkerRow
 from tenure.store.session import Mode, Tx, for_all_tenants, transaction
@@ -29,6 +29,7 @@ class _Info(msgspec.Struct, frozen=True):
     tasks: tuple[str, ...] = ()
     settings: dict[str, Setting] = {}
     counts: dict[str, int] = {}
+    load: WorkerLoad = WorkerLoad()
 
 
 _decoder = msgspec.json.Decoder(_Info)
@@ -43,7 +44,7 @@ async def announce(tx: Tx, info: WorkerInfo, *, now: datetime | None = None) -> 
     for_all_tenants("announce", tx.tenant)
     if not isinstance(info, WorkerInfo):
         raise InvalidInput(f"announce takes a WorkerInfo record, not {type(info).__name__}")
-    kept = encode(_Info(info.queues, info.tasks, info.settings, info.counts))
+    kept = encode(_Info(info.queues, info.tasks, info.settings, info.counts, info.load))
     tx.at(now)
     await tx.fetch("announce", name=info.name, host=info.host, pid=info.pid, info=kept.decode())
 
@@ -98,7 +99,7 @@ def _seen(tx: Tx, row: WorkerRow) -> WorkerSeen:
     return WorkerSeen(
         name=row.name, host=row.host, pid=row.pid, queues=kept.queues, tasks=kept.tasks,
         settings=kept.settings, counts=kept.counts, started_at=tx.when(row.started_at),
-        seen_at=tx.when(row.seen_at), alive=bool(row.alive),
+        seen_at=tx.when(row.seen_at), alive=bool(row.alive), load=kept.load,
     )  # fmt: skip
 
 

@@ -117,6 +117,15 @@ def in_transaction(connection: Any) -> bool:
     return bool(connection.in_transaction)
 
 
+def _was_sqlite(path: str) -> bool:
+    """Does the file begin as a SQLite database does?"""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(15) == b"SQLite format 3"
+    except OSError:
+        return True  # it cannot be told
+
+
 def result_code(error: BaseException) -> int | None:
     """SQLite's primary result code behind either library's exception."""
     if isinstance(error, apsw.Error):
@@ -147,6 +156,8 @@ def translate(
             )
         case _ if code == CANTOPEN:
             return StoreUnavailable(_why_cannot_open(path))
+        case _ if code == NOTADB and not _was_sqlite(path):
+            return StoreError(f"{path} is not a SQLite database; check the URL")
         case _ if code in (CORRUPT, NOTADB):
             return StoreError(f"{path} is not an intact SQLite database; restore it from a backup")
         case _ if code in (TOOBIG, CONSTRAINT) or "malformed JSON" in str(error):
@@ -343,4 +354,4 @@ def check_path(path: str) -> None:
             f"{path} cannot be reached ({error.strerror}); check the permissions of its folders"
         ) from error
     if 0 < size < SMALLEST_DATABASE:  # SQLite would take it for an empty one and write over it
-        raise StoreError(f"{path} is not an intact SQLite database; name another file")
+        raise StoreError(f"{path} is not a SQLite database; check the URL")

@@ -5,9 +5,10 @@ do this to the file of another program.
 """
 
 import os
+from contextlib import suppress
 from urllib.parse import quote
 
-from tenure.errors import SchemaMissing
+from tenure.errors import ConfigError, SchemaMissing, StoreError
 from tenure.store.migrate import check_version
 from tenure.store.sqlite.driver import Driver, check_not_open_elsewhere, check_path, look, names_of
 
@@ -16,22 +17,44 @@ def require_schema(path: str, driver: Driver) -> None:
     """Raise an error that names the fix, unless the file has a schema that this code can use."""
     check_path(path)
     check_not_open_elsewhere(path, driver)
+    version, tables = _look_inside(path, driver)
+    if version is not None:
+        check_version(*version)
+        return
+    if tables:
+        raise _of_another_program(path, tables)
+    raise SchemaMissing(f"{path} has no Tenure schema; `tenure db init` creates it")
+
+
+def refuse_other_program(path: str, driver: Driver) -> None:
+    """Raise an error if the file has tables of another program and none of Tenure.
+
+    A file that cannot be read now is not refused: the store that opens it says what is wrong.
+    """
+    version, tables = None, 0
+    if _has_content(path):
+        with suppress(StoreError, ConfigError):
+            check_not_open_elsewhere(path, driver)
+            version, tables = _look_inside(path, driver)
+    if tables and version is None:
+        raise _of_another_program(path, tables)
+
+
+def _of_another_program(path: str, tables: int) -> SchemaMissing:
+    return SchemaMissing(
+        f"{path} belongs to another program: it has {tables} tables and no Tenure schema. Check "
+        "the URL; to add Tenure's tables to this file, run `tenure db init` or call app.migrate()"
+    )
+
+
+def _look_inside(path: str, driver: Driver) -> tuple[tuple[int, int] | None, int]:
     _, wal, _ = names_of(path)
     read = None
     if not _has_content(wal):  # then everything is in the file, and no other file is needed
         read = _read(path, driver, "mode=ro&immutable=1")
     if read is None or _has_content(wal):
         read = _read(path, driver, "mode=ro")
-    version, tables = read
-    if version is not None:
-        check_version(*version)
-        return
-    if tables:
-        raise SchemaMissing(
-            f"{path} belongs to another program: it has {tables} tables and no Tenure schema. "
-            "Check the URL; to add Tenure's tables to this file, run `tenure db init`"
-        )
-    raise SchemaMissing(f"{path} has no Tenure schema; `tenure db init` creates it")
+    return read
 
 
 def _has_content(file: str) -> bool:

@@ -62,6 +62,10 @@ class SQLiteTx(Tx):
         self._sql = statements("sqlite", SCHEMA)
         self._now: dict[str, Any] = {}
 
+    @property
+    def file(self) -> str | None:
+        return self._path
+
     def at(self, now: datetime | None) -> None:
         self._now = self._clock.read(given_time(now))
 

@@ -39,6 +39,7 @@ from tenure.worker.children.messages import (
     Progressed,
     Run,
     Started,
+    Waits,
 )
 from tenure.worker.environment import Environment
 from tenure.worker.leases import NO_TASK, LeasedJob, Stop
@@ -93,6 +94,14 @@ class JobInChild(LeasedJob):
     def completed(self, yes: bool) -> None:
         if yes:
             self._channel.send(Completed(self.job.id, self.job.token))
+
+    def wait_begins(self, id: int, now: float) -> None:  # noqa: ARG002 - the worker has the clock
+        """Not kept here: the worker reports it."""
+        self._channel.send(Waits(self.job.id, self.job.token, id, begins=True))
+
+    def wait_ends(self, id: int) -> None:
+        """The worker forgets it."""
+        self._channel.send(Waits(self.job.id, self.job.token, id, begins=False))
 
 
 class Interrupt:

@@ -58,6 +58,15 @@ class Completed(msgspec.Struct, frozen=True, tag="completed"):
     token: int
 
 
+class Waits(msgspec.Struct, frozen=True, tag="waits"):
+    """From the child: the handler of this job begins or ends to wait for another job."""
+
+    id: int
+    token: int
+    waits_for: int
+    begins: bool
+
+
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
     """From the child: the handler of this job has ended.
 
@@ -71,7 +80,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     leaving: bool
 
 
-Report: TypeAlias = Started | Progressed | Completed | Ended
+Report: TypeAlias = Started | Progressed | Completed | Waits | Ended
 Message: TypeAlias = Hello | Run | Notice | Report
 
 _encoder = msgspec.msgpack.Encoder()

@@ -25,6 +25,7 @@ from tenure.worker.children.messages import (
     Progressed,
     Run,
     Started,
+    Waits,
 )
 from tenure.worker.children.process import ChildProcess, Watchdog
 from tenure.worker.environment import Environment
@@ -139,7 +140,7 @@ class Children(InThreads):
             match message:
                 case Ended():
                     return message if _is_of(message, leased) else None
-                case Progressed() | Completed() if not _is_of(message, leased):
+                case Progressed() | Completed() | Waits() if not _is_of(message, leased):
                     pass  # from a thread that an earlier job has left behind
                 case Started():
                     leased.started_at = self._environment.monotonic()
@@ -147,6 +148,10 @@ class Children(InThreads):
                     leased.report(fraction, text)
                 case Completed():
                     leased.completed = True
+                case Waits(waits_for=id, begins=True):
+                    leased.wait_begins(id, self._environment.monotonic())
+                case Waits(waits_for=id):
+                    leased.wait_ends(id)
                 case None if child.dead():
                     return None
                 case None:
@@ -172,7 +177,7 @@ class Children(InThreads):
         return kill_at
 
 
-def _is_of(message: Progressed | Completed | Ended, leased: LeasedJob) -> bool:
+def _is_of(message: Progressed | Completed | Waits | Ended, leased: LeasedJob) -> bool:
     return (message.id, message.token) == (leased.job.id, leased.job.token)
 
 

@@ -21,6 +21,7 @@ from tenure.worker.children.messages import (
     Progressed,
     Report,
     Started,
+    Waits,
 )
 from tenure.worker.children.watchdog import MARK, stray_processes
 from tenure.worker.environment import Environment
@@ -187,7 +188,7 @@ class ChildProcess:
 
     def _receive_report(self) -> Report | None:
         message = self._channel.receive()
-        if isinstance(message, Started | Progressed | Completed | Ended):
+        if isinstance(message, Started | Progressed | Completed | Waits | Ended):
             return message
         self._channel_open = False
         return None

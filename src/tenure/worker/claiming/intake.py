@@ -63,6 +63,8 @@ class Intake:
         self._permits = GatePermits(lambda kind: executors[kind].slots, self.slots.waiting_kinds)
         self._suspects = Suspects()
         self._stopping = False
+        self.ended: dict[tuple[str, Kind], int] = {}
+        """How many attempts have ended, by queue and kind."""
         self.on_progress: Callable[[], None] | None = None
         """Called when a handler has reported progress, in its thread."""
 
@@ -149,6 +151,8 @@ class Intake:
         if seconds is None:
             seconds = leased.seconds_run(self._environment.monotonic())
         kind = leased.task.kind
+        lane = (leased.job.queue, kind)
+        self.ended[lane] = self.ended[lane] + 1 if lane in self.ended else 1
         self.pace.learn(kind, seconds)
         data = None if settlement is None else settlement.result or settlement.error
         kb = 0 if data is None else len(data) >> 10
@@ -158,6 +162,11 @@ class Intake:
             self.result_kb.learn(kind, kb)
         if leased.job.queue in self.slots.limits:
             self.queue_pace.learn(leased.job.queue, seconds)
+
+    def has_slot(self, kind: Kind, queue: str) -> bool:
+        """Could another job of this kind and queue start? From any thread."""
+        limit = self.slots.limits.get(queue, math.inf)
+        return self.executors[kind].free > 0 and self.slots.in_use(queue) < limit
 
     def is_stuck(self) -> bool:
         """Are all slots of a kind, or of a queue, taken by handlers that were given up?"""

@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from tenure.control import Cancel, Control, Retry, Skip, Snooze
 from tenure.errors import (
@@ -26,7 +26,7 @@ from tenure.rules.codec import encode, encode_error, which_unfit
 from tenure.rules.job import Json
 from tenure.rules.lifecycle import Settlement
 from tenure.rules.retry import DEFAULT_POLICY, delay_seconds, load_policy
-from tenure.signature import SAME, check_result
+from tenure.signature import SAME, check_result, refuse_containers
 from tenure.store import Answer
 from tenure.tasks import TaskOptions
 from tenure.worker.leases import LeasedJob, Stop
@@ -35,6 +35,8 @@ UNKNOWN_TASK_FIRST_SECONDS, UNKNOWN_TASK_LAST_SECONDS = 5.0, 300.0
 SUSPECT_FIRST_SECONDS, SUSPECT_LAST_SECONDS = 0.25, 10.0
 DEPLOY_TRIES = 6
 """How often a job is put back while a deploy may be under way, about five minutes in all."""
+UNCHECKED: object = object()
+"""The result type of an attempt that has completed itself: what it returns is not used."""
 UNREACHABLE = "the database could not be reached"
 REFUSED = "the store refused how it ended"
 
@@ -67,7 +69,7 @@ class Attempt:
     def of(cls, leased: LeasedJob, random: Callable[[], float]) -> Self:
         """The attempt of a leased job."""
         task = leased.task
-        kind = object if leased.completed else task.signature.result_type
+        kind = UNCHECKED if leased.completed else task.signature.result_type
         return cls(leased.job, task.options_of_task, random, kind)
 
     def returned(self, result: object, seconds: float) -> Settlement | None:
@@ -78,7 +80,12 @@ class Attempt:
         why = "the result cannot be stored"
         try:
             data = encode(result, what=f"the result of {self.job.task}")
-            if kind is not object and (type(result) is not kind or kind not in SAME):
+            if kind is UNCHECKED:
+                pass
+            elif kind is object or kind is Any:
+                if type(result) not in SAME:
+                    refuse_containers(self.job.task, result)
+            elif type(result) is not kind or kind not in SAME:
                 why = "the result does not fit its annotation"
                 check_result(self.job.task, data, kind)
         except InvalidInput as error:

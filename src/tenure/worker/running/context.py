@@ -1,6 +1,7 @@
 """The running job that handlers get."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from inspect import isawaitable
@@ -79,6 +80,12 @@ class RunningHere(Running):
     def progress(self, fraction: float | None = None, message: str | None = None) -> None:
         check_progress(fraction, message)
         self._leased.report(fraction, message)
+
+    def _wait_begins(self, id: int) -> None:
+        self._leased.wait_begins(id, time.monotonic())
+
+    def _wait_ends(self, id: int) -> None:
+        self._leased.wait_ends(id)
 
     def save(self, state: object) -> None:
         data, store = self._checkpoint(state), self._app.whole_store

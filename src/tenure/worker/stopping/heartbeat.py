@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from tenure.errors import SchemaError, StoreError
-from tenure.rules.job import Beat, WorkerInfo
+from tenure.errors import JobNotFound, SchemaError, StoreError
+from tenure.rules.job import Beat, State, WorkerInfo
 from tenure.store import Store
 from tenure.worker.environment import Environment
 from tenure.worker.leases import MARGIN, LeasedJob, LeasedJobs, WorkerLease
@@ -35,6 +35,8 @@ CANCEL_SECONDS = 0.1
 CLAIMING_SECONDS = 0.5
 """A cancel request may be heard before the worker has received the job that it has just claimed: so
 it is looked at once more, after this time."""
+WAIT_SECONDS = 1.0
+"""A handler that has waited for another job for this long is looked at."""
 
 log = logging.getLogger("tenure.worker")
 
@@ -85,6 +87,10 @@ class Heartbeat:
         """When progress was last sent."""
         self._hung = False
         """Whether the log says that a heartbeat got no answer."""
+        self._waits_at = math.inf
+        """When to look at handlers that wait for other jobs."""
+        self._told: set[tuple[int, int, int]] = set()
+        """The waits that were logged: job, token, and the other job."""
 
     def start(self) -> None:
         """Start the thread."""
@@ -135,7 +141,7 @@ class Heartbeat:
         progress_at = self._sent_at + PROGRESS_SECONDS if self._reported else math.inf
         heard_at = min((heard.look_at for heard in list(self._heard)), default=math.inf)
         cancel_at = max(heard_at, self._asked_at + CANCEL_SECONDS)
-        return min(self._beat_at, progress_at, cancel_at)
+        return min(self._beat_at, progress_at, cancel_at, self._waits_at)
 
     def _sent(self, send: Callable[[], None]) -> bool:
         """Send it. Returns False if that failed."""
@@ -177,6 +183,7 @@ class Heartbeat:
         self.beat()
         self._timekeeper.time_out_if_blocked(self._store)
         self._store.announce(self._info())
+        self._look_at_waits()
         if self._leased_jobs.heartbeats_fail or self._hung:
             log.info("heartbeats of %s work again", self._worker)
         self._leased_jobs.heartbeats_fail = self._hung = False
@@ -188,6 +195,9 @@ class Heartbeat:
         if self._concerned(now):
             self._asked_at = now
             self._renew()
+        if self._waits_at <= now:
+            self._store.announce(self._info())  # `why` reads it
+            self._look_at_waits()
         if self._reported and now >= self._sent_at + PROGRESS_SECONDS:
             self._report_progress()
 
@@ -232,12 +242,42 @@ class Heartbeat:
     def _report_progress(self) -> None:
         self._reported = False  # before the look: a later report sets it again
         self._sent_at = self._environment.monotonic()
-        reports = [(j, j.progress) for j in self._leased_jobs.all() if j.progress is not None]
+        jobs = self._leased_jobs.all()
+        if any(leased.waits for leased in jobs):
+            self._waits_at = min(self._waits_at, self._sent_at + WAIT_SECONDS)
+        reports = [(j, j.progress) for j in jobs if j.progress is not None]
         if reports:
             self._store.report_progress(self._worker, [(j.job, *told) for j, told in reports])
         for leased, told in reports:
             if leased.progress is told:  # the handler has not reported again meanwhile
                 leased.progress = None
+
+    def _look_at_waits(self) -> None:
+        """Log each wait for a job that is in a queue, because it may never get a slot."""
+        now = self._environment.monotonic()
+        waits = self._leased_jobs.waits(now)
+        young = [WAIT_SECONDS - seconds for _, _, seconds in waits if seconds < WAIT_SECONDS]
+        self._waits_at = now + min(young, default=math.inf)
+        waiting = {
+            (leased.job.id, leased.job.token, id): leased
+            for leased, id, seconds in waits
+            if seconds >= WAIT_SECONDS
+        }
+        self._told &= waiting.keys()
+        for key, leased in waiting.items():
+            if key not in self._told and (said := self._waits_in_vain(leased, key[2])):
+                self._told.add(key)
+                self._timekeeper.tell_of_wait(leased, key[2], said)
+
+    def _waits_in_vain(self, leased: LeasedJob, id: int) -> str | None:
+        """Why the other job does not run, if this worker has no slot for it."""
+        if self._timekeeper.has_slot_like(leased):
+            return None
+        try:
+            queued = self._store.get(id).state is State.QUEUED
+            return self._store.why(id) if queued else None
+        except JobNotFound:
+            return None
 
     def give_up_expired(self) -> None:
         """Stop the jobs of leases that may have expired."""

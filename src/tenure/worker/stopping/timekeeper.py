@@ -149,6 +149,14 @@ class Timekeeper:
                 self.blocked_loop.time_out(leased, settlement, now)
         self.blocked_loop.write(store)
 
+    def has_slot_like(self, leased: LeasedJob) -> bool:
+        """Is a slot free of the kind and in the queue of this running job?"""
+        return self._intake.has_slot(leased.task.kind, leased.job.queue)
+
+    def tell_of_wait(self, leased: LeasedJob, id: int, why: str) -> None:
+        """Log that a handler waits for a job, and why that job does not run."""
+        self._reporter.say(logging.WARNING, leased.job, f"waits for job {id}: {why}")
+
     def _overdue(self, at: float) -> list[LeasedJob]:
         """Jobs that were past their timeout at this time and were not stopped.
 

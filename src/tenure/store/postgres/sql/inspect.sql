@@ -165,6 +165,25 @@ where j.due_at is null and j.parked is null
 group by queue, task
 order by queue, task;
 
+-- name: ahead_of_job
+-- The number of tickets before a job that compete for the same slots, counted up to `most` per lane, from
+-- the job towards the head of the line.
+select count(*) from (
+    select from tenure.job j, unnest('{0,1,2,3}'::smallint[]) as n (needs), lateral (
+        select from tenure.ready r
+        where r.queue = j.queue and r.needs = n.needs and (r.priority, r.position) < (j.priority, j.position)
+        order by r.queue desc, r.needs desc, r.priority desc, r.position desc limit :most) as ticket
+    where j.id = :id and (n.needs in (0, j.needs) or j.needs = 0)) as ahead;
+
+-- name: running_tasks
+-- The tasks of jobs that workers have claimed, among `most` of them.
+select h.worker, j.queue, j.task, count(*) as jobs
+from (select worker, job_id, token from tenure.holding limit :most) as h,
+     lateral (select queue, task, token from tenure.job where id = h.job_id offset 0) as j
+where j.token = h.token
+group by h.worker, j.queue, j.task
+order by jobs desc, h.worker, j.queue, j.task;
+
 -- name: first_at_gate
 -- The first job of a line at a gate, and how long it has waited.
 select g.job_id, extract(epoch from coalesce(:now::timestamptz, clock_timestamp())

@@ -183,6 +183,24 @@ where j.due_at is null and j.parked is null
 group by queue, task
 order by queue, task;
 
+-- name: ahead_of_job
+-- The number of tickets before a job that compete for the same slots, counted up to `most` per lane, from
+-- the job towards the head of the line.
+select sum((select count(*) from (
+    select 1 from tenure.ready r
+    where r.queue = j.queue and r.needs = n.value and (r.priority, r.position) < (j.priority, j.position)
+    order by r.priority desc, r.position desc limit :most)))
+from tenure.job j, json_each('[0,1,2,3]') as n
+where j.id = :id and (n.value in (0, j.needs) or j.needs = 0);
+
+-- name: running_tasks
+-- The tasks of jobs that workers have claimed, among `most` of them.
+select h.worker, j.queue, j.task, count(*) as jobs
+from (select worker, job_id, token from tenure.holding limit :most) as h
+     cross join tenure.job as j on j.id = h.job_id and j.token = h.token
+group by h.worker, j.queue, j.task
+order by jobs desc, h.worker, j.queue, j.task;
+
 -- name: first_at_gate
 -- The first job of a line at a gate, and how long it has waited.
 select g.job_id, (:now - coalesce(j.queued_at, j.created_at)) / 1e6
