@@ -47,6 +47,7 @@ def main() -> int:
         peers=peers,
         rounds=options.rounds,
         scale=options.scale,
+        sizes=options.sizes,
     ) as lab:
         report = Report(options.out)
         with_loops = any(benchmark.on_request for benchmark in benchmarks)
@@ -87,6 +88,12 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument(
         "--scale", type=float, default=1.0, help="jobs of peers and workloads, times this"
+    )
+    parser.add_argument(
+        "--sizes",
+        type=lambda text: [int(size) for size in text.split(",")],
+        default=(),
+        help="lookups: numbers of finished jobs with commas between, the smallest is the base",
     )
     return parser.parse_args()
 

@@ -26,7 +26,7 @@ class Lab:
     """The place of one run. `quick` asks for smaller sizes.
 
     `asked` are the names that were asked for, and `peers` compete where they name none.
-    `failures` says which figures are missing, and why.
+    `failures` says which figures are missing, and why. `sizes`: see bench/lookups.py.
     """
 
     def __init__(
@@ -37,11 +37,13 @@ class Lab:
         peers: Sequence[str] = (),
         rounds: int = ROUNDS,
         scale: float = 1.0,
+        sizes: Sequence[int] = (),
     ) -> None:
         self.quick = quick
         self.asked = asked
         self.peers = peers
         self.rounds = rounds
+        self.sizes = sizes
         self.failures: list[str] = []
         self._scale = scale / 4 if quick else scale
         self._stack = ExitStack()

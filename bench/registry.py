@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
+from bench import lookups
 from bench.engine import (
     postgres_claim_settle,
     postgres_enqueue,
@@ -106,6 +107,7 @@ BENCHMARKS = tuple(
         fairness,
         riders,
         graphs,
+        lookups,
     )
 )
 

@@ -158,5 +158,5 @@ def all_jobs(app: Tenure) -> Iterator[Job]:
     page = app.list_jobs(limit=1000)
     yield from page.jobs
     while page.next is not None:
-        page = app.list_jobs(limit=1000, before=page.next)
+        page = app.list_jobs(limit=1000, after=page.next)
         yield from page.jobs

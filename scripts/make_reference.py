@@ -133,6 +133,13 @@ def error(name: str) -> Iterator[str]:
     yield f"{_doc(kind)} A kind of {parents}. Exit code of `tenure`: {code}."
 
 
+def filters(_: str) -> Iterator[str]:
+    """The filter language, as `tenure ls --help` shows it."""
+    from tenure.rules.filters import describe
+
+    yield f"```text\n{describe()}```"
+
+
 def state(name: str) -> Iterator[str]:
     """Which transitions lead to a state, and which lead on."""
     from tenure.rules.lifecycle import TRANSITIONS
@@ -245,7 +252,8 @@ def _doc(value: Any) -> str:
 
 MAKERS: dict[str, Callable[[str], Iterator[str]]] = {
     "api": api, "call": call, "command": command, "commands": commands, "error": error,
-    "everything": everything, "state": state, "task": task, "url": url, "worker": worker,
+    "everything": everything, "filters": filters, "state": state, "task": task, "url": url,
+    "worker": worker,
 }  # fmt: skip
 
 

@@ -57,7 +57,8 @@ if TYPE_CHECKING:
     from tenure.running import Running, current
     from tenure.schedules import Schedules
     from tenure.store.jobs.bulk import Changes
-    from tenure.store.look.jobs import About, Count, OldestReady, Page, PausedQueue
+    from tenure.store.look.find import Page
+    from tenure.store.look.jobs import About, Count, OldestReady, PausedQueue
     from tenure.store.schedules.records import ScheduleInfo, ScheduleRun
     from tenure.tasks import Call, Task, TaskSet
     from tenure.worker.worker import Worker
@@ -143,7 +144,8 @@ _HOMES = {
     "rules.ticks": ("ScheduleTiming",),
     "schedules": ("Schedules",),
     "store.jobs.bulk": ("Changes",),
-    "store.look.jobs": ("About", "Count", "OldestReady", "Page", "PausedQueue"),
+    "store.look.find": ("Page",),
+    "store.look.jobs": ("About", "Count", "OldestReady", "PausedQueue"),
     "store.schedules.records": ("ScheduleInfo", "ScheduleRun"),
     "tasks": ("Call", "Task", "TaskSet"),
     "worker.worker": ("Worker",),

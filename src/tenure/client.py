@@ -32,7 +32,7 @@ from tenure.store.gates import look as gate_look
 from tenure.store.jobs import operate
 from tenure.store.jobs.enqueue import enqueue
 from tenure.store.jobs.replay import replay as replay_job
-from tenure.store.look import facts
+from tenure.store.look import facts, find
 from tenure.store.look import jobs as look
 from tenure.store.look import workers as presence
 from tenure.store.proxy import StoreWrapper
@@ -114,7 +114,7 @@ class Client(TaskSet):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     get, get_async = both(look.get)
-    list_jobs, list_jobs_async = both(look.list_jobs)
+    list_jobs, list_jobs_async = both(find.list_jobs)
     timeline, timeline_async = both(look.timeline)
     progress, progress_async = both(look.progress)
     steps, steps_async = both(look.steps)

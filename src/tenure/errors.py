@@ -54,6 +54,15 @@ class UnknownZone(InvalidInput):
     """This machine does not know the time zone."""
 
 
+class InvalidFilter(InvalidInput):
+    """A filter cannot be read: an unknown field, a bad value, a missing quote, a wrong cursor."""
+
+    def __init__(self, message: str, *, position: int = 0) -> None:
+        super().__init__(message)
+        self.position = position
+        """Where in the text of the filter, counted from 0."""
+
+
 class InvalidWorkflow(InvalidInput):
     """The graph of a workflow is invalid: a cycle, a name used twice, a missing parent."""
 

@@ -23,12 +23,12 @@ def url(tmp_path: Path) -> str:
 
 def states(store: Store) -> Counter[State]:
     counts: Counter[State] = Counter()
-    before: int | None = None
+    after: str | None = None
     while True:
-        page = store.list_jobs(limit=1000, before=before)
+        page = store.list_jobs(limit=1000, after=after)
         counts.update(job.state for job in page)
-        before = page.next
-        if before is None:
+        after = page.next
+        if after is None:
             return counts
 
 

@@ -73,10 +73,18 @@ def test_both_colours_take_the_same_and_promise_the_same(kind: type, name: str) 
 
 @pytest.mark.parametrize("name", sorted(public(Tenure) - COLOURLESS["Tenure"]))
 def test_options_of_operations_are_given_by_name(name: str) -> None:
-    """At most an id, a name, the calls or two times by position; everything else by name."""
+    """At most an id, a name, the calls, a filter or two times by position; the rest by name."""
     parameters = list(inspect.signature(getattr(Tenure, name)).parameters.values())[1:]
     by_position = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-    assert by_position in ([], ["id"], ["queue"], ["name"], ["calls"], ["since", "until"])
+    assert by_position in (
+        [],
+        ["id"],
+        ["queue"],
+        ["name"],
+        ["calls"],
+        ["filter"],
+        ["since", "until"],
+    )
 
 
 ID, LATER = object(), datetime.now(UTC) + timedelta(days=1)

@@ -51,14 +51,14 @@ def crowd(store: Store, clock: Clock) -> dict[State, set[int]]:
 def listed(store: Store, limit: int = 100, **filters: Any) -> list[Job]:
     """All pages."""
     jobs: list[Job] = []
-    before = None
+    after = None
     for _ in range(200):
-        page = store.list_jobs(limit=limit, before=before, **filters)
+        page = store.list_jobs(limit=limit, after=after, **filters)
         assert len(page.jobs) <= limit
-        assert before is None or page.next is None or page.next < before
+        assert page.next is None or page.next != after
         jobs += page.jobs
-        before = page.next
-        if before is None:
+        after = page.next
+        if after is None:
             return jobs
     raise AssertionError("the list does not end")
 
@@ -68,7 +68,7 @@ def test_every_filter_finds_its_jobs_once_in_order(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch, scan_rows: int
 ) -> None:
     """Live and finished jobs lie in two tables and come as one list, whatever a page may scan."""
-    monkeypatch.setattr("tenure.store.look.jobs.SCAN_ROWS", scan_rows)
+    monkeypatch.setattr("tenure.store.look.find.SCAN_ROWS", scan_rows)
     found = crowd(store, clock)
     everything = {id for ids in found.values() for id in ids}
     choices: list[Collection[State]] = [
@@ -90,7 +90,7 @@ def test_every_filter_finds_its_jobs_once_in_order(
 
 
 def test_filters_combine(store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tenure.store.look.jobs.SCAN_ROWS", 5)
+    monkeypatch.setattr("tenure.store.look.find.SCAN_ROWS", 5)
     crowd(store, clock)
     jobs = listed(store)
     for queue in ("a", "b", "nowhere"):
@@ -109,7 +109,7 @@ def test_filters_combine(store: Store, clock: Clock, monkeypatch: pytest.MonkeyP
 def test_a_page_with_few_matches_is_bounded_and_goes_on(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.store.look.jobs.SCAN_ROWS", 10)
+    monkeypatch.setattr("tenure.store.look.find.SCAN_ROWS", 10)
     rare = add(store, clock.now, task="app.rare")
     add_many(store, clock.now, 25)
     page = store.list_jobs(task="app.rare", limit=5)

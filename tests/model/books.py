@@ -184,13 +184,14 @@ class Books:
         states: Collection[State] | None = None,
         queue: str | None = None,
         task: str | None = None,
+        order: str | None = None,
         limit: int,  # noqa: ARG002
         now: datetime,  # noqa: ARG002
         tenant: str | None = None,
     ) -> list[Job]:
-        """All pages at once, newest first."""
+        """All pages at once."""
         return [
-            self.shown(work) for _, work in sorted(self.jobs.items(), reverse=True)
+            self.shown(work) for _, work in sorted(self.jobs.items(), reverse=order != "oldest")
             if (states is None or work.state in states)
             and queue in (None, work.queue) and task in (None, work.job.task)
             and _visible(work, tenant)

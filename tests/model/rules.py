@@ -386,6 +386,7 @@ def list_jobs(scene: Scene, rnd: Random) -> Op:
     states = frozenset(rnd.sample(list(State), rnd.choice((1, 2, 5))))
     return scene.op(
         "list_jobs", states=rnd.choice((None, states)), queue=rnd.choice((None, *QUEUES)),
+        order=rnd.choice((None, "newest", "oldest")),
         task=rnd.choice((None, None, *TASKS)), limit=rnd.choice((1, 3, 100)),
         tenant=rnd.choice((None, None, "acme")),
     )  # fmt: skip

@@ -387,15 +387,15 @@ def comparable(answer: Any) -> Any:
 
 def _all_pages(store: Store, options: Mapping[str, Any]) -> list[Job]:
     found: list[Job] = []
-    before: int | None = None
+    after: str | None = None
     while True:
-        page: Page = store.list_jobs(**options, before=before)
+        page: Page = store.list_jobs(**options, after=after)
         assert len(page.jobs) <= options["limit"]
         found += page.jobs
         if page.next is None:
             return found
-        assert before is None or page.next < before, "the next page does not come nearer"
-        before = page.next
+        assert page.next != after, "the next page does not come nearer"
+        after = page.next
 
 
 @contextmanager

@@ -19,7 +19,7 @@ HOT_TABLES = ("job", "ready", "due", "history", "lease", "unique_key", "event", 
 _PARAMETER = re.compile(r"%\(([a-z_]+)\)s")
 _CONDITIONS = ("Index Cond", "TID Cond", "Recheck Cond")
 _UNPLANNED = ("copy ", "savepoint ", "rollback to ", "release ")
-_READS_BY_BITMAP = {"count_finished"}
+_READS_BY_BITMAP = {"count_finished", "walk_by_finish"}
 """Run only by transactions that read, which may scan bitmaps. BRIN has nothing else."""
 _PASSES_LIMIT_ON = {"LockRows", "Subquery Scan", "Result"}
 

@@ -27,6 +27,7 @@ ALLOWED = {
     ("count_live", "job"): "counts every live job; an overview, never on a worker's path",
     ("holders", "lease"): "leases are few; only looked at for the running jobs of a page",
     ("running_tasks", "lease"): "leases are few; `why` looks at a bounded number of their jobs",
+    ("walk_running", "lease"): "leases are few; only looked at to list running jobs",
     ("claimed_before", "lease"): "leases are few; only after a COMMIT that got no answer",
 }
 

@@ -144,7 +144,7 @@ def measure_operations(store: Store, meter: Meter, jobs: int) -> Steps:
     cost("oldest_ready", 1, store.oldest_ready)
     top = jobs * 6 // 10
     queued = [State.QUEUED]
-    cost("list_queued", 50, lambda: store.list_jobs(limit=50, states=queued, before=top))
+    cost("list_queued", 50, lambda: store.list_jobs(f"id<{top}", limit=50, states=queued))
     cost("list_failed", 50, lambda: store.list_jobs(limit=50, states=[State.FAILED]))
     return found
 

@@ -96,7 +96,7 @@ def ticks_of_jobs(store: Store) -> list[datetime]:
             found.append(by.tick)
         if page.next is None:
             return sorted(found)
-        page = store.list_jobs(limit=1000, before=page.next)
+        page = store.list_jobs(limit=1000, after=page.next)
 
 
 def assert_one_job_per_tick(store: Store, name: str) -> list[datetime]:

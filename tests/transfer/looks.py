@@ -18,7 +18,7 @@ def all_jobs(store: Store, now: datetime) -> Iterator[Job]:
     page = store.list_jobs(limit=1000, now=now)
     yield from page.jobs
     while page.next is not None:
-        page = store.list_jobs(limit=1000, before=page.next, now=now)
+        page = store.list_jobs(limit=1000, after=page.next, now=now)
         yield from page.jobs
 
 

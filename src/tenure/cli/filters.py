@@ -1,104 +1,91 @@
-"""The grammar that chooses jobs, the same for every command.
+"""The jobs that a command is about: the filter language, as words of a command line.
 
-    123 124                     the jobs with these ids
-    state=failed queue=mail     all jobs that match; several words mean "and", commas mean "or"
-    all                         every job
-
-Keys: state, queue, task.
+`tenure.rules.filters` is the language. A command also knows `all`, and takes several words or one.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
+import click
 
 from tenure.errors import InvalidInput
+from tenure.rules import filters
+from tenure.rules.filters import Filter, Order, Term, Text
 from tenure.rules.job import Job, State
-from tenure.rules.limits import MAX_ID, check_name
 
 if TYPE_CHECKING:
     from tenure.client import Client
 
 PAGE = 1000
-KEYS = ("state", "queue", "task")
+SEE_FILTERS = "FILTER: ids, `all`, or a filter; `tenure ls --help` explains the language."
 
 
-class Filter(msgspec.Struct, frozen=True):
-    """Which jobs to choose: by id, or by state, queue and task."""
+class HelpOfFilters(click.Command):
+    """A command whose `--help` ends with the description of the filter language."""
 
-    ids: tuple[int, ...] = ()
-    states: frozenset[State] | None = None
-    queues: frozenset[str] = frozenset()
-    tasks: frozenset[str] = frozenset()
-
-    def find(self, client: "Client", within: frozenset[State] | None = None) -> Iterator[Job]:
-        """The jobs, newest first. Only jobs named by id may be in a state outside `within`."""
-        if self.ids:
-            for id in self.ids:
-                yield client.get(id)
-            return
-        states = self.states
-        if within is not None:
-            states = within if states is None else states & within
-        if states is not None and not states:
-            return
-        before: int | None = None
-        while True:
-            page = client.list_jobs(
-                states=states, queue=_only(self.queues), task=_only(self.tasks), limit=PAGE,
-                before=before,
-            )  # fmt: skip
-            yield from (job for job in page.jobs if self._matches(job))
-            before = page.next
-            if before is None:
-                return
-
-    def _matches(self, job: Job) -> bool:
-        return (not self.queues or job.queue in self.queues) and (
-            not self.tasks or job.task in self.tasks
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Lines of the description stay as they are."""
+        super().format_epilog(ctx, formatter)
+        formatter.write_paragraph()
+        formatter.write("FILTER\n\n")
+        formatter.write(
+            "".join(f"  {line}".rstrip() + "\n" for line in filters.describe().splitlines())
         )
 
 
-def _only(names: frozenset[str]) -> str | None:
-    return next(iter(names)) if len(names) == 1 else None
+class Chosen:
+    """The jobs that a filter chooses, page by page."""
+
+    def __init__(self, filter: Filter) -> None:
+        self.filter = filter
+        self.looked_at = 0
+        self.next: str | None = None
+        """Where a search that ran out of time goes on."""
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The ids, if it names jobs by their ids alone."""
+        return self.filter.ids or ()
+
+    def find(
+        self,
+        client: "Client",
+        within: frozenset[State] | None = None,
+        *,
+        limit: int | None = None,
+        seconds: float | None = None,
+        after: str | None = None,
+        order: Order | None = None,
+    ) -> Iterator[Job]:
+        """The jobs, in order. Only jobs named by id may be in a state outside `within`.
+
+        A search that takes longer than `seconds` ends, and `next` says where it goes on.
+        """
+        if self.ids:
+            yield from (client.get(id) for id in self.ids)
+            return
+        wanted = self.filter
+        if within is not None:
+            named = tuple(Text((str(state),)) for state in sorted(within))
+            wanted = wanted.joined(Filter((Term("state", named),)))
+        began, found = time.monotonic(), 0
+        while True:
+            most = PAGE if limit is None else min(PAGE, limit - found)
+            page = client.list_jobs(wanted, limit=most, after=after, order=order)
+            self.looked_at += page.looked_at
+            found += len(page.jobs)
+            yield from page.jobs
+            after = page.next
+            if after is None or found == limit:
+                return
+            if seconds is not None and time.monotonic() - began >= seconds:
+                self.next = after
+                return
 
 
-def parse(words: Sequence[str], *, need: bool = False) -> Filter:
+def parse(words: Sequence[str], *, need: bool = False) -> Chosen:
     """Read a filter. With `need`, an empty filter is refused: the user must write `all`."""
-    if not words:
-        if need:
-            raise InvalidInput("which jobs? Give ids, or a filter such as state=failed, or `all`")
-        return Filter()
-    if list(words) == ["all"]:
-        return Filter()
-    if all(word.isascii() and word.isdigit() for word in words):
-        return Filter(ids=tuple(dict.fromkeys(map(_id, words))))
-    given: dict[str, frozenset[str]] = {}
-    for word in words:
-        key, equals, values = word.partition("=")
-        if not equals or key not in KEYS or not values:
-            known = ", ".join(f"{key}=..." for key in KEYS)
-            raise InvalidInput(f"{word!r} is not a filter; write ids, `all`, or {known}")
-        if key in given:
-            raise InvalidInput(f"{key}= is given twice; write {key}=a,b to match either value")
-        given[key] = frozenset(values.split(","))
-    for key in ("queue", "task"):
-        for name in given.get(key, ()):
-            check_name(key, name)
-    return Filter(
-        states=_states(given["state"]) if "state" in given else None,
-        queues=given.get("queue", frozenset()),
-        tasks=given.get("task", frozenset()),
-    )
-
-
-def _id(word: str) -> int:
-    if len(word) > len(str(MAX_ID)):
-        raise InvalidInput(f"{word[:20]}... is too long for a job id; `tenure ls` shows ids")
-    return int(word)
-
-
-def _states(names: frozenset[str]) -> frozenset[State]:
-    if unknown := sorted(names - set(State)):
-        raise InvalidInput(f"unknown state {unknown[0]!r}; known states: {', '.join(State)}")
-    return frozenset(State(name) for name in names)
+    if not words and need:
+        raise InvalidInput("which jobs? Give ids, or a filter such as state=failed, or `all`")
+    return Chosen(filters.parse(" ".join(words)))

@@ -13,7 +13,7 @@ import msgspec
 
 from tenure.cli.context import CliContext, json_option, with_context
 from tenure.cli.exit import Interrupted, TaskNotFound, interrupted_later
-from tenure.cli.filters import parse
+from tenure.cli.filters import SEE_FILTERS, Chosen, HelpOfFilters, parse
 from tenure.cli.output import clean, echo
 from tenure.cli.show import (
     ago,
@@ -28,6 +28,7 @@ from tenure.cli.show import (
 )
 from tenure.errors import InvalidInput, JobFailed, PayloadInvalid, StoreUnavailable, WaitTimeout
 from tenure.rules.codec import decode, encode
+from tenure.rules.filters import Order
 from tenure.rules.job import ErrorInfo, Job, Json, NewJob, Progress, State, Unique
 
 if TYPE_CHECKING:
@@ -185,23 +186,39 @@ def _object(text: str) -> dict[str, object]:
     return value
 
 
-@click.command()
+@click.command(cls=HelpOfFilters)
 @click.argument("filter", nargs=-1)
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(min=0),
               help="Number of jobs to list; 0 means all.")  # fmt: skip
+@click.option(
+    "--order", type=click.Choice([order.value for order in Order]), help="[default: newest]"
+)
+@click.option("--seconds", default=10.0, show_default=True, type=click.FloatRange(min=0),
+              help="Search for this long; 0 means to the end.")  # fmt: skip
+@click.option("--after", help="Go on where a search that ran out of time has ended.")
 @json_option
 @with_context
-def ls(context: CliContext, *, filter: tuple[str, ...], limit: int, as_json: bool) -> None:
+def ls(context: CliContext, *, filter: tuple[str, ...], limit: int, order: str | None,
+       seconds: float, after: str | None, as_json: bool) -> None:  # fmt: skip
     """List jobs, newest first.
 
-    FILTER: ids, or words such as state=failed,cancelled queue=mail task=app.send.
+    FILTER: ids, or words such as state=failed,cancelled queue=mail 'created>2h'.
     """
-    jobs = islice(parse(filter).find(context.client), limit or None)
+    chosen = parse(filter)
+    jobs = chosen.find(
+        context.client,
+        limit=limit or None,
+        seconds=seconds or None,
+        after=after,
+        order=None if order is None else Order(order),
+    )
     if as_json:
         for job in jobs:
             write_json(job)
+        _tell_rest(chosen)
         return
     shown = list(jobs)
+    _tell_rest(chosen, found=len(shown))
     progress = progress_by_id(context.client, shown)
     head = ("id", "state", "queue", "task", "attempt", "age", "reason")
     if not progress:
@@ -209,6 +226,16 @@ def ls(context: CliContext, *, filter: tuple[str, ...], limit: int, as_json: boo
         return
     rows = ((*_row(job), progress_of(job, progress.get(job.id))) for job in shown)
     write_table((*head, "progress"), rows)
+
+
+def _tell_rest(chosen: Chosen, found: int | None = None) -> None:
+    """A search that ran out of time says so, and how to go on."""
+    if chosen.next is not None:
+        so_far = ", none found yet" if found == 0 else ""
+        echo(
+            f"looked at {chosen.looked_at} jobs{so_far}; continue with --after {chosen.next}, or "
+            "search longer with --seconds", err=True,
+        )  # fmt: skip
 
 
 def progress_by_id(client: "Client", jobs: Sequence[Job]) -> dict[int, Progress]:
@@ -322,7 +349,7 @@ def steps(context: CliContext, *, id: int, as_json: bool) -> None:
     write_table(head, rows, empty="no steps")
 
 
-@click.command()
+@click.command(epilog=SEE_FILTERS)
 @click.argument("filter", nargs=-1)
 @json_option
 @with_context

@@ -10,7 +10,7 @@ import click
 
 from tenure.cli.context import CliContext, Number, confirm, json_option, with_context, yes_option
 from tenure.cli.exit import FAILED, Interrupted, one_line
-from tenure.cli.filters import parse
+from tenure.cli.filters import SEE_FILTERS, parse
 from tenure.cli.output import echo
 from tenure.cli.show import is_terminal, write_json
 from tenure.errors import InvalidInput
@@ -47,7 +47,7 @@ class Verb(NamedTuple):
     newest_first: bool = False
 
 
-@click.command()
+@click.command(epilog=SEE_FILTERS)
 @filter_argument
 @click.option("--afresh", is_flag=True, help="Delete their steps and checkpoints first.")
 @yes_option
@@ -68,7 +68,7 @@ def replay(context: CliContext, *, filter: tuple[str, ...], afresh: bool, yes: b
     _each(context, filter, verb, yes=yes, as_json=as_json)
 
 
-@click.command()
+@click.command(epilog=SEE_FILTERS)
 @filter_argument
 @click.option("--reason", default="cancelled by an operator", show_default=True)
 @yes_option
@@ -96,7 +96,7 @@ def cancel(
     _each(context, filter, verb, yes=yes, as_json=as_json)
 
 
-@click.command()
+@click.command(epilog=SEE_FILTERS)
 @filter_argument
 @click.option("--reason", default="held", show_default=True)
 @yes_option
@@ -113,7 +113,7 @@ def hold(
     _each(context, filter, verb, yes=yes, as_json=as_json)
 
 
-@click.command()
+@click.command(epilog=SEE_FILTERS)
 @filter_argument
 @yes_option
 @json_option
@@ -127,7 +127,7 @@ def unhold(context: CliContext, *, filter: tuple[str, ...], yes: bool, as_json: 
     _each(context, filter, verb, yes=yes, as_json=as_json)
 
 
-@click.command()
+@click.command(epilog=SEE_FILTERS)
 @filter_argument
 @click.option("--queue", help="Put them into this queue.")
 @click.option("--priority", type=int, help="Give them this priority.")
@@ -163,7 +163,7 @@ def _time(text: str) -> datetime:
     return at
 
 
-@click.command()
+@click.command(epilog=SEE_FILTERS)
 @filter_argument
 @yes_option
 @json_option

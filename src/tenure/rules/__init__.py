@@ -11,5 +11,6 @@ permits.py      which jobs pass a gate: permits, and the turns of lines
 claim.py        which slots a job needs, what a claim takes and returns
 graph.py        what makes a workflow valid, and how it ends
 codec.py        values to strict JSON and back
+filters/        the language that chooses jobs
 why.py          where a job is and why it does not run, as a sentence
 """

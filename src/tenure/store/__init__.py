@@ -11,6 +11,7 @@ copy/           copy all jobs from one store to another
 prune.py        finished jobs, and all that belongs to them, are removed
 moves.py        the verbs that move rows: every operation that changes jobs ends here
 keys.py         unique keys
+conditions.py   the terms of a filter as SQL
 session.py      one open transaction, the same for both databases, sync and async
 records.py      the rows that statements return: jobs, tickets and leases
 gate_records.py  the rows of claims at gates
@@ -30,7 +31,8 @@ from tenure.store.jobs.bulk import Changes
 from tenure.store.jobs.claim import Outlook
 from tenure.store.jobs.settle import LANDED, STALE, Answer
 from tenure.store.jobs.sweep import Swept
-from tenure.store.look.jobs import About, Count, OldestReady, Page, PausedQueue
+from tenure.store.look.find import Page
+from tenure.store.look.jobs import About, Count, OldestReady, PausedQueue
 from tenure.store.schedules.change import Declared
 from tenure.store.schedules.fire import Fired
 from tenure.store.schedules.records import NewSchedule, ScheduleInfo, ScheduleRun

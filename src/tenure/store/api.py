@@ -41,7 +41,7 @@ from tenure.store.jobs.notes import report_progress, save_checkpoint
 from tenure.store.jobs.replay import replay as replay_job
 from tenure.store.jobs.settle import settle
 from tenure.store.jobs.steps import record_step
-from tenure.store.look import facts, health
+from tenure.store.look import facts, find, health
 from tenure.store.look import jobs as look
 from tenure.store.look import workers as presence
 from tenure.store.prune import prune as prune_store
@@ -199,7 +199,7 @@ class Operations:
     prune = operation(prune_store)
 
     get = operation(look.get, reads=True)
-    list_jobs = operation(look.list_jobs, reads=True)
+    list_jobs = operation(find.list_jobs, reads=True)
     timeline = operation(look.timeline, reads=True)
     progress = operation(look.progress, reads=True)
     progress_many = operation(look.progress_many, reads=True)

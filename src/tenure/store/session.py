@@ -19,10 +19,12 @@ import msgspec
 
 from tenure.errors import StoreBusy, TenantMismatch, ValueRefused
 from tenure.rules.claim import Ask
+from tenure.rules.filters import Term
 from tenure.rules.job import Json, NewJob, State
 from tenure.rules.limits import check_time
 from tenure.rules.permits import Turn
 from tenure.store.bell import Bell, OnCancel, Ring
+from tenure.store.conditions import Side
 from tenure.store.gate_records import GateQuestion, LineFound, LinePicked, OpenGate
 from tenure.store.records import AddedTicket, LeaseDeadline, MovedJob, Peeked, TakenTicket
 from tenure.store.rows import Freed
@@ -156,6 +158,17 @@ def as_records(record: type[T], rows: Sequence[Iterable[Any]]) -> list[T]:
     return list(map(make, rows))
 
 
+class Searching(NamedTuple):
+    """What goes into the statement of a search beside its parameters.
+
+    `terms`: the conditions on jobs of this side. `oldest`: the ids go up, and not down.
+    """
+
+    terms: Sequence[Term] = ()
+    side: Side = "live"
+    oldest: bool = False
+
+
 class Tx(Reader):
     """One open transaction. `repeat`: an earlier try of this operation got no answer to its COMMIT,
     so it may have landed; `collided`: the repeat met rows that only the first try can have made."""
@@ -171,6 +184,8 @@ class Tx(Reader):
     """Does a statement that fails leave the transaction good for nothing but a rollback?"""
     workflow_news: WorkflowNews | None = None
     """None: it has finished no node that concerns its workflow."""
+    sorts_by_finish: bool = True
+    """Does an index have all finished jobs in the order of their ends?"""
     request_id: str = ""
     """Names this call, and stays the same in its repeats; empty if the store repeats nothing."""
 
@@ -182,6 +197,10 @@ class Tx(Reader):
     @abstractmethod
     def at(self, now: datetime | None) -> None:
         """Set the time of this operation; None means the database's clock."""
+
+    @abstractmethod
+    async def search(self, statement: str, search: Searching, **params: object) -> list[Row]:
+        """list_jobs: run a named statement with a filter in it, and in this direction."""
 
     # The hot steps, where the two databases need different statements.
 

@@ -18,7 +18,7 @@ Dialect = Literal["postgres", "sqlite"]
 
 TOPICS = (
     "enqueue", "claim", "gate", "settle", "step", "workflow", "sweep", "schedule", "operate",
-    "bulk", "inspect", "presence", "bell", "transfer",
+    "bulk", "inspect", "find", "presence", "bell", "transfer",
 )  # fmt: skip
 
 _NAME_LINE = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
@@ -41,6 +41,16 @@ def statements(dialect: Dialect, schema: str) -> dict[str, tuple[str, ...]]:
             assert name not in found, f"two statements are called {name}"
             found[name] = _prepare(text, dialect, schema)
     return found
+
+
+def completed(sql: str, condition: str, *, oldest: bool) -> str:
+    """A statement of find.sql with a condition in it; `oldest`: with its order turned round."""
+    if oldest:
+        for before, now in (
+            ("< /*past*/", ">"), ("desc /*way*/", "asc"),
+        ):  # fmt: skip
+            sql = sql.replace(before, now)
+    return sql.replace("true /*filter*/", condition)
 
 
 def migration_script(dialect: Dialect, version: int, schema: str) -> str:

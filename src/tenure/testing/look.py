@@ -98,12 +98,12 @@ def _name(task: object) -> str:
 
 def _jobs(app: Client, states: Collection[State], task: str | None = None) -> list[Job]:
     found: list[Job] = []
-    before: int | None = None
+    after: str | None = None
     while True:
-        page = app.list_jobs(states=states, task=task, limit=PAGE, before=before)
+        page = app.list_jobs(states=states, task=task, limit=PAGE, after=after)
         found += page.jobs
-        before = page.next
-        if before is None:
+        after = page.next
+        if after is None:
             return found[::-1]
 
 

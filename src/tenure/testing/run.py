@@ -297,16 +297,16 @@ class _Bench:
 
     def _next_due(self, queues: tuple[str, ...]) -> datetime | None:
         times: list[datetime] = []
-        before: int | None = None
+        after: str | None = None
         while True:
-            page = self._store.list_jobs(states=[State.SCHEDULED], limit=PAGE, before=before)
+            page = self._store.list_jobs(states=[State.SCHEDULED], limit=PAGE, after=after)
             times += [
                 job.due_at
                 for job in page.jobs
                 if job.due_at is not None and (not queues or job.queue in queues)
             ]
-            before = page.next
-            if before is None:
+            after = page.next
+            if after is None:
                 return min(times, default=None)
 
     def claim_one(self, job: Job) -> Claimed:

@@ -1,14 +1,14 @@
-"""Reads of jobs: one job, pages of jobs, timelines, counts. Nothing here writes."""
+"""Reads of jobs: one job, timelines, counts. Nothing here writes. Pages of jobs: see find.py."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable
 from datetime import datetime
 
 import msgspec
 
-from tenure.errors import InvalidInput, JobNotFound
+from tenure.errors import JobNotFound
 from tenure.rules.claim import KINDS
-from tenure.rules.job import LIVE_STATES, Event, Job, Progress, State, Step
-from tenure.rules.limits import JobId, check_int, check_name, check_time, id_of, is_id
+from tenure.rules.job import Event, Job, Progress, State, Step
+from tenure.rules.limits import JobId, check_int, check_time, id_of, is_id
 from tenure.rules.record import Record
 from tenure.rules.ticks import fired_by
 from tenure.store.look.records import (
@@ -21,32 +21,12 @@ from tenure.store.look.records import (
     OldestRow,
     PausedRow,
     StepRow,
-    Walked,
 )
 from tenure.store.migrate import VERSION
 from tenure.store.session import Mode, Tx, for_all_tenants, to_json, transaction
 from tenure.store.statements import Dialect, relations
 
 MAX_PAGE = 1000
-SCAN_ROWS = 10_000
-"""The most rows that one page reads, whatever the filter: a page is bounded work."""
-
-_TOP = 2**53
-
-
-class Page(Record, msgspec.Struct, frozen=True):
-    """Some jobs, newest first: iterate over the page, or use `jobs`.
-
-    Pass `next` as `before` to get the next page; None means that there is none. A page may hold
-    fewer jobs than its limit, even none, and still have a `next`: each page reads a bounded number
-    of rows.
-    """
-
-    jobs: tuple[Job, ...]
-    next: int | None
-
-    def __iter__(self) -> Iterator[Job]:
-        return iter(self.jobs)
 
 
 class Count(Record, msgspec.Struct, frozen=True):
@@ -118,75 +98,12 @@ async def seen_job(tx: Tx, id: JobId) -> Job:
         rows = await tx.fetch_as(JobRow, "get_job", id=id, tenant=tx.tenant)
     if not rows:
         raise JobNotFound(f"there is no job {id}")
-    [job] = await _jobs(tx, rows)
+    [job] = await jobs_of(tx, rows)
     return job
 
 
-@transaction(Mode.READ)
-async def list_jobs(
-    tx: Tx,
-    *,
-    states: Collection[State] | None = None,
-    queue: str | None = None,
-    task: str | None = None,
-    limit: int = 100,
-    before: int | None = None,
-    now: datetime | None = None,
-) -> Page:
-    """Jobs that match all filters, newest first, one bounded page at a time.
-
-    Iterate over the page. Pass its `next` as `before` to get the next page, until it is None.
-    """
-    check_int("limit", limit, 1, MAX_PAGE)
-    if before is not None:
-        check_int("before", before, 1, _TOP)
-    if queue is not None:
-        check_name("queue", queue)
-    if task is not None:
-        check_name("task", task)
-    wanted = frozenset(State) if states is None else frozenset(State(s) for s in states)
-    if not wanted:
-        raise InvalidInput("states is empty; leave it out for all states")
-    tx.at(now)
-    below = _TOP if before is None else before
-    filters = {"tenant": tx.tenant, "queue": queue, "task": task, "below": below, "most": limit}
-    rows: list[JobRow] = []
-    bottom = 0
-    for statement, extra in _walks(wanted):
-        found = await tx.fetch_as(JobRow, statement, **filters, **extra, scan=SCAN_ROWS)
-        rows += found
-        if len(found) == limit:
-            reached = found[-1].id
-        else:
-            floor = statement.removeprefix("list_") + "_floor"
-            reached = await _walked_down_to(tx, floor, below, extra)
-        bottom = max(bottom, reached)
-    kept = sorted((row for row in rows if row.id >= bottom), key=lambda row: -row.id)
-    if len(kept) > limit:
-        kept, bottom = kept[:limit], kept[limit - 1].id
-    return Page(tuple(await _jobs(tx, kept)), bottom or None)
-
-
-def _walks(wanted: frozenset[State]) -> list[tuple[str, dict[str, object]]]:
-    """The lists to read. Unsuccessful jobs have an index of their own."""
-    walks: list[tuple[str, dict[str, object]]] = []
-    if wanted & LIVE_STATES:
-        walks.append(("list_live", {"states": " ".join(sorted(wanted & LIVE_STATES))}))
-    finished = wanted - LIVE_STATES
-    if State.SUCCEEDED in finished:
-        walks.append(("list_finished", {"states": " ".join(sorted(finished))}))
-    else:
-        walks += [("list_unsuccessful", {"state": str(state)}) for state in sorted(finished)]
-    return walks
-
-
-async def _walked_down_to(tx: Tx, floor: str, below: int, extra: dict[str, object]) -> int:
-    """The id at which a bounded walk stopped; 0 when it reached the end."""
-    [walked] = await tx.fetch_as(Walked, floor, below=below, scan=SCAN_ROWS, **extra)
-    return walked.lowest_id if walked.lowest_id is not None and walked.rows >= SCAN_ROWS else 0
-
-
-async def _jobs(tx: Tx, rows: list[JobRow]) -> list[Job]:
+async def jobs_of(tx: Tx, rows: list[JobRow]) -> list[Job]:
+    """These rows as records, with the leases of those that run."""
     running = [row.id for row in rows if row.state == State.RUNNING]
     holders: dict[tuple[int, int], Holder] = {}
     if running:

@@ -56,11 +56,37 @@ class Holder(NamedTuple):
     expires_at: Time
 
 
-class Walked(NamedTuple):
-    """How far a bounded walk down the ids came."""
+class ById(NamedTuple):
+    """A step of a walk along the ids."""
 
-    lowest_id: int | None
-    rows: int
+    id: int
+
+
+class ByFinish(NamedTuple):
+    """A step of a walk along the times at which jobs finished."""
+
+    at: Time
+    id: int
+
+
+class InLane(NamedTuple):
+    """A step of a walk along the tickets of a lane."""
+
+    priority: int
+    position: int
+    id: int
+    token: int
+
+
+class AtGate(NamedTuple):
+    """A step of a walk along the tickets that wait at the gates of a queue."""
+
+    gate: str
+    key: str
+    priority: int
+    position: int
+    id: int
+    token: int
 
 
 class CountRow(NamedTuple):
@@ -159,9 +185,15 @@ class AboutRow(NamedTuple):
 
 RETURNED_BY: Returned = {
     RunningTask: ("running_tasks",),
-    JobRow: ("get_job", "list_live", "list_finished", "list_unsuccessful"),
+    JobRow: ("get_job", "find_live", "find_live_among", "find_finished", "find_finished_among"),
     Holder: ("holders",),
-    Walked: ("live_floor", "finished_floor", "unsuccessful_floor"),
+    ById: (
+        "walk_live", "walk_finished", "walk_unsuccessful", "walk_keyed_live", "walk_keyed_finished",
+        "walk_with_error", "walk_nodes", "walk_all_nodes", "walk_running", "walk_ids",
+    ),
+    ByFinish: ("walk_by_finish", "walk_unsuccessful_by_finish"),
+    InLane: ("walk_ready",),
+    AtGate: ("walk_gated",),
     CountRow: ("count_live", "count_finished"),
     OldestRow: ("oldest_ready",),
     EventRow: ("job_events",),
@@ -172,4 +204,4 @@ RETURNED_BY: Returned = {
     WorkerRow: ("list_workers",),
     HeldRow: ("held_jobs",),
     AboutRow: ("about",),
-}
+}  # fmt: skip

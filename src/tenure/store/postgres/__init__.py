@@ -3,6 +3,7 @@
 session.py      transactions, retries, the connections of a store
 connection.py   one connection, blocking or awaited
 tx.py           the open transaction
+find.py         the terms of a filter as SQL
 late.py         ends a request without a reply before it is repeated
 errors.py       what an error of the server means
 floors.py       where a claim starts to read

@@ -190,6 +190,7 @@ class Postgres(Session):
             while call.late:
                 await _end_late(wire, call, deadline)
             tx = PostgresTx(wire, self._sql, self.floors, prepare=not self._pooler)
+            tx.schema = self._schema
             tx.request_id, tx.repeat, tx.collided = call.request_id, call.repeat, call.collided
             tx.gates = self.gates
             if mode is Mode.GLANCE and not self._pooler:

@@ -25,6 +25,7 @@ from tenure.store.gate_records import (
 from tenure.store.postgres.connection import Wire
 from tenure.store.postgres.copy_format import can_copy, job_lines, line, ticket_lines
 from tenure.store.postgres.errors import CONFLICTS, translate
+from tenure.store.postgres.find import PostgresConditions
 from tenure.store.postgres.floors import Floors, LineFloors
 from tenure.store.postgres.notify import News
 from tenure.store.records import (
@@ -42,12 +43,14 @@ from tenure.store.session import (
     Edge,
     Moved,
     Row,
+    Searching,
     Tx,
     Wanted,
     as_records,
     given_time,
     to_json,
 )
+from tenure.store.statements import completed, qualify
 
 COPY_ROWS = 100
 BRIEF_MILLISECONDS = 100
@@ -64,6 +67,8 @@ class PostgresTx(Tx):
 
     news: News | None = None
     """What it may tell workers; None: it sends no notification."""
+    sorts_by_finish = False
+    schema = "tenure"
     told_of_cancels = False
     """It has sent a notification of cancel requests."""
 
@@ -83,6 +88,16 @@ class PostgresTx(Tx):
         [sql] = self._sql[statement]
         params["now"] = self._now
         return await self._wire.fetch(sql, params, prepare=self._prepare)
+
+    async def search(self, statement: str, search: Searching, **params: object) -> list[Row]:
+        """Filters are many and different, so a statement with one is not prepared."""
+        [sql] = self._sql[statement]
+        condition = PostgresConditions(search.terms, search.side)
+        where = qualify(condition.sql, "postgres", self.schema)
+        return await self._wire.fetch(
+            completed(sql, where, oldest=search.oldest), params | condition.params,
+            prepare=self._prepare and not search.terms,
+        )  # fmt: skip
 
     async def tickets_added(self, tickets: Sequence[AddedTicket | NewLane]) -> None:
         if self.news is not None:

@@ -4,6 +4,7 @@ session.py      transactions, connections, forks
 group_commit.py  threads share one commit
 threads.py      the threads of an async store
 tx.py           the open transaction
+find.py         the terms of a filter as SQL
 gates.py        the lines at gates, one after the other
 lanes.py        which tickets a claim takes from the lanes of a queue
 driver.py       apsw or sqlite3; every refusal on opening

@@ -29,6 +29,7 @@ from tenure.store.session import (
     Edge,
     Moved,
     Row,
+    Searching,
     Tx,
     Wanted,
     as_records,
@@ -38,9 +39,10 @@ from tenure.store.session import (
 from tenure.store.sqlite import driver
 from tenure.store.sqlite.boot_clock import EPOCH, MICROSECOND, Clock
 from tenure.store.sqlite.driver import Connection
+from tenure.store.sqlite.find import SQLiteConditions
 from tenure.store.sqlite.gates import look_at_gates
 from tenure.store.sqlite.lanes import pick_tickets
-from tenure.store.statements import statements
+from tenure.store.statements import completed, qualify, statements
 
 SCHEMA = "tenure"
 ROWS_AT_ONCE = 32
@@ -81,6 +83,20 @@ class SQLiteTx(Tx):
         except DriverError as error:
             raise driver.translate(error, self._path) from error
         return rows
+
+    async def search(self, statement: str, search: Searching, **params: object) -> list[Row]:
+        [sql] = self._sql[statement]
+        condition = SQLiteConditions(search.terms, search.side)
+        where = qualify(condition.sql, "sqlite", SCHEMA)
+        try:
+            return list(
+                self._connection.execute(
+                    completed(sql, where, oldest=search.oldest),
+                    params | condition.params | self._now,
+                )
+            )
+        except DriverError as error:
+            raise driver.translate(error, self._path) from error
 
     async def draw_ids(self, count: int) -> list[int]:
         [(last,)] = await self.fetch("draw_ids", count=count)
