@@ -1,6 +1,6 @@
 """The marked rules of workflows, steps and gates, each taken out of the code."""
 
-from scripts.bugs.bug import BOTH, POSTGRES, SQLITE, Bug, python, sql
+from scripts.bugs.bug import BEHIND, BOTH, POSTGRES, SQLITE, Bug, python, sql
 
 FLOWS = (
     Bug(
@@ -108,6 +108,40 @@ FLOWS = (
         (python("store/jobs/steps", "    if leased is None:\n        return STALE\n", ""),
          python("store/jobs/steps", "    if not leased.features & Feature.STEPS:\n",
                 "    if leased is None or not leased.features & Feature.STEPS:\n"),),
+    ),
+    Bug(
+        "note-fence", "whoever says that the job is theirs annotates it",
+        "tests/contract/test_zombies.py::test_a_zombie_annotates_nothing",
+        (python("store/notes", "return {(job.id, job.token) for job in leased}",
+                "return {(job.id, job.token) for job in jobs}"),),
+        unseen=BEHIND + "no invariant looks at notes",
+    ),
+    Bug(
+        "once", "a sweep puts back a job that has started, and may start only once",
+        "tests/contract/test_at_most_once.py::test_a_started_job_is_not_run_again_after_a_crash",
+        (python("rules/lifecycle", '    if job.spent:\n        return _spent("lease lost")\n', ""),),
+    ),
+    Bug(
+        "once", "a settlement puts back a job that has started, and may start only once",
+        "tests/contract/test_at_most_once.py::test_a_started_job_fails_instead_of_running_again",
+        (python("store/jobs/settle", ", bool(job.spent)\n", "\n"),),
+    ),
+    Bug(
+        "once-fence", "a job that may start only once starts on a lease that is over",
+        "tests/contract/test_at_most_once.py::test_a_start_is_refused_when_the_lease_is_over",
+        (
+            sql(POSTGRES, "settle", "start_once",
+                "  and l.expires_at > coalesce(:now::timestamptz, clock_timestamp())\n", ""),
+            sql(SQLITE, "settle", "start_once", " and boot = :boot and expires_tick > :tick", ""),
+        ),
+    ),
+    Bug(
+        "once-fence", "a job that may start only once starts on the lease of another worker",
+        "tests/contract/test_zombies.py::test_a_zombie_starts_no_job_that_starts_at_most_once",
+        (
+            sql(POSTGRES, "settle", "start_once", " and l.worker = :worker", ""),
+            sql(SQLITE, "settle", "start_once", " and worker = :worker", ""),
+        ),
     ),
     Bug(
         "step-once", "the last one who records a step is believed",

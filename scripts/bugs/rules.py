@@ -53,8 +53,9 @@ JOBS = (
         "tests/contract/test_zombies.py::test_a_zombie_settles_nothing",
         (
             sql(POSTGRES, "settle", "lock_leased",
-                "lateral (select claimed_at from tenure.lease",
-                "lateral (select coalesce(max(claimed_at), now()) as claimed_at from tenure.lease"),
+                "lateral (select claimed_at, once from tenure.lease",
+                "lateral (select coalesce(max(claimed_at), now()) as claimed_at, max(once) as once"
+                " from tenure.lease"),
             sql(SQLITE, "settle", "lock_leased",
                 "j.features, l.claimed_at", "j.features, coalesce(l.claimed_at, 0)"),
             sql(SQLITE, "settle", "lock_leased",
@@ -131,23 +132,24 @@ JOBS = (
     Bug(
         "charge-started", "every job of a lost block is charged",
         "tests/contract/test_leases.py::test_of_a_block_only_the_started_jobs_are_charged",
-        (python("store/jobs/sweep", "charged = job.id in reported or", "charged = True or"),),
+        (python("store/jobs/sweep", "self._alone or job.id in self._reported", "True"),),
     ),
     Bug(
         "charge-started", "reports of started jobs are ignored",
         "tests/contract/test_leases.py::test_of_a_block_only_the_started_jobs_are_charged",
-        (python("store/jobs/sweep", "charged = job.id in reported or", "charged = False or"),),
+        (python("store/jobs/sweep", "self._alone or job.id in self._reported", "self._alone"),),
     ),
     Bug(
         "charge-started", "a job alone on its lease is not charged",
         "tests/contract/test_leases.py::test_a_job_alone_on_its_lease_is_charged",
-        (python("store/jobs/sweep", "(len(pairs) == 1 and lease.started is None)", "False"),),
+        (python("store/jobs/sweep", "self._alone or job.id in self._reported",
+                "job.id in self._reported"),),
         unseen=BEHIND + "a heartbeat reports whoever has run for a while",
     ),
     Bug(
         "charge-block", "the last one left on a lease counts as alone",
         "tests/contract/test_races.py::test_a_job_left_on_a_swept_lease_is_not_charged_for_being_the_last",
-        (python("store/jobs/sweep", "len(pairs) == 1 and lease.started is None", "len(pairs) == 1"),),
+        (python("store/jobs/sweep", "self._alone = lease.started is None and ", "self._alone = "),),
         (POSTGRES,),
         unseen=IN_ORDER,
     ),

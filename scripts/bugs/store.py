@@ -5,6 +5,7 @@ Other queues have had them, or a first draft of this one.
 
 from scripts.bugs.bug import (
     BEHIND,
+    BOTH,
     IN_ORDER,
     POSTGRES,
     SQL,
@@ -292,10 +293,10 @@ STORE = (
                 "        await add_events(tx, events)\n"
                 "        await tx.fetch('drop_key_of', ids=to_json([t.id for t in tickets]))\n"
                 "        landed |="),
-         *(Edit(f"{SQL}/{dialect}/sql/settle.sql", "-- name: drop_notes\n",
+         *(Edit(f"{SQL}/{dialect}/sql/settle.sql", "-- name: forget_checkpoints\n",
                 "-- name: drop_key_of\n"
                 f"delete from tenure.unique_key where job_id in (select value{text} from {each});\n"
-                "\n-- name: drop_notes\n")
+                "\n-- name: forget_checkpoints\n")
            for dialect, text, each in (
                (SQLITE, "", "json_each(:ids)"),
                (POSTGRES, "::bigint", "json_array_elements_text(:ids::json)")))),
@@ -474,5 +475,43 @@ STORE = (
                 "    return float(wait)"),),
         NONE,
         unseen=UNUSED + "try so often",
+    ),
+    Bug(
+        "once-mark-overwritten", "a heartbeat takes away the mark of a job that starts at most once",
+        "tests/contract/test_at_most_once.py::test_a_heartbeat_does_not_take_the_mark_away",
+        (
+            sql(SQLITE, "sweep", "extend", "started = coalesce(b.value -> 'started', started)\n",
+                "started = coalesce(b.value -> 'started', started), once = null\n"),
+            sql(POSTGRES, "sweep", "extend", "started = coalesce(held.started, l.started)\n",
+                "started = coalesce(held.started, l.started), once = null\n"),
+        ),
+    ),
+    Bug(
+        "notes-lost-by-replay", "a replay takes the notes with the checkpoint",
+        "tests/contract/test_notes.py::test_notes_survive_a_crash_and_replays",
+        tuple(
+            sql(dialect, "settle", "forget_checkpoints", "saved_at = null\n",
+                "saved_at = null, notes = null\n")
+            for dialect in BOTH
+        ),
+        unseen=UNUSED + "replay",
+    ),
+    Bug(
+        "hold-reason-lost", "a held job that comes back shows why its attempt ended",
+        "tests/contract/test_operate.py::test_the_reason_of_a_hold_stays_when_a_running_job_comes_back",
+        (
+            sql(SQLITE, "settle", "add_tickets", "case when held and reason is not null then reason",
+                "case when false then reason"),
+            sql(POSTGRES, "settle", "add_tickets",
+                "case when j.held and j.reason is not null then j.reason",
+                "case when false then j.reason"),
+        ),
+        unseen=UNUSED + "look at reasons",
+    ),
+    Bug(
+        "crash-without-notes", "a crashed attempt does not keep its notes",
+        "tests/contract/test_attempt_list.py::test_every_attempt_of_a_long_life_is_listed",
+        (python("store/jobs/sweep", "if job.id in notes:", "if False:"),),
+        unseen=UNUSED + "look at attempts",
     ),
 )  # fmt: skip

@@ -275,4 +275,18 @@ WORKER = (
                 "Steps(known=True)"),),
         NONE,
     ),
+    Bug(
+        "last-notes-lost", "notes since the last heartbeat are not written with the settlement",
+        "tests/worker/test_notes.py::test_notes_are_visible_while_the_job_runs_and_after_it",
+        (python("worker/leases", "self.notes if self.notes is not self.notes_sent else None",
+                "None"),),
+        NONE,
+        unseen=BEHIND + "no invariant looks at notes",
+    ),
+    Bug(
+        "start-not-recorded", "a handler that starts at most once does not say so before",
+        "tests/worker/test_at_most_once.py::test_a_handler_that_raises_is_not_run_again",
+        (python("worker/running/run", "                await self._start_once(running)\n", ""),),
+        NONE,
+    ),
 )  # fmt: skip

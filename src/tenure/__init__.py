@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tenure.control import Cancel, Retry, Skip, Snooze
     from tenure.handle import Handle
     from tenure.hooks import JobEvent
+    from tenure.rules.attempts import Attempt, AttemptOutcome
     from tenure.rules.gates import Gate, GateSeen, GateWait, Limits, LineSeen
     from tenure.rules.graph import NodePage, NodeSeen, ParentEnd, WorkflowAdded, WorkflowSeen
     from tenure.rules.job import (
@@ -66,6 +67,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "About",
+    "Attempt",
+    "AttemptOutcome",
     "Call",
     "Cancel",
     "Changes",
@@ -122,6 +125,7 @@ _HOMES = {
     "app": ("Tenure",),
     "control": ("Cancel", "Retry", "Skip", "Snooze"),
     "handle": ("Handle",),
+    "rules.attempts": ("Attempt", "AttemptOutcome"),
     "rules.gates": ("Gate", "GateSeen", "GateWait", "Limits", "LineSeen"),
     "rules.graph": ("NodePage", "NodeSeen", "ParentEnd", "WorkflowAdded", "WorkflowSeen"),
     "hooks": ("JobEvent",),

@@ -116,6 +116,7 @@ class Client(TaskSet):
     get, get_async = both(look.get)
     list_jobs, list_jobs_async = both(find.list_jobs)
     timeline, timeline_async = both(look.timeline)
+    attempts, attempts_async = both(look.attempts)
     progress, progress_async = both(look.progress)
     steps, steps_async = both(look.steps)
     why, why_async = both(facts.why)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from tenure.control import Cancel
 from tenure.errors import LeaseLost, WorkerStopping
+from tenure.rules.notes import NoteValue
 
 if TYPE_CHECKING:
     from tenure.rules.graph import ParentEnd
@@ -83,6 +84,14 @@ class Running(ABC):
 
     @property
     @abstractmethod
+    def crashes(self) -> int:
+        """How many earlier attempts of this job ended because their worker died or lost its lease.
+
+        A replay begins at 0 again.
+        """
+
+    @property
+    @abstractmethod
     def task(self) -> str:
         """The task's name."""
 
@@ -137,6 +146,35 @@ class Running(ABC):
     @abstractmethod
     def progress(self, fraction: float | None = None, message: str | None = None) -> None:
         """Report progress, from 0 to 1. Cheap: the worker sends the latest report once a second."""
+
+    @abstractmethod
+    def annotate(
+        self,
+        notes: Mapping[str, NoteValue] | None = None,
+        /,
+        *,
+        now: bool = False,
+        **more: NoteValue,
+    ) -> None:
+        """Add small values to the job, such as `annotate(loss=0.3, output="s3://...")`, or a dict.
+
+        A new value replaces the old one, and None removes it. They stay with the job, however it
+        ends, and are visible as `Job.notes`. Cheap: the worker sends them about once a second, and
+        with the end of the attempt. With `now`, they are stored when this returns, and `LeaseLost`
+        is raised if the lease is lost. Raises `InvalidInput`, or `PayloadTooLarge` beyond 64 notes,
+        8,192 bytes in all, or 1,000 characters of one text.
+        """
+
+    @abstractmethod
+    async def annotate_async(
+        self,
+        notes: Mapping[str, NoteValue] | None = None,
+        /,
+        *,
+        now: bool = False,
+        **more: NoteValue,
+    ) -> None:
+        """`annotate` for async handlers that want to wait: use it with `now`."""
 
     @abstractmethod
     def save(self, state: object) -> None:

@@ -83,6 +83,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     fail_on: tuple[type[BaseException], ...] = ()
     isolation: Isolation = "none"
     gate: Gate | None = None
+    at_most_once: bool = False
 
     def __post_init__(self) -> None:
         check_name("queue", self.queue)
@@ -97,6 +98,8 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.isolation not in ("none", "process"):
             raise InvalidInput(f'isolation must be "none" or "process", not {self.isolation!r}')
+        if not isinstance(self.at_most_once, bool):
+            raise InvalidInput(f"at_most_once must be a bool, not {self.at_most_once!r:.60}")
         if not (self.gate is None or isinstance(self.gate, Gate)):
             raise InvalidInput(f"gate must be a Gate(name, ...), not {self.gate!r:.60}")
         for name in ("retry_on", "fail_on"):
@@ -404,6 +407,7 @@ class TaskSet:
         fail_on: tuple[type[BaseException], ...] = (),
         isolation: Isolation = "none",
         gate: Gate | None = None,
+        at_most_once: bool = False,
         **unknown: Never,
     ) -> "_Decorator":
         """Register the decorated function as a task: `@app.task()`, `@app.task(queue="mail")`."""
@@ -416,6 +420,7 @@ class TaskSet:
             queue=queue, priority=priority, max_attempts=max_attempts,
             timeout_seconds=None if timeout_seconds is None else seconds_of(timeout_seconds),
             retry=retry, retry_on=retry_on, fail_on=fail_on, isolation=isolation, gate=gate,
+            at_most_once=at_most_once,
         )  # fmt: skip
         return _Decorator(self, name, options)
 
@@ -551,7 +556,7 @@ def _new_job(task: Task[..., Any], args: Json, chosen: CallOptions) -> NewJob:
         return NewJob(
             task=task.name, args=args, queue=options.queue, priority=options.priority,
             max_attempts=options.max_attempts, timeout_seconds=options.timeout_seconds,
-            retry=task.stored_retry, needs=task.needs,
+            retry=task.stored_retry, needs=task.needs, at_most_once=options.at_most_once,
         )  # fmt: skip
     metadata = _metadata(parent, chosen.metadata)
     return NewJob(
@@ -571,6 +576,7 @@ def _new_job(task: Task[..., Any], args: Json, chosen: CallOptions) -> NewJob:
         metadata=encode(metadata, what="metadata") if metadata else None,
         parents=_parents(chosen.parents),
         needs=task.needs,
+        at_most_once=options.at_most_once,
     )
 
 

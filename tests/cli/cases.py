@@ -164,6 +164,14 @@ def _story(lines: list[Any], world: World) -> None:
     assert [datetime.fromisoformat(line["at"]) for line in lines] == [event.at for event in story]
 
 
+def _attempts(lines: list[Any], world: World) -> None:
+    with open_store(world.url) as store:
+        listed = store.attempts(world.failed)
+    assert lines == [attempt.as_dict() for attempt in listed]
+    assert [line["outcome"] for line in lines] == ["failed"]
+    assert lines[0]["error"]["type"] == "ValueError"
+
+
 def _with_steps(world: World) -> None:
     """The queued job has taken two steps, and failed."""
     with open_store(world.url) as store:
@@ -430,6 +438,10 @@ CASES: dict[str, Case] = {
     "timeline": Case(
         shows("timeline", "%failed", texts=["enqueued", "claimed", "failed", "w-1"]),
         tells("timeline", "%failed", look=_story),
+    ),
+    "attempts": Case(
+        shows("attempts", "%failed", texts=["outcome", "failed", "w-1", "ValueError"]),
+        tells("attempts", "%failed", look=_attempts),
     ),
     "steps": Case(
         shows("steps", "%queued", before=_with_steps,

@@ -20,7 +20,8 @@ HOSTILE = (
 )
 LOOKS = [
     ("ls",), ("get", "{failed}"), ("get", "{queued}"), ("why", "{queued}"), ("why", "{failed}"),
-    ("timeline", "{failed}"), ("timeline", "{queued}"), ("errors",), ("queues",), ("workers",),
+    ("timeline", "{failed}"), ("timeline", "{queued}"),
+    ("attempts", "{failed}"), ("errors",), ("queues",), ("workers",),
     ("stats",), ("top", "--once"), ("health",), ("steps", "{queued}"), ("doctor",),
     ("cancel", "{failed}"), ("replay", "state=failed", "--yes"), ("enqueue", HOSTILE),
     ("get", HOSTILE), (HOSTILE,), ("ls", f"state={HOSTILE}"), ("workflow", "list"),

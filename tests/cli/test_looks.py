@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow  # processes, one per command
 COLOUR = re.compile(r"\x1b\[\d+(;\d+)*m")
 SEQUENCE = re.compile(r"\x1b\[[?0-9;]*[A-Za-z]")
 LOOKS = (("ls",), ("errors",), ("queues",), ("workers",), ("stats",), ("timeline", "2"),
-         ("top", "--once"))  # fmt: skip
+         ("attempts", "2"), ("top", "--once"))  # fmt: skip
 
 
 def add_awkward_jobs(world: World) -> None:

@@ -16,7 +16,8 @@ from tenure.store import open_store
 from tests.cli.inside import everything_in, inside
 
 LOOKS = [
-    ("ls",), ("get", "1"), ("why", "1"), ("timeline", "1"), ("steps", "1"), ("errors",),
+    ("ls",), ("get", "1"), ("why", "1"), ("timeline", "1"), ("attempts", "1"),
+    ("steps", "1"), ("errors",),
     ("queues",), ("workers",), ("stats",), ("top", "--once"), ("health",), ("db", "status"),
     ("gate", "list"), ("gate", "show", "g"), ("schedule", "list"), ("schedule", "show", "s"),
     ("workflow", "list"), ("workflow", "show", "1"), ("cancel", "1"), ("replay", "all", "--yes"),

@@ -23,8 +23,8 @@ COLOURLESS = {
     },
     "Handle": {"created", "id", "same_args"},
     "Running": {
-        "attempt", "cancelled", "check", "created_at", "id", "lost", "max_attempts", "metadata",
-        "progress", "queue", "stopping", "task", "tenant", "token", "worker",
+        "attempt", "cancelled", "check", "crashes", "created_at", "id", "lost", "max_attempts",
+        "metadata", "progress", "queue", "stopping", "task", "tenant", "token", "worker",
         "workflow",
     },
     "Task": {"bind", "call", "options", "signature", "stored_retry"},
@@ -104,6 +104,7 @@ STEPS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("cancel", (ID,), {"reason": "no"}),
     ("wait", (ID,), {"timeout_seconds": 5}),
     ("timeline", (ID,), {}),
+    ("attempts", (ID,), {}),
     ("replay", (ID,), {}),
     ("cancel", (ID,), {}),
     ("count_finished", (LATER - timedelta(days=2), LATER), {}),

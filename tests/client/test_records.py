@@ -32,7 +32,7 @@ ARGS = {"to": "Zoë", "n": LARGE, "data": "AAE=", "tags": ["a", "b"]}
 ENGINE = frozenset({
     "announce", "claim", "declare_gates", "declare_schedules", "enqueue", "extend", "fire",
     "heal_gates", "heal_workflows", "health_facts", "peek", "promote", "record_step",
-    "report_progress", "retire", "save_checkpoint", "settle", "sweep",
+    "report_progress", "retire", "save_checkpoint", "annotate", "start_once", "settle", "sweep",
 })  # fmt: skip
 """What only workers, the command line and `Handle` ask of a store."""
 

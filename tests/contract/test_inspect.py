@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -202,6 +203,53 @@ def test_plain_sql_shows_every_job_with_its_state(store: Store, plain: Plain, cl
     }
     holding = plain.rows("select job_id, worker from tenure.holding")
     assert {(id, "w1") for id in found[State.RUNNING]} == set(holding)
+
+
+def test_plain_sql_tells_where_a_job_is(store: Store, plain: Plain, clock: Clock) -> None:
+    """Its worker, the deadline of its lease, its attempts, tenant and notes."""
+    id = add(store, clock.now, tenant="acme")
+    where = (
+        "select cast(state as text), worker, expires_at, attempts, tenant, notes ->> 'loss'"
+        f" from tenure.jobs where id = {id}"
+    )
+    assert plain.rows(where) == [("queued", None, None, 0, "acme", None)]
+    job = take_one(store, clock.advance(1), lease_seconds=30)
+    store.annotate("w1", [(job, {"loss": "low"})], now=clock.now)
+    [(state, worker, expires_at, *rest)] = plain.rows(where)
+    assert (state, worker, rest) == ("running", "w1", [0, "acme", "low"])
+    assert utc(expires_at) == clock.now + timedelta(seconds=30)
+    settle(store, clock.now, succeed(job))
+    assert plain.rows(where) == [("succeeded", "w1", None, 1, "acme", "low")]
+
+
+def test_plain_sql_shows_times_that_people_can_read(
+    store: Store, plain: Plain, clock: Clock
+) -> None:
+    """In UTC, to the microsecond, on both databases."""
+    clock.advance(0.000_007)
+    later = add(store, clock.now, delay_seconds=3600)
+    first = clock.now
+    done = add(store, clock.now)
+    job = take_one(store, clock.advance(1))
+    store.settle("w1", [succeed(job)], now=clock.advance(1))
+    times = (
+        "select created_at, queued_at, due_at, claimed_at, finished_at from tenure.jobs where id ="
+    )
+    [shown] = plain.rows(f"{times} {done}")
+    assert [at and utc(at) for at in shown] == [
+        first, first, None, first + timedelta(seconds=1), first + timedelta(seconds=2)
+    ]  # fmt: skip
+    [(created, _, due, *_)] = plain.rows(f"{times} {later}")
+    assert (utc(created), utc(due)) == (first, first + timedelta(hours=1))
+
+
+def utc(shown: object) -> datetime:
+    """A time as the view shows it: a text on SQLite."""
+    if isinstance(shown, str):
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", shown)
+        return datetime.fromisoformat(shown)
+    assert isinstance(shown, datetime)
+    return shown
 
 
 def test_what_waits_for_a_worker_is_told_with_its_time(store: Store, clock: Clock) -> None:

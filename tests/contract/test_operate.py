@@ -9,12 +9,12 @@ import pytest
 from tenure.errors import InvalidInput, JobNotFound
 from tenure.rules.codec import encode
 from tenure.rules.job import State
-from tenure.rules.lifecycle import fail, retry, skip, snooze, succeed
+from tenure.rules.lifecycle import fail, release, retry, skip, snooze, succeed
 from tenure.store import PausedQueue, Store
 from tests.support.plain import Plain
 from tests.support.rules import rule
 from tests.support.stores import Clock, open_face
-from tests.support.work import ERROR, add, add_many, ids_of, run, settle, take, take_one
+from tests.support.work import ERROR, add, add_many, expire, ids_of, run, settle, take, take_one
 
 # cancel
 
@@ -113,6 +113,26 @@ def test_a_running_job_is_held_when_it_comes_back(store: Store, clock: Clock, de
     assert take(store, clock.now) == []
     store.unhold(id, now=clock.now)
     assert ids_of(take(store, clock.now)) == [id]
+
+
+@pytest.mark.parametrize("end", ["retry", "snooze", "release", "crash"])
+def test_the_reason_of_a_hold_stays_when_a_running_job_comes_back(
+    store: Store, clock: Clock, end: str
+) -> None:
+    """Why the attempt ended is in the timeline."""
+    id = add(store, clock.now)
+    job = take_one(store, clock.now)
+    store.hold(id, reason="ask Ada first", now=clock.now)
+    if end == "crash":
+        expire(store, clock)
+    else:
+        ends = {"retry": retry(job, ERROR, 5), "snooze": snooze(job, 5), "release": release(job)}
+        settle(store, clock.now, ends[end])
+    seen = store.get(id)
+    assert (seen.held, seen.reason) == (True, "ask Ada first")
+    assert store.attempts(id)[0].reason in ("error", "snoozed", "shutdown", "lease lost")
+    store.unhold(id, now=clock.now)
+    assert store.get(id).reason == "unheld"
 
 
 def test_a_running_job_let_go_in_time_is_as_if_never_held(store: Store, clock: Clock) -> None:

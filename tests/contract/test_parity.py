@@ -35,7 +35,8 @@ AROUND = {"for_tenant", "in_threads", "run", "bell"}
 
 # What is done to the store that is no transition of a job.
 OTHER_VERBS = {
-    "extend", "pause", "resume", "prune", "progress", "checkpoint", "step", "announce", "retire",
+    "extend", "pause", "resume", "prune", "progress", "checkpoint", "annotate", "start_once",
+    "step", "announce", "retire",
     "copy", "every transition", "gate", "fire", "trigger", "schedule",
 }  # fmt: skip
 

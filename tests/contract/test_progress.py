@@ -92,14 +92,37 @@ def test_a_crash_keeps_the_checkpoint(store: Store, clock: Clock) -> None:
     assert store.progress(id).checkpoint_json == "[1]"
 
 
-def test_a_job_that_succeeded_needs_its_checkpoint_no_more(
+def test_a_job_that_succeeded_keeps_its_progress_until_it_is_pruned(
     store: Store, plain: Plain, clock: Clock
 ) -> None:
     id = add(store, clock.now)
     job = take_one(store, clock.now)
+    store.report_progress("w1", [(job, 0.5, "half")], now=clock.now)
     store.save_checkpoint("w1", job, encode([1]), now=clock.now)
     settle(store, clock.now, succeed(job))
-    assert store.progress(id) == Progress()
+    assert store.progress(id) == Progress(0.5, "half", clock.now, "[1]", clock.now)
+    store.prune(now=clock.advance(8 * 86_400))
+    assert plain.table("note") == []
+
+
+def test_progress_that_no_heartbeat_has_sent_comes_with_the_settlement(
+    store: Store, clock: Clock
+) -> None:
+    ids = add_many(store, clock.now, 2)
+    first, second = take(store, clock.now)
+    ends = [succeed(first), fail(second, ERROR)]
+    ends = [msgspec.structs.replace(end, progress=(1.0, "done")) for end in ends]
+    assert settle(store, clock.now, *ends) == [LANDED, LANDED]
+    assert [store.progress(id).message for id in ids] == ["done", "done"]
+
+
+def test_a_stale_settlement_tells_nothing(store: Store, plain: Plain, clock: Clock) -> None:
+    job = take_one(store, clock.now) if add(store, clock.now) else None
+    assert job is not None
+    end = msgspec.structs.replace(
+        succeed(job), token=9, progress=(1.0, "done"), notes={"loss": 0.5}
+    )
+    assert store.settle("w1", [end], now=clock.now) == [STALE]
     assert plain.table("note") == []
 
 
@@ -111,6 +134,8 @@ def test_a_failed_job_keeps_its_checkpoint_for_its_replay(store: Store, clock: C
     store.replay(id, now=clock.now)
     assert store.progress(id).checkpoint_json == "[1]"
     assert run(store, clock.now, succeed).state is State.SUCCEEDED
+    assert store.progress(id).checkpoint_json == "[1]"
+    store.replay(id, now=clock.now)  # a job that succeeded starts from the beginning
     assert store.progress(id) == Progress()
 
 

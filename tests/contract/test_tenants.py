@@ -183,6 +183,9 @@ BY_ID: dict[str, Callable[[Any, Foreign], object]] = {
     "get": lambda b, of: b.get(of.done),
     "timeline": lambda b, of: b.timeline(of.done),
     "progress": lambda b, of: b.progress(of.running.id),
+    "attempts": lambda b, of: b.attempts(of.running.id),
+    "annotate": lambda b, of: b.annotate("w1", [(of.running, {"loss": 0.5})]),
+    "start_once": lambda b, of: b.start_once("w1", of.running),
     "steps": lambda b, of: b.steps(of.running.id),
     "parent_ends": lambda b, of: b.parent_ends(of.running.id),
     "why": lambda b, of: b.why(of.done),
@@ -246,7 +249,7 @@ def test_a_tenant_reads_the_ends_of_its_own_parents_and_of_global_ones(
 
 
 def test_no_operation_that_takes_an_id_is_left_out() -> None:
-    ids = {"id", "job", "reports", "settlements", "lease_ids", "leases"}
+    ids = {"id", "job", "reports", "settlements", "lease_ids", "leases", "notes"}
     operations = {
         name for name, each in vars(Operations).items()
         if isinstance(each, operation) and ids & inspect.signature(each.body).parameters.keys()

@@ -88,6 +88,39 @@ def test_a_zombie_saves_no_checkpoint(
     assert plain.everything() == before
 
 
+@rule("note-fence")
+@zombies
+@pytest.mark.usefixtures("mended")
+def test_a_zombie_annotates_nothing(
+    store: Store, clock: Clock, plain: Plain, zombie: Raise
+) -> None:
+    """Seen failing with the look at token and lease taken out: the job had the notes of an attempt
+    that had been swept."""
+    worker, presented = zombie(store, clock, plain, running)
+    before = plain.everything()
+    [answer] = store.annotate(worker, [(presented, {"loss": 0.5})], now=clock.now)
+    assert answer.stale
+    assert plain.everything() == before
+
+
+def running_once(store: Store, now: datetime, *, worker: str, **options: Any) -> Claimed:
+    """A running job that starts at most once, and has not started."""
+    return running(store, now, worker=worker, at_most_once=True, **options)
+
+
+@rule("once-fence")
+@zombies
+@pytest.mark.usefixtures("mended")
+def test_a_zombie_starts_no_job_that_starts_at_most_once(
+    store: Store, clock: Clock, plain: Plain, zombie: Raise
+) -> None:
+    """Seen failing with the look at the lease's worker taken out: two workers started the job."""
+    worker, presented = zombie(store, clock, plain, running_once)
+    before = plain.everything()
+    assert store.start_once(worker, presented, now=clock.now).stale
+    assert plain.everything() == before
+
+
 @rule("step-fence")
 @zombies
 @pytest.mark.usefixtures("mended")
@@ -152,5 +185,5 @@ def test_every_worker_write_has_a_zombie_test() -> None:
     }
     assert writes == {
         "claim", "retire", "settle", "extend", "report_progress", "save_checkpoint", "record_step",
-        "grow_workflow",
+        "annotate", "start_once", "grow_workflow",
     }  # fmt: skip

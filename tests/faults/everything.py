@@ -57,6 +57,9 @@ def in_line(store: Store, clock: Clock) -> None:
     store.save_checkpoint("w1", held, encode({}), now=clock.now)
     assert store.record_step("w1", held, NewStep("a", "f", encode(1)), now=clock.now) == LANDED
     assert len(store.steps(held.id)) == 1
+    assert store.annotate("w1", [(held, {"loss": 0.5})], now=clock.now) == [LANDED]
+    assert store.start_once("w1", held, now=clock.now) == LANDED
+    assert len(store.attempts(held.id)) == 1
     assert store.settle("w1", [lifecycle.succeed(held)], now=clock.now) == [LANDED]
     store.promote(now=clock.advance(10))
     take(store, clock.now, 600)

@@ -10,8 +10,22 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from tenure.errors import JobNotFound
+from tenure.rules.attempts import Attempt, AttemptOutcome
 from tenure.rules.claim import Claimed
-from tenure.rules.job import Event, Feature, Job, Json, NewJob, Progress, State, Step, Until
+from tenure.rules.codec import decode, encode
+from tenure.rules.job import (
+    ErrorInfo,
+    Event,
+    Feature,
+    Job,
+    Json,
+    NewJob,
+    Progress,
+    State,
+    Step,
+    Until,
+)
+from tenure.rules.notes import NoteValue
 from tenure.store import Count, OldestReady, PausedQueue
 
 
@@ -86,6 +100,9 @@ class Work:
     error: str | None = None
     parents: dict[JobId, State | None] = field(default_factory=dict)
     noted: bool = False
+    notes: dict[str, NoteValue] = field(default_factory=dict)
+    tries: list[Attempt] = field(default_factory=list)
+    """Its attempts that have ended."""
     stepped: bool = False
     has_children: bool = False
     story: list[Event] = field(default_factory=list)
@@ -124,7 +141,31 @@ class Work:
         flags |= Feature.NOTES if self.noted else 0
         flags |= Feature.STEPS if self.stepped else 0
         flags |= Feature.PARENTS if self.parents else 0
+        flags |= Feature.ONCE if self.job.at_most_once else 0
         return flags
+
+    @property
+    def notes_json(self) -> str | None:
+        return encode(self.notes).decode() if self.notes else None
+
+    def attempt(
+        self,
+        lease: Block,
+        outcome: str,
+        ended_at: datetime | None = None,
+        *,
+        charged: bool | None = None,
+        reason: str | None = None,
+        error: str | None = None,
+        duration_seconds: float | None = None,
+    ) -> Attempt:
+        """The attempt under the present token."""
+        return Attempt(
+            number=len(self.tries) + 1, token=self.token, worker=lease.worker,
+            started_at=lease.claimed_at, ended_at=ended_at, duration_seconds=duration_seconds,
+            outcome=AttemptOutcome(outcome), charged=charged, reason=reason,
+            error=None if error is None else decode(error, ErrorInfo), notes_json=self.notes_json,
+        )  # fmt: skip
 
 
 @dataclass
@@ -136,6 +177,8 @@ class Block:
     expires_at: datetime
     jobs: list[tuple[JobId, int]]
     started: set[JobId] = field(default_factory=set)
+    once: set[JobId] = field(default_factory=set)
+    """Of those that start at most once, the started ones."""
 
 
 @dataclass
@@ -177,6 +220,12 @@ class Books:
     def progress(self, id: JobId, *, now: datetime, tenant: str | None = None) -> Progress:
         self.get(id, now=now, tenant=tenant)
         return self.notes.get(id, Progress())
+
+    def attempts(self, id: JobId, *, now: datetime, tenant: str | None = None) -> list[Attempt]:
+        self.get(id, now=now, tenant=tenant)
+        work = self.jobs[id]
+        lease = self.lease_of(work) if work.where is Where.LEASE else None
+        return work.tries + ([work.attempt(lease, "running")] if lease else [])
 
     def list_jobs(
         self,
@@ -251,7 +300,7 @@ class Books:
             unique_scope=work.key[1] if work.key else None,
             unique_key=unique.key if unique else None,
             unique_until=unique.until if unique else None, result_json=work.result,
-            error_json=work.error,
+            error_json=work.error, notes_json=work.notes_json,
         )  # fmt: skip
 
 

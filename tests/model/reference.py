@@ -15,8 +15,10 @@ import msgspec
 
 from tenure.errors import InvalidInput, JobNotFound, KeyTaken, StepConflict, TenantMismatch
 from tenure.rules.claim import Lease
+from tenure.rules.codec import encode
 from tenure.rules.job import Beat, Enqueued, Event, Json, NewStep, Progress, State, Step, Until
-from tenure.rules.lifecycle import Outcome, Settlement
+from tenure.rules.lifecycle import AT_MOST_ONCE, Outcome, Settlement
+from tenure.rules.notes import NoteValue
 from tenure.store import LANDED, STALE, Answer, PausedQueue, Swept
 from tests.model.books import (
     Block,
@@ -136,7 +138,8 @@ class Model(Books):
         """A new ticket at the end of the line, under the next token; a held job is parked."""
         work.token += 1
         work.queued_at = now
-        work.reason = reason
+        if not (work.held and work.reason is not None):  # the reason of a hold stays
+            work.reason = reason
         work.due_at = due_at if due_at is not None and due_at > now else None
         if work.held:
             work.where = Where.HELD
@@ -287,7 +290,19 @@ class Model(Books):
             lease = self.leases[LeaseId(s.lease)]
             self.settled[work.id, s.token] = worker
             work.error = work.error if s.error is None else s.error.decode()
-            final, reason = self._end_of_attempt(work, s)
+            spent = work.id in lease.once
+            before = work.attempts
+            final, reason = self._end_of_attempt(work, s, spent)
+            if spent and s.error is None and final is State.FAILED:
+                work.error = encode({"type": "NotRunAgain", "message": reason}).decode()
+            outcome = _REQUEUED[s.outcome] if final is None else final
+            work.tries.append(
+                work.attempt(
+                    lease, outcome, now, charged=work.attempts > before, reason=reason,
+                    error=work.error if outcome in ("retried", "failed") else None,
+                    duration_seconds=s.duration_seconds,
+                )
+            )  # fmt: skip
             if final is None:
                 back.append((work, s))
                 continue
@@ -305,9 +320,13 @@ class Model(Books):
             self._put_in_line(work, now, due, s.reason)
 
     @staticmethod
-    def _end_of_attempt(work: Work, s: Settlement) -> tuple[State | None, str | None]:
+    def _end_of_attempt(work: Work, s: Settlement, spent: bool) -> tuple[State | None, str | None]:
         """Charge the attempt, and say in which final state the job is now, if any, and why."""
         last = work.attempts + 1 >= work.job.max_attempts
+        again = s.outcome in (Outcome.RETRY, Outcome.SNOOZE, Outcome.RELEASE)
+        if spent and again and not work.cancel_requested:
+            work.attempts += 1
+            return State.FAILED, f"{AT_MOST_ONCE}: {s.reason}"
         match s.outcome:
             case Outcome.SUCCEED:
                 work.attempts += 1
@@ -334,7 +353,7 @@ class Model(Books):
         work.due_at = work.queued_at = None
 
     def _let_go(self, ended: list[Work], now: datetime) -> None:
-        """Keys are given back, notes of successes are dropped, children may go on."""
+        """Keys are given back, children may go on."""
         children: set[JobId] = set()
         for work in ended:
             key = self.keys.get(work.key) if work.key is not None else None
@@ -343,8 +362,6 @@ class Model(Books):
                 or (key.expires_at is not None and key.expires_at <= now)
             ):
                 self._drop_key(work)
-            if work.final is State.SUCCEEDED:
-                self.notes.pop(work.id, None)
             for child in self.jobs.values():
                 if work.id in child.parents:
                     child.parents[work.id] = work.final
@@ -389,6 +406,33 @@ class Model(Books):
                     fraction=fraction, message=message, reported_at=now,
                 )  # fmt: skip
         return answers
+
+    def annotate(
+        self, worker: str, notes: Sequence[tuple[Held, Mapping[str, NoteValue]]], *, now: datetime
+    ) -> list[Answer]:
+        del now
+        answers = []
+        for held, values in notes:
+            landed = self.is_held(worker, *held)
+            answers.append(LANDED if landed else STALE)
+            if landed:
+                work = self.jobs[held.id]
+                work.noted = True
+                self.notes.setdefault(held.id, Progress())
+                for name, value in values.items():
+                    work.notes.pop(name, None)
+                    if value is not None:
+                        work.notes[name] = value
+        return answers
+
+    def start_once(self, worker: str, held: Held, *, now: datetime) -> Answer:
+        lease = self.leases.get(held.lease_id)
+        if lease is None or not self.is_held(worker, *held) or lease.expires_at <= now:
+            return STALE
+        if (held.id, held.token) not in lease.jobs:
+            return STALE
+        lease.once.add(held.id)
+        return LANDED
 
     def save_checkpoint(
         self, worker: str, held: Held, checkpoint: Json, *, now: datetime
@@ -442,11 +486,25 @@ class Model(Books):
                 continue
             work = self.jobs[job]
             charged = job in lease.started or len(lease.jobs) == 1
+            if work.job.at_most_once:  # it says so before it starts
+                charged = job in lease.once
             work.attempts += charged
             work.crashes += 1
             work.story.append(Event(now, "crashed", token, lease.worker))
+            spent = charged and work.job.at_most_once
+            reason = "cancelled" if work.cancel_requested else "lease lost"
+            if spent and not work.cancel_requested:
+                reason = f"{AT_MOST_ONCE}: lease lost"
+            work.tries.append(
+                work.attempt(
+                    lease, "crashed", now, charged=charged, reason=reason, error=_LEASE_LOST
+                )
+            )
             if work.cancel_requested:
                 self._crash(work, State.CANCELLED, "cancelled", lease, now)
+                ended.append(work)
+            elif spent:
+                self._crash(work, State.FAILED, reason, lease, now)
                 ended.append(work)
             elif charged and work.attempts >= work.job.max_attempts:
                 self._crash(work, State.FAILED, "lease lost", lease, now)
@@ -549,7 +607,8 @@ class Model(Books):
             raise KeyTaken
         self.keys = keys
         if afresh or work.final is State.SUCCEEDED:
-            self.notes.pop(id, None)
+            if id in self.notes:
+                self.notes[id] = Progress()
             self.taken.pop(id, None)
         work.story += [
             Event(work.finished_at, work.final, work.token, work.worker),

@@ -28,7 +28,8 @@ def expected_rows(model: Model) -> Rows:
             (work.due_at, work.id, work.token) for work in jobs if work.where is Where.DUE
         ),
         "leases": sorted(
-            (x.worker, x.claimed_at, x.expires_at, sorted(x.jobs), sorted(x.started))
+            (x.worker, x.claimed_at, x.expires_at, sorted(x.jobs), sorted(x.started),
+             sorted(x.once))
             for x in model.leases.values()
         ),
         "keys": {key: (hold.id, hold.until, hold.expires_at) for key, hold in model.keys.items()},
@@ -37,7 +38,7 @@ def expected_rows(model: Model) -> Rows:
             for work in jobs if work.where is Where.WAITING
             for parent, state in work.parents.items()
         },
-        "notes": dict(model.notes),
+        "notes": {id: (told, model.jobs[id].notes_json) for id, told in model.notes.items()},
         "steps": {id: taken for id, taken in model.taken.items() if taken},
         "paused": {name: (x.paused_at, x.reason) for name, x in model.paused.items()},
         "stories": {
@@ -83,10 +84,10 @@ def stored_rows(side: Side) -> Rows:
         "leases": sorted(
             (worker, when(claimed), when(expires),
              sorted((mine(id), token) for id, token in json.loads(jobs)),
-             sorted(mine(id) for id in json.loads(started or "[]")))
-            for worker, claimed, expires, jobs, started in rows(
-                "select worker, claimed_at, expires_at, cast(jobs as text), cast(started as text)"
-                " from tenure.lease")
+             sorted(mine(id) for id in json.loads(started or "[]")), sorted(map(mine, _ids(once))))
+            for worker, claimed, expires, jobs, started, once in rows(
+                "select worker, claimed_at, expires_at, cast(jobs as text), cast(started as text),"
+                " once from tenure.lease")
         ),
         "keys": {
             (tenant, scope, key): (mine(id), until, when(expires))
@@ -100,10 +101,12 @@ def stored_rows(side: Side) -> Rows:
                 " join tenure.job as j on j.id = p.job_id where j.parked = 'parents'")
         },
         "notes": {
-            mine(id): Progress(fraction, message, when(reported), checkpoint, when(saved))
-            for id, fraction, message, reported, checkpoint, saved in rows(
-                "select job_id, fraction, message, reported_at, cast(checkpoint as text), saved_at"
-                " from tenure.note")
+            mine(id): (
+                Progress(fraction, message, when(reported), checkpoint, when(saved)), notes
+            )
+            for id, fraction, message, reported, checkpoint, saved, notes in rows(
+                "select job_id, fraction, message, reported_at, cast(checkpoint as text), saved_at,"
+                " cast(notes as text) from tenure.note")
         },
         "steps": dict(steps),
         "paused": {
@@ -136,6 +139,11 @@ def add_void_ticket(side: Side, queue: str, priority: int, id: JobId, token: int
         " values (?, ?, ?, ?, ?)",
         queue, priority, position, side.job_id(id), token,
     )  # fmt: skip
+
+
+def _ids(once: str | list[int] | None) -> list[int]:
+    """PostgreSQL has an array, SQLite a text."""
+    return list(json.loads(once) if isinstance(once, str) else once or [])
 
 
 def _time(value: int | None) -> datetime | None:

@@ -76,7 +76,7 @@ class Scene:
 
 REPEATABLE = {
     "settle", "extend", "cancel", "hold", "unhold", "move", "replay", "report_progress",
-    "save_checkpoint", "record_step", "delete",
+    "save_checkpoint", "record_step", "annotate", "start_once", "delete",
 }  # fmt: skip
 
 Rule = Callable[[Scene, Random], Op | None]
@@ -157,6 +157,8 @@ def _wish(scene: Scene, rnd: Random) -> Wish:
             key=rnd.choice("kl"), scope=rnd.choice((None, None, "shared")), until=until,
             period_seconds=rnd.choice((10.0, 40.0)) if until is Until.PERIOD else None,
         )  # fmt: skip
+    if rnd.random() < 0.2:
+        options["at_most_once"] = True
     if rnd.random() < 0.1:
         options |= {"timeout_seconds": 2.5, "metadata": encode({"by": "me"})}
     job = NewJob(
@@ -282,6 +284,10 @@ def intrude(scene: Scene, rnd: Random) -> Op | None:
             worker = "stranger"
     if rnd.random() < 0.2:
         return scene.op("report_progress", worker, [(held, 0.5, "mine?")])
+    if rnd.random() < 0.3:
+        return scene.op("annotate", worker, [(held, {"mine": True})])
+    if rnd.random() < 0.3:
+        return scene.op("start_once", worker, held)
     return scene.op("settle", worker, [_settlement(rnd, held)])
 
 
@@ -334,6 +340,32 @@ def report_progress(scene: Scene, rnd: Random) -> Op | None:
     return scene.op("report_progress", worker, reports, lost=_lost(rnd))
 
 
+def annotate(scene: Scene, rnd: Random) -> Op | None:
+    worker = rnd.choice(WORKERS)
+    mine = [held for name, held in scene.handed_out if name == worker]
+    if not mine:
+        return None
+    values = (None, 1, -2.5, True, "text")
+    notes = [
+        (rnd.choice(mine[-6:]), {name: rnd.choice(values) for name in rnd.sample("abc", 2)})
+        for _ in range(rnd.choice((1, 1, 2, 3)))
+    ]
+    return scene.op("annotate", worker, notes, lost=_lost(rnd))
+
+
+def start_once(scene: Scene, rnd: Random) -> Op | None:
+    """A job that may start only once, held or lost."""
+    worker = rnd.choice(WORKERS)
+    jobs = scene.model.jobs
+    mine = [
+        held for name, held in scene.handed_out
+        if name == worker and held.id in jobs and jobs[held.id].job.at_most_once
+    ]  # fmt: skip
+    if not mine:
+        return None
+    return scene.op("start_once", worker, rnd.choice(mine[-4:]), lost=_lost(rnd))
+
+
 def save_checkpoint(scene: Scene, rnd: Random) -> Op | None:
     worker = rnd.choice(WORKERS)
     mine = [held for name, held in scene.handed_out if name == worker]
@@ -378,7 +410,7 @@ def repeat(scene: Scene, rnd: Random) -> Op | None:
 
 def look(scene: Scene, rnd: Random) -> Op:
     id = _any_job(scene, rnd)
-    name = rnd.choice(("get", "get", "progress"))
+    name = rnd.choice(("get", "get", "progress", "attempts"))
     return scene.op(name, id, tenant=_scope(scene, rnd, id))
 
 
@@ -445,6 +477,8 @@ RULES: dict[str, tuple[int, Rule]] = {
     "extend": (6, extend),
     "report_progress": (3, report_progress),
     "save_checkpoint": (2, save_checkpoint),
+    "annotate": (4, annotate),
+    "start_once": (5, start_once),
     "record_step": (3, record_step),
     "promote": (6, promote),
     "sweep": (8, sweep),

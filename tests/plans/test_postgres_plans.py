@@ -5,6 +5,7 @@ The plans are the generic ones under our planner settings: what a worker's conne
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import psycopg
@@ -132,3 +133,16 @@ def test_the_check_sees_a_walk_when_there_is_one(filled: Connection) -> None:
 def test_every_exception_is_still_needed(filled: Connection, name: str, table: str) -> None:
     found = [scan for scan in scans(filled, name) if scan.table == table]
     assert any(scan.walks_everything or scan.kind == "Seq Scan" for scan in found)
+
+
+def test_the_view_of_jobs_finds_one_by_its_id(filled: Connection) -> None:
+    """Of leases, which are few, it reads all, once, and only for a live job."""
+    with filled.transaction(force_rollback=True):
+        filled.execute("set local enable_seqscan = on")  # as anybody who looks at it
+        rows = filled.execute(
+            "explain (analyze, timing off) select * from tenure.jobs where id = 5"
+        )
+        steps = [step for (step,) in rows]
+    reads = [step for step in steps if re.search(r"Scan.* on (job|history|note|ready|edge)", step)]
+    assert any("job_pkey on job" in step for step in reads)
+    assert all("Index" in step for step in reads), steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -141,3 +142,17 @@ def test_the_tickets_of_a_claim_are_dropped_by_lane_and_position(
     assert any(
         "queue=? AND needs=? AND (priority,position)<(?,?)" in line for line in plan(filled, sql)
     )
+
+
+def test_the_view_of_jobs_finds_one_by_its_id(filled: apsw.Connection) -> None:
+    """Of leases, which are few, it reads all, once."""
+    steps = plan(filled, "select * from tenure_jobs where id = 5")
+    found = " ".join(steps)
+    assert "SEARCH j USING INTEGER PRIMARY KEY" in found
+    assert "SEARCH h USING INTEGER PRIMARY KEY" in found
+    assert not re.search(r"SCAN (j|h|told|r|g|q|p)\b", found)
+
+
+def test_the_view_of_jobs_looks_up_leases_by_an_index(filled: apsw.Connection) -> None:
+    steps = plan(filled, "select count(worker) from tenure_jobs")
+    assert any("SEARCH l USING AUTOMATIC" in step for step in steps)

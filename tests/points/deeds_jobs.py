@@ -474,8 +474,45 @@ class Report(Checkpoint):
         hand.store.report_progress(VICTIM, [(self.held, 0.5, "half")], now=hand.now)
 
 
+class Annotate(Checkpoint):
+    """Small values, merged with those that are there."""
+
+    name, call, about = "annotate", "annotate", "annotate"
+
+    def lay(self, hand: Hand, plain: Plain) -> None:
+        super().lay(hand, plain)
+        hand.store.annotate(VICTIM, [(self.held, {"epoch": 1, "loss": 9})], now=hand.now)
+
+    def do(self, hand: Hand) -> None:
+        hand.store.annotate(VICTIM, [(self.held, {"loss": 3, "gone": None})], now=hand.now)
+
+    def check(self, hand: Hand, *, landed: bool) -> None:
+        notes = hand.store.get(self.held.id, now=hand.now).notes
+        assert notes == {"epoch": 1, "loss": 3 if landed else 9}, notes
+
+
+class StartOnce(Deed):
+    """The mark of the only start: if it landed, the job must not run again."""
+
+    name, call, about = "start_once", "start_once", "start_once"
+
+    def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
+        add(hand.store, hand.now, at_most_once=True)
+        [self.held] = hand.take()
+
+    def do(self, hand: Hand) -> None:
+        hand.store.start_once(VICTIM, self.held, now=hand.now)
+
+    def work(self, hand: Hand, held: Claimed) -> None:
+        assert hand.store.start_once(SUCCESSOR, held, now=hand.now).landed
+
+    def ends(self, *, landed: bool) -> Counter[str]:
+        return Counter({"failed": 1}) if landed else all_of(1)
+
+
 JOB_DEEDS: tuple[type[Deed], ...] = (
     EnqueueOne, EnqueueBulk, EnqueueUnique, EnqueueChildren, EnqueueAtGate, EnqueueOn, Claim,
     ClaimByNeeds, ClaimAtGate, Extend, Succeed, SucceedFeatured, Retry, Fail, SettleBatch, Complete,
-    Sweep, Promote, Fire, RecordStep, Checkpoint, Report,
+    Sweep, Promote, Fire, RecordStep, Checkpoint, Report, Annotate,
+    StartOnce,
 )  # fmt: skip

@@ -82,6 +82,7 @@ async def long(job: Running, seconds: float) -> str:
     for part in range(4):
         await asyncio.sleep(seconds / 4)
         job.progress((part + 1) / 4, f"token {job.token}")
+        job.annotate(part=part)
         if _draw() < 0.2:
             await job.save_async({"part": part})
     return _end(job, 0.2)
@@ -226,6 +227,23 @@ def transactional(job: Running, seconds: float) -> None:
 async def one_of_few(job: Running, seconds: float) -> str:
     """No more than two of these at a time, whoever runs them."""
     await asyncio.sleep(seconds)
+    return _end(job, 0.2)
+
+
+@tasks.task(retry=RETRY, at_most_once=True)
+async def once(job: Running, seconds: float) -> str:
+    """Starts at most once, unless an operator begins it anew."""
+    now.stage.only_starts[job.id] += 1
+    await job.annotate_async(token=job.token, now=True)
+    await asyncio.sleep(seconds)
+    return _end(job, 0.2)
+
+
+@tasks.task(retry=RETRY, queue="threads", at_most_once=True)
+def once_in_thread(job: Running, seconds: float) -> str:
+    """The same, in a thread."""
+    now.stage.only_starts[job.id] += 1
+    now.stage.hub.sleep(seconds)
     return _end(job, 0.2)
 
 

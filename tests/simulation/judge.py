@@ -37,7 +37,7 @@ def judge(stage: Stage) -> str:
         *violations(books, expected_of(stage, books)), *losses(stage, books),
         *late_runs(stage, books), *repeated_ends(stage),
         *stale_steps(stage), *stage.steps_taken.wrong, *excess(stage),
-        *late_starts(stage, books),
+        *late_starts(stage, books), *second_starts(stage, books),
     ]  # fmt: skip
     return "\n".join(report(books, broken, blows_of(stage)))
 
@@ -151,6 +151,15 @@ def late_starts(stage: Stage, books: Books) -> Violations:
     yield from recovery.starts_are_prompt(books, [stage.last_blow], most)
     if not found:
         yield Violation(13, "late recovery", None, f"nothing that {stage.last_blow} hit ran again")
+
+
+def second_starts(stage: Stage, books: Books) -> Violations:
+    """4: a job that starts at most once starts again only after an operator has replayed it."""
+    for id, starts in stage.only_starts.items():
+        replays = sum(event.kind == "replayed" for event in books.events[id])
+        if starts > 1 + replays:
+            text = f"started {starts} times, replayed {replays} times"
+            yield Violation(4, "started twice", id, text)
 
 
 def repeated_ends(stage: Stage) -> Violations:

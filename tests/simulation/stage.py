@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
@@ -86,6 +87,8 @@ class Stage:
         self.last_blow: Blow | None = None
         """After the faults: whatever this has hit must run again in time."""
         self.recoveries: list[float] = []
+        self.only_starts: Counter[int] = Counter()
+        """How often the handlers of jobs that start at most once have started."""
         """How long beyond the length of a lease that took, in seconds."""
         self.users = Users(self)
         self.steps_taken = Steps(self.session)

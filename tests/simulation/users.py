@@ -95,6 +95,8 @@ class Users:
             (handlers.stepping, (1 + int(3 * draw()),), 1),
             (handlers.stepping_thread, (1 + int(3 * draw()),), 1),
             (handlers.transactional, (0.3 * draw(),), 1),
+            (handlers.once, (lease * draw(),), 1),
+            (handlers.once_in_thread, (lease * draw() ** 2,), 1),
             (handlers.one_of_few, (0.2 * draw(),), 1),
             (handlers.in_line, (int(3 * draw()), 0.2 * draw()), 1),
         ]

@@ -22,7 +22,8 @@ IN_FLIGHT_SECONDS = 1.0
 
 Pair = tuple[int, int]
 ENQUEUES = ("enqueue", "enqueue_workflow", "grow_workflow", "trigger_schedule", "fire")
-FENCED = ("settle", "report_progress", "save_checkpoint", "record_step", "grow_workflow")
+FENCED = ("settle", "report_progress", "save_checkpoint", "record_step", "annotate", "start_once",
+          "grow_workflow")  # fmt: skip
 ENDS = {"succeed": "succeeded", "fail": "failed", "skip": "skipped", "abort": "cancelled"}
 PUT_BACK = {"retried", "snoozed", "released", "crashed"}
 OPERATED = {"freed", "unheld", "moved", *ENDS.values()}

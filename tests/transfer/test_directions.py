@@ -117,6 +117,7 @@ def test_nothing_of_the_tables_is_forgotten(urls: Urls) -> None:
         "history_default",
         "live",
         "jobs",
+        "all_jobs",
         "holding",
         "edge",
     }

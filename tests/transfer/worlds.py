@@ -193,6 +193,7 @@ def _notes(store: Store, clock: Clock) -> None:
         add(store, clock.now, queue="notes")
         held = take(store, clock.advance(0.5), queue="notes")[-1]
         store.report_progress("w1", [(held, 1 / 3, ODD_TEXT)], now=clock.now)
+        store.annotate("w1", [(held, {"text": ODD_TEXT, "third": 1 / 3, "n": -7})], now=clock.now)
         store.save_checkpoint("w1", held, ODD_JSON, now=clock.advance(0.000001))
         for name in ("back\\slash \\N é 漢字 %s ?", "zebra", "ant"):
             step = NewStep(f"{name} {held.token}", "Parser.<locals>.é", ODD_JSON)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 
 import msgspec
 import pytest
@@ -17,6 +18,7 @@ from tenure.rules.codec import (
     encode,
     encode_error,
 )
+from tenure.rules.job import ErrorInfo
 from tests.support.values import (
     Text,
 )
@@ -49,6 +51,7 @@ def raised(error: BaseException) -> BaseException:
 
 class Report(msgspec.Struct, forbid_unknown_fields=True):
     type: str
+    module: str
     message: str
     traceback: str
 
@@ -66,6 +69,28 @@ def test_an_error_report_says_what_where_and_why() -> None:
     assert told.traceback.endswith("LookupError: no such order\n")
     assert report(PayloadInvalid("x")).type == "tenure.errors.PayloadInvalid"
     assert report(KeyboardInterrupt()).type == "KeyboardInterrupt"
+
+
+class Outer:
+    class Inner(Exception):
+        """Its qualified name has a dot."""
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), PayloadInvalid("x"), Outer.Inner("x")])
+def test_the_class_of_a_stored_error_can_be_found_again(error: Exception) -> None:
+    stored = decode(encode_error(error), ErrorInfo)
+    assert stored.module == type(error).__module__
+    found: object = import_module(stored.module)
+    for part in stored.full_type.removeprefix(f"{stored.module}.").split("."):
+        found = getattr(found, part)
+    assert found is type(error)
+
+
+def test_messages_show_a_builtin_error_without_its_module() -> None:
+    stored = decode(encode_error(ValueError("too hot")), ErrorInfo)
+    assert (stored.type, stored.full_type) == ("ValueError", "builtins.ValueError")
+    assert str(stored) == "ValueError: too hot"
+    assert ErrorInfo("Old", "of an earlier version").full_type == "Old"
 
 
 def test_an_error_report_is_always_storable() -> None:

@@ -124,6 +124,8 @@ class Reporting:
 
     started_at = None
     progress: tuple[float | None, str | None] | None = None
+    notes: None = None
+    notes_sent: None = None
     job = "the job"
 
 

@@ -252,6 +252,46 @@ class Extend(Deed):
         assert far.sweep(now=self.clock.advance(2)) == Swept(requeued=2, finished=1)
 
 
+class Annotate(Deed):
+    """Two jobs add notes; one has some."""
+
+    name = "annotate"
+
+    def lay(self) -> None:
+        add_many(self.near, self.clock.now, 2)
+        self.held = take(self.near, self.clock.now, 2)
+        self.near.annotate(WORKER, [(self.held[0], {"epoch": 1})], now=self.clock.now)
+
+    def do(self, store: Store) -> Any:
+        new = [(one, {"loss": 0.5}) for one in self.held]
+        return store.annotate(WORKER, new, now=self.clock.now)
+
+    def check(self, answer: Any, far: Store) -> None:
+        assert answer == [LANDED, LANDED]
+        assert [far.get(one.id).notes for one in self.held] == [
+            {"epoch": 1, "loss": 0.5}, {"loss": 0.5}
+        ]  # fmt: skip
+
+
+class StartOnce(Deed):
+    """The mark of the only start of a job lands, though its COMMIT may get no answer."""
+
+    name = "start once"
+
+    def lay(self) -> None:
+        add_many(self.near, self.clock.now, 4, at_most_once=True)
+        self.held = take(self.near, self.clock.now, 4)
+
+    def do(self, store: Store) -> Any:
+        return [store.start_once(WORKER, one, now=self.clock.now) for one in self.held[:3]]
+
+    def check(self, answer: Any, far: Store) -> None:
+        assert answer == [LANDED] * 3
+        assert far.sweep(now=self.clock.advance(31)) == Swept(requeued=1, finished=3)
+        states = [far.get(one.id).state for one in self.held]
+        assert states == [State.FAILED] * 3 + [State.QUEUED]
+
+
 class Sweep(Deed):
     """Two expired leases: one job has no attempt left, the others go back in line."""
 
@@ -414,6 +454,8 @@ DEEDS: dict[str, type[Deed]] = {
         Settle,
         SettleOthers,
         Extend,
+        Annotate,
+        StartOnce,
         Sweep,
         ClaimByNeeds,
         CancelMany,

@@ -300,6 +300,23 @@ def tells(job: Running, seconds: float) -> None:
 
 
 @task()
+def annotates(job: Running) -> dict[str, object]:
+    """Dies in its first attempt, and says more just before its end."""
+    before = app.get(job.id).notes
+    job.annotate(now=True, attempt=job.attempt)
+    if job.attempt == 1:
+        os._exit(3)
+    job.annotate(late="last word", before=before == {"attempt": 1})
+    return before
+
+
+@task(at_most_once=True)
+def dies_once(job: Running) -> None:
+    note("ran", job.token)
+    os._exit(3)
+
+
+@task()
 def leaves_a_thread(job: Running) -> int:
     """Its thread goes on to report when the next job of this child has begun."""
 

@@ -11,7 +11,7 @@ output.py     the one place that writes: no control characters from stored data
 show.py       tables, times, JSON
 screen.py     a terminal view that repaints itself
 
-jobs.py       enqueue, ls, get, why, timeline, steps, errors
+jobs.py       enqueue, ls, get, why, timeline, attempts, steps, errors
 operate.py    replay, cancel, hold, unhold, move, rm, prune
 queues.py     queues, workers, stats
 gate.py       gate list, show, set, reset

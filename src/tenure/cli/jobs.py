@@ -19,6 +19,7 @@ from tenure.cli.show import (
     ago,
     columns,
     duration,
+    error_line,
     in_words,
     progress_of,
     short_error,
@@ -321,6 +322,38 @@ def timeline(context: CliContext, *, id: int, as_json: bool) -> None:
         for event, detail in zip(story, details, strict=True)
     )  # fmt: skip
     write_table(("at", "event", "token", "worker", "detail"), rows)
+
+
+@click.command()
+@click.argument("id", type=int)
+@json_option
+@with_context
+def attempts(context: CliContext, *, id: int, as_json: bool) -> None:
+    """Show every attempt of one job: where and how long it ran, and how it ended."""
+    listed = context.client.attempts(id)
+    if as_json:
+        for attempt in listed:
+            write_json(attempt)
+        return
+    short = (columns() or WIDE) < WIDE
+    rows = (
+        (
+            each.number,
+            when(each.started_at, short=short),
+            each.outcome,
+            None if each.duration_seconds is None else f"{each.duration_seconds:.3g} s",
+            {True: "yes", False: "no", None: None}[each.charged],
+            each.token,
+            each.worker,
+            each.notes_json,
+            each.reason if each.error is None else error_line(each.error),
+        )
+        for each in listed
+    )
+    head = (
+        "number", "started", "outcome", "ran", "charged", "token", "worker", "notes", "error",
+    )  # fmt: skip
+    write_table(head, rows, empty="no attempts")
 
 
 @click.command()

@@ -22,6 +22,7 @@ COMMANDS = {
     "get": ("tenure.cli.jobs:get", "Show everything about one job."),
     "why": ("tenure.cli.jobs:why", "Explain where a job is and why it does not run."),
     "timeline": ("tenure.cli.jobs:timeline", "Show the history of one job."),
+    "attempts": ("tenure.cli.jobs:attempts", "Show every attempt of one job."),
     "steps": ("tenure.cli.jobs:steps", "Show the recorded steps of one job."),
     "errors": ("tenure.cli.jobs:errors", "Show failed jobs, grouped by task and error."),
     "replay": ("tenure.cli.operate:replay", "Run finished jobs again."),

@@ -28,9 +28,10 @@ COLOURS = {
 }
 RIGHT = {"id", "attempt", "jobs", "slots", "pid", "age", "waiting", "scheduled", "queued",
          "running", "stuck", "seen", "started", "latest", "token", "median", "lowest",
-         "highest"}  # fmt: skip
+         "highest", "number", "ran"}  # fmt: skip
 """Columns of numbers. They are aligned to the right and never cut."""
-SPARE = ("host", "started", "pid", "token", "attempt", "waiting", "scheduled", "queues", "tenant",
+SPARE = ("host", "started", "pid", "charged", "notes", "token", "attempt", "waiting", "scheduled",
+         "queues", "tenant",
          "queue", "worker", "stuck", "function")  # fmt: skip
 """Columns that a narrow terminal leaves out, first to last."""
 NARROWEST = 9
@@ -216,10 +217,11 @@ def short_error(job: Job) -> str:
     """The error of a job on one line: its type and the first line of its message."""
     if job.error is None:
         return job.reason or "?"
-    return _error_line(job.error)
+    return error_line(job.error)
 
 
-def _error_line(error: ErrorInfo) -> str:
+def error_line(error: ErrorInfo) -> str:
+    """An error on one line: its type and the first line of its message."""
     message = error.message.splitlines()
     return f"{error.short_type}: {message[0] if message else ''}".rstrip(": ")
 
@@ -230,6 +232,10 @@ def _facts(detail: str | None) -> dict[str, Any] | None:
     except ValueError:
         return None
     return facts if isinstance(facts, dict) else None
+
+
+_OF_ATTEMPTS = frozenset({"reason", "claimed_at", "duration_seconds", "attempts", "notes"})
+"""What `tenure attempts` shows of an event."""
 
 
 def in_words(detail: str | None) -> str | None:
@@ -244,7 +250,7 @@ def in_words(detail: str | None) -> str | None:
     except msgspec.ValidationError:  # a reason that happens to be JSON
         return detail
     if told is not None:
-        facts["reason"] = _error_line(told)
+        facts["reason"] = error_line(told)
     words = []
     if (charged := facts.pop("charged", None)) is not None:  # a sweep has taken it back
         words.append(f"its worker died; the attempt is {'' if charged else 'not '}charged")
@@ -252,7 +258,7 @@ def in_words(detail: str | None) -> str | None:
     words += [str(facts.pop("reason"))] if facts.get("reason") else []
     words += [f"again in {delay:.1f} s"] if delay else []
     for name, value in facts.items():
-        if value is not None and name not in {"reason", "claimed_at", "duration_seconds"}:
+        if value is not None and name not in _OF_ATTEMPTS:
             words.append(f"{name} {json.dumps(value, ensure_ascii=False)}")
     return ", ".join(words) or None
 

@@ -161,13 +161,14 @@ def clean_text(text: str, max_chars: int) -> str:
 
 
 def encode_error(error: BaseException, *, max_chars: int = MAX_ERROR_CHARS) -> Json:
-    """The error as `{"type", "message", "traceback"}`: `max_chars` at most, plus the type's name.
+    """The error as `{"type", "module", "message", "traceback"}`: `max_chars`, plus the names.
 
     Never raises, so that every failure can be recorded. Local variables are not stored.
     """
     message_chars = max_chars // 5
     report = {
         "type": _told(lambda: _type_name(error), _MAX_TYPE_CHARS),
+        "module": _told(lambda: type(error).__module__, _MAX_TYPE_CHARS),
         "message": _told(lambda: str(error), message_chars),
         "traceback": _told(
             lambda: "".join(traceback.format_exception(error)), max_chars - message_chars

@@ -80,7 +80,7 @@ class Feature:
     CHILDREN: Final = 2
     """Other jobs wait for it."""
     NOTES: Final = 4
-    """It has reported progress or saved a checkpoint."""
+    """It has reported progress, saved a checkpoint or added notes."""
     KEY_UNTIL_STARTED: Final = 8
     """Its unique key is released when it is claimed."""
     PARENTS: Final = 16
@@ -93,6 +93,8 @@ class Feature:
     """It has recorded steps."""
     RULE: Final = 256
     """Its rule is not the default, which is to run when all parents have succeeded."""
+    ONCE: Final = 1024
+    """Its handler starts at most once."""
 
 
 FEATURES: dict[str, int] = {name: bit for name, bit in vars(Feature).items() if name.isupper()}
@@ -171,6 +173,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Feature bits of a workflow's node. Set by the store, never by callers."""
     needs: int = UNKNOWN
     """Which slots it needs: see `tenure.rules.claim`. A task sets it."""
+    at_most_once: bool = False
+    """Its handler starts at most once, also if the worker dies."""
 
     def __post_init__(self) -> None:
         # A million of these may be created in a row: usual values pass without a function call.
@@ -196,14 +200,19 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             check_parents(self.parents)
         if self.gate is not None or self.gate_key is not None:
             self._check_gate()
-        if self.features != 0 or self.needs not in ALL_NEEDS:
-            check_int("features", self.features, 0, _OF_WORKFLOWS)
-            check_int("needs", self.needs, ALL_NEEDS[0], ALL_NEEDS[-1])
+        if self.features != 0 or self.needs not in ALL_NEEDS or self.at_most_once is not False:
+            self._check_rest()
 
     @property
     def size_kb(self) -> int:
         """The kilobytes that a worker receives with this job."""
         return size_in_kb(self.args, self.metadata, self.retry)
+
+    def _check_rest(self) -> None:
+        check_int("features", self.features, 0, _OF_WORKFLOWS)
+        check_int("needs", self.needs, ALL_NEEDS[0], ALL_NEEDS[-1])
+        if type(self.at_most_once) is not bool:
+            raise InvalidInput(f"at_most_once must be a bool, {not_this(self.at_most_once)}")
 
     def _check_gate(self) -> None:
         if self.gate is None:
@@ -307,6 +316,15 @@ class ErrorInfo(Record, msgspec.Struct, frozen=True):
     traceback: str = ""
     output: str | None = None
     """The end of the output of its child process, if that has ended abnormally."""
+    module: str | None = None
+    """The module of its class, such as `builtins` or `shop.errors`."""
+
+    @property
+    def full_type(self) -> str:
+        """The name of its class with the module: `builtins.ValueError`."""
+        if self.module is None or self.type.startswith(f"{self.module}."):
+            return self.type
+        return f"{self.module}.{self.type}"
 
     def __str__(self) -> str:
         return f"{self.short_type}: {self.message}" if self.message else self.short_type
@@ -323,8 +341,8 @@ _read_error = msgspec.json.Decoder(ErrorInfo).decode
 class Job(JobReference, Record, msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A live or finished job, with everything that explains its state.
 
-    `args`, `result`, `error`, `metadata` and `retry` are Python values, decoded at their first use.
-    `args_json` and so on are the stored text.
+    `args`, `result`, `error`, `metadata`, `notes` and `retry` are Python values, decoded at their
+    first use. `args_json` and so on are the stored text.
     """
 
     id: int
@@ -363,6 +381,7 @@ class Job(JobReference, Record, msgspec.Struct, frozen=True, kw_only=True, dict=
     gate_key: str | None = None
     needs: Kind | None = None
     """The kind of slot that it needs; None: that is known once a worker has claimed it."""
+    notes_json: str | None = None
 
     @cached_property
     def args(self) -> dict[str, Any]:
@@ -389,6 +408,11 @@ class Job(JobReference, Record, msgspec.Struct, frozen=True, kw_only=True, dict=
     def metadata(self) -> dict[str, Any]:
         """What the client and its callers have added; empty if there is none."""
         return value_of(self, "metadata_json") or {}
+
+    @cached_property
+    def notes(self) -> dict[str, Any]:
+        """What its attempts have added with `annotate`; empty if there is nothing."""
+        return value_of(self, "notes_json") or {}
 
     @cached_property
     def retry(self) -> dict[str, Any] | None:

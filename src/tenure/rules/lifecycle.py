@@ -29,6 +29,10 @@ import msgspec
 from tenure.rules.codec import clean_text
 from tenure.rules.job import FINAL_STATES, Json, State, When
 from tenure.rules.limits import MAX_REASON_LENGTH, check_seconds
+from tenure.rules.notes import NoteValue
+
+AT_MOST_ONCE = "not run again, because it starts at most once"
+"""How the reason begins why such a job has failed."""
 
 W, S, Q, R = State.WAITING, State.SCHEDULED, State.QUEUED, State.RUNNING
 
@@ -70,8 +74,8 @@ TRANSITIONS: Mapping[str, Transition] = {
         _row("succeed", {R}, {State.SUCCEEDED}, By.WORKER, _HELD),
         _row("retry", {R}, {S, Q, State.FAILED, State.CANCELLED}, By.WORKER, _HELD),
         _row("fail", {R}, {State.FAILED}, By.WORKER, _HELD),
-        _row("snooze", {R}, {S, Q, State.CANCELLED}, By.WORKER, _HELD),
-        _row("release", {R}, {S, Q, State.CANCELLED}, By.WORKER, _HELD),
+        _row("snooze", {R}, {S, Q, State.FAILED, State.CANCELLED}, By.WORKER, _HELD),
+        _row("release", {R}, {S, Q, State.FAILED, State.CANCELLED}, By.WORKER, _HELD),
         _row("abort", {R}, {State.CANCELLED}, By.WORKER, _HELD),
         _row("skip", {R}, {State.SKIPPED}, By.WORKER, _HELD),
         _row("sweep", {R}, {Q, State.FAILED, State.CANCELLED}, By.ANY_WORKER, "an expired lease"),
@@ -122,6 +126,10 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     duration_seconds: float | None = None
     needs: int | None = None
     """What the job needs in the worker's code, if its ticket says something else."""
+    progress: tuple[float | None, str | None] | None = None
+    """The last progress report, if the store does not have it yet."""
+    notes: dict[str, NoteValue] | None = None
+    """Notes that the store does not have yet."""
 
 
 def succeed(
@@ -159,22 +167,34 @@ def fail(
     )
 
 
-def snooze(job: HeldJob, delay_seconds: float, reason: str = "snoozed") -> Settlement:
+def snooze(
+    job: HeldJob,
+    delay_seconds: float,
+    reason: str = "snoozed",
+    duration_seconds: float | None = None,
+) -> Settlement:
     """Run the job again after the delay. The attempt is not charged."""
     check_seconds("delay_seconds", delay_seconds)
     reason = _storable(reason)
     return Settlement(
-        job.id, job.token, job.lease_id, Outcome.SNOOZE, None, None, delay_seconds, reason
-    )
+        job.id, job.token, job.lease_id, Outcome.SNOOZE, None, None, delay_seconds, reason,
+        duration_seconds,
+    )  # fmt: skip
 
 
-def release(job: HeldJob, reason: str = "shutdown", delay_seconds: float = 0.0) -> Settlement:
+def release(
+    job: HeldJob,
+    reason: str = "shutdown",
+    delay_seconds: float = 0.0,
+    duration_seconds: float | None = None,
+) -> Settlement:
     """The worker returns the job unfinished. The attempt is not charged."""
     check_seconds("delay_seconds", delay_seconds)
     reason = _storable(reason)
     return Settlement(
-        job.id, job.token, job.lease_id, Outcome.RELEASE, None, None, delay_seconds, reason
-    )
+        job.id, job.token, job.lease_id, Outcome.RELEASE, None, None, delay_seconds, reason,
+        duration_seconds,
+    )  # fmt: skip
 
 
 def abort(
@@ -210,6 +230,8 @@ class Standing(msgspec.Struct, frozen=True):
     attempts: int
     max_attempts: int
     cancel_requested: bool
+    spent: bool = False
+    """Its handler may start only once, and has started."""
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -227,7 +249,11 @@ def is_last_attempt(attempts: int, max_attempts: int) -> bool:
 
 
 def after_settlement(job: Standing, settlement: Settlement) -> Move:
-    """Turn a worker's outcome into the job's next state."""
+    """Turn a worker's outcome into the job's next state.
+
+    A job that may start only once, and has started, gets no other attempt, whatever the worker
+    reports.
+    """
     delay, reason = settlement.delay_seconds, settlement.reason
     match settlement.outcome:
         case Outcome.SUCCEED:
@@ -241,12 +267,16 @@ def after_settlement(job: Standing, settlement: Settlement) -> Move:
         case Outcome.RETRY:
             if job.cancel_requested:
                 return Move(State.CANCELLED, charged=True, reason="cancelled")
+            if job.spent:
+                return _spent(reason)
             if is_last_attempt(job.attempts, job.max_attempts):
                 return Move(State.FAILED, charged=True, reason=reason)
             return _in_line(delay, reason, charged=True)
         case Outcome.SNOOZE | Outcome.RELEASE:
             if job.cancel_requested:
                 return Move(State.CANCELLED, reason="cancelled")
+            if job.spent:
+                return _spent(reason)
             return _in_line(delay, reason, charged=False)
         case _:  # pragma: no cover
             assert_never(settlement.outcome)
@@ -258,12 +288,20 @@ def after_crash(job: Standing, *, charged: bool) -> Move:
     A job is charged if it was reported started, or if it was alone on its lease. The other jobs
     return uncharged, with a crash on record, and each is then tried alone. So the job that kills
     its worker is found, and no other job fails without having run.
+    A job that may start only once fails if it has started.
     """
     if job.cancel_requested:
         return Move(State.CANCELLED, charged=charged, reason="cancelled")
+    if job.spent:
+        return _spent("lease lost")
     if charged and is_last_attempt(job.attempts, job.max_attempts):
         return Move(State.FAILED, charged=True, reason="lease lost")
     return Move(State.QUEUED, charged=charged, reason="lease lost")
+
+
+def _spent(reason: str | None) -> Move:
+    """The job may start only once, and its attempt ended without a result."""
+    return Move(State.FAILED, charged=True, reason=_storable(f"{AT_MOST_ONCE}: {reason}"))
 
 
 class Ends(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ prune.py        finished jobs, and all that belongs to them, are removed
 moves.py        the verbs that move rows: every operation that changes jobs ends here
 keys.py         unique keys
 conditions.py   the terms of a filter as SQL
+notes.py        what running jobs tell of themselves
 session.py      one open transaction, the same for both databases, sync and async
 records.py      the rows that statements return: jobs, tickets and leases
 gate_records.py  the rows of claims at gates

@@ -37,7 +37,7 @@ from tenure.store.jobs import bulk, operate
 from tenure.store.jobs import sweep as leases
 from tenure.store.jobs.claim import claim, peek
 from tenure.store.jobs.enqueue import enqueue
-from tenure.store.jobs.notes import report_progress, save_checkpoint
+from tenure.store.jobs.notes import annotate, report_progress, save_checkpoint, start_once
 from tenure.store.jobs.replay import replay as replay_job
 from tenure.store.jobs.settle import settle
 from tenure.store.jobs.steps import record_step
@@ -177,6 +177,8 @@ class Operations:
     settle = operation(settle)
     report_progress = operation(report_progress)
     save_checkpoint = operation(save_checkpoint)
+    annotate = operation(annotate)
+    start_once = operation(start_once)
     record_step = operation(record_step)
     peek = operation(peek, reads=True)
     promote = operation(leases.promote)
@@ -201,6 +203,7 @@ class Operations:
     get = operation(look.get, reads=True)
     list_jobs = operation(find.list_jobs, reads=True)
     timeline = operation(look.timeline, reads=True)
+    attempts = operation(look.attempts, reads=True)
     progress = operation(look.progress, reads=True)
     progress_many = operation(look.progress_many, reads=True)
     steps = operation(look.steps, reads=True)

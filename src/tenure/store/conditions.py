@@ -22,7 +22,11 @@ _COLUMNS = {
     "finished": "t.finished_at", "worker": "t.worker", "started": "t.claimed_at",
     "due": "t.due_at",
 }  # fmt: skip
-_DOCUMENTS = {"args": "t.args", "metadata": "t.metadata"}
+_DOCUMENTS = {
+    "args": "t.args",
+    "metadata": "t.metadata",
+    "notes": "(select n.notes from tenure.note n where n.job_id = t.id)",
+}
 _WITHIN = {
     "error": ("t.error", ("type",)),
     "text": ("t.error", ("message",)),

@@ -25,7 +25,7 @@ from tenure.store.session import Done, Row, Tx, WorkflowNews, to_json
 
 ROWS_PER_STATEMENT = 1000
 _PARENT_ROUNDS = 3
-_RELEASES = Feature.KEY | Feature.NOTES | Feature.CHILDREN
+_RELEASES = Feature.KEY | Feature.CHILDREN
 """Jobs with one of these have rows in other tables to release when they finish."""
 _NOT_WELL = frozenset({State.FAILED, State.CANCELLED})
 
@@ -178,16 +178,10 @@ async def finish(tx: Tx, finishes: list[Finish]) -> tuple[set[tuple[int, int]], 
 
 
 async def _release(tx: Tx, finished: list[tuple[int, int, State]]) -> list[int]:
-    """Release keys, delete notes, write the end for children. Returns the children."""
+    """Release keys, write the end for children. Returns the children."""
     keyed = [id for id, features, _ in finished if features & Feature.KEY]
     if keyed:
         await tx.fetch("release_keys", ids=to_json(keyed))
-    noted = [
-        id for id, features, state in finished
-        if features & Feature.NOTES and state is State.SUCCEEDED
-    ]  # fmt: skip
-    if noted:
-        await tx.fetch("drop_notes", ids=to_json(noted))
     parents = [
         {"id": id, "state": state} for id, features, state in finished
         if features & Feature.CHILDREN
@@ -302,10 +296,16 @@ def leased_rows(jobs: Sequence[HeldJob] | Sequence[Settlement]) -> str:
     )  # fmt: skip
 
 
-def finished_before(tx: Tx, job: FinishedJob) -> NewEvent:
+def finished_before(tx: Tx, job: FinishedJob, notes: Mapping[int, msgspec.Raw]) -> NewEvent:
     """How the job ended before its replay, as an entry of its timeline."""
     detail: dict[str, object] = {"reason": job.reason}
     if job.claimed_at is not None:
-        detail["claimed_at"] = tx.when(job.claimed_at)
+        detail |= {"claimed_at": tx.when(job.claimed_at), "attempts": job.attempts}
+        if job.duration_seconds is not None:
+            detail["duration_seconds"] = job.duration_seconds
+        if job.error is not None and job.state == State.FAILED:
+            detail["error"] = msgspec.Raw(job.error.encode())
+        if job.id in notes:
+            detail["notes"] = notes[job.id]
     at = tx.time(tx.when(job.finished_at))
     return NewEvent(job.id, job.token, job.state, job.worker, detail, at)

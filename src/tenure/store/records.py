@@ -69,6 +69,8 @@ class LeasedJob(NamedTuple):
     cancel_requested: Flag
     features: int
     claimed_at: Time
+    spent: Flag
+    """It starts at most once, and has started."""
 
 
 class SweptJob(NamedTuple):
@@ -80,6 +82,7 @@ class SweptJob(NamedTuple):
     attempts: int
     max_attempts: int
     cancel_requested: Flag
+    features: int
 
 
 class FinishedJob(NamedTuple):
@@ -100,6 +103,10 @@ class FinishedJob(NamedTuple):
     finished_at: Time
     reason: str | None
     claimed_at: Time
+    attempts: int
+    duration_seconds: float | None
+    error: str | None
+    """Without its traceback."""
 
 
 class FreedChild(NamedTuple):
@@ -121,6 +128,13 @@ class FreedChild(NamedTuple):
     priority: int
     crashes: int
     size_kb: int
+
+
+class JobNotes(NamedTuple):
+    """The notes of a job."""
+
+    id: int
+    notes: str
 
 
 class FoundStep(NamedTuple):
@@ -195,6 +209,8 @@ class ExpiredLease(NamedTuple):
     claimed_at: Time
     jobs: str
     started: str | None
+    once: str | None
+    """The ids of its jobs that start at most once, and have started."""
 
 
 class LeaseDeadline(NamedTuple):
@@ -311,6 +327,7 @@ RETURNED_BY: Returned = {
     SweptJob: ("lock_swept",),
     FinishedJob: ("finished_job", "finished_jobs", "finished_nodes"),
     FreedChild: ("freed_children",),
+    JobNotes: ("notes_of",),
     FoundStep: ("find_step",),
     KeyHolder: ("key_holders",),
     AddedTicket: ("add_tickets", "promote", "replay", "replay_jobs"),

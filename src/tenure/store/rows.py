@@ -61,6 +61,7 @@ def is_plain(job: NewJob) -> bool:
         and not job.parents
         and job.gate is None
         and job.features == 0
+        and not job.at_most_once
     )
 
 
@@ -75,6 +76,8 @@ def features_of(job: NewJob) -> int:
         features |= Feature.PARENTS
     if job.gate is not None:
         features |= Feature.GATE
+    if job.at_most_once:
+        features |= Feature.ONCE
     return features
 
 

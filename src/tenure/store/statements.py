@@ -64,7 +64,7 @@ def relations(dialect: Dialect, last: int) -> tuple[str, ...]:
     found: list[str] = []
     for version in range(1, last + 1):
         found += _RELATION.findall(_read(dialect, f"migrations/{version:04}.sql"))
-    return tuple(sorted(found))
+    return tuple(sorted(set(found)))  # a later version may make a view again
 
 
 def qualify(sql: str, dialect: Dialect, schema: str) -> str:

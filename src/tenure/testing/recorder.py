@@ -389,8 +389,12 @@ def _report(worker: str, reports: Sequence[tuple[HeldJob, Any, Any]], **_: objec
     return _sent(worker=worker, jobs=[(job.id, job.token) for job, _, _ in reports])
 
 
-def _save(worker: str, job: HeldJob, what: object, **_: object) -> Sent:  # noqa: ARG001
+def _save(worker: str, job: HeldJob, what: object = None, **_: object) -> Sent:  # noqa: ARG001
     return _sent(worker=worker, jobs=[(job.id, job.token)])
+
+
+def _annotate(worker: str, notes: Sequence[tuple[HeldJob, object]], **_: object) -> Sent:
+    return _sent(worker=worker, jobs=[(job.id, job.token) for job, _ in notes])
 
 
 def _saved(answer: Answer) -> Answered:
@@ -461,6 +465,8 @@ OPS: dict[Callable[..., Any], Op] = {
         (settle.settle, _settle, _answers),
         (notes.report_progress, _report, _answers),
         (notes.save_checkpoint, _save, _saved),
+        (notes.annotate, _annotate, _answers),
+        (notes.start_once, _save, _saved),
         (steps.record_step, _save, _saved),
         (sweep.extend, _extend, _beat),
         (sweep.promote, _of_all, _said),

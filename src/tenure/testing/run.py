@@ -392,12 +392,11 @@ class _Bench:
     def _settle(self, leased: LeasedJob, settlement: Settlement | None) -> None:
         job, store = leased.job, self._store
         bool(leased.cancelled)  # look now: later the job has another token
-        if leased.progress is not None:
-            store.report_progress(WORKER, [(job, *leased.progress)])
         if settlement is None:
             store.settle(WORKER, [], done_leases=[job.lease_id])
             return
-        [answer] = store.settle(WORKER, [settlement], done_leases=[job.lease_id])
+        told = leased.with_unsent(settlement)
+        [answer] = store.settle(WORKER, [told], done_leases=[job.lease_id])
         self._reporter.settled(leased, settlement, answer)
         failure = refused(job, settlement, answer)
         if failure is not None:

@@ -6,6 +6,7 @@ import sys
 from tenure.hooks import Hooks, JobEvent
 from tenure.rules.claim import Claimed
 from tenure.rules.codec import decode
+from tenure.rules.job import Feature
 from tenure.rules.lifecycle import Outcome, Settlement, Standing, after_settlement
 from tenure.store import Answer
 from tenure.worker.environment import Environment
@@ -16,6 +17,7 @@ from tenure.worker.settings import WorkerSettings
 log = logging.getLogger("tenure.worker")
 
 _REQUEUED = {Outcome.RETRY: "retried", Outcome.SNOOZE: "snoozed", Outcome.RELEASE: "released"}
+_ONCE = int(Feature.ONCE)
 _LEVELS = {"failed": logging.ERROR, "retried": logging.WARNING}
 
 
@@ -80,7 +82,8 @@ class EventReporter:
             self.say(logging.WARNING, job, f"{settlement.outcome} was refused: {why}")
             self.event("stale", job, settlement)
             return
-        standing = Standing(job.attempts, job.max_attempts, bool(leased.cancelled))
+        spent = bool(job.features & _ONCE) and leased.started_at is not None
+        standing = Standing(job.attempts, job.max_attempts, bool(leased.cancelled), spent)
         move = after_settlement(standing, settlement)
         kind = str(move.to) if move.to.final else _REQUEUED[settlement.outcome]
         again = f", again in {move.delay_seconds:.1f} s" if move.delay_seconds else ""

@@ -9,9 +9,13 @@ from collections.abc import Callable, Collection, Iterable
 from enum import Enum, auto
 from typing import Any
 
+import msgspec
+
 from tenure.errors import SchemaError
 from tenure.rules.claim import Claimed, Lease
 from tenure.rules.job import Feature
+from tenure.rules.lifecycle import Settlement
+from tenure.rules.notes import NoteValue, check_size
 from tenure.running import Flag
 from tenure.tasks import Task, TaskOptions
 
@@ -52,6 +56,8 @@ class LeasedJob:
         "job",
         "kb",
         "lost",
+        "notes",
+        "notes_sent",
         "on_progress",
         "progress",
         "slot_freed",
@@ -95,6 +101,10 @@ class LeasedJob:
         """Set in the thread that runs the handler; the heartbeat thread sends and clears it."""
         self.waits: dict[int, float] | None = None
         """The jobs that its handler waits for, and since when. Set in the thread that runs it."""
+        self.notes: dict[str, NoteValue] | None = None
+        """All notes of this attempt; never changed, but replaced by another dict."""
+        self.notes_sent: dict[str, NoteValue] | None = None
+        """The dict that the store has."""
         self.end_taken = False
         """The settler or the heartbeat thread is writing how the attempt ended."""
         self.slot_freed = False
@@ -124,6 +134,26 @@ class LeasedJob:
     def wait_ends(self, id: int) -> None:
         """The handler does not wait for it any more. Called in the thread that runs it."""
         self.waits = {other: at for other, at in (self.waits or {}).items() if other != id} or None
+
+    def annotate(self, values: dict[str, NoteValue]) -> dict[str, NoteValue]:
+        """The handler has added notes. Called in the thread that runs it. Returns all of them.
+
+        Raises `PayloadTooLarge` if this attempt has too many.
+        """
+        with _ending:
+            notes = {**(self.notes or {}), **values}
+            check_size(notes)
+            self.notes = notes
+        if self.on_progress is not None:
+            self.on_progress()
+        return notes
+
+    def with_unsent(self, settlement: Settlement) -> Settlement:
+        """The settlement with all that the handler has told since the last heartbeat."""
+        notes = self.notes if self.notes is not self.notes_sent else None
+        if self.progress is None and notes is None:
+            return settlement
+        return msgspec.structs.replace(settlement, progress=self.progress, notes=notes)
 
     def stop_reason(self) -> Stop | None:
         """Why it must stop, if it must. Read it again each time: another thread may change it."""

@@ -311,7 +311,11 @@ class Settler:
     async def _settle(self, batch: list[Ended], patient: bool) -> Iterator[Answer]:
         """Returns an answer for each attempt that has a settlement, in order."""
         settlements = [
-            settlement if settlement.outcome is Outcome.SUCCEED else _with_needs(leased, settlement)
+            settlement
+            if settlement.outcome is Outcome.SUCCEED
+            and leased.progress is None
+            and leased.notes is leased.notes_sent
+            else _completed(leased, settlement)
             for leased, settlement in batch if settlement is not None
         ]  # fmt: skip
         done = self._finished_leases(batch)
@@ -341,8 +345,12 @@ class Settler:
             self._leased_jobs.settled([leased])
 
 
-def _with_needs(leased: LeasedJob, settlement: Settlement) -> Settlement:
-    """If the job gets another ticket, it says what the task needs in this code."""
+def _completed(leased: LeasedJob, settlement: Settlement) -> Settlement:
+    """The settlement with what the handler has told since the last heartbeat.
+
+    If the job gets another ticket, it says what the task needs in this code.
+    """
+    settlement = leased.with_unsent(settlement)
     if leased.task is NO_TASK or leased.task.needs == leased.job.needs:
         return settlement
     return msgspec.structs.replace(settlement, needs=leased.task.needs)

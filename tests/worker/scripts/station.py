@@ -54,6 +54,18 @@ async def killed() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@app.task(at_most_once=True, max_attempts=5)
+def charge(job: Running) -> None:
+    say(f"charged {job.id}")
+    time.sleep(600)
+
+
+@app.task(at_most_once=True, max_attempts=5)
+async def charge_async(job: Running) -> None:
+    say(f"charged {job.id}")
+    await asyncio.sleep(600)
+
+
 @app.task()
 def slow(job: Running, seconds: float) -> int:
     say(f"slow {job.id} attempt {job.attempt}")

@@ -64,5 +64,6 @@ FIELDS: dict[str, Field] = {
         Field("finished", Kind.TIME, "when it finished"),
         Field("args", Kind.JSON, "a value of its arguments, such as args.user"),
         Field("metadata", Kind.JSON, "a value of its metadata, such as metadata.tenant_id"),
+        Field("notes", Kind.JSON, "a note that it has added, such as notes.loss"),
     )
 }  # fmt: skip

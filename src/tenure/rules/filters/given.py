@@ -58,6 +58,7 @@ class Fields(TypedDict, total=False):
     """From a time on; up to, but not including, a time."""
     args: Document | None
     metadata: Document | None
+    notes: Document | None
     """Values by name; a dict within it goes deeper."""
 
 

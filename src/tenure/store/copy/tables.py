@@ -123,7 +123,7 @@ JOB_TABLES: tuple[Table, ...] = (
         gate_key""",
     ),
     _table("event", "job_id at token kind worker request_id detail"),
-    _table("note", "job_id token fraction message reported_at checkpoint saved_at"),
+    _table("note", "job_id token fraction message reported_at checkpoint saved_at notes"),
     _table("step", "job_id name n token recorded_at bytes function result"),
     _table("parent", "job_id parent_id parent_state"),
     _table("gated", "job_id queue gate key priority position token suspect needs size_kb"),

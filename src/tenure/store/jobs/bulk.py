@@ -32,6 +32,7 @@ from tenure.store.moves import (
     finished_before,
     note_new_tickets,
 )
+from tenure.store.notes import noted
 from tenure.store.records import AddedTicket, FinishedJob, LockedJob
 from tenure.store.rows import Finish, NewEvent, Ticket
 from tenure.store.session import Mode, Scope, Tx, to_json, transaction
@@ -317,7 +318,7 @@ async def _replay(tx: Tx, ids: list[int], afresh: bool, now: datetime | None) ->
 async def _replay_jobs(tx: Tx, jobs: dict[int, FinishedJob], afresh: bool) -> None:
     anew = [job for job in jobs.values() if afresh or job.state == State.SUCCEEDED]
     for feature, statement in (
-        (Feature.STEPS, "forget_steps_of"), (Feature.NOTES, "drop_notes"),
+        (Feature.STEPS, "forget_steps_of"), (Feature.NOTES, "forget_checkpoints"),
     ):  # fmt: skip
         if having := [job.id for job in anew if job.features & feature]:
             await tx.fetch(statement, ids=to_json(having))
@@ -325,7 +326,8 @@ async def _replay_jobs(tx: Tx, jobs: dict[int, FinishedJob], afresh: bool) -> No
     rows = [{"id": id, "features": Feature.CHILDREN if id in parents else 0} for id in sorted(jobs)]
     added = await tx.fetch_as(AddedTicket, "replay_jobs", rows=to_json(rows))
     await note_new_tickets(tx, added)
-    events = [finished_before(tx, job) for job in jobs.values()]
+    notes = await noted(tx, {job.id: job.features for job in jobs.values()})
+    events = [finished_before(tx, job, notes) for job in jobs.values()]
     events += [
         NewEvent(job.id, job.token + 1, "replayed", request_id=tx.request_id)
         for job in jobs.values()

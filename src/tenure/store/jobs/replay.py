@@ -8,6 +8,7 @@ from tenure.rules.limits import JobId, id_of
 from tenure.store.jobs.operate import done_before, finished_job, lock_job
 from tenure.store.keys import retake_key
 from tenure.store.moves import add_events, finished_before, note_new_tickets
+from tenure.store.notes import noted
 from tenure.store.records import AddedTicket
 from tenure.store.rows import NewEvent
 from tenure.store.session import Mode, Tx, to_json, transaction
@@ -38,11 +39,12 @@ async def replay(tx: Tx, id: JobId, *, afresh: bool = False, now: datetime | Non
     if job.features & Feature.WORKFLOW:
         return await replay_node(tx, job)
     await retake_key(tx, job)
+    notes = await noted(tx, {id: job.features})
     waiting = await tx.fetch("reopen_edges", id=id)
     features = Feature.CHILDREN if waiting else 0
     await note_new_tickets(tx, await tx.fetch_as(AddedTicket, "replay", id=id, features=features))
     replayed = NewEvent(id, job.token + 1, "replayed", request_id=tx.request_id)
-    await add_events(tx, [finished_before(tx, job), replayed])
+    await add_events(tx, [finished_before(tx, job, notes), replayed])
     return True
 
 
@@ -51,4 +53,4 @@ async def _forget_work(tx: Tx, id: int, features: int) -> None:
     if features & Feature.STEPS:
         await tx.fetch("forget_steps", id=id)
     if features & Feature.NOTES:
-        await tx.fetch("drop_notes", ids=to_json([id]))
+        await tx.fetch("forget_checkpoints", ids=to_json([id]))

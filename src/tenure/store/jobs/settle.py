@@ -13,6 +13,8 @@ from operator import attrgetter
 import msgspec
 
 from tenure.errors import LeaseLost, StoreBusy, ValueRefused
+from tenure.rules.codec import encode
+from tenure.rules.job import State
 from tenure.rules.lifecycle import (
     Move,
     Outcome,
@@ -29,6 +31,7 @@ from tenure.store.moves import (
     finish_succeeded,
     leased_rows,
 )
+from tenure.store.notes import noted, write_unsent
 from tenure.store.records import JobToken, LeasedJob
 from tenure.store.rows import Finish, NewEvent, Ticket, raw
 from tenure.store.session import (
@@ -44,7 +47,6 @@ from tenure.store.session import (
 from tenure.store.workflows.end import end_workflows
 from tenure.store.workflows.stop import stop_workflows
 
-MAX_MESSAGE = 1000
 MAX_LOCKED = 10
 """How many locks one call that does not wait may run into: about two seconds in total."""
 
@@ -224,6 +226,9 @@ async def _settle(
     batch: dict[tuple[int, int], Settlement] = {}
     for s in sorted(settlements, key=_by_id):  # so that history is appended to, page after page
         batch.setdefault((s.id, s.token), s)
+    unsent = [s for s in batch.values() if s.notes is not None or s.progress is not None]
+    if unsent:
+        await write_unsent(tx, worker, unsent)
     succeeded = [s for s in batch.values() if s.outcome is Outcome.SUCCEED]
     landed = await _succeed(tx, worker, succeeded)
     if len(succeeded) < len(batch):
@@ -253,17 +258,19 @@ async def _settle_others(
     finishes: list[Finish] = []
     tickets: list[Ticket] = []
     events: list[NewEvent] = []
-    for job in await tx.fetch_as(
-        LeasedJob, "lock_leased", rows=leased_rows(settlements), worker=worker
-    ):
+    jobs = await tx.fetch_as(LeasedJob, "lock_leased", rows=leased_rows(settlements), worker=worker)
+    notes = await noted(tx, {job.id: job.features for job in jobs})
+    for job in jobs:
         settlement = by_job[job.id, job.token]
-        standing = Standing(job.attempts, job.max_attempts, bool(job.cancel_requested))
+        standing = Standing(
+            job.attempts, job.max_attempts, bool(job.cancel_requested), bool(job.spent)
+        )
         move = after_settlement(standing, settlement)
         if move.to.final:
             finishes.append(_ending(settlement, move, worker))
         else:
             tickets.append(_ticket(settlement, move))
-            events.append(_requeued(tx, settlement, worker, job.claimed_at))
+            events.append(_requeued(tx, settlement, worker, job.claimed_at, notes.get(job.id)))
     landed = await finish_jobs(tx, finishes)
     if tickets:
         await add_tickets(tx, tickets)
@@ -283,9 +290,12 @@ async def _succeed(tx: Tx, worker: str, batch: list[Settlement]) -> set[tuple[in
 
 
 def _ending(s: Settlement, move: Move, worker: str) -> Finish:
+    error = raw(s.error)
+    if error is None and move.to is State.FAILED:  # a snooze or a release of its only start
+        error = msgspec.Raw(encode({"type": "NotRunAgain", "message": move.reason}))
     return Finish(
         s.id, s.token, move.to, s.lease, worker, charged=int(move.charged),
-        error=raw(s.error), reason=move.reason,
+        error=error, reason=move.reason,
         duration=s.duration_seconds,
     )  # fmt: skip
 
@@ -297,7 +307,9 @@ def _ticket(s: Settlement, move: Move) -> Ticket:
     )  # fmt: skip
 
 
-def _requeued(tx: Tx, s: Settlement, worker: str, claimed_at: object) -> NewEvent:
+def _requeued(
+    tx: Tx, s: Settlement, worker: str, claimed_at: object, notes: msgspec.Raw | None
+) -> NewEvent:
     detail: dict[str, object] = {"claimed_at": tx.when(claimed_at), "reason": s.reason}
     if s.error is not None:
         detail["error"] = msgspec.Raw(s.error)
@@ -305,6 +317,8 @@ def _requeued(tx: Tx, s: Settlement, worker: str, claimed_at: object) -> NewEven
         detail["delay_seconds"] = s.delay_seconds
     if s.duration_seconds is not None:
         detail["duration_seconds"] = s.duration_seconds
+    if notes is not None:
+        detail["notes"] = notes
     return NewEvent(s.id, s.token, EVENT_OF[s.outcome], worker, detail)
 
 

@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from tenure.rules.job import Beat
+from tenure.rules.job import Beat, Feature
 from tenure.rules.lifecycle import Move, Standing, after_crash
 from tenure.rules.limits import check_int, check_name, check_seconds
 from tenure.store.jobs.settle import run_finishing
 from tenure.store.moves import add_events, add_tickets, finish_jobs, note_new_tickets
+from tenure.store.notes import noted
 from tenure.store.records import AddedTicket, ExpiredLease, JobToken, LeaseDeadline, SweptJob
 from tenure.store.rows import Finish, NewEvent, Ticket
 from tenure.store.session import (
@@ -250,13 +251,13 @@ async def _take_back(tx: Tx, leases: list[tuple[ExpiredLease, list[SweptJob]]]) 
     finishes: list[Finish] = []
     tickets: list[Ticket] = []
     events: list[NewEvent] = []
+    notes = await noted(tx, {job.id: job.features for _, jobs in leases for job in jobs})
     for lease, jobs in leases:
-        pairs = _pairs(lease.jobs)
-        reported = set(msgspec.json.decode(lease.started)) if lease.started else set()
         claimed_at = tx.when(lease.claimed_at)
+        started = _Started(lease)
         for job in jobs:
-            charged = job.id in reported or (len(pairs) == 1 and lease.started is None)
-            standing = Standing(job.attempts, job.max_attempts, bool(job.cancel_requested))
+            spent, charged = started.of(job)
+            standing = Standing(job.attempts, job.max_attempts, bool(job.cancel_requested), spent)
             move = after_crash(standing, charged=charged)
             if move.to.final:
                 finishes.append(_lost(job, lease.worker, move))
@@ -266,7 +267,9 @@ async def _take_back(tx: Tx, leases: list[tuple[ExpiredLease, list[SweptJob]]]) 
                         job.id, job.token, charged=int(move.charged), crashed=1, reason=move.reason
                     )
                 )
-            detail = {"claimed_at": claimed_at, "charged": charged, "reason": move.reason}
+            detail = {"claimed_at": claimed_at, "charged": move.charged, "reason": move.reason}
+            if job.id in notes:
+                detail["notes"] = notes[job.id]
             events.append(NewEvent(job.id, job.token, "crashed", lease.worker, detail))
     if tickets:
         await add_tickets(tx, tickets)
@@ -274,6 +277,29 @@ async def _take_back(tx: Tx, leases: list[tuple[ExpiredLease, list[SweptJob]]]) 
     await finish_jobs(tx, finishes)
     with_jobs = sum(bool(jobs) for _, jobs in leases)
     return _Done(len(tickets), len(finishes), with_jobs, len(leases) - with_jobs)
+
+
+class _Started:
+    """Which jobs of an expired lease have started, as far as its worker has reported it."""
+
+    def __init__(self, lease: ExpiredLease) -> None:
+        self._reported = _ids(lease.started)
+        self._once = _ids(lease.once)
+        self._alone = lease.started is None and len(_pairs(lease.jobs)) == 1
+
+    def of(self, job: SweptJob) -> tuple[bool, bool]:
+        """Whether the job may start only once and has, and whether it is charged.
+
+        A job that starts at most once reports its start first: without that it did not run.
+        """
+        if job.features & Feature.ONCE:
+            spent = job.id in self._once
+            return spent, spent
+        return False, self._alone or job.id in self._reported
+
+
+def _ids(listed: str | None) -> set[int]:
+    return set(msgspec.json.decode(listed)) if listed else set()
 
 
 async def _shrink(tx: Tx, leases: list[ExpiredLease]) -> None:

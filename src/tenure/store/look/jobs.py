@@ -6,6 +6,7 @@ from datetime import datetime
 import msgspec
 
 from tenure.errors import JobNotFound
+from tenure.rules.attempts import Attempt, attempts_of
 from tenure.rules.claim import KINDS
 from tenure.rules.job import Event, Job, Progress, State, Step
 from tenure.rules.limits import JobId, check_int, check_time, id_of, is_id
@@ -127,7 +128,7 @@ def _job(tx: Tx, row: JobRow, holder: Holder | None) -> Job:
         timeout_seconds=row.timeout_seconds, retry_json=row.retry, metadata_json=row.metadata,
         unique_scope=row.unique_scope, unique_key=row.unique_key, unique_until=row.unique_until,
         result_json=row.result, error_json=row.error, gate=row.gate, gate_key=row.gate_key,
-        needs=KINDS.get(row.needs),
+        needs=KINDS.get(row.needs), notes_json=row.notes,
     )  # fmt: skip
 
 
@@ -167,6 +168,21 @@ def _progressed(at: datetime, message: str | None, claims: list[Event], token: i
     if claim is None:
         return Event(at, "progressed", token, None, message)
     return Event(at, "progressed", claim.token, claim.worker, message)
+
+
+@transaction(Mode.READ)
+async def attempts(tx: Tx, id: JobId, *, now: datetime | None = None) -> list[Attempt]:
+    """Every attempt of a job, in order, those whose worker died included. Raises `JobNotFound`."""
+    id = id_of(id)
+    tx.at(now)
+    job = await seen_job(tx, id)
+    return attempts_of(
+        job,
+        [
+            Event(tx.when(row.at), row.kind, row.token, row.worker, row.detail)
+            for row in await tx.fetch_as(EventRow, "job_events", id=id)
+        ],
+    )
 
 
 @transaction(Mode.READ)

@@ -43,6 +43,7 @@ class JobRow(NamedTuple):
     gate: str | None
     gate_key: str | None
     needs: int
+    notes: str | None
 
 
 class Holder(NamedTuple):

@@ -172,6 +172,7 @@ class _Template(msgspec.Struct, frozen=True, omit_defaults=True):
     gate: str | None = None
     gate_key: str | None = None
     needs: int = 0
+    at_most_once: bool = False
 
 
 class Stored(NamedTuple):
@@ -322,7 +323,7 @@ def dump(job: NewJob) -> str:
         _Template(
             job.task, msgspec.Raw(job.args), job.queue, job.priority, job.max_attempts,
             job.timeout_seconds, job.unique, _raw(job.retry), _raw(job.metadata), job.gate,
-            job.gate_key, job.needs,
+            job.gate_key, job.needs, job.at_most_once,
         )
     )  # fmt: skip
 
@@ -337,6 +338,7 @@ def job_of(tenant: str, text: str, by: FiredBy, due: datetime | None) -> NewJob:
         timeout_seconds=t.timeout_seconds,
         retry=Json(bytes(t.retry)) if isinstance(t.retry, msgspec.Raw) else None,
         metadata=_with_origin(given, by), gate=t.gate, gate_key=t.gate_key, needs=t.needs,
+        at_most_once=t.at_most_once,
     )  # fmt: skip
 
 

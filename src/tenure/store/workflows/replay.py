@@ -13,6 +13,7 @@ from tenure.rules.graph import OnFailure
 from tenure.rules.job import State
 from tenure.store.keys import retake_key
 from tenure.store.moves import add_events, add_tickets, finished_before, free_children
+from tenure.store.notes import noted
 from tenure.store.records import FinishedJob, LockedJob
 from tenure.store.rows import NewEvent, Ticket
 from tenure.store.session import Tx, to_json
@@ -62,7 +63,8 @@ async def replay_node(tx: Tx, job: FinishedJob) -> bool:
     await tx.fetch("add_ends", child=end, ids=to_json(sorted(nodes - {end})))
     await tx.fetch("lock_workflows", ids=to_json([workflow.id]))
     await tx.fetch("reopen_workflow", id=workflow.id)
-    events = [finished_before(tx, each) for each in reopened.values()]
+    notes = await noted(tx, {each.id: each.features for each in reopened.values()})
+    events = [finished_before(tx, each, notes) for each in reopened.values()]
     events += [
         NewEvent(each.id, each.token + 1, "replayed", request_id=tx.request_id)
         for each in reopened.values()

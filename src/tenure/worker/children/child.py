@@ -27,6 +27,7 @@ from tenure.client import Client
 from tenure.errors import ConfigError, WorkerStopping
 from tenure.rules.claim import Claimed
 from tenure.rules.lifecycle import Settlement
+from tenure.rules.notes import NoteValue
 from tenure.store.session import drive
 from tenure.worker.children.app_ref import REFUSED
 from tenure.worker.children.messages import (
@@ -35,6 +36,7 @@ from tenure.worker.children.messages import (
     Ended,
     Hello,
     Message,
+    Noted,
     Notice,
     Progressed,
     Run,
@@ -84,6 +86,11 @@ class JobInChild(LeasedJob):
     def progress(self, report: tuple[float | None, str | None] | None) -> None:
         if report is not None:
             self._channel.send(Progressed(self.job.id, self.job.token, *report))
+
+    def annotate(self, values: dict[str, NoteValue]) -> dict[str, NoteValue]:
+        notes = super().annotate(values)
+        self._channel.send(Noted(self.job.id, self.job.token, values))
+        return notes
 
     @property
     def completed(self) -> bool:

@@ -9,6 +9,7 @@ import msgspec
 
 from tenure.rules.claim import Claimed
 from tenure.rules.lifecycle import Settlement
+from tenure.rules.notes import NoteValue
 from tenure.worker.children.app_ref import AppRef
 from tenure.worker.logs import LogSetup
 
@@ -51,6 +52,14 @@ class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
     message: str | None
 
 
+class Noted(msgspec.Struct, frozen=True, tag="noted"):
+    """From the child: notes of this job."""
+
+    id: int
+    token: int
+    notes: dict[str, NoteValue]
+
+
 class Completed(msgspec.Struct, frozen=True, tag="completed"):
     """From the child: the handler of this job called `complete(on=...)`."""
 
@@ -80,7 +89,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     leaving: bool
 
 
-Report: TypeAlias = Started | Progressed | Completed | Waits | Ended
+Report: TypeAlias = Started | Progressed | Noted | Completed | Waits | Ended
 Message: TypeAlias = Hello | Run | Notice | Report
 
 _encoder = msgspec.msgpack.Encoder()

@@ -21,6 +21,7 @@ from tenure.worker.children.messages import (
     Completed,
     Ended,
     Hello,
+    Noted,
     Notice,
     Progressed,
     Run,
@@ -140,12 +141,14 @@ class Children(InThreads):
             match message:
                 case Ended():
                     return message if _is_of(message, leased) else None
-                case Progressed() | Completed() | Waits() if not _is_of(message, leased):
+                case Progressed() | Noted() | Completed() | Waits() if not _is_of(message, leased):
                     pass  # from a thread that an earlier job has left behind
                 case Started():
                     leased.started_at = self._environment.monotonic()
                 case Progressed(fraction=fraction, message=text):
                     leased.report(fraction, text)
+                case Noted(notes=notes):
+                    leased.annotate(notes)
                 case Completed():
                     leased.completed = True
                 case Waits(waits_for=id, begins=True):
@@ -177,7 +180,7 @@ class Children(InThreads):
         return kill_at
 
 
-def _is_of(message: Progressed | Completed | Waits | Ended, leased: LeasedJob) -> bool:
+def _is_of(message: Progressed | Noted | Completed | Waits | Ended, leased: LeasedJob) -> bool:
     return (message.id, message.token) == (leased.job.id, leased.job.token)
 
 

@@ -18,6 +18,7 @@ from tenure.worker.children.messages import (
     Completed,
     Ended,
     Message,
+    Noted,
     Progressed,
     Report,
     Started,
@@ -188,7 +189,7 @@ class ChildProcess:
 
     def _receive_report(self) -> Report | None:
         message = self._channel.receive()
-        if isinstance(message, Started | Progressed | Completed | Waits | Ended):
+        if isinstance(message, Started | Progressed | Noted | Completed | Waits | Ended):
             return message
         self._channel_open = False
         return None

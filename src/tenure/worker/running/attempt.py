@@ -114,7 +114,7 @@ class Attempt:
             case StoreAway() if _may_be_a_deploy(job):
                 return lifecycle.release(job, UNREACHABLE, _in_a_deploy(job))
             case Snooze():
-                return lifecycle.snooze(job, error.seconds, error.reason)
+                return lifecycle.snooze(job, error.seconds, error.reason, seconds)
             case Skip():
                 return lifecycle.skip(job, error.reason, seconds)
             case Cancel():
@@ -143,7 +143,7 @@ class Attempt:
             case Stop.CANCELLED:
                 return lifecycle.abort(self.job, "cancelled", seconds)
             case Stop.SHUTDOWN:
-                return lifecycle.release(self.job, "shutdown")
+                return lifecycle.release(self.job, "shutdown", duration_seconds=seconds)
             case Stop.LOST | Stop.EXPIRED:
                 return lost_lease(self.job, why)
 

@@ -15,6 +15,7 @@ from tenure.rules.codec import decode, encode
 from tenure.rules.graph import GrowingNode, ParentEnd
 from tenure.rules.job import Feature, Json, State
 from tenure.rules.limits import check_progress
+from tenure.rules.notes import NoteValue, checked
 from tenure.running import Flag, Running
 from tenure.store.workflows.grow import grow_workflow
 from tenure.store.workflows.look import parent_ends
@@ -58,6 +59,8 @@ class RunningHere(Running):
     @property
     def max_attempts(self) -> int: return self._job.max_attempts
     @property
+    def crashes(self) -> int: return self._job.crashes
+    @property
     def task(self) -> str: return self._job.task
     @property
     def queue(self) -> str: return self._job.queue
@@ -86,6 +89,53 @@ class RunningHere(Running):
 
     def _wait_ends(self, id: int) -> None:
         self._leased.wait_ends(id)
+
+    def annotate(
+        self,
+        notes: Mapping[str, NoteValue] | None = None,
+        /,
+        *,
+        now: bool = False,
+        **more: NoteValue,
+    ) -> None:
+        told = self._told(notes, more)
+        if now:
+            [answer] = self._patiently(
+                self._app.whole_store.annotate, self.worker, [(self._job, told)]
+            )
+            self._saved(answer.landed)
+
+    async def annotate_async(
+        self,
+        notes: Mapping[str, NoteValue] | None = None,
+        /,
+        *,
+        now: bool = False,
+        **more: NoteValue,
+    ) -> None:
+        told = self._told(notes, more)
+        if now:
+            [answer] = await self._patiently_async(
+                self._app.whole_async_store.annotate, self.worker, [(self._job, told)]
+            )
+            self._saved(answer.landed)
+
+    def _told(
+        self, notes: Mapping[str, NoteValue] | None, more: dict[str, NoteValue]
+    ) -> dict[str, NoteValue]:
+        """Keep these for the next heartbeat. Returns all notes of this attempt."""
+        self._refuse_if_lost()
+        return self._leased.annotate((checked(notes) if notes is not None else {}) | checked(more))
+
+    def start_once(self) -> None:
+        """Record that the handler of a job with `at_most_once` starts. Raises `LeaseLost`."""
+        start = self._app.whole_store.start_once
+        self._saved(self._patiently(start, self.worker, self._job).landed)
+
+    async def start_once_async(self) -> None:
+        """`start_once` for async handlers."""
+        start = self._app.whole_async_store.start_once
+        self._saved((await self._patiently_async(start, self.worker, self._job)).landed)
 
     def save(self, state: object) -> None:
         data, store = self._checkpoint(state), self._app.whole_store
@@ -203,7 +253,7 @@ class RunningHere(Running):
             raise InvalidInput("complete() needs on=, your open connection or session")
         self._refuse_if_lost()
         data = None if result is None else encode(result, what=f"the result of job {self.id}")
-        return lifecycle.succeed(self._job, data)
+        return self._leased.with_unsent(lifecycle.succeed(self._job, data))
 
     # --- while our own database is away ----------------------------------------------------------
 

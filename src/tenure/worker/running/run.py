@@ -13,7 +13,7 @@ from typing import Any
 
 from tenure.client import Client
 from tenure.errors import JobNotFound, PayloadInvalid
-from tenure.rules.job import Job
+from tenure.rules.job import Feature, Job
 from tenure.rules.lifecycle import Outcome, Settlement, succeed
 from tenure.running import reset_current, set_current
 from tenure.worker.environment import Environment
@@ -21,6 +21,8 @@ from tenure.worker.events import EventReporter
 from tenure.worker.leases import LeasedJob
 from tenure.worker.running.attempt import Attempt, undecodable
 from tenure.worker.running.context import RunningHere
+
+_ONCE = int(Feature.ONCE)
 
 Prepared = tuple[Callable[..., Any], list[Any], dict[str, Any], RunningHere]
 """The handler, its decoded arguments, and the running job."""
@@ -48,6 +50,11 @@ class AttemptRunner:
                 fn, args, kwargs, running = self.prepare(leased)
             except PayloadInvalid as error:
                 return self.undecodable(leased, error)
+            if leased.job.features & _ONCE:
+                await self._start_once(running)
+                if (stop := leased.stop_reason()) is not None:
+                    return self.attempt(leased).stopped(stop, 0.0)
+                started = now()
             leased.started_at = started
             before = set_current(running)
             try:
@@ -67,6 +74,13 @@ class AttemptRunner:
             return self.attempt(leased).returned(result, now() - started)
         except BaseException as error:  # noqa: BLE001 - any exception of a handler is its failure
             return self.raised(leased, error, now() - started)
+
+    async def _start_once(self, running: RunningHere) -> None:
+        """The mark comes before the handler: after a crash the job must not run again."""
+        if self.awaits:
+            await running.start_once_async()
+        else:
+            running.start_once()
 
     def prepare(self, leased: LeasedJob) -> Prepared:
         """Decode the arguments and make the running job. Raises PayloadInvalid."""

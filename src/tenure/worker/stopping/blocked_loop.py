@@ -56,7 +56,8 @@ class BlockedLoop:
     def _settle(self, store: Store, leased: LeasedJob, settlement: Settlement) -> None:
         """Does not wait for locked rows: the thread has leases to renew."""
         try:
-            [answer] = store.settle(self._worker, [settlement], patient=False)
+            told = leased.with_unsent(settlement)
+            [answer] = store.settle(self._worker, [told], patient=False)
         except BaseException:
             self._owe(leased, settlement)
             raise

@@ -4,9 +4,9 @@ A handler that blocks the event loop keeps its job, because the thread does not 
 the database cannot be reached, the worker decides by its monotonic clock that a lease may have
 expired, and stops the jobs on it. It counts from before the last successful claim or heartbeat.
 
-Two things do not wait for the next heartbeat. Progress is sent at most once a second while handlers
-report it. When the bell tells of a cancel request, the thread renews the leases at once, and so
-learns which jobs to stop. Both are hints: what they miss, the next heartbeat finds.
+Two things do not wait for the next heartbeat. Progress and notes are sent at most once a second
+while handlers report them. When the bell tells of a cancel request, the thread renews the leases at
+once, and so learns which jobs to stop. Both are hints: what they miss, the next heartbeat finds.
 """
 
 import logging
@@ -103,7 +103,7 @@ class Heartbeat:
         self._thread.join()
 
     def progress_reported(self) -> None:
-        """A handler has reported progress: send it soon. Called in the handler's thread."""
+        """A handler has reported progress or added notes: send them soon. Called in its thread."""
         if not self._reported:
             self._reported = True
             self._wake.set()
@@ -251,6 +251,14 @@ class Heartbeat:
         for leased, told in reports:
             if leased.progress is told:  # the handler has not reported again meanwhile
                 leased.progress = None
+        self._send_notes()
+
+    def _send_notes(self) -> None:
+        noted = [(j, j.notes) for j in self._leased_jobs.all() if j.notes is not j.notes_sent]
+        if noted:
+            self._store.annotate(self._worker, [(j.job, notes or {}) for j, notes in noted])
+        for leased, notes in noted:
+            leased.notes_sent = notes  # if the handler has added more, its dict is another one
 
     def _look_at_waits(self) -> None:
         """Log each wait for a job that is in a queue, because it may never get a slot."""

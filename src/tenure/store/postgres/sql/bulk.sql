@@ -39,7 +39,9 @@ where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:
 -- only a job with a key needs its arguments.
 select id, token, state::text as state, tenant, task,
        case when unique_key is null then '' else args::text end as args, unique_scope, unique_key, unique_until,
-       unique_seconds, features, worker, finished_at, reason, claimed_at
+       unique_seconds, features, worker, finished_at, reason, claimed_at, attempts, duration_seconds,
+       case when json_typeof(error) = 'object' then (error::jsonb - 'traceback' - 'output')::text
+            else error::text end as error
 from tenure.history
 where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
   and (:tenant::text is null or tenant = :tenant::text)

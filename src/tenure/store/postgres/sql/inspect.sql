@@ -3,8 +3,8 @@ select id, token, state::text as state, task, args::text as args, queue, priorit
        crashes, created_at, queued_at, due_at, claimed_at, finished_at, duration_seconds, worker,
        reason, held, cancel_requested, queue_paused, unfinished_parents, timeout_seconds,
        retry::text as retry, metadata::text as metadata, unique_scope, unique_key, unique_until, result::text as result,
-       error::text as error, gate, gate_key, needs
-from tenure.jobs
+       error::text as error, gate, gate_key, needs, notes::text as notes
+from tenure.all_jobs
 where id = :id and (:tenant::text is null or tenant in (:tenant::text, ''));
 
 -- name: holders
@@ -53,6 +53,12 @@ where job_id = any (array(select (value #>> '{}')::bigint from json_array_elemen
 
 -- name: get_note
 select fraction, message, reported_at, checkpoint::text as checkpoint, saved_at from tenure.note where job_id = :id;
+
+-- name: notes_of
+-- annotate, settle, sweep, replay: what the attempts of these jobs have annotated so far.
+select job_id as id, notes::text as notes from tenure.note
+where job_id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
+  and notes is not null;
 
 -- name: clock
 -- prune: retention is measured with this clock, not with that of the caller.

@@ -51,7 +51,9 @@ where id = :id;
 -- name: finished_job
 -- replay, delete: lock the row of history.
 select id, token, state::text as state, tenant, task, args::text as args, unique_scope, unique_key, unique_until,
-       unique_seconds, features, worker, finished_at, reason, claimed_at
+       unique_seconds, features, worker, finished_at, reason, claimed_at, attempts, duration_seconds,
+       case when json_typeof(error) = 'object' then (error::jsonb - 'traceback' - 'output')::text
+            else error::text end as error
 from tenure.history where id = :id and (:tenant::text is null or tenant = :tenant::text)
 for update;
 

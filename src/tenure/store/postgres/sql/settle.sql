@@ -67,10 +67,11 @@ returning id, token, features,
 -- name: lock_leased
 -- retry, fail, snooze, release, abort, skip, progress, checkpoint: lock what this worker truly holds.
 -- The token's guard is read again after the lock is there.
-select j.id, j.token, j.attempts, j.max_attempts, j.cancel_requested, j.features, l.claimed_at
+select j.id, j.token, j.attempts, j.max_attempts, j.cancel_requested, j.features, l.claimed_at,
+       coalesce(j.id = any (l.once), false) as spent
 from (select * from json_to_recordset(:rows::json) as r (id bigint, token bigint, lease bigint)
       order by r.id) as b,
-     lateral (select claimed_at from tenure.lease
+     lateral (select claimed_at, once from tenure.lease
               where id = b.lease and worker = :worker offset 0) as l,
      lateral (select id, token, attempts, max_attempts, cancel_requested, features
               from tenure.job where id = b.id and token = b.token for update) as j
@@ -92,7 +93,8 @@ batch as materialized (
     set token = j.token + 1, attempts = j.attempts + coalesce(b.charged, 0),
         crashes = j.crashes + coalesce(b.crashed, 0), queued_at = t.now, due_at = b.due,
         position = case when b.due is null and not j.held then 1000 * nextval('tenure.position') end,
-        parked = case when j.held then 'held' end, reason = b.reason,
+        parked = case when j.held then 'held' end,
+        reason = case when j.held and j.reason is not null then j.reason else b.reason end,
         error = coalesce(b.error, j.error), queue = coalesce(b.queue, j.queue),
         priority = coalesce(b.priority, j.priority), needs = coalesce(b.needs, j.needs)
     from batch b, t
@@ -164,10 +166,11 @@ where k.tenant = any (array[f.tenant]) and k.scope = f.unique_scope and k.key = 
   and (k.until in ('started', 'finished')
        or k.until = 'period' and k.expires_at <= coalesce(:now::timestamptz, clock_timestamp()));
 
--- name: drop_notes
--- A job that succeeded needs its checkpoint no more; a failed one keeps it for its replay.
-delete from tenure.note n
-where n.job_id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));
+-- name: forget_checkpoints
+-- replay: the job starts from the beginning. Its notes stay.
+update tenure.note
+set fraction = null, message = null, reported_at = null, checkpoint = null, saved_at = null
+where job_id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));
 
 -- name: note_parent_ends
 -- free: write the parent's end on each of its edges, but no success on a silent edge, unless it
@@ -321,8 +324,28 @@ values (:id, :token, :checkpoint::json, coalesce(:now::timestamptz, clock_timest
 on conflict (job_id) do update
 set token = excluded.token, checkpoint = excluded.checkpoint, saved_at = excluded.saved_at;
 
+-- name: annotate
+-- annotate: only for jobs locked as held in this transaction; already merged with what was there.
+insert into tenure.note (job_id, token, notes)
+select b.id, b.token, b.notes
+from json_to_recordset(:rows::json) as b (id bigint, token bigint, notes json)
+on conflict (job_id) do update set token = excluded.token, notes = excluded.notes;
+
+-- name: start_once
+-- start_once: the mark that forbids another start. Guarded by id, token and the worker's own lease,
+-- which must not have expired: so the sweep, which takes expired leases, sees this mark or prevents
+-- it. A second call changes nothing, and returns the same.
+update tenure.lease l
+set once = case when :id = any (l.once) then l.once else array_append(l.once, :id::bigint) end
+where l.id = :lease and l.worker = :worker
+  and l.expires_at > coalesce(:now::timestamptz, clock_timestamp())
+  and exists (select from json_array_elements(l.jobs) as pair
+              where (pair ->> 0)::bigint = :id and (pair ->> 1)::bigint = :token)
+  and exists (select from tenure.job j where j.id = :id and j.token = :token)
+returning l.id;
+
 -- name: mark_noted
--- progress, checkpoint: settle looks for notes only where this flag is.
+-- progress, checkpoint, annotate: settle looks for notes only where this flag is.
 update tenure.job set features = features | {NOTES}
 where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
   and features & {NOTES} = 0;

@@ -83,11 +83,11 @@ limit :most;
 
 -- name: lock_swept
 -- sweep: of the jobs on these leases, those whose token still matches and that no transaction has locked.
-select l.id as lease, j.id, j.token, j.attempts, j.max_attempts, j.cancel_requested
+select l.id as lease, j.id, j.token, j.attempts, j.max_attempts, j.cancel_requested, j.features
 from unnest(array(select (value #>> '{}')::bigint from json_array_elements(:ids::json))) as b (id),
      lateral (select id, jobs from tenure.lease where id = b.id offset 0) as l,
      json_array_elements(l.jobs) as pair,
-     lateral (select id, token, attempts, max_attempts, cancel_requested from tenure.job
+     lateral (select id, token, attempts, max_attempts, cancel_requested, features from tenure.job
               where id = (pair ->> 0)::bigint and token = (pair ->> 1)::bigint
               for update skip locked) as j
 order by j.id;
@@ -95,7 +95,8 @@ order by j.id;
 -- name: lock_leases
 -- sweep: the leases of these jobs, and those without a live job. There is no leader: a lease that another
 -- sweep has locked is skipped, and so is one on which other transactions have locked every job.
-select l.id, l.worker, l.claimed_at, l.jobs::text as jobs, l.started::text as started
+select l.id, l.worker, l.claimed_at, l.jobs::text as jobs, l.started::text as started,
+       array_to_json(l.once)::text as once
 from unnest(array(select (value #>> '{}')::bigint from json_array_elements(:ids::json))) as b (id),
      lateral (select * from tenure.lease
               where id = b.id

@@ -47,7 +47,7 @@ select pg_advisory_xact_lock(7364882, 'tenure.job'::regclass::oid::int);
 select n.id, n.bytes
        + coalesce((select sum(100 + coalesce(octet_length(e.detail::text), 0))
                    from tenure.event e where e.job_id = n.id), 0)::bigint
-       + coalesce((select octet_length(o.checkpoint::text)
+       + coalesce((select coalesce(octet_length(o.checkpoint::text), 0) + coalesce(octet_length(o.notes::text), 0)
                    from tenure.note o where o.job_id = n.id), 0)
        + coalesce((select sum(100 + s.bytes) from tenure.step s where s.job_id = n.id), 0)
        + (select 50 * count(*) from tenure.parent p where p.job_id = n.id) as bytes
@@ -102,7 +102,8 @@ where job_id = any (array(select (value #>> '{}')::bigint from json_array_elemen
 order by job_id, seq;
 
 -- name: note_rows
-select job_id, token, fraction, message, reported_at, checkpoint::text as checkpoint, saved_at
+select job_id, token, fraction, message, reported_at, checkpoint::text as checkpoint, saved_at,
+       notes::text as notes
 from tenure.note
 where job_id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));
 
@@ -149,7 +150,7 @@ copy tenure.event (job_id, at, token, kind, worker, request_id, detail) from std
 
 -- name: write_note
 -- copy: progress and checkpoints.
-copy tenure.note (job_id, token, fraction, message, reported_at, checkpoint, saved_at) from stdin;
+copy tenure.note (job_id, token, fraction, message, reported_at, checkpoint, saved_at, notes) from stdin;
 
 -- name: write_step
 -- copy: recorded steps.

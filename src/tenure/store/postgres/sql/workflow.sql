@@ -267,7 +267,9 @@ select id from back order by id;
 -- name: finished_nodes
 -- replay: lock the rows of history, in id order. The same columns as `finished_job`.
 select id, token, state::text as state, tenant, task, args::text as args, unique_scope, unique_key, unique_until,
-       unique_seconds, features, worker, finished_at, reason, claimed_at
+       unique_seconds, features, worker, finished_at, reason, claimed_at, attempts, duration_seconds,
+       case when json_typeof(error) = 'object' then (error::jsonb - 'traceback' - 'output')::text
+            else error::text end as error
 from tenure.history
 where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
 order by id

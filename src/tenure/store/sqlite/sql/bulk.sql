@@ -30,7 +30,8 @@ where id in (select value from json_each(:ids));
 -- cancel, replay, delete of many. The same columns as `finished_job`; only a job with a key needs its arguments.
 select h.id, h.token, h.state, h.tenant, h.task, case when h.unique_key is null then '' else h.args end as args,
        h.unique_scope, h.unique_key, h.unique_until, h.unique_seconds, h.features, h.worker, h.finished_at,
-       h.reason, h.claimed_at
+       h.reason, h.claimed_at, h.attempts, h.duration_seconds,
+       json_remove(h.error, '$.traceback', '$.output') as error
 from json_each(:ids) as b cross join tenure.history as h on h.id = b.value
 where :tenant is null or h.tenant = :tenant
 order by h.id;

@@ -3,8 +3,8 @@ select id, token, state, task, args, queue, priority, tenant, attempts, max_atte
        created_at, queued_at, due_at, claimed_at, finished_at, duration_seconds, worker, reason, held,
        cancel_requested, queue_paused, unfinished_parents, timeout_seconds, retry, metadata,
        unique_scope, unique_key, unique_until, result, error,
-       gate, gate_key, needs
-from tenure.jobs
+       gate, gate_key, needs, notes
+from tenure.all_jobs
 where id = :id and (:tenant is null or tenant in (:tenant, ''));
 
 -- name: holders
@@ -70,6 +70,12 @@ from json_each(:ids) as b cross join tenure.note as n on n.job_id = b.value;
 
 -- name: get_note
 select fraction, message, reported_at, checkpoint, saved_at from tenure.note where job_id = :id;
+
+-- name: notes_of
+-- annotate, settle, sweep, replay: what the attempts of these jobs have annotated so far.
+select n.job_id as id, n.notes
+from json_each(:ids) as b cross join tenure.note as n on n.job_id = b.value
+where n.notes is not null;
 
 -- name: clock
 -- prune: retention is measured with this clock, not with that of the caller.

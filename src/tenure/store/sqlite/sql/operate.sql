@@ -45,7 +45,8 @@ where id = :id;
 
 -- name: finished_job
 select id, token, state, tenant, task, args, unique_scope, unique_key, unique_until,
-       unique_seconds, features, worker, finished_at, reason, claimed_at
+       unique_seconds, features, worker, finished_at, reason, claimed_at, attempts, duration_seconds,
+       json_remove(error, '$.traceback', '$.output') as error
 from tenure.history where id = :id and (:tenant is null or tenant = :tenant);
 
 -- name: reopen_edges

@@ -74,7 +74,8 @@ returning id, token, features, queue || char(30) || gate || char(30) || gate_key
 delete from tenure.job where id in (select value from json_each(:ids));
 
 -- name: lock_leased
-select j.id, j.token, j.attempts, j.max_attempts, j.cancel_requested, j.features, l.claimed_at
+select j.id, j.token, j.attempts, j.max_attempts, j.cancel_requested, j.features, l.claimed_at,
+       l.once is not null and exists (select 1 from json_each(l.once) as o where o.value = j.id) as spent
 from json_each(:rows) as b
      cross join tenure.job as j on j.id = b.value ->> 'id' and j.token = b.value ->> 'token'
      cross join tenure.lease as l on l.id = b.value ->> 'lease' and l.worker = :worker
@@ -93,7 +94,8 @@ set token = token + 1, attempts = attempts + coalesce(b.value ->> 'charged', 0),
         when held then null
         when coalesce(b.value ->> 'due_at', :now + cast(1e6 * (b.value ->> 'delay') as integer), 0) > :now then null
         else (select c.position from tenure.counter c) - json_array_length(:rows) + b.key + 1 end,
-    parked = case when held then 'held' end, reason = b.value ->> 'reason',
+    parked = case when held then 'held' end,
+    reason = case when held and reason is not null then reason else b.value ->> 'reason' end,
     error = coalesce(b.value -> 'error', error), queue = coalesce(b.value ->> 'queue', queue),
     priority = coalesce(b.value ->> 'priority', priority), needs = coalesce(b.value ->> 'needs', needs)
 from json_each(:rows) as b
@@ -154,9 +156,11 @@ where (tenant, scope, key, job_id) in (
           where h.unique_key is not null)
   and (until in ('started', 'finished') or until = 'period' and expires_at <= :now);
 
--- name: drop_notes
--- succeed: the checkpoint is needed no more.
-delete from tenure.note where job_id in (select value from json_each(:ids));
+-- name: forget_checkpoints
+-- replay: the job starts from the beginning. Its notes stay.
+update tenure.note
+set fraction = null, message = null, reported_at = null, checkpoint = null, saved_at = null
+where job_id in (select value from json_each(:ids));
 
 -- name: note_parent_ends
 -- free: write the parent's end on each of its edges. Returns the children.
@@ -226,7 +230,27 @@ values (:id, :token, :checkpoint, :now)
 on conflict (job_id) do update
 set token = excluded.token, checkpoint = excluded.checkpoint, saved_at = excluded.saved_at;
 
+-- name: annotate
+-- annotate: only for jobs held in this transaction; already merged with what was there.
+insert into tenure.note (job_id, token, notes)
+select b.value ->> 'id', b.value ->> 'token', b.value -> 'notes'
+from json_each(:rows) as b
+where true
+on conflict (job_id) do update set token = excluded.token, notes = excluded.notes;
+
+-- name: start_once
+-- start_once: the mark that forbids another start. Guarded by id, token and the worker's own lease,
+-- which must not have expired. A second call changes nothing, and returns the same.
+update tenure.lease as lease
+set once = case when exists (select 1 from json_each(once) as o where o.value = :id) then once
+                else json_insert(coalesce(once, '[]'), '$[#]', :id) end
+where id = :lease and worker = :worker and boot = :boot and expires_tick > :tick
+  and exists (select 1 from json_each(lease.jobs) as pair
+              where pair.value ->> 0 = :id and pair.value ->> 1 = :token)
+  and exists (select 1 from tenure.job j where j.id = :id and j.token = :token)
+returning id;
+
 -- name: mark_noted
--- progress, checkpoint: settle looks for notes only where this flag is.
+-- progress, checkpoint, annotate: settle looks for notes only where this flag is.
 update tenure.job set features = features | {NOTES}
 where id in (select value from json_each(:ids)) and features & {NOTES} = 0;

@@ -53,7 +53,7 @@ limit :most;
 
 -- name: lock_swept
 -- sweep: the jobs on these leases whose token still matches.
-select l.id as lease, j.id, j.token, j.attempts, j.max_attempts, j.cancel_requested
+select l.id as lease, j.id, j.token, j.attempts, j.max_attempts, j.cancel_requested, j.features
 from json_each(:ids) as b
      cross join tenure.lease as l on l.id = b.value
      cross join json_each(l.jobs) as pair
@@ -62,7 +62,7 @@ order by j.id;
 
 -- name: lock_leases
 -- sweep: expired, seen again under the write lock. No other transaction has locked their jobs (`taken`).
-select l.id, l.worker, l.claimed_at, l.jobs, l.started
+select l.id, l.worker, l.claimed_at, l.jobs, l.started, l.once
 from json_each(:ids) as b cross join tenure.lease as l on l.id = b.value
 where (l.boot <> :boot or l.expires_tick <= :tick) and :taken is not null
 order by l.expires_tick, l.id;

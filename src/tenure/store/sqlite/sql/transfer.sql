@@ -41,7 +41,7 @@ select 1;
 select n.id, n.bytes
        + coalesce((select sum(100 + coalesce(length(e.detail), 0))
                    from tenure.event e where e.job_id = n.id), 0)
-       + coalesce((select length(o.checkpoint) from tenure.note o where o.job_id = n.id), 0)
+       + coalesce((select coalesce(length(o.checkpoint), 0) + coalesce(length(o.notes), 0) from tenure.note o where o.job_id = n.id), 0)
        + coalesce((select sum(100 + s.bytes) from tenure.step s where s.job_id = n.id), 0)
        + (select 50 * count(*) from tenure.parent p where p.job_id = n.id) as bytes
 from (
@@ -88,7 +88,7 @@ from json_each(:ids) as b cross join tenure.event as e on e.job_id = b.value
 order by e.job_id, e.seq;
 
 -- name: note_rows
-select n.job_id, n.token, n.fraction, n.message, n.reported_at, n.checkpoint, n.saved_at
+select n.job_id, n.token, n.fraction, n.message, n.reported_at, n.checkpoint, n.saved_at, n.notes
 from json_each(:ids) as b cross join tenure.note as n on n.job_id = b.value;
 
 -- name: step_rows
@@ -133,8 +133,8 @@ insert into tenure.event (job_id, at, token, kind, worker, request_id, detail) v
 
 -- name: write_note
 -- copy: progress and checkpoints.
-insert into tenure.note (job_id, token, fraction, message, reported_at, checkpoint, saved_at)
-values (?, ?, ?, ?, ?, ?, ?);
+insert into tenure.note (job_id, token, fraction, message, reported_at, checkpoint, saved_at, notes)
+values (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: write_step
 -- copy: recorded steps.

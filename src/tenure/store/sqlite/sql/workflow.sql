@@ -228,7 +228,8 @@ select id from back order by id;
 
 -- name: finished_nodes
 select h.id, h.token, h.state, h.tenant, h.task, h.args, h.unique_scope, h.unique_key, h.unique_until,
-       h.unique_seconds, h.features, h.worker, h.finished_at, h.reason, h.claimed_at
+       h.unique_seconds, h.features, h.worker, h.finished_at, h.reason, h.claimed_at,
+       h.attempts, h.duration_seconds, json_remove(h.error, '$.traceback', '$.output') as error
 from json_each(:ids) as b cross join tenure.history as h on h.id = b.value
 order by h.id;
 

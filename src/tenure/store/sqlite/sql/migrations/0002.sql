@@ -8,6 +8,100 @@
 
 -- --- attempts and notes --------------------------------------------------------------------------
 
+alter table tenure.note add column notes text;
+-- The ids are a JSON array.
+alter table tenure.lease add column once text;
+
+drop view tenure.jobs;
+drop view tenure.live;
+drop view tenure.holding;
+-- With a cast SQLite can make an index for a join: 2,000 leased jobs beside 13,000 others took 1.5 s
+-- without it, and take 14 ms.
+create view tenure.holding as
+    select l.id as lease_id, l.worker, l.claimed_at, l.expires_at,
+           cast(pair.value ->> 0 as integer) as job_id, cast(pair.value ->> 1 as integer) as token
+    from tenure.lease l, json_each(l.jobs) as pair;
+
+create view tenure.live as
+    select j.id, j.token,
+           case when j.parked = 'parents' then 'waiting'
+                when j.parked = 'held' then 'queued'
+                when j.due_at is not null then 'scheduled'
+                when j.gate is null
+                     and exists (select 1 from tenure.ready r
+                                 where r.queue = j.queue and r.needs = j.needs
+                                   and r.priority = j.priority and r.position = j.position and r.token = j.token) then 'queued'
+                when j.gate is not null
+                     and exists (select 1 from tenure.gated g
+                                 where g.queue = j.queue and g.gate = j.gate and g.key = j.gate_key
+                                   and g.priority = j.priority and g.position = j.position
+                                   and g.token = j.token) then 'queued'
+                else 'running' end as state,
+           j.task, j.args, j.queue, j.priority, j.tenant, j.attempts, j.max_attempts, j.crashes,
+           j.created_at, coalesce(j.queued_at, j.created_at) as queued_at, j.due_at,
+           null as claimed_at, null as finished_at, null as duration_seconds, null as worker,
+           j.reason, j.held, j.cancel_requested,
+           exists (select 1 from tenure.queue q
+                   where q.name = j.queue and q.paused_at is not null) as queue_paused,
+           case when j.parked = 'parents' then
+               (select count(*) from tenure.parent p
+                where p.job_id = j.id and p.parent_state is null) else 0 end as unfinished_parents,
+           j.timeout_seconds, j.retry, j.metadata, j.unique_scope, j.unique_key, j.unique_until,
+           null as result, j.error, j.gate, j.gate_key, j.needs,
+           case when j.features & 4 then
+               (select told.notes from tenure.note told where told.job_id = j.id) end as notes
+    from tenure.job j;
+
+create view tenure.all_jobs as
+    select * from tenure.live
+    union all
+    select h.id, h.token, h.state, h.task, h.args, h.queue, h.priority, h.tenant, h.attempts,
+           h.max_attempts, h.crashes, h.created_at, h.created_at, null, h.claimed_at, h.finished_at,
+           h.duration_seconds, h.worker, h.reason, 0, 0, 0, 0, h.timeout_seconds, h.retry,
+           h.metadata, h.unique_scope, h.unique_key, h.unique_until, h.result, h.error,
+           h.gate, h.gate_key, h.needs,
+           case when h.features & 4 then
+               (select told.notes from tenure.note told where told.job_id = h.id) end
+    from tenure.history h;
+
+-- Times are text here, in UTC.
+create view tenure.jobs as
+    select j.id, j.token, j.state, j.task, j.args, j.queue, j.priority, j.tenant, j.attempts,
+           j.max_attempts, j.crashes,
+           strftime('%Y-%m-%dT%H:%M:%S', j.created_at / 1000000, 'unixepoch')
+               || printf('.%06dZ', j.created_at % 1000000) as created_at,
+           strftime('%Y-%m-%dT%H:%M:%S', j.queued_at / 1000000, 'unixepoch')
+               || printf('.%06dZ', j.queued_at % 1000000) as queued_at,
+           strftime('%Y-%m-%dT%H:%M:%S', j.due_at / 1000000, 'unixepoch')
+               || printf('.%06dZ', j.due_at % 1000000) as due_at,
+           strftime('%Y-%m-%dT%H:%M:%S', l.claimed_at / 1000000, 'unixepoch')
+               || printf('.%06dZ', l.claimed_at % 1000000) as claimed_at,
+           null as finished_at, null as duration_seconds, l.worker, j.reason, j.held,
+           j.cancel_requested, j.queue_paused, j.unfinished_parents, j.timeout_seconds, j.retry,
+           j.metadata, j.unique_scope, j.unique_key, j.unique_until, j.result, j.error, j.gate,
+           j.gate_key, j.needs,
+           strftime('%Y-%m-%dT%H:%M:%S', l.expires_at / 1000000, 'unixepoch')
+               || printf('.%06dZ', l.expires_at % 1000000) as expires_at,
+           j.notes
+    from tenure.live j left join tenure.holding l on l.job_id = j.id and l.token = j.token
+    union all
+    select h.id, h.token, h.state, h.task, h.args, h.queue, h.priority, h.tenant, h.attempts,
+           h.max_attempts, h.crashes,
+           strftime('%Y-%m-%dT%H:%M:%S', h.created_at / 1000000, 'unixepoch')
+               || printf('.%06dZ', h.created_at % 1000000),
+           strftime('%Y-%m-%dT%H:%M:%S', h.created_at / 1000000, 'unixepoch')
+               || printf('.%06dZ', h.created_at % 1000000),
+           null,
+           strftime('%Y-%m-%dT%H:%M:%S', h.claimed_at / 1000000, 'unixepoch')
+               || printf('.%06dZ', h.claimed_at % 1000000),
+           strftime('%Y-%m-%dT%H:%M:%S', h.finished_at / 1000000, 'unixepoch')
+               || printf('.%06dZ', h.finished_at % 1000000),
+           h.duration_seconds, h.worker, h.reason, 0, 0, 0, 0, h.timeout_seconds, h.retry,
+           h.metadata, h.unique_scope, h.unique_key, h.unique_until, h.result, h.error,
+           h.gate, h.gate_key, h.needs, null,
+           case when h.features & 4 then
+               (select told.notes from tenure.note told where told.job_id = h.id) end
+    from tenure.history h;
 
 
 -- --- finding jobs --------------------------------------------------------------------------------
