@@ -76,7 +76,8 @@ def one_of_each(store: Store, clock: Clock) -> dict[str, int]:
     error = encode({"type": "shop.errors.NoSuchUser", "message": "Connection RESET by peer"})
     settle(store, clock.advance(60), fail(claimed, error), worker="w7")
     made["running"] = add(store, clock.advance(60), queue="r")
-    take_one(store, clock.advance(60), queue="r", worker="w8")
+    running = take_one(store, clock.advance(60), queue="r", worker="w8")
+    store.annotate("w8", [(running, {"loss": 0.3})], now=clock.now)
     return made
 
 
@@ -93,6 +94,7 @@ CASES = {
     "workflow={workflow_id}": "workflow", "workflow=import": "workflow", 'workflow!=""': "workflow",
     "args.user=17": "args", "args.user>=17": "args", "args.user=10..20": "args",
     "args.deep.list.0=a": "args", "args.deep.list.1.b=true": "args", "args.user!=null": "args",
+    "notes.loss<1": "running", "notes.loss=0.3": "running",
     "metadata.tenant_id=x": "metadata", 'metadata."tenant_id"="x"': "metadata",
     "due>now": "due", "due<+3h": "due", "started>1h": "failed running", "finished>1h": "failed",
     "started=..3m": "failed", "created>3m": "running", "created=2m..": "running",
