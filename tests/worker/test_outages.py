@@ -264,6 +264,8 @@ def test_an_error_of_the_store_ends_no_loop_of_the_worker(app: Tenure, lines: Li
         environment.broken = {"extend"}
         eventually(lambda: environment.failures["extend"])
         environment.broken.clear()
+        so_far = len(environment.sent_at["extend"])
+        eventually(lambda: len(environment.sent_at["extend"]) > so_far)
         go_on.set()
         waiting.wait(timeout_seconds=PATIENCE_SECONDS)
         assert plain.wait(timeout_seconds=PATIENCE_SECONDS) == 1
