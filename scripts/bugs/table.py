@@ -62,7 +62,7 @@ def write(findings: list[Finding]) -> None:
 def _cells(finding: Finding) -> tuple[str, str]:
     bug = finding.bug
     simulated = next((x for x in finding.layers if x.name == "simulation"), None)
-    tested = next((x for x in finding.layers if x.name != "simulation" and x.found), None)
+    tested = next((x for x in finding.layers if x is not simulated and x.found), None)
     said = simulated.said if simulated else f"*{bug.unseen or 'only PostgreSQL has it'}*"
     noticed = f"{tested.name}: `{bug.test.split('::')[-1]}`" if tested else ""
     return said.replace("|", "/").replace("\n", " "), noticed

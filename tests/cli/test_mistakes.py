@@ -92,7 +92,7 @@ def test_nothing_creates_a_file_by_mistake(words: tuple[str, ...], tmp_path: Pat
 
 def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("dear diary " * 100)
-    texts = ("not an intact SQLite database",)
+    texts = ("is not a SQLite database; check the URL",)
     fails("ls", code=4, texts=texts, folder=tmp_path, url="sqlite:///notes.txt")
 
 

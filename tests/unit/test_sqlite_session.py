@@ -557,6 +557,7 @@ def test_what_an_interrupted_rollback_left_open_is_undone_by_the_next_call(
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # struck before its first step
 def test_interrupts_at_any_moment_harm_nobody_else_and_leave_nothing_behind(
     store: Store, path: Path
 ) -> None:
