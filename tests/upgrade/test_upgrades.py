@@ -100,6 +100,14 @@ class Site:
             return Counter(state for (state,) in plain.rows("select state from tenure.jobs"))
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of a database without tables: old code creates them."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'jobs.db'}"
+    return str(request.getfixturevalue("pg_url"))
+
+
 @pytest.fixture
 def site(tmp_path: Path, url: str) -> Site:
     return Site(tmp_path, url)
@@ -171,6 +179,7 @@ def test_an_open_store_notices_a_newer_schema_at_once(
     def work() -> None: ...
 
     with app:
+        app.migrate()
         handle = work.enqueue()
         store = app.whole_store
         [lease] = store.claim("w1", {"default": 1})
