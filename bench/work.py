@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from bench.harness import check
-from tenure.rules.claim import Lease
+from tenure.rules.claim import UNKNOWN, Lease
 from tenure.rules.codec import encode
 from tenure.rules.job import NewJob
 from tenure.rules.lifecycle import succeed
@@ -25,12 +25,12 @@ PAYLOAD = encode(ARGS)
 """About 100 bytes, the same on both sides."""
 
 
-def enqueue(store: Store, jobs: int) -> list[int]:
+def enqueue(store: Store, jobs: int, needs: int = UNKNOWN) -> list[int]:
     """Enqueue so many jobs in chunks, each encoded and checked like a client's."""
     ids: list[int] = []
     for start in range(0, jobs, CHUNK):
         count = min(CHUNK, jobs - start)
-        new = [NewJob(task="mail.send", args=encode(ARGS)) for _ in range(count)]
+        new = [NewJob(task="mail.send", args=encode(ARGS), needs=needs) for _ in range(count)]
         ids += [answer.id for answer in store.enqueue(new)]
     return ids
 

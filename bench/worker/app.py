@@ -20,6 +20,9 @@ CLOCK = "bench.clock"
 """Says when it started, by the clock that all processes of a machine share."""
 
 
+app: Tenure
+
+
 def async_tasks(tell: int) -> TaskSet:
     """Handlers on the event loop."""
     tasks = TaskSet()
@@ -54,11 +57,26 @@ def thread_tasks(tell: int) -> TaskSet:
     return tasks
 
 
+def unused_tasks(tell: int) -> TaskSet:
+    """Handlers on the event loop, and tasks of the other kinds that have no jobs."""
+    tasks = async_tasks(tell)
+
+    @tasks.task(name="bench.in_thread")
+    def in_thread() -> None: ...
+
+    @tasks.task(name="bench.in_child", isolation="process")
+    def in_child() -> None: ...
+
+    return tasks
+
+
 def main() -> None:
     """Work with the default settings until a signal comes."""
+    global app  # noqa: PLW0603 - where child processes would look for it
     url, kind, tell = sys.argv[1:]
     app = Tenure(url)
-    app.include({"async": async_tasks, "thread": thread_tasks}[kind](int(tell)))
+    makers = {"async": async_tasks, "thread": thread_tasks, "unused": unused_tasks}
+    app.include(makers[kind](int(tell)))
     app.run_worker()
 
 

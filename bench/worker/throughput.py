@@ -1,9 +1,10 @@
 """No-op jobs through one worker process, against the engine's own claim and settle loop.
 
-Three sides take turns: the engine's loop (blocks of 500 on one connection, no handlers), a worker
-with `async def` handlers and one with `def` handlers, each on a database of its own. The jobs are
-enqueued before the clock starts. A worker's clock runs from the moment at which its queue is
-resumed until the last job has been settled, as seen from here.
+Four sides take turns: the engine's loop (blocks of 500 on one connection, no handlers), a worker
+with `async def` handlers, one with `def` handlers, and one with `async def` handlers beside tasks
+of the other kinds, which have no jobs. Each has a database of its own. The jobs are enqueued before
+the clock starts. A worker's clock runs from the moment at which its queue is resumed until the last
+job has been settled, as seen from here.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from bench import work
 from bench.harness import ROUNDS, Result, Round, check, compare
 from bench.worker.app import LAST, QUEUE
 from bench.worker.process import PATIENCE_SECONDS, WorkerProcess
+from tenure.rules.claim import NEEDS
 from tenure.rules.codec import encode
 from tenure.rules.job import NewJob
 from tenure.store import Store
 
 KINDS = ("async", "thread")
+UNUSED = "unused"
+SIDES = (*KINDS, UNUSED)
 WARM_UP_JOBS = 5_000
 LOOK_SECONDS = 0.002
 
@@ -52,7 +56,8 @@ class Engine(work.Draining):
 class Working:
     """A worker process that drains its queue."""
 
-    def __init__(self, store: Store, count: work.Count, worker: WorkerProcess) -> None:
+    def __init__(self, store: Store, count: work.Count, worker: WorkerProcess, side: str) -> None:
+        self._needs = NEEDS["thread" if side == "thread" else "async"]
         self._store = store
         self._count = count
         self._worker = worker
@@ -61,8 +66,8 @@ class Working:
     def fill(self, jobs: int) -> None:
         self._store.pause(QUEUE)
         self._count.settle_down()
-        work.enqueue(self._store, jobs - 1)
-        self._store.enqueue([NewJob(task=LAST, args=encode({}))])
+        work.enqueue(self._store, jobs - 1, self._needs)
+        self._store.enqueue([NewJob(task=LAST, args=encode({}), needs=self._needs)])
 
     def drain(self, jobs: int) -> None:  # noqa: ARG002
         self._store.resume(QUEUE)
@@ -110,3 +115,8 @@ def results(store: str, rounds: Sequence[Mapping[str, float]]) -> Iterator[Resul
             [Round(one[kind], one["engine"]) for one in rounds],
             "engine's claim and settle",
         )
+    yield compare(
+        f"worker.{store}.unused_kinds",
+        [Round(one[UNUSED], one["async"]) for one in rounds],
+        "the same without tasks of other kinds",
+    )
