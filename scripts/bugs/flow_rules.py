@@ -187,9 +187,9 @@ FLOWS = (
         (
             python("store/moves",
                    "        await leave_gates(tx, moved.lines)\n"
-                   "    finished = [\n        (job.id, job.features, State.SUCCEEDED)",
+                   "    finished = [(job, State.SUCCEEDED)",
                    "        pass\n"
-                   "    finished = [\n        (job.id, job.features, State.SUCCEEDED)"),
+                   "    finished = [(job, State.SUCCEEDED)"),
         ),
     ),
     Bug(

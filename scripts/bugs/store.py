@@ -282,17 +282,16 @@ STORE = (
     Bug(
         "key-kept-by-the-dead", "a job that did not succeed keeps its unique key",
         "tests/contract/test_unique.py::test_a_job_that_a_sweep_fails_gives_its_key_back",
-        (python("store/moves", "keyed = [id for id, features, _ in finished if features & Feature.KEY]",
-                "keyed = [id for id, features, state in finished\n"
-                "             if features & Feature.KEY and state is State.SUCCEEDED]"),),
+        (python("store/moves", "if job.features & Feature.KEY and job.key is not None",
+                "if job.features & Feature.KEY and job.key and state is State.SUCCEEDED"),),
     ),
     Bug(
         "key-given-back-early", "a job that is put in line again gives its key back",
         "tests/contract/test_unique.py::test_a_job_that_comes_back_keeps_its_key",
-        (python("store/jobs/settle", "        await add_events(tx, events)\n        landed |=",
+        (python("store/jobs/settle", "        await add_events(tx, events)\n        if folded",
                 "        await add_events(tx, events)\n"
                 "        await tx.fetch('drop_key_of', ids=to_json([t.id for t in tickets]))\n"
-                "        landed |="),
+                "        if folded"),
          *(Edit(f"{SQL}/{dialect}/sql/settle.sql", "-- name: forget_checkpoints\n",
                 "-- name: drop_key_of\n"
                 f"delete from tenure.unique_key where job_id in (select value{text} from {each});\n"

@@ -8,14 +8,21 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
 
 from tenure.blocking import warn_of_blocking
-from tenure.errors import ConfigError, InvalidInput, NoSuchMethod, TenantMismatch
+from tenure.errors import (
+    ConfigError,
+    InvalidInput,
+    JobGone,
+    JobNotFound,
+    NoSuchMethod,
+    TenantMismatch,
+)
 from tenure.handle import Handle
 from tenure.hooks import Hooks
 from tenure.passwords import shown_url
@@ -23,13 +30,14 @@ from tenure.rules.gates import Limits
 from tenure.rules.graph import NewWorkflow, OnFailure, WorkflowAdded
 from tenure.rules.job import Enqueued, Job
 from tenure.rules.limits import JobId, check_id, id_of
+from tenure.rules.retention import Keep
 from tenure.running import current, waiting_for
 from tenure.schedules import Schedules
 from tenure.store import AsyncStore, Store, open_async_store, open_store
 from tenure.store.api import READERS, Operation, Runner, both, run_on
 from tenure.store.gates import limits
 from tenure.store.gates import look as gate_look
-from tenure.store.jobs import operate
+from tenure.store.jobs import named_keys, operate
 from tenure.store.jobs.enqueue import enqueue
 from tenure.store.jobs.replay import replay as replay_job
 from tenure.store.look import facts, find
@@ -61,9 +69,21 @@ async def _wait(runner: Runner, id: int, timeout_seconds: float | None) -> Job:
         why = await run_on(runner, facts.why, id)
         return f"job {id} is not finished after {timeout_seconds:g} s: {why}"
 
+    async def see() -> Job:
+        try:
+            return await run_on(runner, look.get, id)
+        except JobNotFound:
+            if not await run_on(runner, look.was_issued, id):
+                raise
+            raise JobGone(
+                f"job {id} is no longer stored: it was pruned or deleted, or it has finished, and "
+                "finished jobs of its task are not kept. To wait for such jobs, keep them: "
+                "keep_succeeded_seconds and keep_other_seconds must not be 0"
+            ) from None
+
     with waiting_for(id):
         return await wait_until(
-            runner, lambda: run_on(runner, look.get, id), lambda job: job.state.final,
+            runner, see, lambda job: job.state.final,
             rests=RESTS, timeout_seconds=timeout_seconds, late=late,
         )  # fmt: skip
 
@@ -100,6 +120,8 @@ class Client(TaskSet):
         self.module: str | None = None
         """The module that `tenure worker` was told to import: child processes import it too."""
         self.hooks = Hooks()
+        self.keep: Mapping[str, Keep] | None = None
+        """How long the worker that runs this application keeps finished jobs, by queue."""
         self.wrapper: StoreWrapper | None = None
         """Puts a proxy in front of each store. Set it before the first operation."""
 
@@ -123,6 +145,8 @@ class Client(TaskSet):
     cancel, cancel_async = both(operate.cancel)
     replay, replay_async = both(replay_job)
     delete, delete_async = both(operate.delete)
+    get_by_key, get_by_key_async = both(named_keys.get_by_key)
+    free_key, free_key_async = both(named_keys.free_key)
     hold, hold_async = both(operate.hold)
     unhold, unhold_async = both(operate.unhold)
     move, move_async = both(operate.move)
@@ -163,11 +187,13 @@ class Client(TaskSet):
                 require_schema(path, sqlite_driver(self.url))
 
     def wait(self, id: JobId, *, timeout_seconds: float | None = None) -> Job:
-        """The job, once it is finished. Raises `WaitTimeout` when that takes too long."""
+        """The job, once it is finished. Raises `WaitTimeout` when that takes too long, and
+        `JobGone` if finished jobs of its task are not kept."""
         return drive(_wait(self.store, id_of(id), timeout_seconds))
 
     async def wait_async(self, id: JobId, *, timeout_seconds: float | None = None) -> Job:
-        """The job, once it is finished. Raises `WaitTimeout` when that takes too long."""
+        """The job, once it is finished. Raises `WaitTimeout` when that takes too long, and
+        `JobGone` if finished jobs of its task are not kept."""
         return await _wait(self.async_store, id_of(id), timeout_seconds)
 
     def migrate(self) -> int:

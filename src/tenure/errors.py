@@ -139,6 +139,15 @@ class JobNotFound(TenureError, LookupError):
     """No such job, or it belongs to another tenant."""
 
 
+class JobGone(JobNotFound):
+    """The job has existed, and is no longer stored: finished jobs of its task are not kept, or it
+    was pruned or deleted."""
+
+
+class ClockDoubted(TenureError):
+    """The clock has jumped ahead, so prune does not delete jobs by it. Nothing was deleted."""
+
+
 class ScheduleNotFound(TenureError, LookupError):
     """No schedule of this name, or it belongs to another tenant."""
 
@@ -198,6 +207,10 @@ class WorkflowFailed(TenureError):
 
 class AttemptTimedOut(TenureError):
     """An attempt ran longer than its timeout. Recorded with the job, not raised to callers."""
+
+
+class UnknownTask(TenureError):
+    """No worker has had the task of a job for too long. Recorded with the job."""
 
 
 class NotCommitted(TenureError):

@@ -40,14 +40,16 @@ class _Task(Protocol):
 
 
 class Handle(JobReference, Generic[R_co]):
-    """An enqueued job. `created` is False when this job already held the unique key."""
+    """An enqueued job. `created` is False when this job already held the unique key; `gone`: it has
+    finished and is no longer stored, and only its key is."""
 
-    __slots__ = ("_app", "_task", "created", "id", "same_args")
+    __slots__ = ("_app", "_task", "created", "gone", "id", "same_args")
 
     def __init__(self, app: _App, task: _Task, enqueued: Enqueued) -> None:
         self.id = enqueued.id
         self.created = enqueued.created
         self.same_args = enqueued.same_args
+        self.gone = enqueued.gone
         self._app = app
         self._task = task
 
@@ -55,11 +57,11 @@ class Handle(JobReference, Generic[R_co]):
         return f"<Handle of {self._task.name} {self.id}>"
 
     def wait(self, *, timeout_seconds: float | None = None) -> R_co:
-        """The typed result. Raises `JobFailed` or `WaitTimeout`."""
+        """The typed result. Raises `JobFailed`, `WaitTimeout`, or `JobGone` if it is not kept."""
         return self._result(self._app.wait(self.id, timeout_seconds=timeout_seconds))
 
     async def wait_async(self, *, timeout_seconds: float | None = None) -> R_co:
-        """The typed result. Raises `JobFailed` or `WaitTimeout`."""
+        """The typed result. Raises `JobFailed`, `WaitTimeout`, or `JobGone` if it is not kept."""
         return self._result(await self._app.wait_async(self.id, timeout_seconds=timeout_seconds))
 
     def job(self) -> Job:

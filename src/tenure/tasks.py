@@ -54,6 +54,7 @@ from tenure.rules.limits import (
     seconds_of,
     take_lengths,
 )
+from tenure.rules.retention import stored_keep, take_keeps
 from tenure.rules.retry import CustomPolicy, Policy, dump_policy
 from tenure.rules.ticks import CatchUp, Overlap, ScheduleTiming, check_timing
 from tenure.running import Running, current
@@ -84,8 +85,11 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     isolation: Isolation = "none"
     gate: Gate | None = None
     at_most_once: bool = False
+    keep_succeeded_seconds: float | None = None
+    keep_other_seconds: float | None = None
 
     def __post_init__(self) -> None:
+        take_keeps(self)
         check_name("queue", self.queue)
         check_int("priority", self.priority, MIN_PRIORITY, MAX_PRIORITY)
         check_int("max_attempts", self.max_attempts, 1, MAX_ATTEMPTS_LIMIT)
@@ -133,9 +137,12 @@ class CallOptions(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Mapping[str, object] | None = None
     parents: Iterable[int | Handle[Any]] = ()
     on: object | None = None
+    keep_succeeded_seconds: float | None = None
+    keep_other_seconds: float | None = None
 
     def __post_init__(self) -> None:
         take_lengths(self, "delay_seconds", "timeout_seconds")
+        take_keeps(self)
 
 
 _NO_OPTIONS = CallOptions()
@@ -156,6 +163,8 @@ class _CallOptions(TypedDict, total=False):
     metadata: Mapping[str, object]
     parents: "Iterable[int | Handle[Any]]"  # as text, which the reference shows
     on: object
+    keep_succeeded_seconds: float | timedelta
+    keep_other_seconds: float | timedelta
 
 
 class TimingOptions(TypedDict, total=False):
@@ -408,9 +417,15 @@ class TaskSet:
         isolation: Isolation = "none",
         gate: Gate | None = None,
         at_most_once: bool = False,
+        keep_succeeded_seconds: float | timedelta | None = None,
+        keep_other_seconds: float | timedelta | None = None,
         **unknown: Never,
     ) -> "_Decorator":
-        """Register the decorated function as a task: `@app.task()`, `@app.task(queue="mail")`."""
+        """Register the decorated function as a task: `@app.task()`, `@app.task(queue="mail")`.
+
+        Its jobs are kept for `keep_succeeded_seconds` after they have succeeded, and otherwise for
+        `keep_other_seconds`: 0 means not at all, `math.inf` for ever.
+        """
         if bare:
             raise InvalidInput("write @app.task() with parentheses; its options go between them")
         if unknown:
@@ -421,6 +436,8 @@ class TaskSet:
             timeout_seconds=None if timeout_seconds is None else seconds_of(timeout_seconds),
             retry=retry, retry_on=retry_on, fail_on=fail_on, isolation=isolation, gate=gate,
             at_most_once=at_most_once,
+            keep_succeeded_seconds=stored_keep("keep_succeeded_seconds", keep_succeeded_seconds),
+            keep_other_seconds=stored_keep("keep_other_seconds", keep_other_seconds),
         )  # fmt: skip
         return _Decorator(self, name, options)
 
@@ -557,6 +574,8 @@ def _new_job(task: Task[..., Any], args: Json, chosen: CallOptions) -> NewJob:
             task=task.name, args=args, queue=options.queue, priority=options.priority,
             max_attempts=options.max_attempts, timeout_seconds=options.timeout_seconds,
             retry=task.stored_retry, needs=task.needs, at_most_once=options.at_most_once,
+            keep_succeeded_seconds=options.keep_succeeded_seconds,
+            keep_other_seconds=options.keep_other_seconds,
         )  # fmt: skip
     metadata = _metadata(parent, chosen.metadata)
     return NewJob(
@@ -577,6 +596,16 @@ def _new_job(task: Task[..., Any], args: Json, chosen: CallOptions) -> NewJob:
         parents=_parents(chosen.parents),
         needs=task.needs,
         at_most_once=options.at_most_once,
+        keep_succeeded_seconds=(
+            options.keep_succeeded_seconds
+            if chosen.keep_succeeded_seconds is None
+            else chosen.keep_succeeded_seconds
+        ),
+        keep_other_seconds=(
+            options.keep_other_seconds
+            if chosen.keep_other_seconds is None
+            else chosen.keep_other_seconds
+        ),
     )
 
 

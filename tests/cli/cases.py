@@ -15,8 +15,8 @@ from typing import Any
 
 from tenure.benchmark.figures import UNITS
 from tenure.rules.codec import encode
-from tenure.rules.job import NewStep, State
-from tenure.rules.lifecycle import fail
+from tenure.rules.job import NewJob, NewStep, State, Unique, Until
+from tenure.rules.lifecycle import fail, succeed
 from tenure.store import open_store
 from tenure.store.migrate import VERSION
 from tests.cli.terminal import CTRL_C, PATIENCE_SECONDS, Terminal, run, start
@@ -364,6 +364,28 @@ def _copy_as_json(world: World) -> None:
     _same_in_target(world)
 
 
+def _take_key(world: World) -> None:
+    """A finished job has the key for ever."""
+    unique = Unique(key="k", until=Until.FOREVER)
+    with open_store(world.url) as store:
+        store.enqueue([NewJob(task="shop.greet", unique=unique, queue="keys")])
+        [lease] = store.claim("w-1", {"keys": 1})
+        [job] = lease.jobs
+        store.settle("w-1", [succeed(job)], done_leases=[lease.id])
+
+
+def _key_holder(lines: list[Any], world: World) -> None:
+    [line] = lines
+    assert line == world.stored(line["id"])
+    assert line["unique_key"] == "k"
+
+
+def _key_freed(lines: list[Any], world: World) -> None:
+    assert lines == [{"scope": "shop.greet", "key": "k", "freed": True}]
+    with open_store(world.url) as store:
+        assert not store.free_key("shop.greet", "k")
+
+
 def _pruned(lines: list[Any], world: World) -> None:
     assert lines == [{"removed": 4}]
     _finished_are_gone(world)
@@ -481,6 +503,15 @@ CASES: dict[str, Case] = {
         shows("rm", "state=failed", answer="y\n",
               texts=["Remove 2 jobs (2 failed)?", "removed 2 jobs"], after=_failed_are_gone),
         tells("rm", "state=failed", "--yes", look=_removed),
+    ),
+    "key get": Case(
+        shows("key", "get", "shop.greet", "k", before=_take_key,
+              texts=["of shop.greet has the key; it is succeeded"]),
+        tells("key", "get", "shop.greet", "k", before=_take_key, look=_key_holder),
+    ),
+    "key free": Case(
+        shows("key", "free", "shop.greet", "k", before=_take_key, texts=["the key is free"]),
+        tells("key", "free", "shop.greet", "k", before=_take_key, look=_key_freed),
     ),
     "queues": Case(
         shows("queues", before=_pause_mail, texts=["default", "mail", "the post is closed"]),

@@ -21,7 +21,7 @@ COLOURLESS = {
         "run_worker", "schedule", "schedules", "store", "task", "tenant", "url", "use_url",
         "whole_async_store", "whole_store", "workflow", "workflow_run",
     },
-    "Handle": {"created", "id", "same_args"},
+    "Handle": {"created", "gone", "id", "same_args"},
     "Running": {
         "attempt", "cancelled", "check", "crashes", "created_at", "id", "lost", "max_attempts",
         "metadata", "progress", "queue", "stopping", "task", "tenant", "token", "worker",
@@ -84,6 +84,7 @@ def test_options_of_operations_are_given_by_name(name: str) -> None:
         ["calls"],
         ["filter"],
         ["since", "until"],
+        ["task", "key"],
     )
 
 
@@ -143,11 +144,24 @@ def test_both_colours_do_the_same(app: Tenure) -> None:
                     app.pause("other")
                 awaited = await getattr(app, f"{name}_async")(*_about(other, args), **options)
                 assert _alike(blocked) == _alike(awaited), name
+            keyed = work.options(key="k").enqueue()
+            found = [app.get_by_key(work, "k"), await app.get_by_key_async(work, "k")]
+            assert [each.id for each in found] == [keyed.id] * 2
+            app.cancel(keyed)
+            assert not app.free_key(work, "k")
+            assert not await app.free_key_async(work, "k")
             assert app.reset_gate("narrow")
             assert not await app.reset_gate_async("narrow")
 
     asyncio.run(both())
-    tried = {"enqueue_many", "close", "reset_gate", *(name for name, _, _ in STEPS)}
+    tried = {
+        "enqueue_many",
+        "close",
+        "reset_gate",
+        "get_by_key",
+        "free_key",
+        *(name for name, _, _ in STEPS),
+    }
     assert tried == {name for kind, name in PAIRS if kind is Tenure}
 
 

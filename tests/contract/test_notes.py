@@ -106,6 +106,19 @@ def test_notes_go_with_their_job(store: Store, plain: Plain, clock: Clock) -> No
     assert plain.table("note") == []
 
 
+@pytest.mark.parametrize("how", ["succeed", "fail", "skip", "abort"])
+def test_a_job_that_is_not_kept_leaves_no_notes(
+    store: Store, plain: Plain, clock: Clock, how: str
+) -> None:
+    """Neither those of a heartbeat nor those that come with the settlement."""
+    add_many(store, clock.now, 2, keep_succeeded_seconds=0.0, keep_other_seconds=0.0)
+    annotated, told = take(store, clock.now)
+    store.annotate("w1", [(annotated, {"a": 1})], now=clock.now)
+    last: Settlement = msgspec.structs.replace(ENDS[how](told), notes={"a": 1})
+    assert settle(store, clock.now, ENDS[how](annotated), last) == [LANDED, LANDED]
+    assert (plain.table("note"), plain.table("job"), plain.table("history")) == ([], [], [])
+
+
 def test_the_oldest_notes_of_earlier_attempts_make_room(store: Store, clock: Clock) -> None:
     id = add(store, clock.now)
     job = take_one(store, clock.now)

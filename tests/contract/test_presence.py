@@ -169,12 +169,12 @@ def test_a_jump_of_the_wall_clock_kills_nobody(
     real = time.time_ns
     store.announce(INFO)
     monkeypatch.setattr(time, "time_ns", lambda: real() + int(jump_seconds * 1e9))
-    store.prune()
+    store.prune(force=True)
     [seen] = store.workers()
     assert seen.alive
     store.announce(INFO)
     monkeypatch.setattr(time, "time_ns", real)
-    store.prune()
+    store.prune(force=True)
     [seen] = store.workers()
     assert seen.alive
 

@@ -243,6 +243,23 @@ def test_whole_days_are_dropped_with_the_stories_of_their_jobs(
     assert [event.kind for event in store.timeline(live)][:3] == ["enqueued", "claimed", "retried"]
 
 
+def test_a_day_with_a_job_that_is_kept_for_longer_stays(store: Store, days: Plain) -> None:
+    noons = {ago: make_day(days, ago) for ago in (33, 34)}
+    for ago, noon in noons.items():
+        add_many(store, noon, 3)
+        add(store, noon, keep_succeeded_seconds=(ago - 33) * DAY_SECONDS + 60 * DAY_SECONDS)
+        add(store, noon, keep_succeeded_seconds=DAY_SECONDS)
+        settle(store, noon, *(succeed(job) for job in take(store, noon)))
+    kept = {row[0] for row in days.rows("select id from tenure.history where keep_until > now()")}
+    assert len(kept) == 2
+    assert store.prune() == 8
+    assert {day(-33), day(-34)} <= partitions(days)
+    assert ids(days) == kept
+    days.rows("update tenure.history set keep_until = now()")
+    store.prune()
+    assert not {day(-33), day(-34)} & partitions(days)
+
+
 def test_a_day_that_somebody_reads_is_dropped_another_time(
     store: Store, store_url: str, days: Plain
 ) -> None:

@@ -202,8 +202,8 @@ def test_a_key_held_for_ever_is_never_free_again(store: Store, clock: Clock) -> 
     run(store, clock.now, succeed)
     clock.advance(50 * 365 * 86_400)
     assert second(store, clock, unique) == Enqueued(first, created=False)
-    store.delete(first)
-    assert second(store, clock, unique).id == first
+    store.prune(now=clock.now)
+    assert second(store, clock, unique) == Enqueued(first, created=False, gone=True)
 
 
 def test_a_handler_may_enqueue_its_own_key_only_after_its_end(store: Store, clock: Clock) -> None:

@@ -124,7 +124,7 @@ _IDLE_POSTGRES = {
 BUDGETS: Table = {
     # One operation: statements, commits, rows, pages, ... A write to SQLite reads the version of
     # the schema: code that is too old must not write to it, from the migration on.
-    "sqlite.enqueue_bulk": _sqlite(45, 1, 2002, 1243, 50.5, 128_663),
+    "sqlite.enqueue_bulk": _sqlite(45, 1, 2002, 1243, 50.5, 137_780),
     "sqlite.enqueue_one": _sqlite(7, 1, 4, 11.2, 3.11, 275),
     "sqlite.claim": _sqlite(7, 1, 501, 76.1, 11.1, 33_648),
     "sqlite.settle": _sqlite(510, 1, 2001, 2578, 56.8, 72_666),

@@ -113,6 +113,7 @@ class Work:
     worker: str | None = None
     result: str | None = None
     duration_seconds: float | None = None
+    keep_until: datetime | None = None
 
     @property
     def state(self) -> State:
@@ -142,7 +143,14 @@ class Work:
         flags |= Feature.STEPS if self.stepped else 0
         flags |= Feature.PARENTS if self.parents else 0
         flags |= Feature.ONCE if self.job.at_most_once else 0
+        lengths = (self.job.keep_succeeded_seconds, self.job.keep_other_seconds)
+        flags |= Feature.KEEP if lengths != (None, None) else 0
         return flags
+
+    @property
+    def is_unkept(self) -> bool:
+        """Is it to be forgotten with its end? Not if other jobs may want its result."""
+        return self.keep_until == self.finished_at is not None and not self.has_children
 
     @property
     def notes_json(self) -> str | None:
@@ -189,6 +197,7 @@ class Hold:
     until: Until
     meant: tuple[str, Json]
     expires_at: datetime | None
+    outcome: State | None = None
 
 
 class Books:

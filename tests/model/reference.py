@@ -13,11 +13,19 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from tenure.errors import InvalidInput, JobNotFound, KeyTaken, StepConflict, TenantMismatch
+from tenure.errors import (
+    InvalidInput,
+    JobGone,
+    JobNotFound,
+    KeyTaken,
+    StepConflict,
+    TenantMismatch,
+)
 from tenure.rules.claim import Lease
 from tenure.rules.codec import encode
-from tenure.rules.job import Beat, Enqueued, Event, Json, NewStep, Progress, State, Step, Until
+from tenure.rules.job import Beat, Enqueued, Event, Job, Json, NewStep, Progress, State, Step, Until
 from tenure.rules.lifecycle import AT_MOST_ONCE, Outcome, Settlement
+from tenure.rules.limits import FAR_FUTURE, MAX_SECONDS
 from tenure.rules.notes import NoteValue
 from tenure.store import LANDED, STALE, Answer, PausedQueue, Swept
 from tests.model.books import (
@@ -36,6 +44,7 @@ from tests.model.books import (
 )
 
 _LEASE_LOST = '{"type":"LeaseLost","message":"the worker died or stopped renewing its lease"}'
+_UNKNOWN_TASK = '{"type":"UnknownTask","message":"no worker has had the task for too long"}'
 _REQUEUED = {Outcome.RETRY: "retried", Outcome.SNOOZE: "snoozed", Outcome.RELEASE: "released"}
 
 
@@ -57,10 +66,11 @@ class Model(Books):
             work = Work(
                 JobId(number + 1), wish.job, wish.job.queue, wish.job.priority, created_at=now
             )
-            holder = self._take_key(keys, work, now)
+            holder = self._take_key(keys, work, now, may_retake=True)
             if holder.id != work.id:
                 same = holder.meant == (work.job.task, work.job.args)
-                answers.append(Enqueued(holder.id, created=False, same_args=same))
+                gone = holder.id not in self.jobs and holder.id <= self.last_job
+                answers.append(Enqueued(holder.id, created=False, same_args=same, gone=gone))
                 continue
             number += 1
             created.append(work)
@@ -99,7 +109,9 @@ class Model(Books):
         else:
             self._append(work)
 
-    def _take_key(self, keys: dict[Key, Hold], work: Work, now: datetime) -> Hold:
+    def _take_key(
+        self, keys: dict[Key, Hold], work: Work, now: datetime, *, may_retake: bool = False
+    ) -> Hold:
         """The holder of the job's key: the job itself when it was free, or when it has none."""
         unique = work.job.unique
         mine = Hold(work.id, Until.FINISHED, (work.job.task, work.job.args), None)
@@ -109,7 +121,14 @@ class Model(Books):
         if unique.period_seconds is not None:
             mine.expires_at = now + timedelta(seconds=unique.period_seconds)
         found = keys.get(work.key)
-        if found is not None and found.id != work.id and not self._key_is_over(found, now):
+        failed = found is not None and found.outcome not in (None, State.SUCCEEDED)
+        retaken = may_retake and unique.retake_failed and failed
+        if (
+            found is not None
+            and found.id != work.id
+            and not retaken
+            and not self._key_is_over(found, now)
+        ):
             return found
         keys[work.key] = mine
         return mine
@@ -271,8 +290,11 @@ class Model(Books):
         self._settle_held(worker, [s for s in held if s.outcome is Outcome.SUCCEED], now)
         others = [s for s in held if s.outcome is not Outcome.SUCCEED]
         self._settle_held(worker, sorted(others, key=lambda s: s.id), now)
+        landed = {(s.id, s.token) for s in held}
         answers = [
-            LANDED if self.settled.get((JobId(s.id), s.token)) == worker else STALE
+            LANDED
+            if (s.id, s.token) in landed or self.settled.get((JobId(s.id), s.token)) == worker
+            else STALE
             for s in settlements
         ]
         for id in done_leases:
@@ -295,14 +317,17 @@ class Model(Books):
             final, reason = self._end_of_attempt(work, s, spent)
             if spent and s.error is None and final is State.FAILED:
                 work.error = encode({"type": "NotRunAgain", "message": reason}).decode()
+            if final is None and self._was_unknown_for(work, now) >= _given_up(s):
+                final, reason, work.error = State.FAILED, "no worker has its task", _UNKNOWN_TASK
             outcome = _REQUEUED[s.outcome] if final is None else final
-            work.tries.append(
-                work.attempt(
-                    lease, outcome, now, charged=work.attempts > before, reason=reason,
-                    error=work.error if outcome in ("retried", "failed") else None,
-                    duration_seconds=s.duration_seconds,
-                )
-            )  # fmt: skip
+            if final is not None or s.give_up_seconds is None:
+                work.tries.append(
+                    work.attempt(
+                        lease, outcome, now, charged=work.attempts > before, reason=reason,
+                        error=work.error if outcome in ("retried", "failed") else None,
+                        duration_seconds=s.duration_seconds,
+                    )
+                )  # fmt: skip
             if final is None:
                 back.append((work, s))
                 continue
@@ -315,9 +340,23 @@ class Model(Books):
             ended.append(work)
         self._let_go(ended, now)
         for work, s in back:
-            work.story.append(Event(now, _REQUEUED[s.outcome], s.token, worker))
+            kind = _REQUEUED[s.outcome] if s.give_up_seconds is None else "unknown_task"
+            began = now
+            if kind == "unknown_task" and work.story and work.story[-1].kind == kind:
+                earlier = work.story.pop()
+                began = earlier.at
+                self.settled.pop((work.id, earlier.token), None)  # the entry tells of the last try
+            work.story.append(Event(began, kind, s.token, worker))
             due = now + timedelta(seconds=s.delay_seconds) if s.delay_seconds else None
             self._put_in_line(work, now, due, s.reason)
+
+    @staticmethod
+    def _was_unknown_for(work: Work, now: datetime) -> timedelta:
+        """How long no worker has had the task, if its last worker did not."""
+        last = work.story[-1] if work.story else None
+        if last is None or last.kind != "unknown_task":
+            return timedelta.min
+        return now - last.at
 
     @staticmethod
     def _end_of_attempt(work: Work, s: Settlement, spent: bool) -> tuple[State | None, str | None]:
@@ -349,6 +388,11 @@ class Model(Books):
 
     def _end(self, work: Work, state: State, reason: str | None, now: datetime) -> None:
         work.where, work.final, work.reason, work.finished_at = Where.HISTORY, state, reason, now
+        succeeded = state is State.SUCCEEDED
+        seconds = work.job.keep_succeeded_seconds if succeeded else work.job.keep_other_seconds
+        if seconds is not None:
+            is_forever = seconds > MAX_SECONDS
+            work.keep_until = FAR_FUTURE if is_forever else now + timedelta(seconds=seconds)
         work.held = work.cancel_requested = False
         work.due_at = work.queued_at = None
 
@@ -362,11 +406,16 @@ class Model(Books):
                 or (key.expires_at is not None and key.expires_at <= now)
             ):
                 self._drop_key(work)
+            elif key is not None and key.id == work.id:
+                key.outcome = work.final
             for child in self.jobs.values():
                 if work.id in child.parents:
                     child.parents[work.id] = work.final
                     children.add(child.id)
         self._free(children, now)
+        for work in ended:
+            if work.is_unkept:
+                self._forget(work.id)
 
     def _drop_key(self, work: Work) -> None:
         if work.key is not None and work.key in self.keys and self.keys[work.key].id == work.id:
@@ -615,6 +664,7 @@ class Model(Books):
             Event(now, "replayed", work.token + 1),
         ]
         work.final = work.finished_at = work.claimed_at = work.worker = work.result = None
+        work.keep_until = None
         work.duration_seconds = None
         work.attempts = work.crashes = 0
         self._put_in_line(work, now, None, "replayed")
@@ -625,9 +675,25 @@ class Model(Books):
         return True
 
     def delete(self, id: JobId, *, now: datetime, tenant: str | None = None) -> None:  # noqa: ARG002
-        if self._known(id, tenant).live:
+        work = self._known(id, tenant)
+        if work.live:
             raise InvalidInput
+        self._drop_key(work)
         self._forget(id)
+
+    def get_by_key(self, scope: str, key: str, *, now: datetime, tenant: str | None = None) -> Job:
+        hold = self.keys.get((tenant or "", scope, key))
+        if hold is None or self._key_is_over(hold, now):
+            raise JobNotFound
+        if hold.id not in self.jobs:
+            raise JobGone
+        return self.shown(self.jobs[hold.id])
+
+    def free_key(self, scope: str, key: str, *, now: datetime, tenant: str | None = None) -> bool:  # noqa: ARG002
+        hold = self.keys.get((tenant or "", scope, key))
+        if hold is not None and self._is_live(hold.id):
+            raise KeyTaken
+        return self.keys.pop((tenant or "", scope, key), None) is not None
 
     def _forget(self, id: JobId) -> None:
         del self.jobs[id]
@@ -648,9 +714,22 @@ class Model(Books):
         for work in self.jobs.values():
             succeeded = work.final is State.SUCCEEDED
             age = timedelta(seconds=succeeded_seconds if succeeded else other_seconds)
-            if work.finished_at is not None and work.finished_at < now - age:
+            if work.keep_until is not None:
+                if work.keep_until <= now and not self._has_live_child(work):
+                    gone.append(work.id)
+            elif work.finished_at is not None and work.finished_at < now - age:
                 gone.append(work.id)
         for id in gone:
             self._forget(id)
         self.keys = {k: hold for k, hold in self.keys.items() if not self._key_is_over(hold, now)}
         return len(gone)
+
+    def _has_live_child(self, work: Work) -> bool:
+        return work.has_children and any(
+            work.id in child.parents and child.live for child in self.jobs.values()
+        )
+
+
+def _given_up(s: Settlement) -> timedelta:
+    """How long a task may be unknown."""
+    return timedelta.max if s.give_up_seconds is None else timedelta(seconds=s.give_up_seconds)

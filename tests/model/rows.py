@@ -32,7 +32,10 @@ def expected_rows(model: Model) -> Rows:
              sorted(x.once))
             for x in model.leases.values()
         ),
-        "keys": {key: (hold.id, hold.until, hold.expires_at) for key, hold in model.keys.items()},
+        "keys": {
+            key: (hold.id, hold.until, hold.expires_at, hold.outcome)
+            for key, hold in model.keys.items()
+        },
         "parents": {
             (work.id, parent): state
             for work in jobs if work.where is Where.WAITING
@@ -45,7 +48,10 @@ def expected_rows(model: Model) -> Rows:
             work.id: [(x.at, x.kind, x.token, x.worker) for x in work.story]
             for work in jobs if work.story
         },
-        "finished": sorted(work.id for work in jobs if not work.live),
+        "finished": sorted(
+            (work.id, work.keep_until is not None, work.keep_until or work.finished_at)
+            for work in jobs if not work.live
+        ),
     }  # fmt: skip
 
 
@@ -90,9 +96,10 @@ def stored_rows(side: Side) -> Rows:
                 " once from tenure.lease")
         ),
         "keys": {
-            (tenant, scope, key): (mine(id), until, when(expires))
-            for tenant, scope, key, id, until, expires in rows(
-                "select tenant, scope, key, job_id, until, expires_at from tenure.unique_key")
+            (tenant, scope, key): (mine(id), until, when(expires), outcome)
+            for tenant, scope, key, id, until, expires, outcome in rows(
+                "select tenant, scope, key, job_id, until, expires_at, outcome"
+                " from tenure.unique_key")
         },
         "parents": {
             (mine(id), mine(parent)): state
@@ -114,7 +121,11 @@ def stored_rows(side: Side) -> Rows:
             for name, at, reason in rows("select name, paused_at, reason from tenure.queue")
         },
         "stories": dict(stories),
-        "finished": sorted(mine(id) for id, in rows("select id from tenure.history")),
+        "finished": sorted(
+            (mine(id), keep_until is not None, when(keep_until) or when(finished_at))
+            for id, keep_until, finished_at in rows(
+                "select id, keep_until, finished_at from tenure.history")
+        ),
     }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ which other steps were dropped. That is what makes a story easy to shrink.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -14,7 +15,18 @@ from typing import Any
 
 from tenure.rules.codec import encode
 from tenure.rules.job import NewJob, NewStep, State, Unique, Until
-from tenure.rules.lifecycle import Settlement, abort, fail, release, retry, skip, snooze, succeed
+from tenure.rules.lifecycle import (
+    Settlement,
+    abort,
+    fail,
+    release,
+    retry,
+    skip,
+    snooze,
+    succeed,
+    unknown_task,
+)
+from tenure.rules.limits import FAR_FUTURE
 from tests.model.books import NOBODY, Held, JobId, LeaseId, Where, Wish, Work
 from tests.model.reference import Model
 from tests.model.sides import Lost, Op
@@ -156,11 +168,15 @@ def _wish(scene: Scene, rnd: Random) -> Wish:
         options["unique"] = Unique(
             key=rnd.choice("kl"), scope=rnd.choice((None, None, "shared")), until=until,
             period_seconds=rnd.choice((10.0, 40.0)) if until is Until.PERIOD else None,
+            retake_failed=rnd.random() < 0.3,
         )  # fmt: skip
     if rnd.random() < 0.2:
         options["at_most_once"] = True
     if rnd.random() < 0.1:
         options |= {"timeout_seconds": 2.5, "metadata": encode({"by": "me"})}
+    for name in ("keep_succeeded_seconds", "keep_other_seconds"):
+        if rnd.random() < 0.2:
+            options[name] = rnd.choice((0.0, 0.0, 20.0, 60.0, math.inf))
     job = NewJob(
         task=task, args=encode({"n": rnd.randrange(2)}), queue=rnd.choice(QUEUES),
         priority=rnd.choice(PRIORITIES), tenant=tenant, max_attempts=rnd.choice((1, 2, 3, 5)),
@@ -180,7 +196,18 @@ def _parents(scene: Scene, rnd: Random, tenant: str) -> tuple[JobId, ...]:
 def cancel(scene: Scene, rnd: Random) -> Op:
     id = _job_in(scene, rnd, Where.LEASE, Where.LINE, Where.DUE, Where.WAITING, Where.HELD)
     reason = rnd.choice(("cancelled", "not needed"))
-    return scene.op("cancel", id, reason=reason, tenant=_scope(scene, rnd, id), lost=_lost(rnd))
+    lost = Lost.NOTHING if _leaves_no_trace(scene, id) else _lost(rnd)
+    return scene.op("cancel", id, reason=reason, tenant=_scope(scene, rnd, id), lost=lost)
+
+
+def _leaves_no_trace(scene: Scene, id: JobId) -> bool:
+    """Is it gone, or may it not be kept? Then only some stores know a call again whose reply was
+    lost."""
+    work = scene.model.jobs.get(id)
+    return work is None or 0 in (
+        work.job.keep_succeeded_seconds,
+        work.job.keep_other_seconds,
+    )
 
 
 def hold(scene: Scene, rnd: Random) -> Op:
@@ -216,6 +243,25 @@ def replay(scene: Scene, rnd: Random) -> Op:
 def delete(scene: Scene, rnd: Random) -> Op:
     id = _job_in(scene, rnd, Where.HISTORY)
     return scene.op("delete", id, tenant=_scope(scene, rnd, id), lost=_lost(rnd))
+
+
+def _key(scene: Scene, rnd: Random) -> tuple[str, str, str]:
+    """Mostly a key that a job has: tenant, scope, key."""
+    taken = sorted(scene.model.keys)
+    if taken and rnd.random() < 0.8:
+        return rnd.choice(taken)
+    return rnd.choice(TENANTS), rnd.choice((*TASKS, "shared")), rnd.choice("kl")
+
+
+def get_by_key(scene: Scene, rnd: Random) -> Op:
+    tenant, scope, key = _key(scene, rnd)
+    return scene.op("get_by_key", scope, key, tenant=tenant or None)
+
+
+def free_key(scene: Scene, rnd: Random) -> Op:
+    tenant, scope, key = _key(scene, rnd)
+    lost = _lost(rnd) if (tenant, scope, key) in scene.model.keys else Lost.NOTHING
+    return scene.op("free_key", scope, key, tenant=tenant or None, lost=lost)
 
 
 def pause(scene: Scene, rnd: Random) -> Op:
@@ -263,8 +309,10 @@ def settle(scene: Scene, rnd: Random) -> Op | None:
     if not batch:
         return None
     done = sorted({held.lease_id for held in batch}) if rnd.random() < 0.6 else []
-    settlements = [_settlement(rnd, held) for held in batch]
-    return scene.op("settle", worker, settlements, done_leases=done, lost=_lost(rnd))
+    settlements = [_settlement(scene, rnd, held) for held in batch]
+    unkept = any(_leaves_no_trace(scene, held.id) for held in batch)
+    lost = Lost.NOTHING if unkept else _lost(rnd)
+    return scene.op("settle", worker, settlements, done_leases=done, lost=lost)
 
 
 def intrude(scene: Scene, rnd: Random) -> Op | None:
@@ -288,12 +336,16 @@ def intrude(scene: Scene, rnd: Random) -> Op | None:
         return scene.op("annotate", worker, [(held, {"mine": True})])
     if rnd.random() < 0.3:
         return scene.op("start_once", worker, held)
-    return scene.op("settle", worker, [_settlement(rnd, held)])
+    return scene.op("settle", worker, [_settlement(scene, rnd, held)])
 
 
-def _settlement(rnd: Random, held: Held) -> Settlement:
+def _settlement(scene: Scene, rnd: Random, held: Held) -> Settlement:
     delay = rnd.choice((0.0, 0.0, 0.25, 2.0, 10.0))
-    match rnd.choices(range(7), (40, 26, 6, 8, 10, 5, 5))[0]:
+    work = scene.model.jobs.get(held.id)
+    was_unknown = work is not None and work.story and work.story[-1].kind == "unknown_task"
+    if was_unknown and rnd.random() < 0.6:
+        return unknown_task(held, delay, rnd.choice((0.0, 5.0, 30.0)))
+    match rnd.choices(range(8), (40, 26, 6, 8, 10, 5, 10, 5))[0]:
         case 0:
             return succeed(held, rnd.choice((None, encode(None), encode({"ok": 1}))), 0.5)
         case 1:
@@ -306,6 +358,8 @@ def _settlement(rnd: Random, held: Held) -> Settlement:
             return release(held, delay_seconds=rnd.choice((0.0, 0.0, 3.0)))
         case 5:
             return abort(held)
+        case 6:
+            return unknown_task(held, delay, rnd.choice((0.0, 5.0, 30.0)))
     return skip(held)
 
 
@@ -441,6 +495,7 @@ def moments(model: Model) -> list[datetime]:
     found: list[datetime | None] = [lease.expires_at for lease in model.leases.values()]
     found += [work.due_at for work in model.jobs.values()]
     found += [hold.expires_at for hold in model.keys.values()]
+    found += [work.keep_until for work in model.jobs.values() if work.keep_until != FAR_FUTURE]
     return sorted({at for at in found if at is not None})
 
 
@@ -489,6 +544,8 @@ RULES: dict[str, tuple[int, Rule]] = {
     "move": (4, move),
     "replay": (4, replay),
     "delete": (1, delete),
+    "get_by_key": (2, get_by_key),
+    "free_key": (1, free_key),
     "pause": (1, pause),
     "resume": (2, resume),
     "prune": (1, prune),

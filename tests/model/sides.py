@@ -46,6 +46,7 @@ from tests.support.stores import Face, open_face, url_of
 FAST_WORKER = "fast"
 ONCE = {
     "enqueue", "claim", "sweep", "hold", "unhold", "move", "replay", "delete", "resume",
+    "free_key",
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ out of the SQL of SQLite, or out of the Python that both stores share.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
@@ -16,7 +16,10 @@ import msgspec
 import pytest
 
 from tenure.rules import lifecycle
+from tenure.store import moves
 from tenure.store.jobs import claim, settle, sweep
+from tenure.store.records import MovedJob
+from tenure.store.session import Tx
 from tenure.store.sqlite import tx as sqlite_tx
 from tenure.store.sqlite.tx import SCHEMA
 from tenure.store.statements import statements
@@ -63,6 +66,16 @@ def _mild(standing: lifecycle.Standing, *, charged: bool) -> lifecycle.Move:  # 
     return lifecycle.after_crash(standing, charged=False)
 
 
+async def _idle(tx: Tx, jobs: Sequence[MovedJob]) -> None:
+    pass
+
+
+def _patient(
+    standing: lifecycle.Standing, settlement: lifecycle.Settlement, waited: float
+) -> lifecycle.Move:  # fmt: skip
+    return lifecycle.after_unknown(standing, settlement, min(waited, 0) - 1)
+
+
 RULES: dict[str, Broken] = {
     "a success presents its token": sql("succeed", r"and j\.token = b\.token"),
     "a success presents a lease of its worker": sql("lease_of_worker", r"and worker = :worker"),
@@ -97,6 +110,22 @@ RULES: dict[str, Broken] = {
     "the last attempt is the last": python(lifecycle, "is_last_attempt", lambda a, most: a >= most),
     "suspects are tried alone": python(sqlite_tx, "_blocks", lambda rows: [rows] if rows else []),
     "a claim of void tickets goes on": python(claim, "_VOID_ROUNDS", 1),
+    "a job that says how long it is kept stays": sql("prune_finished", r"and keep_until is null"),
+    "a job that is kept for a time goes": nothing("prune_kept", 3),
+    "a job stays while its child may want its result": sql("prune_kept", r"or not exists .*?\)\)",
+                                                           "or true)"),
+    "a success that is not kept goes": sql("succeed_keeping", r"\nwhere coalesce.*"),
+    "another end that is not kept goes": sql("finish", r"\n  and \(coalesce.*"),
+    "a job that is not kept leaves no story": python(moves, "_forget_unkept", _idle),
+    "a replay keeps what the task says": sql(
+        "replay", r"h\.keep_succeeded_seconds, h\.keep_other_seconds", "null, null"),
+    "a deleted job gives its key back": nothing("free_keys"),
+    "a key notes how its job has ended": sql("release_keys", r"set outcome = .*? as b",
+                                             "set outcome = null from json_each(:rows) as b"),
+    "a replayed job holds its key": sql("hold_key", r"outcome = null, "),
+    "the key of a live job is not freed": sql("free_key", r"and not exists [^\n]*"),
+    "tries without the task are one event": nothing("last_events", 5),
+    "a task is not unknown for ever": python(settle, "after_unknown", _patient),
 }  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from tenure.store import Store, open_store
 from tests.points.deed import Deed, Hand
 from tests.points.deeds_flows import FLOW_DEEDS
 from tests.points.deeds_jobs import JOB_DEEDS
+from tests.points.deeds_keep import KEEP_DEEDS
 from tests.points.deeds_many import MANY_DEEDS
 from tests.points.judge import carry_on, row_faults, verdict
 from tests.points.records import Records
@@ -33,7 +34,9 @@ from tests.points.tripwire import END, Point, Statement, Tripwire, stretch
 from tests.support.plain import Plain
 from tests.support.stores import Clock
 
-DEEDS: dict[str, type[Deed]] = {kind.name: kind for kind in (*JOB_DEEDS, *FLOW_DEEDS, *MANY_DEEDS)}
+DEEDS: dict[str, type[Deed]] = {
+    kind.name: kind for kind in (*JOB_DEEDS, *KEEP_DEEDS, *FLOW_DEEDS, *MANY_DEEDS)
+}
 VICTIM_SECONDS = 60
 RAISED = 3
 

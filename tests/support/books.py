@@ -25,7 +25,7 @@ ENQUEUES = ("enqueue", "enqueue_workflow", "grow_workflow", "trigger_schedule", 
 FENCED = ("settle", "report_progress", "save_checkpoint", "record_step", "annotate", "start_once",
           "grow_workflow")  # fmt: skip
 ENDS = {"succeed": "succeeded", "fail": "failed", "skip": "skipped", "abort": "cancelled"}
-PUT_BACK = {"retried", "snoozed", "released", "crashed"}
+PUT_BACK = {"retried", "snoozed", "released", "unknown_task", "crashed"}
 OPERATED = {"freed", "unheld", "moved", *ENDS.values()}
 
 

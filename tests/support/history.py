@@ -284,7 +284,7 @@ def final_of(plain: Plain, seconds: Seconds | None = None) -> Final:
     )
     return Final(
         [_job_row(row, seconds) for row in (*live, *done)],
-        [_event_row(row, seconds) for row in events],
+        [each for row in events for each in _event_rows(row, seconds)],
         _gates(plain),
         _workflows(plain, seconds),
         [(id, parent) for id, parent in plain.table("parent", ("job_id", "parent_id"))],
@@ -307,12 +307,14 @@ def _job_row(row: tuple[Any, ...], seconds: Seconds) -> JobRow:
     )  # fmt: skip
 
 
-def _event_row(row: tuple[Any, ...], seconds: Seconds) -> EventRow:
+def _event_rows(row: tuple[Any, ...], seconds: Seconds) -> list[EventRow]:
+    """One event; tries of workers that do not have the task are one row, and told one by one."""
     id, token, kind, at, worker, detail = row
-    return EventRow(
-        id=id, token=token, kind=kind, at=seconds(at), worker=worker,
-        detail=json.loads(detail) if detail else {},
-    )  # fmt: skip
+    told = json.loads(detail) if detail else {}
+    return [
+        EventRow(id=id, token=each, kind=kind, at=seconds(at), worker=worker, detail=told)
+        for each in range(token + 1 - told.get("tries", 1), token + 1)
+    ]
 
 
 def _gates(plain: Plain) -> list[GateRow]:

@@ -120,6 +120,7 @@ def test_nothing_of_the_tables_is_forgotten(urls: Urls) -> None:
         "all_jobs",
         "holding",
         "edge",
+        "prune_clock",
     }
     with Plain(urls[0]) as plain:
         if plain.is_postgres:

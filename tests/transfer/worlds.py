@@ -6,6 +6,7 @@ operators do. Afterwards nothing runs, except what `leave_a_lease` has left to a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -66,10 +67,13 @@ def _values(store: Store, clock: Clock) -> None:
     add(store, clock.now, args=encode({"odd": ODD_TEXT}), metadata=encode({"trace": ODD_TEXT}))
     add(store, clock.now, args=ODD_JSON, metadata=ODD_JSON, queue="raw")
     add(store, clock.now, args=encode(None), timeout_seconds=0.1 + 0.2, max_attempts=10_000)
+    add(store, clock.now, keep_succeeded_seconds=0.1 + 0.2, keep_other_seconds=math.inf)
     add(store, clock.now, retry=dump_policy(Fixed(1 / 3)))
     results: list[object] = [None, "text \\u00e9 é", ODD_TEXT, 1.5e300, [], 2**63]
-    for result in results:
-        add(store, clock.now, queue="results")
+    for n, result in enumerate(results):
+        add(
+            store, clock.now, queue="results", keep_succeeded_seconds=(None, 1 / 3, math.inf)[n % 3]
+        )
         held = take_one(store, clock.advance(0.2), queue="results")
         settle(store, clock.now, lifecycle.succeed(held, encode(result), duration_seconds=1 / 3))
     run(store, clock.now, lambda held: lifecycle.succeed(held, ODD_JSON), queue="raw")
@@ -179,13 +183,12 @@ def _keys(store: Store, clock: Clock) -> None:
             unique = Unique(key=f"{until} {n} é'\\", until=until, period_seconds=period)
             add(store, clock.now, unique=unique, queue=queue)
     add(store, clock.now, unique=Unique(key="scoped", scope="everybody"), tenant="acmé")
-    gone = add(
+    add(
         store, clock.now, unique=Unique(key="of a job that is gone", until=Until.FOREVER),
-        queue="spent",
+        queue="spent", keep_succeeded_seconds=0,
     )  # fmt: skip
     for held in take(store, clock.advance(0.5), queue="spent"):
         settle(store, clock.now, lifecycle.succeed(held))
-    store.delete(gone, now=clock.now)
 
 
 def _notes(store: Store, clock: Clock) -> None:
@@ -278,6 +281,7 @@ class _Walk:
                     queue=choice(QUEUES), priority=choice([0, 0, -2, 9]), parents=tuple(parents),
                     delay_seconds=choice([None, None, 0.7, 500.25]),
                     unique=choice([None, None, self._key()]), max_attempts=choice([1, 2, 5]),
+                    keep_other_seconds=choice([None, None, 7.5]),
                 )],
                 now=self.clock.now,
             )  # fmt: skip
@@ -327,7 +331,12 @@ class _Walk:
             self.random.choice(deeds)()
 
     def let_time_pass(self) -> None:
-        self.random.choice([self.store.promote, self.store.sweep])(now=self.clock.now)
+        now, store = self.clock.now, self.store
+        deeds: list[Callable[[], object]] = [
+            lambda: store.promote(now=now),
+            lambda: store.sweep(now=now),
+        ]
+        self.random.choice(deeds)()
 
     def end(self) -> None:
         for claimed in self.held:

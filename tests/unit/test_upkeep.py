@@ -14,15 +14,16 @@ from tenure.worker.upkeep import upkeep
 from tenure.worker.upkeep.upkeep import Upkeep
 
 
-def test_a_worker_prunes_soon_after_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_asks_soon_whether_a_prune_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "PRUNE_SOON_SECONDS", 0.01)
 
     async def main() -> int:
         pruned, times = asyncio.Event(), 0
 
         class Store:
-            async def prune(self) -> None:
+            async def prune(self, *, every_seconds: float) -> None:
                 nonlocal times
+                assert every_seconds == 3600.0
                 times += 1
                 pruned.set()
 
@@ -50,7 +51,7 @@ def test_a_prune_that_fails_is_not_repeated_with_every_sweep(
         failed = asyncio.Event()
 
         class Store:
-            async def prune(self) -> None:
+            async def prune(self, *, every_seconds: float) -> None:  # noqa: ARG002
                 if len(pauses) > 3:
                     failed.set()
                 raise StoreBusy("locked")

@@ -14,12 +14,12 @@ from msgspec.json import decode
 from tenure.rules import lifecycle
 from tenure.rules.claim import NEEDS, Ask, Claimed, Lease
 from tenure.rules.codec import encode
-from tenure.rules.job import Enqueued, State, Unique
+from tenure.rules.job import Enqueued, State, Unique, Until
 from tenure.store import LANDED, Changes, Store
 from tenure.store.jobs.sweep import Swept
 from tests.support.plain import Plain
 from tests.support.stores import Clock
-from tests.support.work import ERROR, add, add_many, ids_of, job, settle, take, take_one
+from tests.support.work import ERROR, TASK, add, add_many, ids_of, job, settle, take, take_one
 
 WORKER = "w1"
 BULK = 120  # goes by COPY
@@ -443,6 +443,126 @@ class DeleteMany(ReplayMany):
         assert list(self.states()) == [self.running]
 
 
+class SettleUnkept(Deed):
+    """Jobs of which nothing is kept: a repeat finds no trace of them, and says that it landed."""
+
+    name = "settle what is not kept"
+
+    def lay(self) -> None:
+        forever = Unique(key="a", until=Until.FOREVER)
+        add(self.near, self.clock.now, unique=forever, keep_succeeded_seconds=0)
+        add(self.near, self.clock.now, keep_other_seconds=0)
+        success, failure = take(self.near, self.clock.now)
+        self.ends = [lifecycle.succeed(success), lifecycle.fail(failure, ERROR)]
+
+    def do(self, store: Store) -> Any:
+        return settle(store, self.clock.now, *self.ends)
+
+    def check(self, answer: Any, far: Store) -> None:  # noqa: ARG002
+        assert answer == [LANDED] * 2
+        assert self.states() == {}
+        assert self.plain.rows("select outcome from tenure.unique_key") == [("succeeded",)]
+        assert self.plain.rows("select id from tenure.lease") == []
+
+
+class CancelUnkept(Deed):
+    """A job that is not kept after it was cancelled."""
+
+    name = "cancel what is not kept"
+
+    def lay(self) -> None:
+        self.id = add(self.near, self.clock.now, keep_other_seconds=0)
+
+    def do(self, store: Store) -> State:
+        return store.cancel(self.id, now=self.clock.now)
+
+    def check(self, answer: State, far: Store) -> None:  # noqa: ARG002
+        assert answer is State.CANCELLED
+        assert self.states() == {}
+
+
+class UnknownTask(Deed):
+    """The second try of a worker that does not have the task: it is counted once."""
+
+    name = "settle a task that the worker does not have"
+
+    def lay(self) -> None:
+        self.id = add(self.near, self.clock.now)
+        for _ in range(2):
+            held = take_one(self.near, self.clock.now)
+            self.end = lifecycle.unknown_task(held, 0, 3600)
+            if held.token == 1:
+                settle(self.near, self.clock.now, self.end)
+
+    def do(self, store: Store) -> Any:
+        return settle(store, self.clock.now, self.end)
+
+    def check(self, answer: Any, far: Store) -> None:  # noqa: ARG002
+        assert answer == [LANDED]
+        assert self.states() == {self.id: (State.QUEUED, 3)}
+        [event] = [each for each in self.near.timeline(self.id) if each.kind == "unknown_task"]
+        assert (event.token, decode(event.detail or "")["tries"]) == (2, 2)
+
+
+class RetakeKey(Deed):
+    """Work that failed is enqueued again, once."""
+
+    name = "enqueue again what has failed"
+    again = Unique(key="a", until=Until.FOREVER, retake_failed=True)
+
+    def lay(self) -> None:
+        self.failed = add(self.near, self.clock.now, unique=self.again)
+        settle(
+            self.near, self.clock.now, lifecycle.fail(take_one(self.near, self.clock.now), ERROR)
+        )
+
+    def do(self, store: Store) -> list[Enqueued]:
+        return store.enqueue([job(unique=self.again)], now=self.clock.now)
+
+    def check(self, answer: list[Enqueued], far: Store) -> None:
+        [added] = answer
+        assert added.created
+        assert self.states() == {self.failed: (State.FAILED, 1), added.id: (State.QUEUED, 1)}
+        assert far.get_by_key(TASK, "a").id == added.id
+
+
+class FreeKey(Deed):
+    """The key of a job that has ended."""
+
+    name = "free a key"
+
+    def lay(self) -> None:
+        add(self.near, self.clock.now, unique=Unique(key="a", until=Until.FOREVER))
+        settle(self.near, self.clock.now, lifecycle.succeed(take_one(self.near, self.clock.now)))
+
+    def do(self, store: Store) -> bool:
+        return store.free_key(TASK, "a", now=self.clock.now)
+
+    def check(self, answer: bool, far: Store) -> None:
+        assert answer
+        assert not far.free_key(TASK, "a", now=self.clock.now)
+
+
+class PruneKept(Deed):
+    """What was kept for its time is gone, and what is kept for longer stays."""
+
+    name = "prune what was kept for a time"
+
+    def lay(self) -> None:
+        add_many(self.near, self.clock.now, 2, keep_succeeded_seconds=10)
+        self.stays = add(self.near, self.clock.now, keep_succeeded_seconds=1000)
+        held = take(self.near, self.clock.now)
+        settle(self.near, self.clock.now, *map(lifecycle.succeed, held))
+        self.clock.advance(20)
+
+    def do(self, store: Store) -> int:
+        return store.prune(now=self.clock.now)
+
+    def check(self, answer: int, far: Store) -> None:  # noqa: ARG002
+        assert answer in (0, 2), "a first try without an answer may have removed them"
+        assert self.states() == {self.stays: (State.SUCCEEDED, 1)}
+
+
 DEEDS: dict[str, type[Deed]] = {
     deed.name: deed
     for deed in (
@@ -453,6 +573,12 @@ DEEDS: dict[str, type[Deed]] = {
         Claim,
         Settle,
         SettleOthers,
+        SettleUnkept,
+        CancelUnkept,
+        UnknownTask,
+        RetakeKey,
+        FreeKey,
+        PruneKept,
         Extend,
         Annotate,
         StartOnce,

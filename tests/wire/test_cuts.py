@@ -21,7 +21,7 @@ from tests.wire.deeds import DEEDS
 
 pytestmark = pytest.mark.slow
 
-FEWEST = 50
+FEWEST = 30
 """Every deed has more places for a cut than this."""
 IN_STEPS = {"sweep"}
 """Several transactions: when one of them is never answered, earlier ones are kept."""

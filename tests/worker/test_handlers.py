@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -16,8 +17,11 @@ import pytest
 
 from tenure import Fixed, Handle, Job, Retry, Running, Snooze, State, Tenure, Unique, Until
 from tenure.errors import InvalidInput, LeaseLost
+from tenure.rules import lifecycle
+from tenure.rules.claim import Claimed
 from tenure.rules.codec import encode
 from tenure.rules.job import NewJob
+from tenure.rules.lifecycle import Settlement
 from tenure.worker.running import attempt
 from tests.support.plain import Plain
 from tests.worker.conftest import Run
@@ -452,6 +456,15 @@ def test_an_unknown_task_goes_back_uncharged_later_and_later(
     assert (attempt.UNKNOWN_TASK_FIRST_SECONDS, attempt.UNKNOWN_TASK_LAST_SECONDS) == (5.0, 300.0)
     monkeypatch.setattr(attempt, "UNKNOWN_TASK_FIRST_SECONDS", 0.01)
     monkeypatch.setattr(attempt, "UNKNOWN_TASK_LAST_SECONDS", 0.5)
+    delays: list[float] = []
+
+    def unknown_task(job: Claimed, delay_seconds: float, give_up_seconds: float) -> Settlement:
+        delays.append(delay_seconds)
+        assert give_up_seconds == 7 * 86_400
+        return lifecycle.unknown_task(job, delay_seconds, give_up_seconds)
+
+    stub = SimpleNamespace(**{**vars(lifecycle), "unknown_task": unknown_task})
+    monkeypatch.setattr(attempt, "lifecycle", stub)
 
     @app.task()
     async def known() -> str:
@@ -459,13 +472,27 @@ def test_an_unknown_task_goes_back_uncharged_later_and_later(
 
     [unknown] = app.store.enqueue([NewJob(task="of.tomorrow")])
     with working(app):
-        eventually(lambda: len(delays_of(app, unknown.id)) >= 8)
+        eventually(lambda: len(delays) >= 8)
         assert known.enqueue().wait(timeout_seconds=PATIENCE_SECONDS) == "known"
         assert "no handler" in eventually(lambda: why_scheduled(app, unknown.id))
     job = app.get(unknown.id)
     assert (job.state.final, job.attempts, job.crashes, job.reason) == (False, 0, 0, "no handler")
-    assert delays_of(app, unknown.id)[:8] == [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5]
+    assert delays[:8] == [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5]
+    assert [event.kind for event in app.timeline(unknown.id)].count("unknown_task") == 1
     assert lines.with_text("this worker has no such task; put back")
+
+
+def test_a_task_that_no_worker_has_fails_the_job_in_the_end(
+    app: Tenure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt, "UNKNOWN_TASK_FIRST_SECONDS", 0.01)
+    monkeypatch.setattr(attempt, "UNKNOWN_TASK_LAST_SECONDS", 0.05)
+    [unknown] = app.store.enqueue([NewJob(task="of.yesterday")])
+    with working(app, unknown_task_seconds=0.2):
+        job = ended(app, unknown.id)
+    assert (job.state, job.reason, job.attempts) == (State.FAILED, "no worker has its task", 0)
+    assert job.error is not None
+    assert job.error.type == "UnknownTask"
 
 
 def why_scheduled(app: Tenure, id: int) -> str | None:

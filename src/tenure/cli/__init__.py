@@ -15,6 +15,7 @@ jobs.py       enqueue, ls, get, why, timeline, attempts, steps, errors
 operate.py    replay, cancel, hold, unhold, move, rm, prune
 queues.py     queues, workers, stats
 gate.py       gate list, show, set, reset
+key.py        key get, free
 schedule.py   schedule list, show, add, edit, pause, resume, trigger, remove
 workflow.py   workflow list, show, cancel, pause, resume, replay
 worker.py     worker

@@ -188,13 +188,19 @@ days = Number(0, MAX_DAYS)
               help="Keep succeeded jobs for this time.")  # fmt: skip
 @click.option("--other-days", default=30.0, show_default=True, type=days,
               help="Keep other finished jobs for this time.")  # fmt: skip
+@click.option("--force", is_flag=True,
+              help="Trust the clock, even if it is far ahead of the last prune.")  # fmt: skip
 @yes_option
 @json_option
 @with_context
-def prune(
-    context: CliContext, *, succeeded_days: float, other_days: float, yes: bool, as_json: bool
-) -> None:
-    """Remove finished jobs that are past the retention."""
+def prune(context: CliContext, *, succeeded_days: float, other_days: float, force: bool, yes: bool,
+          as_json: bool) -> None:  # fmt: skip
+    """Remove finished jobs that are past the retention.
+
+    A job whose task or worker says how long it is kept is removed by that alone: the options are
+    for all others. If the clock is far ahead of the last prune, the command removes nothing and
+    exits with 1.
+    """
     client = context.client
     now = client.about().now
     cuts = (now - timedelta(days=succeeded_days), now - timedelta(days=other_days))
@@ -202,10 +208,14 @@ def prune(
     if due:
         confirm(
             f"remove {_jobs(due)} that succeeded more than {succeeded_days:g} days ago or finished "
-            f"in another state more than {other_days:g} days ago?", yes=yes,
+            f"in another state more than {other_days:g} days ago, except those that are to be kept "
+            "for longer?", yes=yes,
         )  # fmt: skip
-    client.prune(succeeded_seconds=succeeded_days * 86_400, other_seconds=other_days * 86_400)
-    removed = due - _finished_before(client, *cuts)
+    before = _finished_before(client, now, now)
+    client.prune(
+        succeeded_seconds=succeeded_days * 86_400, other_seconds=other_days * 86_400, force=force
+    )
+    removed = before - _finished_before(client, now, now)
     write_json({"removed": removed}) if as_json else echo(f"removed {_jobs(removed)}")
 
 

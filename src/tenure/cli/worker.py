@@ -38,6 +38,16 @@ ENDING_SECONDS = 5.0
 @click.option("--lease-seconds", type=float, help="Length of a lease.  [default: 30]")
 @click.option("--heartbeat-seconds", type=float, help="Time between heartbeats.  [default: 10]")
 @click.option("--drain-seconds", type=float, help="Time for running jobs at a stop.  [default: 25]")
+@click.option("--keep-succeeded-seconds", "keep_succeeded", multiple=True,
+              help="Keep jobs that succeed for this time: 0 not at all, inf for ever. For a queue: "
+                   "gpu=inf; may be repeated.  [default: 7 days]")  # fmt: skip
+@click.option("--keep-other-seconds", "keep_other", multiple=True,
+              help="The same for other finished jobs.  [default: 30 days]")  # fmt: skip
+@click.option("--prune-seconds", type=float,
+              help="Time between two prunes of the database.  [default: 3600]")  # fmt: skip
+@click.option("--unknown-task-seconds", type=float,
+              help="Fail a job after no worker has had its task for this time.  [default: 7 days]"
+              )  # fmt: skip
 @click.option("--health-file", help="Touch this file while claims succeed.")
 @click.option(
     "--log-level",
@@ -78,12 +88,15 @@ def worker(context: CliContext, /, *, as_json: bool, log_format: Format, **given
 def work(
     context: CliContext, *, app: str | None, queues: tuple[str, ...], processes: int = 1,
     log_level: str, log_format: Format, reload: bool,
-    before: Callable[[Client], None] | None = None, **given: Any,
+    before: Callable[[Client], None] | None = None, keep_succeeded: tuple[str, ...] = (),
+    keep_other: tuple[str, ...] = (), **given: Any,
 ) -> None:  # fmt: skip
     """Run a worker, as the commands `worker` and `dev` do."""
     if log_format == "json":
         write_errors_as_json()
     configure_logging(log_level.upper(), log_format)
+    given |= _kept("keep_succeeded_seconds", keep_succeeded)
+    given |= _kept("keep_other_seconds", keep_other)
     settings: Settings = {k: v for k, v in given.items() if v is not None}  # type: ignore[assignment]
     if reload:
         settings = {**IN_DEVELOPMENT, **settings}
@@ -122,3 +135,22 @@ def _queues(words: tuple[str, ...]) -> dict[str, int] | None:
             raise ConfigError(f"{word!r}: slots must be a whole number, as in gpu=1")
         queues[name] = int(slots) if equals else 0
     return queues
+
+
+def _kept(name: str, words: tuple[str, ...]) -> dict[str, object]:
+    """The settings that `SECONDS` and `QUEUE=SECONDS` stand for."""
+    found: dict[str, object] = {}
+    queues: dict[str, float] = {}
+    for word in words:
+        queue, equals, seconds = word.rpartition("=")
+        try:
+            value = float(seconds)
+        except ValueError as error:
+            raise ConfigError(
+                f"{word!r}: write a number of seconds, as in 3600, inf or gpu=86400"
+            ) from error
+        if equals:
+            queues[queue] = value
+        else:
+            found[name] = value
+    return found | ({f"queue_{name}": queues} if queues else {})

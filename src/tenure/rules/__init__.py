@@ -5,6 +5,7 @@ job.py          the records that travel between client, store and worker
 limits.py       the checks of names, numbers, times and sizes
 lifecycle.py    the state machine, and what an outcome does to a job
 retry.py        how long to wait before a retry
+retention.py    how long finished jobs are kept, and when prune trusts the clock
 ticks.py        when a schedule ticks
 gates.py        what a gate limits
 permits.py      which jobs pass a gate: permits, and the turns of lines

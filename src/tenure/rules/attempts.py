@@ -1,7 +1,8 @@
 """The attempts of a job: each claim of it, and how that ended. Pure.
 
 Nothing is written for this alone. A claim that did not finish the job has an entry in the timeline,
-which tells all about it; the last attempt is told by the row of the job.
+which tells all about it; the last attempt is told by the row of the job. A claim of a worker that
+does not have the task is no attempt, unless it ends the job.
 """
 
 from collections.abc import Iterable

@@ -40,6 +40,7 @@ from tenure.rules.limits import (
     take_lengths,
 )
 from tenure.rules.record import Record, value_of
+from tenure.rules.retention import take_keeps
 
 Json = NewType("Json", bytes)
 """Strict JSON in UTF-8, as made by `tenure.rules.codec.encode`."""
@@ -93,6 +94,8 @@ class Feature:
     """It has recorded steps."""
     RULE: Final = 256
     """Its rule is not the default, which is to run when all parents have succeeded."""
+    KEEP: Final = 512
+    """It says itself how long it is kept once it has finished."""
     ONCE: Final = 1024
     """Its handler starts at most once."""
 
@@ -124,12 +127,17 @@ class Until(StrEnum):
 
 
 class Unique(msgspec.Struct, frozen=True, kw_only=True):
-    """At most one live job per (tenant, scope, key). `scope` defaults to the task's name."""
+    """At most one live job per (tenant, scope, key). `scope` defaults to the task's name.
+
+    With `retake_failed`, a key that a job still has after it has failed, or was skipped or
+    cancelled, goes to the new job.
+    """
 
     key: str
     scope: str | None = None
     until: Until = Until.FINISHED
     period_seconds: float | None = None
+    retake_failed: bool = False
 
     def __post_init__(self) -> None:
         take_lengths(self, "period_seconds")
@@ -148,6 +156,10 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.period_seconds is not None:
             check_seconds("period_seconds", self.period_seconds)
+        if type(self.retake_failed) is not bool:
+            raise InvalidInput(
+                f"retake_failed must be True or False, {not_this(self.retake_failed)}"
+            )
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -175,6 +187,11 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Which slots it needs: see `tenure.rules.claim`. A task sets it."""
     at_most_once: bool = False
     """Its handler starts at most once, also if the worker dies."""
+    keep_succeeded_seconds: float | None = None
+    """How long it is kept after it has succeeded: 0 not at all, `math.inf` for ever. None: as the
+    worker says, or the default."""
+    keep_other_seconds: float | None = None
+    """The same after it has failed, or was cancelled or skipped."""
 
     def __post_init__(self) -> None:
         # A million of these may be created in a row: usual values pass without a function call.
@@ -194,8 +211,12 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             self._check_encoded()
         if self.delay_seconds is not None or self.due_at is not None:
             self._check_due()
-        if self.timeout_seconds is not None:
-            check_seconds("timeout_seconds", self.timeout_seconds, least=0.001)
+        if (
+            self.timeout_seconds is not None
+            or self.keep_succeeded_seconds is not None
+            or self.keep_other_seconds is not None
+        ):
+            self._check_lengths()
         if self.parents != ():
             check_parents(self.parents)
         if self.gate is not None or self.gate_key is not None:
@@ -227,6 +248,11 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         if self.retry is not None:
             check_json("retry", self.retry, "tenure.rules.retry.dump_policy(policy)")
 
+    def _check_lengths(self) -> None:
+        if self.timeout_seconds is not None:
+            check_seconds("timeout_seconds", self.timeout_seconds, least=0.001)
+        take_keeps(self)
+
     def _check_due(self) -> None:
         if self.delay_seconds is not None and self.due_at is not None:
             raise InvalidInput("give delay_seconds or due_at, not both")
@@ -243,12 +269,14 @@ class Enqueued(JobReference, Record, msgspec.Struct, frozen=True, gc=False):
     """The result of one enqueue.
 
     `created` is False when another job already had the unique key; `id` is then the id of that job,
-    and `same_args` says whether it was enqueued with the same task and arguments.
+    and `same_args` says whether it was enqueued with the same task and arguments. `gone`: that job
+    has finished and is no longer stored; only its key is.
     """
 
     id: int
     created: bool = True
     same_args: bool = True
+    gone: bool = False
 
 
 class Beat(msgspec.Struct, frozen=True):

@@ -130,6 +130,8 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     """The last progress report, if the store does not have it yet."""
     notes: dict[str, NoteValue] | None = None
     """Notes that the store does not have yet."""
+    give_up_seconds: float | None = None
+    """The worker's code has no such task. Once that was so for this long, the job fails."""
 
 
 def succeed(
@@ -194,6 +196,23 @@ def release(
     return Settlement(
         job.id, job.token, job.lease_id, Outcome.RELEASE, None, None, delay_seconds, reason,
         duration_seconds,
+    )  # fmt: skip
+
+
+NO_TASK = "no worker has its task"
+"""Why a job failed that no worker could run."""
+
+
+def unknown_task(job: HeldJob, delay_seconds: float, give_up_seconds: float) -> Settlement:
+    """The worker's code has no such task: put the job back, uncharged, or fail it in the end.
+
+    All such tries in a row, of any worker, are one entry of the timeline.
+    """
+    check_seconds("delay_seconds", delay_seconds)
+    check_seconds("give_up_seconds", give_up_seconds)
+    return Settlement(
+        job.id, job.token, job.lease_id, Outcome.RELEASE, None, None, delay_seconds, "no handler",
+        give_up_seconds=give_up_seconds,
     )  # fmt: skip
 
 
@@ -280,6 +299,15 @@ def after_settlement(job: Standing, settlement: Settlement) -> Move:
             return _in_line(delay, reason, charged=False)
         case _:  # pragma: no cover
             assert_never(settlement.outcome)
+
+
+def after_unknown(job: Standing, settlement: Settlement, waited_seconds: float) -> Move:
+    """The job's next state, after its task was unknown for so long."""
+    move = after_settlement(job, settlement)
+    give_up = settlement.give_up_seconds
+    if give_up is None or move.to.final or waited_seconds < give_up:
+        return move
+    return Move(State.FAILED, reason=NO_TASK)
 
 
 def after_crash(job: Standing, *, charged: bool) -> Move:

@@ -33,7 +33,7 @@ from tenure.rules.limits import MAX_NAME_LENGTH, check_text
 from tenure.store.bell import Bell, OnCancel, Ring
 from tenure.store.gates import limits
 from tenure.store.gates import look as gate_look
-from tenure.store.jobs import bulk, operate
+from tenure.store.jobs import bulk, named_keys, operate
 from tenure.store.jobs import sweep as leases
 from tenure.store.jobs.claim import claim, peek
 from tenure.store.jobs.enqueue import enqueue
@@ -190,6 +190,8 @@ class Operations:
     move = operation(operate.move)
     replay = operation(replay_job)
     delete = operation(operate.delete)
+    get_by_key = operation(named_keys.get_by_key, reads=True)
+    free_key = operation(named_keys.free_key)
     cancel_many = operation(bulk.cancel_many)
     hold_many = operation(bulk.hold_many)
     unhold_many = operation(bulk.unhold_many)
@@ -259,7 +261,7 @@ class Operations:
 
 READERS = frozenset(
     each.body for each in vars(Operations).values() if isinstance(each, operation) and each.reads
-) | {workflow_look.has_ended}
+) | {workflow_look.has_ended, look.was_issued}
 """The operations that write nothing."""
 
 

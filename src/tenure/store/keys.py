@@ -1,13 +1,19 @@
 """Unique keys: take, find the holder, take again for a replay. The unique index is the judge."""
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from tenure.errors import KeyTaken, StoreBusy
 from tenure.rules.codec import fingerprint
-from tenure.rules.job import Enqueued, Json, NewJob, Unique, Until
+from tenure.rules.job import FINAL_STATES, Enqueued, Json, NewJob, State, Unique, Until
 from tenure.store.moves import Numbered, chunks
 from tenure.store.records import FinishedJob, KeyHolder
 from tenure.store.session import Tx, to_json
 
 _ROUNDS = 20
+OUTLIVING = (Until.PERIOD, Until.FOREVER)
+"""A key that is kept until then may outlive its job."""
+_UNSUCCESSFUL = tuple(FINAL_STATES - {State.SUCCEEDED})
 
 Key = tuple[str, str, str]
 """Tenant, scope and key."""
@@ -23,10 +29,10 @@ async def claim_keys(tx: Tx, new: Numbered) -> dict[int, Enqueued]:
     holders = await take_keys(tx, wanted)
     answers: dict[int, Enqueued] = {}
     for id, job, key in keyed:
-        holder, print_held = holders[key]
-        if holder != id:
-            same = print_held == fingerprint(job.task, job.args)
-            answers[id] = Enqueued(holder, created=False, same_args=same)
+        holder = holders[key]
+        if holder.id != id:
+            same = holder.fingerprint == fingerprint(job.task, job.args)
+            answers[id] = Enqueued(holder.id, created=False, same_args=same, gone=holder.gone)
     return answers
 
 
@@ -45,35 +51,45 @@ def key_row(
     return {
         "tenant": tenant, "scope": scope, "key": name, "job_id": job_id, "until": unique.until,
         "fingerprint": fingerprint(task, args), "seconds": unique.period_seconds,
+        "retake": unique.retake_failed,
     }  # fmt: skip
 
 
-async def take_keys(tx: Tx, wanted: dict[Key, dict[str, object]]) -> dict[Key, tuple[int, str]]:
-    """Take each key or find its holder: key -> (job id, fingerprint).
+class Held(NamedTuple):
+    """The job that holds a key."""
+
+    id: int
+    fingerprint: str
+    gone: bool = False
+    """It has finished and is no longer stored."""
+
+
+async def take_keys(tx: Tx, wanted: dict[Key, dict[str, object]]) -> dict[Key, Held]:
+    """Take each key or find its holder.
 
     The unique index decides. A holder may finish between the refusal and the look, so the two steps
     are repeated until each key is taken or has a known holder.
     """
-    held: dict[Key, tuple[int, str]] = {}
+    held: dict[Key, Held] = {}
     for _ in range(_ROUNDS):
         rows = [wanted[key] for key in sorted(wanted) if key not in held]
         for part in chunks(rows):
             taken = set(await tx.fetch_column("take_keys", rows=to_json(part)))
             for row in part:
                 if row["job_id"] in taken:
-                    held[_key(row)] = (int(str(row["job_id"])), str(row["fingerprint"]))
+                    held[_key(row)] = Held(int(str(row["job_id"])), str(row["fingerprint"]))
             refused = [row for row in part if row["job_id"] not in taken]
             if not refused:
                 continue
             for holder in await tx.fetch_as(KeyHolder, "key_holders", rows=to_json(refused)):
-                if holder.over:
+                key = (holder.tenant, holder.scope, holder.key)
+                if holder.over or (wanted[key]["retake"] and holder.outcome in _UNSUCCESSFUL):
                     await tx.fetch(
                         "drop_key", tenant=holder.tenant, scope=holder.scope, key=holder.key,
-                        job_id=holder.job_id, expires_at=holder.expires_at,
+                        job_id=holder.job_id, expires_at=holder.expires_at, outcome=holder.outcome,
                     )  # fmt: skip
                 else:
-                    key = (holder.tenant, holder.scope, holder.key)
-                    held[key] = (holder.job_id, holder.fingerprint)
+                    held[key] = Held(holder.job_id, holder.fingerprint, bool(holder.gone))
         if len(held) == len(wanted):
             return held
     raise StoreBusy("unique keys changed hands too often; enqueue again")
@@ -93,24 +109,34 @@ async def retake_key(tx: Tx, job: FinishedJob) -> None:
     wanted = (job.tenant, scope, key)
     rows = {wanted: key_row(wanted, job.id, unique, job.task, Json(job.args.encode()))}
     for _ in range(_ROUNDS):
-        holder, _print = (await take_keys(tx, rows))[wanted]
-        if holder != job.id:
+        holder = (await take_keys(tx, rows))[wanted]
+        if holder.id != job.id:
             raise KeyTaken(
-                f"job {holder} holds the unique key {key!r}; cancel it or wait for its end"
+                f"job {holder.id} holds the unique key {key!r}; cancel it or wait for its end"
             )
-        if unique.until is not Until.PERIOD or await _begin_period(tx, wanted, job.id, period):
+        if unique.until not in OUTLIVING or await _hold_on(tx, wanted, job.id, period):
             return
     raise StoreBusy("the unique key changed hands too often; replay again")
 
 
-async def _begin_period(tx: Tx, wanted: Key, id: int, seconds: float | None) -> bool:
-    """(!) Start the period again. False: it was over, and another job has taken the key.
+async def _hold_on(tx: Tx, wanted: Key, id: int, seconds: float | None) -> bool:
+    """(!) The holder is live again, and its period starts again. False: another job has the key.
 
-    A key that the job has had since its first run is not locked yet. If its period is over, another
-    transaction may give it to another job.
+    A key that the job has had since its first run is not locked yet. If its period is over, or if
+    the job has failed, another transaction may give it to another job.
     """
     tenant, scope, key = wanted
     rows = await tx.fetch(
-        "begin_period", tenant=tenant, scope=scope, key=key, job_id=id, seconds=seconds
+        "hold_key", tenant=tenant, scope=scope, key=key, job_id=id, seconds=seconds
     )
     return bool(rows)
+
+
+async def free_keys_of(tx: Tx, jobs: Sequence[FinishedJob]) -> None:
+    """Free the keys that these jobs hold, however long they were to be kept."""
+    rows = [
+        {"tenant": job.tenant, "scope": job.unique_scope, "key": job.unique_key, "job_id": job.id}
+        for job in jobs if job.unique_key is not None
+    ]  # fmt: skip
+    if rows:
+        await tx.fetch("free_keys", rows=to_json(rows))

@@ -19,7 +19,7 @@ import msgspec
 from tenure.errors import InvalidInput, JobNotFound, TenantMismatch
 from tenure.rules.job import Feature, NewJob, State, When
 from tenure.rules.lifecycle import Ends, HeldJob, Move, Settlement, after_parents
-from tenure.store.records import AddedTicket, FinishedJob, FreedChild, LeasedJob
+from tenure.store.records import AddedTicket, FinishedJob, FreedChild, LeasedJob, MovedJob
 from tenure.store.rows import Finish, Freed, NewEvent, Ticket
 from tenure.store.session import Done, Row, Tx, WorkflowNews, to_json
 
@@ -144,11 +144,10 @@ async def finish_succeeded(
     moved = await tx.succeed_jobs(worker, by_lease)
     if moved.lines:
         await leave_gates(tx, moved.lines)
-    finished = [
-        (job.id, job.features, State.SUCCEEDED) for job in moved.jobs if job.features & _RELEASES
-    ]
+    finished = [(job, State.SUCCEEDED) for job in moved.jobs if job.features & _RELEASES]
     if finished:
         await free_children(tx, await _release(tx, finished))
+    await _forget_unkept(tx, moved.jobs)
     return {(job.id, job.token) for job in moved.jobs}
 
 
@@ -170,37 +169,51 @@ async def finish(tx: Tx, finishes: list[Finish]) -> tuple[set[tuple[int, int]], 
     moved = await tx.finish_jobs(to_json(finishes))
     if moved.lines:
         await leave_gates(tx, moved.lines)
-    finished = [
-        (job.id, job.features, by_id[job.id].state)
-        for job in moved.jobs if job.features & _RELEASES
-    ]  # fmt: skip
-    return {(job.id, job.token) for job in moved.jobs}, await _release(tx, finished)
+    finished = [(job, by_id[job.id].state) for job in moved.jobs if job.features & _RELEASES]
+    children = await _release(tx, finished)
+    await _forget_unkept(tx, moved.jobs)
+    return {(job.id, job.token) for job in moved.jobs}, children
 
 
-async def _release(tx: Tx, finished: list[tuple[int, int, State]]) -> list[int]:
+async def _forget_unkept(tx: Tx, jobs: Sequence[MovedJob]) -> None:
+    """Of a job that is not kept, nothing else is kept either."""
+    gone = [job.id for job in jobs if not job.kept]
+    if gone:
+        await tx.fetch("forget_jobs", ids=to_json(gone))
+
+
+async def _release(tx: Tx, finished: list[tuple[MovedJob, State]]) -> list[int]:
     """Release keys, write the end for children. Returns the children."""
-    keyed = [id for id, features, _ in finished if features & Feature.KEY]
+    keyed = [
+        key_end(job.id, job.key, state) for job, state in finished
+        if job.features & Feature.KEY and job.key is not None
+    ]  # fmt: skip
     if keyed:
-        await tx.fetch("release_keys", ids=to_json(keyed))
+        await tx.fetch("release_keys", rows=to_json(keyed))
     parents = [
-        {"id": id, "state": state} for id, features, state in finished
-        if features & Feature.CHILDREN
+        {"id": job.id, "state": state} for job, state in finished
+        if job.features & Feature.CHILDREN
     ]  # fmt: skip
     if not parents:
         return []
     await tx.require_read_committed()
     children = set(await tx.fetch_column("note_parent_ends", rows=to_json(parents)))
     lost = {
-        id: state
-        for id, features, state in finished
-        if features & Feature.WORKFLOW and state in _NOT_WELL
-    }
+        job.id: state for job, state in finished
+        if job.features & Feature.WORKFLOW and state in _NOT_WELL
+    }  # fmt: skip
     over = {-id for id in children if id < 0}
     if over or lost:
         tx.workflow_news = tx.workflow_news or WorkflowNews()
         tx.workflow_news.ended |= over
         tx.workflow_news.unsuccessful |= lost
     return sorted(id for id in children if id > 0)
+
+
+def key_end(id: int, key: str, state: State) -> dict[str, object]:
+    """One row of `release_keys`. The key is as in `MovedJob`."""
+    tenant, scope, name = msgspec.json.decode(key)
+    return {"tenant": tenant, "scope": scope, "key": name, "job_id": id, "outcome": state}
 
 
 async def free_children(tx: Tx, ids: list[int]) -> None:

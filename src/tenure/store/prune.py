@@ -4,10 +4,13 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
+from tenure.errors import ClockDoubted
 from tenure.rules.limits import LONG_AGO, check_seconds
+from tenure.rules.retention import HOPELESS, Verdict, judge_clock
 from tenure.store.look.workers import forget_dead
 from tenure.store.records import Returned, Time
 from tenure.store.schedules.fire import KEEP_TICKS_SECONDS, forget_ticks
+from tenure.store.schedules.records import read_clock
 from tenure.store.session import Mode, Scope, Tx, for_all_tenants, to_json
 from tenure.store.workflows.prune import forget_workflows, oldest_workflow
 
@@ -27,9 +30,17 @@ class PrunedJob(NamedTuple):
     after: int | None
 
 
+class PruneClock(NamedTuple):
+    """When the last prune was, and since when the clock is doubted."""
+
+    trusted_at: Time
+    doubted_at: Time
+
+
 RETURNED_BY: Returned = {
     Stretch: ("history_stretches",),
-    PrunedJob: ("prune_finished",),
+    PrunedJob: ("prune_finished", "prune_kept"),
+    PruneClock: ("read_prune_clock",),
 }
 
 
@@ -38,32 +49,97 @@ async def prune(
     *,
     succeeded_seconds: float = 7 * 86_400,
     other_seconds: float = 30 * 86_400,
+    every_seconds: float | None = None,
+    force: bool = False,
     now: datetime | None = None,
 ) -> int:
     """Delete finished jobs older than the retention, in batches. Returns the number of single rows.
 
+    A job that says itself how long it is kept, or whose worker said it, is deleted by that alone.
     PostgreSQL drops whole days if possible, and creates the partitions of the next days. The jobs
-    of a workflow are deleted together with the workflow, once its end is past the retention.
-    Workers that were last seen a day ago are deleted, too. So are ticks of schedules whose job is
-    finished, after the retention of succeeded jobs, or after a day if that is longer.
+    of a workflow are deleted together with the workflow, once its end is past the retention and
+    none of them is kept for longer. Workers that were last seen a day ago are deleted, too. So are
+    ticks of schedules whose job is finished, after the retention of succeeded jobs, or after a day
+    if that is longer.
+
+    With `every_seconds`, nothing is done if the last prune was less than that ago. Raises
+    `ClockDoubted`, and deletes nothing, if the clock has jumped ahead; with `force` it is trusted.
+    So is a time that is given as `now`.
     """
     for_all_tenants("prune", scope.tenant)
     check_seconds("succeeded_seconds", succeeded_seconds)
     check_seconds("other_seconds", other_seconds)
-
-    async def read_clock(tx: Tx) -> datetime:
-        tx.at(now)
-        [clock] = await tx.fetch_column("clock")
-        return tx.when(clock)
-
-    clock = await scope.transact(read_clock, Mode.READ)  # not this host's, which may be wrong
-    cuts = _Cuts(
-        clock - timedelta(seconds=succeeded_seconds), clock - timedelta(seconds=other_seconds)
-    )
+    if every_seconds is not None:
+        check_seconds("every_seconds", every_seconds)
 
     async def add_days(tx: Tx) -> None:
         tx.at(now)
         await tx.fetch("add_history_days", days=3)
+
+    await scope.transact(add_days)
+    if now is None and not await _is_due(scope, every_seconds, force):
+        return 0
+
+    async def read(tx: Tx) -> datetime:
+        tx.at(now)
+        return await read_clock(tx)
+
+    clock = await scope.transact(read, Mode.READ)  # not this host's, which may be wrong
+    cuts = _Cuts(
+        clock - timedelta(seconds=succeeded_seconds), clock - timedelta(seconds=other_seconds)
+    )
+    removed = await forget_workflows(scope, *cuts, now=now)
+    removed += await _prune_history(scope, cuts, now)
+    await _prune_keys(scope, now)
+    kept = timedelta(seconds=max(succeeded_seconds, KEEP_TICKS_SECONDS))
+    await forget_ticks(scope, clock - kept, PRUNE_BATCH)
+    await scope.transact(partial(forget_dead, now=now))
+    return removed
+
+
+async def _is_due(scope: Scope, every_seconds: float | None, force: bool) -> bool:
+    """Was the last prune long enough ago? Raises `ClockDoubted` if the clock cannot be trusted."""
+
+    async def judge(tx: Tx) -> bool | ClockDoubted:
+        tx.at(None)
+        clock = await read_clock(tx)
+        trusted, doubted = clock, None
+        for seen in await tx.fetch_as(PruneClock, "read_prune_clock"):
+            trusted, doubted = tx.when(seen.trusted_at), tx.when_or_none(seen.doubted_at)
+        ago = (clock - trusted).total_seconds()
+        if not force and every_seconds is not None and 0 <= ago < every_seconds:
+            return False
+        verdict = Verdict.TRUST if force else judge_clock(clock, trusted, doubted)
+        if verdict is Verdict.TRUST:
+            trusted, doubted = clock, None
+        elif verdict is Verdict.BEGIN_DOUBT:
+            doubted = clock
+        await tx.fetch(
+            "write_prune_clock", trusted_at=tx.time(trusted), doubted_at=tx.time(doubted)
+        )
+        return verdict is Verdict.TRUST or ClockDoubted(_why_doubted(clock, trusted))
+
+    verdict = await scope.transact(judge)
+    if isinstance(verdict, ClockDoubted):  # raised here: that the doubt has begun is committed
+        raise verdict
+    return verdict
+
+
+def _why_doubted(clock: datetime, trusted: datetime) -> str:
+    ahead = clock - trusted
+    later = "" if ahead > HOPELESS else ", or wait for a day: then it is trusted"
+    return (
+        f"nothing was pruned: the clock shows {clock:%Y-%m-%d %H:%M} UTC, {ahead.days} days after "
+        f"the last prune at {trusted:%Y-%m-%d %H:%M}. If the clock is right, run "
+        f"`tenure prune --force`{later}"
+    )
+
+
+async def _prune_history(scope: Scope, cuts: "_Cuts", now: datetime | None) -> int:
+    """Remove finished jobs that belong to no workflow. Returns how many, without those of days
+    that were dropped as a whole."""
+    session = scope.session
+    earliest = (session.pruned_until if now is None else None) or LONG_AGO
 
     async def drop_days(tx: Tx) -> int:
         tx.at(now)
@@ -73,19 +149,23 @@ async def prune(
 
     async def stretches(tx: Tx) -> list[Stretch]:
         tx.at(now)
-        return await tx.fetch_as(Stretch, "history_stretches", latest=tx.time(max(cuts)))
+        return await tx.fetch_as(
+            Stretch, "history_stretches", earliest=tx.time(earliest), latest=tx.time(max(cuts))
+        )
 
-    await scope.transact(add_days)
-    removed = await forget_workflows(scope, *cuts, now=now)
+    async def long_ago(tx: Tx) -> object:
+        return tx.time(LONG_AGO)
+
     if await scope.transact(drop_days):
         await _prune_orphans(scope)
+    removed = 0
     for start, stop in await scope.transact(stretches, Mode.READ):
-        removed += await _prune_stretch(scope, start, stop, cuts, now)
-    await _prune_keys(scope, now)
-    kept = timedelta(seconds=max(succeeded_seconds, KEEP_TICKS_SECONDS))
-    await forget_ticks(scope, clock - kept, PRUNE_BATCH)
-    await scope.transact(partial(forget_dead, now=now))
-    return removed
+        removed += await _walk(scope, "prune_finished", start, now, stop=stop, cuts=cuts)
+    if now is None:
+        session.pruned_until = min(cuts)
+    return removed + await _walk(
+        scope, "prune_kept", await scope.transact(long_ago, Mode.READ), now
+    )
 
 
 class _Cuts(NamedTuple):
@@ -95,20 +175,32 @@ class _Cuts(NamedTuple):
     other: datetime
 
 
-async def _prune_stretch(
-    scope: Scope, start: object, stop: object, cuts: _Cuts, now: datetime | None
+async def _walk(
+    scope: Scope,
+    statement: str,
+    start: object,
+    now: datetime | None,
+    *,
+    stop: object = None,
+    cuts: _Cuts | None = None,
 ) -> int:
-    """Walk along the finished jobs of a stretch of time, once, and remove those that are due."""
+    """Walk along finished jobs, once, and remove those that are due. Returns how many."""
     removed = after = 0
     while True:
 
         async def step(tx: Tx, start: object = start, after: int = after) -> list[PrunedJob]:
             tx.at(now)
             await tx.fetch("walk_by_index")
+            limits: dict[str, object] = {}
+            if cuts is not None:
+                limits = {
+                    "stop": stop,
+                    "succeeded_before": tx.time(cuts.succeeded),
+                    "other_before": tx.time(cuts.other),
+                }
             rows = await tx.fetch_as(
-                PrunedJob, "prune_finished", start=start, stop=stop, after=after, most=PRUNE_BATCH,
-                succeeded_before=tx.time(cuts.succeeded), other_before=tx.time(cuts.other),
-            )  # fmt: skip
+                PrunedJob, statement, start=start, after=after, most=PRUNE_BATCH, **limits
+            )
             if gone := [row.id for row in rows if row.id is not None]:
                 await tx.fetch("forget_jobs", ids=to_json(gone))
             return rows

@@ -156,6 +156,28 @@ class KeyHolder(NamedTuple):
     over: Flag
     """Its period has ended, and its job is finished."""
     expires_at: Time
+    outcome: str | None
+    """How its job has ended; None: it is live."""
+    gone: Flag
+    """Its job has finished and is no longer stored."""
+
+
+class LastEvent(NamedTuple):
+    """The last entry of a job's timeline that is an event, and how old it is."""
+
+    job_id: int
+    seq: int
+    kind: str
+    age_seconds: float
+    detail: str | None
+
+
+class NamedKey(NamedTuple):
+    """A unique key that was looked up by its name."""
+
+    job_id: int
+    over: Flag
+    outcome: str | None
 
 
 # --- tickets and leases ---------------------------------------------------------------------------
@@ -232,12 +254,16 @@ class Peeked(NamedTuple):
 
 
 class MovedJob(NamedTuple):
-    """A job that has just moved to history, and its line at a gate: see gate_records.py."""
+    """A job that has just ended, and its line at a gate: see gate_records.py."""
 
     id: int
     token: int
     features: int
     line: str | None
+    key: str | None
+    """Its unique key as JSON: [tenant, scope, key]."""
+    kept: Flag
+    """It is in history now; else nothing of it is kept."""
 
 
 # --- one database only ----------------------------------------------------------------------------
@@ -330,6 +356,8 @@ RETURNED_BY: Returned = {
     JobNotes: ("notes_of",),
     FoundStep: ("find_step",),
     KeyHolder: ("key_holders",),
+    NamedKey: ("find_key",),
+    LastEvent: ("last_events",),
     AddedTicket: ("add_tickets", "promote", "replay", "replay_jobs"),
     ExpiredLease: ("lock_leases",),
     LeaseDeadline: ("expired_leases",),

@@ -31,6 +31,8 @@ class JobRow(msgspec.Struct, omit_defaults=True, gc=False):
     gate_key: str | None = None
     needs: int = 0
     size_kb: int = 0
+    keep_succeeded: float | None = None
+    keep_other: float | None = None
 
 
 def job_row(id: int, job: NewJob, due_at: object) -> JobRow:
@@ -46,6 +48,7 @@ def job_row(id: int, job: NewJob, due_at: object) -> JobRow:
     if job.gate is not None:
         row.gate, row.gate_key = job.gate, line_name(job.tenant, job.gate_key)
     row.needs, row.size_kb = job.needs, job.size_kb
+    row.keep_succeeded, row.keep_other = job.keep_succeeded_seconds, job.keep_other_seconds
     return row
 
 
@@ -62,6 +65,8 @@ def is_plain(job: NewJob) -> bool:
         and job.gate is None
         and job.features == 0
         and not job.at_most_once
+        and job.keep_succeeded_seconds is None
+        and job.keep_other_seconds is None
     )
 
 
@@ -78,6 +83,8 @@ def features_of(job: NewJob) -> int:
         features |= Feature.GATE
     if job.at_most_once:
         features |= Feature.ONCE
+    if job.keep_succeeded_seconds is not None or job.keep_other_seconds is not None:
+        features |= Feature.KEEP
     return features
 
 

@@ -23,6 +23,7 @@ from tenure.rules.filters import Term
 from tenure.rules.job import Json, NewJob, State
 from tenure.rules.limits import check_time
 from tenure.rules.permits import Turn
+from tenure.rules.retention import Keep
 from tenure.store.bell import Bell, OnCancel, Ring
 from tenure.store.conditions import Side
 from tenure.store.gate_records import GateQuestion, LineFound, LinePicked, OpenGate
@@ -188,6 +189,10 @@ class Tx(Reader):
     """Does an index have all finished jobs in the order of their ends?"""
     request_id: str = ""
     """Names this call, and stays the same in its repeats; empty if the store repeats nothing."""
+    keep_succeeded: str | None = None
+    """For how many seconds jobs that succeed now are kept, by queue, as JSON; None: the default."""
+    keep_other: str | None = None
+    """The same for jobs that finish otherwise."""
 
     @property
     def file(self) -> str | None:
@@ -309,9 +314,21 @@ class Tx(Reader):
     async def require_read_committed(self) -> None:
         """Refuse a transaction whose snapshot is older than its locks. Ours never is."""
 
+    def keep_by(self, keep: Mapping[str, Keep] | None) -> None:
+        """Jobs that finish in this transaction and do not say it themselves are kept this long."""
+        if keep:
+            self.keep_succeeded = _by_queue(keep, "succeeded_seconds")
+            self.keep_other = _by_queue(keep, "other_seconds")
+
     def when_or_none(self, value: Any) -> datetime | None:
         """Like `when`, for columns that may be empty."""
         return None if value is None else self.when(value)
+
+
+def _by_queue(keep: Mapping[str, Keep], field: str) -> str | None:
+    lengths = {queue: getattr(each, field) for queue, each in keep.items()}
+    lengths = {queue: seconds for queue, seconds in lengths.items() if seconds is not None}
+    return to_json(lengths) if lengths else None
 
 
 class RowsLocked(StoreBusy):
@@ -347,6 +364,8 @@ class Session(ABC):
     gates: "Gates"
     swept_until: LeaseDeadline | None = None
     """The last expired lease that a sweep has passed over; the next sweep goes on behind it."""
+    pruned_until: datetime | None = None
+    """Of the jobs that finished before, those that are kept by default are gone."""
 
     @abstractmethod
     async def transact(self, op: Operation[R], mode: Mode = Mode.WRITE) -> R:

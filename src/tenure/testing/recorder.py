@@ -31,7 +31,7 @@ from tenure.running import Running
 from tenure.store import Answer, AsyncStore, Fired, Store, Swept
 from tenure.store.api import Operation
 from tenure.store.gates import limits
-from tenure.store.jobs import bulk, notes, operate, settle, steps, sweep
+from tenure.store.jobs import bulk, named_keys, notes, operate, settle, steps, sweep
 from tenure.store.jobs.claim import claim
 from tenure.store.jobs.enqueue import enqueue
 from tenure.store.jobs.replay import replay as replay_job
@@ -488,6 +488,7 @@ OPS: dict[Callable[..., Any], Op] = {
         (operate.move, _of_one, _said),
         (replay_job, _of_one, _said),
         (operate.delete, _of_one, _said),
+        (named_keys.free_key, _of_all, _said),
         (bulk.cancel_many, _of_many, _changes),
         (bulk.hold_many, _of_many, _changes),
         (bulk.unhold_many, _of_many, _changes),

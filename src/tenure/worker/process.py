@@ -91,6 +91,7 @@ class WorkerProcess:
     async def run(self) -> None:
         """Work until `stop` is called, then drain. Raises errors that prevent it from working."""
         self._loop = asyncio.get_running_loop()
+        self.app.keep = self.settings.keep
         async with AsyncExitStack() as ends:
             stores = await self._open_stores()
             ends.push_async_callback(stores.close)
@@ -172,12 +173,12 @@ class WorkerProcess:
         leased_jobs, reporter = self.leased_jobs, self.reporter
         self.settler = Settler(
             stores.settling, name, environment, backlog=self._backlog, leased_jobs=leased_jobs,
-            reporter=reporter, ring=polling.ring, freed=polling.slot_came_free,
+            reporter=reporter, ring=polling.ring, freed=polling.slot_came_free, keep=settings.keep,
         )  # fmt: skip
         self.settler.free_slot = self.intake.free_slot
         blocked_loop = BlockedLoop(
             name, settler=self.settler, watchlist=self.watchlist, reporter=reporter,
-            post=self._post,
+            post=self._post, keep=settings.keep,
         )  # fmt: skip
         self.timekeeper = Timekeeper(
             settings, environment, intake=self.intake, settler=self.settler,

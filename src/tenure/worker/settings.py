@@ -10,6 +10,7 @@ import msgspec
 
 from tenure.errors import ConfigError
 from tenure.rules.limits import check_int, check_name, check_seconds
+from tenure.rules.retention import Keep, stored_keep, take_keeps
 
 MAX_SLOTS = 100_000
 LogErrors = Literal["type", "message", "traceback"]
@@ -36,6 +37,17 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     schedule_seconds: float = 10.0
     """How soon a new or changed schedule is noticed, or a changed clock."""
     prune_seconds: float = 3600.0
+    """How long the last prune of the database, by any worker, must be ago for the next one."""
+    keep_succeeded_seconds: float | None = None
+    """How long jobs that succeed here are kept, unless their task says it: 0 not at all, `math.inf`
+    for ever. None: as `prune` does by default, for 7 days."""
+    keep_other_seconds: float | None = None
+    """The same for jobs that finish otherwise. None: for 30 days."""
+    queue_keep_succeeded_seconds: Mapping[str, float] = msgspec.field(default_factory=dict)
+    """The same for single queues."""
+    queue_keep_other_seconds: Mapping[str, float] = msgspec.field(default_factory=dict)
+    unknown_task_seconds: float = 7 * 86_400.0
+    """A job fails after no worker has had its task for this long."""
     busy_poll_seconds: float = 0.005
     idle_poll_seconds: float = 1.0
     drain_seconds: float = 25.0
@@ -60,11 +72,39 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("lease_seconds", "heartbeat_seconds", "promote_seconds", "sweep_seconds",
                      "schedule_seconds", "busy_poll_seconds", "idle_poll_seconds"):  # fmt: skip
             check_seconds(name, getattr(self, name), least=0.001)
-        for name in ("drain_seconds", "kill_seconds", "prune_seconds"):
+        for name in ("drain_seconds", "kill_seconds", "prune_seconds", "unknown_task_seconds"):
             check_seconds(name, getattr(self, name))
         _check_choice("log_errors", self.log_errors, get_args(LogErrors))
         _check_choice("log_successes", self.log_successes, (True, False))
+        take_keeps(self)
+        for name in ("queue_keep_succeeded_seconds", "queue_keep_other_seconds"):
+            self._take_keeps_of_queues(name)
         self._check_leases()
+
+    @property
+    def keep(self) -> dict[str, Keep] | None:
+        """How long finished jobs are kept, by queue; None: nothing is said about it."""
+        keep = {
+            queue: Keep(
+                self.queue_keep_succeeded_seconds.get(queue, self.keep_succeeded_seconds),
+                self.queue_keep_other_seconds.get(queue, self.keep_other_seconds),
+            )
+            for queue in self.queues
+        }
+        return None if all(each == Keep() for each in keep.values()) else keep
+
+    def _take_keeps_of_queues(self, name: str) -> None:
+        """Check lengths for single queues, and bring them into the stored form."""
+        lengths = getattr(self, name)
+        if not isinstance(lengths, Mapping):
+            raise ConfigError(
+                f"{name} must be a mapping such as {{'gpu': 600.0}}, not {lengths!r:.60}"
+            )
+        for queue in lengths:
+            if queue not in self.queues:
+                raise ConfigError(f"{name} names {queue}, which is not in queues")
+        stored = {queue: stored_keep(f"{name} of {queue}", each) for queue, each in lengths.items()}
+        msgspec.structs.force_setattr(self, name, stored)
 
     def _check_leases(self) -> None:
         if not isinstance(self.queue_lease_seconds, Mapping):
@@ -121,6 +161,11 @@ class Settings(TypedDict, total=False):
     sweep_seconds: float
     schedule_seconds: float
     prune_seconds: float
+    keep_succeeded_seconds: float | None
+    keep_other_seconds: float | None
+    queue_keep_succeeded_seconds: Mapping[str, float]
+    queue_keep_other_seconds: Mapping[str, float]
+    unknown_task_seconds: float
     busy_poll_seconds: float
     idle_poll_seconds: float
     drain_seconds: float

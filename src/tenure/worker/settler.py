@@ -15,7 +15,7 @@ failure that says so.
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
 import msgspec
@@ -23,6 +23,7 @@ import msgspec
 from tenure.errors import SchemaError, StoreBusy, StoreError
 from tenure.rules.job import Feature
 from tenure.rules.lifecycle import Outcome, Settlement
+from tenure.rules.retention import Keep
 from tenure.store import LANDED, Answer, AsyncStore
 from tenure.worker.environment import Environment
 from tenure.worker.events import EventReporter
@@ -136,7 +137,9 @@ class Settler:
         reporter: EventReporter,
         ring: Callable[[], None],
         freed: Callable[[], None],
+        keep: Mapping[str, Keep] | None = None,
     ) -> None:
+        self._keep = keep
         self._store = store
         self._worker = worker
         self._environment = environment
@@ -322,7 +325,9 @@ class Settler:
         if not settlements and not done:
             return iter(())
         return iter(
-            await self._store.settle(self._worker, settlements, done_leases=done, patient=patient)
+            await self._store.settle(
+                self._worker, settlements, done_leases=done, patient=patient, keep=self._keep
+            )
         )
 
     def _finished_leases(self, batch: list[Ended]) -> list[int]:

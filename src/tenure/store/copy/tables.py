@@ -3,9 +3,10 @@
 Rows are copied in one form for all stores: times are datetimes, flags are bools, and JSON is text,
 unchanged to the letter. Two stores hold the same data if these rows are equal.
 
-Not copied: leases and workers (a copy refuses to run while there are any); void tickets; events of
-deleted jobs; the number of an event, which only gives the order of the events of a job; turns at
-gates, which the target writes itself; and buckets, so that all of them are full at first.
+Not copied: leases and workers (a copy refuses to run while there are any); the clock of prune; void
+tickets; events of deleted jobs; the number of an event, which only gives the order of the events of
+a job; turns at gates, which the target writes itself; and buckets, so that all of them are full at
+first.
 """
 
 from abc import ABC, abstractmethod
@@ -28,7 +29,7 @@ Chunk = dict[Key, tuple[Any, ...]]
 _TIMES = frozenset(
     {"at", "claimed_at", "created_at", "due_at", "expires_at", "finished_at", "paused_at",
      "queued_at", "reported_at", "saved_at", "next_at", "done_until", "last_at", "changed_at",
-     "tick_at", "fired_at", "ended_at", "cancelled_at", "recorded_at"}
+     "tick_at", "fired_at", "ended_at", "cancelled_at", "recorded_at", "keep_until"}
 )  # fmt: skip
 _LONG_AGO = LONG_AGO.isoformat()
 _FLAGS = frozenset(
@@ -111,7 +112,7 @@ JOB_TABLES: tuple[Table, ...] = (
         """id token position created_at due_at queued_at timeout_seconds unique_seconds priority
         attempts max_attempts crashes features needs size_kb held cancel_requested tenant queue task
         args retry metadata error reason parked unique_scope unique_key unique_until gate
-        gate_key""",
+        gate_key keep_succeeded_seconds keep_other_seconds""",
     ),
     _table("ready", "job_id queue needs priority position token suspect size_kb"),
     _table("due", "job_id due_at token"),
@@ -120,7 +121,7 @@ JOB_TABLES: tuple[Table, ...] = (
         """id token created_at claimed_at finished_at duration_seconds timeout_seconds
         unique_seconds state priority attempts max_attempts crashes features needs tenant queue task
         args worker result error reason retry metadata unique_scope unique_key unique_until gate
-        gate_key""",
+        gate_key keep_until keep_succeeded_seconds keep_other_seconds""",
     ),
     _table("event", "job_id at token kind worker request_id detail"),
     _table("note", "job_id token fraction message reported_at checkpoint saved_at notes"),
@@ -139,7 +140,7 @@ WORKFLOWS = _table(
 )
 _ENDS = next(table for table in JOB_TABLES if table.name == "parent")
 
-UNIQUE_KEYS = _table("unique_key", "tenant scope key job_id until fingerprint expires_at")
+UNIQUE_KEYS = _table("unique_key", "tenant scope key job_id until fingerprint expires_at outcome")
 QUEUES = _table("queue", "name paused_at reason")
 GATES = _table("gate", "name max_running rate per_seconds burst keyed by_hand declared")
 SCHEDULES = _table(

@@ -8,5 +8,6 @@ notes.py        progress and checkpoints of running jobs
 steps.py        recorded steps of running jobs
 operate.py      cancel, hold, move, delete; pause and resume queues
 replay.py       run a finished job again
+named_keys.py   unique keys by their names: look up, free
 bulk.py         cancel, hold, move, replay and delete of many jobs at a time
 """

@@ -23,7 +23,7 @@ from tenure.rules.limits import JobId, check_reason, id_of, is_id
 from tenure.rules.record import Record
 from tenure.store.jobs.operate import check_move
 from tenure.store.jobs.replay import replay
-from tenure.store.keys import Key, key_row, take_keys
+from tenure.store.keys import OUTLIVING, Key, free_keys_of, key_row, take_keys
 from tenure.store.moves import (
     ROWS_PER_STATEMENT,
     add_events,
@@ -261,6 +261,7 @@ async def delete_many(tx: Tx, ids: Iterable[JobId], *, now: datetime | None = No
     draft.refused |= {id: message.format(id=id) for id in sorted(is_open)}
     gone = [job.id for job in jobs if job.id not in is_open]
     if gone:
+        await free_keys_of(tx, [job for job in jobs if job.id not in is_open])
         await tx.fetch("delete_finished_jobs", ids=to_json(gone))
         await tx.fetch("forget_jobs", ids=to_json(gone))
     draft.changed.update(gone)
@@ -277,7 +278,8 @@ async def replay_many(
 ) -> Changes:
     """`replay` for up to 1,000 finished jobs in one transaction, in the order of their ids.
 
-    Nodes of workflows, and jobs whose unique key has a period, are replayed one by one afterwards.
+    Nodes of workflows, and jobs whose unique key may outlive them, are replayed one by one
+    afterwards.
     If the store is lost between, `OutcomeUnknown` says that some of the jobs were replayed.
     """
     checked = _checked(ids)
@@ -300,7 +302,7 @@ async def _replay(tx: Tx, ids: list[int], afresh: bool, now: datetime | None) ->
     draft = await _begin(tx, ids, now)
     jobs = {
         job.id: job for job in await _finished(tx, draft)
-        if not job.features & Feature.WORKFLOW and job.unique_until != Until.PERIOD
+        if not job.features & Feature.WORKFLOW and job.unique_until not in OUTLIVING
     }  # fmt: skip
     for id, holder in (await _retake_keys(tx, list(jobs.values()))).items():
         key = jobs.pop(id).unique_key
@@ -349,5 +351,5 @@ async def _retake_keys(tx: Tx, jobs: list[FinishedJob]) -> dict[int, int]:
         wanted.setdefault(key, row)
     if not wanted:
         return {}
-    holders = {key: holder for key, (holder, _print) in (await take_keys(tx, wanted)).items()}
+    holders = {key: held.id for key, held in (await take_keys(tx, wanted)).items()}
     return {id: holders[key] for id, key in keys.items() if holders[key] != id}

@@ -19,6 +19,7 @@ from tenure.rules.limits import (
     id_of,
     is_id,
 )
+from tenure.store.keys import free_keys_of
 from tenure.store.moves import add_events, add_tickets, finish_jobs
 from tenure.store.records import FinishedJob, LockedJob
 from tenure.store.rows import Finish, NewEvent, Ticket
@@ -156,9 +157,10 @@ def check_move(queue: str | None, priority: int | None, due_at: datetime | None)
 
 @transaction(Mode.WRITE)
 async def delete(tx: Tx, id: JobId, *, now: datetime | None = None) -> None:
-    """Remove a finished job and its story for good. A live job is refused: cancel it first.
+    """Remove a finished job and its story for good, and free its unique key, if it has one.
 
-    So is a node of a workflow that has not ended: its children may want its result.
+    A live job is refused: cancel it first. So is a node of a workflow that has not ended: its
+    children may want its result.
     """
     id = id_of(id)
     tx.at(now)
@@ -172,6 +174,7 @@ async def delete(tx: Tx, id: JobId, *, now: datetime | None = None) -> None:
         node.is_open for node in await tx.fetch_as(NodeOf, "node_of", id=id)
     ):
         raise InvalidInput(f"job {id} belongs to a workflow that has not ended; cancel that first")
+    await free_keys_of(tx, [job])
     await tx.fetch("delete_finished", id=id)
     await tx.fetch("forget_jobs", ids=to_json([id]))
 
@@ -246,6 +249,8 @@ async def lock_live_job(tx: Tx, id: int) -> LockedJob:
 async def _final_state(tx: Tx, id: int) -> State:
     found = await finished_job(tx, id)
     if found is None:
+        if tx.repeat:  # the first try, whose COMMIT got no reply, has cancelled it; it is not kept
+            return State.CANCELLED
         raise JobNotFound(f"there is no job {id}")
     return State(found.state)
 

@@ -5,24 +5,28 @@ not match is returned as stale, unless it repeats one of the same worker that ha
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from operator import attrgetter
+from typing import NamedTuple
 
 import msgspec
 
-from tenure.errors import LeaseLost, StoreBusy, ValueRefused
+from tenure.errors import InvalidInput, LeaseLost, StoreBusy, ValueRefused
 from tenure.rules.codec import encode
 from tenure.rules.job import State
 from tenure.rules.lifecycle import (
+    NO_TASK,
     Move,
     Outcome,
     Settlement,
     Standing,
     after_settlement,
+    after_unknown,
 )
-from tenure.rules.limits import check_name
+from tenure.rules.limits import check_name, not_this
+from tenure.rules.retention import Keep
 from tenure.store.moves import (
     add_events,
     add_tickets,
@@ -32,7 +36,7 @@ from tenure.store.moves import (
     leased_rows,
 )
 from tenure.store.notes import noted, write_unsent
-from tenure.store.records import JobToken, LeasedJob
+from tenure.store.records import JobToken, LastEvent, LeasedJob, StoredJob
 from tenure.store.rows import Finish, NewEvent, Ticket, raw
 from tenure.store.session import (
     Done,
@@ -51,7 +55,11 @@ MAX_LOCKED = 10
 """How many locks one call that does not wait may run into: about two seconds in total."""
 
 EVENT_OF = {Outcome.RETRY: "retried", Outcome.SNOOZE: "snoozed", Outcome.RELEASE: "released"}
-_SETTLED = " ".join([*EVENT_OF.values(), "succeeded", "failed", "cancelled", "skipped"])
+UNKNOWN_TASK = "unknown_task"
+"""Kind of the event for tries of workers that do not have the task."""
+_SETTLED = " ".join(
+    [*EVENT_OF.values(), UNKNOWN_TASK, "succeeded", "failed", "cancelled", "skipped"]
+)
 
 
 _MAY_LOSE = frozenset({Outcome.RETRY, Outcome.FAIL, Outcome.ABORT})
@@ -88,6 +96,7 @@ async def settle(
     done_leases: Sequence[int] = (),
     patient: bool = True,
     on: object | None = None,
+    keep: Mapping[str, Keep] | None = None,
     now: datetime | None = None,
 ) -> list[Answer]:
     """End attempts: one transaction, one answer per settlement, in order.
@@ -99,16 +108,30 @@ async def settle(
     With `on`, the caller's own transaction, a stale settlement raises `LeaseLost`, so that the
     caller's rows roll back with it. So does one that an earlier transaction has committed already:
     the caller's rows were committed with it, and must not be again.
+    `keep` says by queue how long jobs that finish here are kept, if they do not say it themselves.
     """
     for_all_tenants("settle", scope.tenant)
     check_name("worker", worker)
+    check_keep(keep)
     if on is not None:
         return await scope.run_borrowed(
-            on, lambda tx: _settle_borrowed(tx, worker, settlements, now)
+            on, lambda tx: _settle_borrowed(tx, worker, settlements, keep, now)
         )
     if not patient:
-        return await _settle_apart(scope, worker, settlements, now)
-    return await _settle_halving(scope, worker, list(settlements), done_leases, now)
+        return await _settle_apart(scope, worker, settlements, keep, now)
+    return await _settle_halving(scope, worker, list(settlements), done_leases, now, keep=keep)
+
+
+def check_keep(keep: object) -> None:
+    """Accept a length of time for each queue, or None."""
+    if keep is None:
+        return
+    if not isinstance(keep, Mapping) or not all(isinstance(k, Keep) for k in keep.values()):
+        raise InvalidInput(
+            f"keep must map names of queues to Keep(succeeded_seconds=...), {not_this(keep)}"
+        )
+    for queue in keep:
+        check_name("queue", queue)
 
 
 async def run_finishing(scope: Scope, op: Operation[R], now: datetime | None) -> R:
@@ -128,10 +151,14 @@ async def run_finishing(scope: Scope, op: Operation[R], now: datetime | None) ->
 
 
 async def _settle_borrowed(
-    tx: Tx, worker: str, settlements: Sequence[Settlement], now: datetime | None
+    tx: Tx,
+    worker: str,
+    settlements: Sequence[Settlement],
+    keep: Mapping[str, Keep] | None,
+    now: datetime | None,
 ) -> list[Answer]:
     """Settle all of these in the caller's transaction."""
-    answers = await _settle(tx, worker, settlements, (), now, read_back=False)
+    answers = await _settle(tx, worker, settlements, (), now, keep=keep, read_back=False)
     if tx.workflow_news is not None:
         await end_workflows(tx)
     for settlement, answer in zip(settlements, answers, strict=True):
@@ -146,25 +173,33 @@ async def _settle_halving(
     settlements: list[Settlement],
     done_leases: Sequence[int],
     now: datetime | None,
+    *,
+    keep: Mapping[str, Keep] | None,
 ) -> list[Answer]:
     try:
         return await run_finishing(
-            scope, lambda tx: _settle(tx, worker, settlements, done_leases, now), now
+            scope, lambda tx: _settle(tx, worker, settlements, done_leases, now, keep=keep), now
         )
     except StoreBusy:
         if len(settlements) <= 1:
             raise
-        return await _settle_apart(scope, worker, settlements, now)
+        return await _settle_apart(scope, worker, settlements, keep, now)
     except ValueRefused as error:
         if len(settlements) <= 1:
             return [Answer(False, str(error)) for _ in settlements]
         half = len(settlements) // 2
-        first = await _settle_halving(scope, worker, settlements[:half], (), now)
-        return first + await _settle_halving(scope, worker, settlements[half:], done_leases, now)
+        first = await _settle_halving(scope, worker, settlements[:half], (), now, keep=keep)
+        return first + await _settle_halving(
+            scope, worker, settlements[half:], done_leases, now, keep=keep
+        )
 
 
 async def _settle_apart(
-    scope: Scope, worker: str, settlements: Sequence[Settlement], now: datetime | None
+    scope: Scope,
+    worker: str,
+    settlements: Sequence[Settlement],
+    keep: Mapping[str, Keep] | None,
+    now: datetime | None,
 ) -> list[Answer]:
     """Settle all that need no row locked by another transaction; the rest are returned as busy.
 
@@ -177,7 +212,7 @@ async def _settle_apart(
     while parts and locked < MAX_LOCKED:
         start, end = parts.popleft()
         settle_part = partial(
-            _settle_unlocked, worker=worker, settlements=settlements[start:end], now=now
+            _settle_unlocked, worker=worker, settlements=settlements[start:end], keep=keep, now=now
         )
         try:
             answers[start:end] = await run_finishing(scope, settle_part, now)
@@ -194,7 +229,11 @@ async def _settle_apart(
 
 
 async def _settle_unlocked(
-    tx: Tx, worker: str, settlements: Sequence[Settlement], now: datetime | None
+    tx: Tx,
+    worker: str,
+    settlements: Sequence[Settlement],
+    keep: Mapping[str, Keep] | None,
+    now: datetime | None,
 ) -> list[Answer]:
     """Settle jobs where no other transaction has locked the job, a waiting child, or a workflow
     that this end changes."""
@@ -209,7 +248,7 @@ async def _settle_unlocked(
     hindered = set(await tx.fetch_column("hindered_parents", ids=ids, losing=losing))
     locked = live - {(id, token) for id, token in ours if id not in hindered}
     free = [s for s in settlements if (s.id, s.token) not in locked]
-    answers = iter(await _settle(tx, worker, free, (), now))
+    answers = iter(await _settle(tx, worker, free, (), now, keep=keep))
     return [BUSY if (s.id, s.token) in locked else next(answers) for s in settlements]
 
 
@@ -220,9 +259,11 @@ async def _settle(
     done_leases: Sequence[int],
     now: datetime | None,
     *,
+    keep: Mapping[str, Keep] | None,
     read_back: bool = True,
 ) -> list[Answer]:
     tx.at(now)
+    tx.keep_by(keep)
     batch: dict[tuple[int, int], Settlement] = {}
     for s in sorted(settlements, key=_by_id):  # so that history is appended to, page after page
         batch.setdefault((s.id, s.token), s)
@@ -246,9 +287,23 @@ async def _settle(
 async def _landed_before(
     tx: Tx, worker: str, missed: list[tuple[int, int]]
 ) -> set[tuple[int, int]]:
-    """(!) Which of these did this worker settle already, in a COMMIT that got no answer?"""
+    """(!) Which of these did this worker settle already, in a COMMIT that got no answer?
+
+    Of a job that is not kept nothing tells it. If a repeat finds no trace of a job, it has ended,
+    and most likely by the first try.
+    """
     rows = to_json([{"id": id, "token": token} for id, token in missed])
-    return set(await tx.fetch_as(JobToken, "landed", rows=rows, worker=worker, kinds=_SETTLED))
+    landed: set[tuple[int, int]] = set(
+        await tx.fetch_as(JobToken, "landed", rows=rows, worker=worker, kinds=_SETTLED)
+    )
+    if tx.repeat and len(landed) < len(missed):
+        stored = {
+            job.id for job in await tx.fetch_as(
+                StoredJob, "stored_jobs", ids=to_json([id for id, _ in missed])
+            )
+        }  # fmt: skip
+        landed |= {(id, token) for id, token in missed if id not in stored}
+    return landed
 
 
 async def _settle_others(
@@ -258,25 +313,65 @@ async def _settle_others(
     finishes: list[Finish] = []
     tickets: list[Ticket] = []
     events: list[NewEvent] = []
+    folded: list[dict[str, object]] = []
     jobs = await tx.fetch_as(LeasedJob, "lock_leased", rows=leased_rows(settlements), worker=worker)
     notes = await noted(tx, {job.id: job.features for job in jobs})
+    unknown = await _unknown_since(tx, [s for s in settlements if s.give_up_seconds is not None])
     for job in jobs:
         settlement = by_job[job.id, job.token]
         standing = Standing(
             job.attempts, job.max_attempts, bool(job.cancel_requested), bool(job.spent)
         )
-        move = after_settlement(standing, settlement)
+        before = unknown.get(job.id) if settlement.give_up_seconds is not None else None
+        if before is None:
+            move = after_settlement(standing, settlement)
+        else:
+            move = after_unknown(standing, settlement, before.waited_seconds)
         if move.to.final:
             finishes.append(_ending(settlement, move, worker))
+            continue
+        tickets.append(_ticket(settlement, move))
+        event = _requeued(tx, settlement, worker, job.claimed_at, notes.get(job.id))
+        if before is None:
+            events.append(event)
         else:
-            tickets.append(_ticket(settlement, move))
-            events.append(_requeued(tx, settlement, worker, job.claimed_at, notes.get(job.id)))
+            folded.append(before.once_more(event))
     landed = await finish_jobs(tx, finishes)
     if tickets:
         await add_tickets(tx, tickets)
         await add_events(tx, events)
+        if folded:
+            await tx.fetch("fold_events", rows=to_json(folded))
         landed |= {(ticket.id, ticket.token) for ticket in tickets}
     return landed
+
+
+class _Unknown(NamedTuple):
+    """The last entry of a job's timeline: a worker had no such task."""
+
+    seq: int
+    waited_seconds: float
+    tries: int
+
+    def once_more(self, event: NewEvent) -> dict[str, object]:
+        """One row of `fold_events`: the entry after one more try."""
+        return {
+            "job_id": event.job_id, "seq": self.seq, "token": event.token, "worker": event.worker,
+            "detail": {**(event.detail or {}), "tries": self.tries + 1},
+        }  # fmt: skip
+
+
+async def _unknown_since(tx: Tx, settlements: list[Settlement]) -> dict[int, _Unknown]:
+    """The jobs of these whose last worker did not have their task either."""
+    if not settlements:
+        return {}
+    found: dict[int, _Unknown] = {}
+    ids = to_json(sorted({s.id for s in settlements}))
+    for last in await tx.fetch_as(LastEvent, "last_events", ids=ids):
+        if last.kind == UNKNOWN_TASK:
+            tries = msgspec.json.decode(last.detail or "{}").get("tries", 1)
+            found[last.job_id] = _Unknown(last.seq, last.age_seconds, tries)
+    return found
 
 
 async def _succeed(tx: Tx, worker: str, batch: list[Settlement]) -> set[tuple[int, int]]:
@@ -289,9 +384,16 @@ async def _succeed(tx: Tx, worker: str, batch: list[Settlement]) -> set[tuple[in
     return await finish_succeeded(tx, worker, by_lease)
 
 
+_UNKNOWN_TASK = msgspec.Raw(
+    b'{"type":"UnknownTask","message":"no worker has had the task for too long"}'
+)
+
+
 def _ending(s: Settlement, move: Move, worker: str) -> Finish:
     error = raw(s.error)
-    if error is None and move.to is State.FAILED:  # a snooze or a release of its only start
+    if move.reason == NO_TASK:
+        error = _UNKNOWN_TASK
+    elif error is None and move.to is State.FAILED:  # a snooze or a release of its only start
         error = msgspec.Raw(encode({"type": "NotRunAgain", "message": move.reason}))
     return Finish(
         s.id, s.token, move.to, s.lease, worker, charged=int(move.charged),
@@ -319,7 +421,8 @@ def _requeued(
         detail["duration_seconds"] = s.duration_seconds
     if notes is not None:
         detail["notes"] = notes
-    return NewEvent(s.id, s.token, EVENT_OF[s.outcome], worker, detail)
+    kind = EVENT_OF[s.outcome] if s.give_up_seconds is None else UNKNOWN_TASK
+    return NewEvent(s.id, s.token, kind, worker, detail)
 
 
 def _lost(s: Settlement) -> str:

@@ -11,7 +11,8 @@ import msgspec
 from tenure.rules.job import Beat, Feature
 from tenure.rules.lifecycle import Move, Standing, after_crash
 from tenure.rules.limits import check_int, check_name, check_seconds
-from tenure.store.jobs.settle import run_finishing
+from tenure.rules.retention import Keep
+from tenure.store.jobs.settle import check_keep, run_finishing
 from tenure.store.moves import add_events, add_tickets, finish_jobs, note_new_tickets
 from tenure.store.notes import noted
 from tenure.store.records import AddedTicket, ExpiredLease, JobToken, LeaseDeadline, SweptJob
@@ -113,17 +114,25 @@ async def _asked_to_stop(tx: Tx, worker: str, lease_ids: list[int]) -> tuple[Pai
     return tuple(sorted(asked & leased))
 
 
-async def sweep(scope: Scope, *, most: int = 1000, now: datetime | None = None) -> Swept:
+async def sweep(
+    scope: Scope,
+    *,
+    most: int = 1000,
+    keep: Mapping[str, Keep] | None = None,
+    now: datetime | None = None,
+) -> Swept:
     """Take back the jobs of up to `most` expired leases: requeued, failed or cancelled.
 
     Needs no handler for their tasks. A transaction takes back the jobs of many leases. Jobs that
     another transaction has locked are passed over, and stay on their leases. After a number of such
     leases the next call goes on behind them, so that they hold up no others. After a long wait for
     the write lock one sweep is skipped, so that live workers, who waited as long, renew first.
+    `keep`: as in `settle`.
     """
     for_all_tenants("sweep", scope.tenant)
     check_int("most", most, 1, MAX_PAGE)
-    walk = _Walk(scope, most, now, scope.session.swept_until)
+    check_keep(keep)
+    walk = _Walk(scope, most, keep, now, scope.session.swept_until)
     while await walk.go_on():
         pass
     scope.session.swept_until = walk.after if walk.more and walk.passed else None
@@ -134,10 +143,16 @@ class _Walk:
     """One call of sweep: along the expired leases, the oldest first, page by page."""
 
     def __init__(
-        self, scope: Scope, most: int, now: datetime | None, after: LeaseDeadline | None
+        self,
+        scope: Scope,
+        most: int,
+        keep: Mapping[str, Keep] | None,
+        now: datetime | None,
+        after: LeaseDeadline | None,
     ) -> None:
         self._scope = scope
         self._most = most
+        self._keep = keep
         self._now = now
         self.after = after
         """It goes on behind this lease."""
@@ -161,9 +176,8 @@ class _Walk:
                 part = part[:count]
             ids = [lease.id for lease in part]
             try:
-                done = await run_finishing(
-                    self._scope, partial(_sweep_leases, ids=ids, now=self._now), self._now
-                )
+                sweep_part = partial(_sweep_leases, ids=ids, keep=self._keep, now=self._now)
+                done = await run_finishing(self._scope, sweep_part, self._now)
             except RowsLocked:  # it met a lock further on, of a child perhaps
                 if len(part) > 1:
                     half = len(part) // 2
@@ -226,12 +240,15 @@ class _Done(NamedTuple):
     void: int = 0
 
 
-async def _sweep_leases(tx: Tx, ids: list[int], now: datetime | None) -> _Done | None:
+async def _sweep_leases(
+    tx: Tx, ids: list[int], keep: Mapping[str, Keep] | None, now: datetime | None
+) -> _Done | None:
     """Sweep the jobs of these leases that no other transaction has locked.
 
     None: the lock took so long that live workers should renew first.
     """
     tx.at(now)
+    tx.keep_by(keep)
     if tx.waited_seconds > PATIENCE_SECONDS:
         return None
     await tx.wait_briefly()

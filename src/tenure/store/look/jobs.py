@@ -91,6 +91,13 @@ async def get(tx: Tx, id: JobId, *, now: datetime | None = None) -> Job:
     return await seen_job(tx, id)
 
 
+@transaction(Mode.READ)
+async def was_issued(tx: Tx, id: JobId) -> bool:
+    """Has the database given this id to a job or a workflow, or kept it for one?"""
+    [last] = await tx.fetch_column("last_job_id")
+    return 1 <= id_of(id) <= int(last)
+
+
 async def seen_job(tx: Tx, id: JobId) -> Job:
     """A job that this tenant may look at. Raises `JobNotFound`."""
     id = id_of(id)

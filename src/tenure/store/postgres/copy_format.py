@@ -6,7 +6,7 @@ from tenure.rules.job import NewJob
 from tenure.store.rows import features_of, is_plain
 
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"})
-_NOTHING_SPECIAL = "\t\\N" * 7 + "\n"
+_NOTHING_SPECIAL = "\t\\N" * 9 + "\n"
 PIECE = 64
 
 Numbered = Sequence[tuple[int, NewJob]]
@@ -67,9 +67,13 @@ def _middle(job: NewJob) -> str:
 
 def _special(position: int, id: int, job: NewJob, created_at: str) -> str:
     unique = job.unique
-    rest: list[object] = [job.retry, job.metadata, job.timeout_seconds, None, None, None, None]
+    key: tuple[object, ...] = (None, None, None, None)
     if unique is not None:
-        rest[3:] = unique.period_seconds, unique.scope or job.task, unique.key, unique.until
+        key = unique.period_seconds, unique.scope or job.task, unique.key, unique.until
+    rest: list[object] = [
+        job.retry, job.metadata, job.timeout_seconds, *key, job.keep_succeeded_seconds,
+        job.keep_other_seconds,
+    ]  # fmt: skip
     args = _escaped(job.args.decode())
     fields = "".join([f"\t{_field(value)}" for value in rest])
     return f"{id}\t{position}\t{created_at}{_middle(job)}{job.size_kb}\t{args}{fields}\n"

@@ -304,10 +304,14 @@ class PostgresTx(Tx):
                 group["results"] = [raw(result) for result in results]
             groups.append(group)
         rows = to_json(groups)
-        return _moved(await self.fetch_as(MovedJob, "succeed", rows=rows, worker=worker))
+        return _moved(
+            await self.fetch_as(
+                MovedJob, "succeed", rows=rows, worker=worker, keep=self.keep_succeeded
+            )
+        )
 
     async def finish_jobs(self, rows: str) -> Moved:
-        return _moved(await self.fetch_as(MovedJob, "finish", rows=rows))
+        return _moved(await self.fetch_as(MovedJob, "finish", rows=rows, keep=self.keep_other))
 
     async def free_nodes(self, ids: list[int]) -> list[int]:
         nodes = await self.fetch_as(

@@ -173,6 +173,8 @@ class _Template(msgspec.Struct, frozen=True, omit_defaults=True):
     gate_key: str | None = None
     needs: int = 0
     at_most_once: bool = False
+    keep_succeeded_seconds: float | None = None
+    keep_other_seconds: float | None = None
 
 
 class Stored(NamedTuple):
@@ -323,7 +325,8 @@ def dump(job: NewJob) -> str:
         _Template(
             job.task, msgspec.Raw(job.args), job.queue, job.priority, job.max_attempts,
             job.timeout_seconds, job.unique, _raw(job.retry), _raw(job.metadata), job.gate,
-            job.gate_key, job.needs, job.at_most_once,
+            job.gate_key, job.needs, job.at_most_once, job.keep_succeeded_seconds,
+            job.keep_other_seconds,
         )
     )  # fmt: skip
 
@@ -339,6 +342,7 @@ def job_of(tenant: str, text: str, by: FiredBy, due: datetime | None) -> NewJob:
         retry=Json(bytes(t.retry)) if isinstance(t.retry, msgspec.Raw) else None,
         metadata=_with_origin(given, by), gate=t.gate, gate_key=t.gate_key, needs=t.needs,
         at_most_once=t.at_most_once,
+        keep_succeeded_seconds=t.keep_succeeded_seconds, keep_other_seconds=t.keep_other_seconds,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import msgspec
 from tenure.rules.claim import Ask
 from tenure.rules.gates import line_name
 from tenure.rules.job import Feature, Json, NewJob, Unique
+from tenure.rules.limits import FAR_FUTURE
 from tenure.store.gate_records import GateQuestion, LineFound, LinePicked, OpenGate, lines_of
 from tenure.store.records import (
     BatchFeatures,
@@ -139,6 +140,7 @@ class SQLiteTx(Tx):
             job.priority, job.max_attempts, features_of(job), job.tenant, job.queue, job.task,
             job.args.decode(), _text(job.retry), _text(job.metadata),
             "parents" if _waits(job) else None, *key, job.needs, job.size_kb,
+            job.keep_succeeded_seconds, job.keep_other_seconds,
         )  # fmt: skip
 
     def _is_ready(self, job: NewJob, now: int) -> bool:
@@ -239,16 +241,20 @@ class SQLiteTx(Tx):
             return Moved([])
         await self.fetch("open_batch")
         await self._each("add_to_batch", rows)
-        before = driver.total_changes(self._connection)
-        await self.fetch("succeed", worker=worker)
-        changed = driver.total_changes(self._connection) - before
-        if changed < len(rows):
-            ids = to_json([id for id, *_ in rows])
-            return await self._drop_live(await self.fetch_as(MovedJob, "moved_jobs", ids=ids))
-        moved = as_records(MovedJob, [(id, token, 0, None) for id, token, *_ in rows])
         kinds: list[BatchFeatures] = []
         if await self.fetch("any_featured"):
             kinds = await self.fetch_as(BatchFeatures, "features_of_batch")
+        before = driver.total_changes(self._connection)
+        if self.keep_succeeded is None and not any(each.features & Feature.KEEP for each in kinds):
+            await self.fetch("succeed", worker=worker)
+        else:
+            await self.fetch(
+                "succeed_keeping", worker=worker, keep=self.keep_succeeded, far_future=_FAR_FUTURE
+            )
+        changed = driver.total_changes(self._connection) - before
+        if changed < len(rows):
+            return await self._drop_live(await self.fetch_as(MovedJob, "moved_jobs"))
+        moved = as_records(MovedJob, [(id, token, 0, None, None, 1) for id, token, *_ in rows])
         if any(kind.features & ~Feature.GATE for kind in kinds):
             featured = {job.id: job for job in await self.fetch_as(MovedJob, "featured_in_batch")}
             moved = [featured.get(job.id, job) for job in moved]
@@ -256,7 +262,11 @@ class SQLiteTx(Tx):
         return _moved(moved, {kind.line for kind in kinds})
 
     async def finish_jobs(self, rows: str) -> Moved:
-        return await self._drop_live(await self.fetch_as(MovedJob, "finish", rows=rows))
+        return await self._drop_live(
+            await self.fetch_as(
+                MovedJob, "finish", rows=rows, keep=self.keep_other, far_future=_FAR_FUTURE
+            )
+        )
 
     async def free_jobs(self, freed: Sequence[Freed]) -> None:
         """Row by row with bound values: half the cost of `add_tickets`."""
@@ -334,6 +344,7 @@ def _for_rows(sql: str, count: int) -> str:
 
 _by_position = attrgetter("priority", "position")
 _NO_KEY = (None, None, None, None)
+_FAR_FUTURE = (FAR_FUTURE - EPOCH) // MICROSECOND
 
 
 def _waits(job: NewJob) -> bool:

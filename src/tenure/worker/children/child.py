@@ -201,6 +201,7 @@ class Child:
         except ConfigError as error:
             log.critical("this child process refuses to start: %s", error)
             sys.exit(REFUSED)
+        app.keep = hello.keep
         hello.logs.after_import()
         attempts = InterruptibleRunner(app, hello.worker, self._interrupt)
         while True:

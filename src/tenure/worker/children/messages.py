@@ -10,6 +10,7 @@ import msgspec
 from tenure.rules.claim import Claimed
 from tenure.rules.lifecycle import Settlement
 from tenure.rules.notes import NoteValue
+from tenure.rules.retention import Keep
 from tenure.worker.children.app_ref import AppRef
 from tenure.worker.logs import LogSetup
 
@@ -23,6 +24,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     app: AppRef
     worker: str
     logs: LogSetup
+    keep: dict[str, Keep] | None = None
 
 
 class Run(msgspec.Struct, frozen=True, tag="run"):

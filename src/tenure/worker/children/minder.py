@@ -121,7 +121,8 @@ class Children(InThreads):
         if child is None:
             child = self._children[number] = ChildProcess(self._environment, self._watchdog)
             app = locate(self._app).with_kind("process")
-            child.send(Hello(app, self._worker, log_setup()))
+            keep = None if self._app.keep is None else dict(self._app.keep)
+            child.send(Hello(app, self._worker, log_setup(), keep))
         child.forget_output()
         return child
 

@@ -47,6 +47,7 @@ class Intake:
     ) -> None:
         self._app = app
         self._worker = worker
+        self._settings = settings
         self._environment = environment
         self._polling = polling
         self._backlog = backlog
@@ -101,7 +102,8 @@ class Intake:
             self._reporter.say(
                 logging.WARNING, leased.job, "this worker has no such task; put back"
             )
-            self._backlog.add(leased, unknown_task(leased.job))
+            give_up = self._settings.unknown_task_seconds
+            self._backlog.add(leased, unknown_task(leased.job, give_up))
         if self._stopping:  # the claim was under way when the worker was told to stop
             self._put_back(known, "shutdown")
         elif len(known) == 1 and not self._suspects.may_run(known[0]):

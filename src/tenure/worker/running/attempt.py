@@ -231,9 +231,9 @@ def lost_lease(job: Claimed, stop: Stop | None) -> Settlement | None:
     return lifecycle.release(job, UNREACHABLE) if stop is Stop.EXPIRED else None
 
 
-def unknown_task(job: Claimed) -> Settlement:
+def unknown_task(job: Claimed, give_up_seconds: float = 7 * 86_400.0) -> Settlement:
     """This code has no such task: put back, uncharged, ever later. Another worker may have it."""
-    return lifecycle.release(job, "no handler", _in_a_deploy(job))
+    return lifecycle.unknown_task(job, _in_a_deploy(job), give_up_seconds)
 
 
 UNFIT = "arguments do not fit this code"

@@ -235,7 +235,7 @@ class RunningHere(Running):
     def complete(self, result: object = None, *, on: object) -> None:
         success = self._success(result, on)
         try:
-            self._app.whole_store.settle(self.worker, [success], on=on)
+            self._app.whole_store.settle(self.worker, [success], on=on, keep=self._app.keep)
         except StoreUnavailable as error:
             raise StoreAway(str(error)) from error
         self._leased.completed = True
@@ -243,7 +243,9 @@ class RunningHere(Running):
     async def complete_async(self, result: object = None, *, on: object) -> None:
         success = self._success(result, on)
         try:
-            await self._app.whole_async_store.settle(self.worker, [success], on=on)
+            await self._app.whole_async_store.settle(
+                self.worker, [success], on=on, keep=self._app.keep
+            )
         except StoreUnavailable as error:
             raise StoreAway(str(error)) from error
         self._leased.completed = True

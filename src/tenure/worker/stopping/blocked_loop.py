@@ -7,10 +7,11 @@ written by one of them only: it is taken once, and removed from `owed` before it
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from tenure.rules.lifecycle import Settlement
+from tenure.rules.retention import Keep
 from tenure.store import Answer, Store
 from tenure.worker.events import EventReporter
 from tenure.worker.leases import LeasedJob, Stop, Watchlist
@@ -28,8 +29,10 @@ class BlockedLoop:
         watchlist: Watchlist,
         reporter: EventReporter,
         post: Callable[..., None],
+        keep: Mapping[str, Keep] | None = None,
     ) -> None:
         self._worker = worker
+        self._keep = keep
         self._settler = settler
         self._watchlist = watchlist
         self._reporter = reporter
@@ -57,7 +60,7 @@ class BlockedLoop:
         """Does not wait for locked rows: the thread has leases to renew."""
         try:
             told = leased.with_unsent(settlement)
-            [answer] = store.settle(self._worker, [told], patient=False)
+            [answer] = store.settle(self._worker, [told], patient=False, keep=self._keep)
         except BaseException:
             self._owe(leased, settlement)
             raise

@@ -15,8 +15,8 @@ from tenure.worker.settings import WorkerSettings
 PROMOTE_PAGE = 1000
 HEAL_SECONDS = 60.0
 PRUNE_SOON_SECONDS = 60.0
-"""The first prune comes at the latest after this time: a worker may not run for an hour. And so
-does the next one after a failure."""
+"""A worker asks at the latest after this time whether a prune is due: it may not run for an hour.
+After a failure it asks again after this time."""
 WAIT_FACTOR = 9
 """After a sweep that could take back nothing, the worker waits nine times as long as it took."""
 log = logging.getLogger("tenure.worker")
@@ -61,7 +61,7 @@ class Upkeep:
         await self._repeat("sweeping", self._sweep, self._settings.sweep_seconds)
 
     async def prune(self) -> None:
-        """Prune soon, at a random time within the first minute, then regularly, for ever."""
+        """Prune regularly, for ever. The database knows when the last prune was, of any worker."""
         soon = min(PRUNE_SOON_SECONDS, self._settings.prune_seconds)
         await asyncio.sleep(soon * (0.5 + self._environment.random() / 2))
         await self._repeat("pruning", self._prune, soon)
@@ -86,7 +86,7 @@ class Upkeep:
         more, found = True, False
         while more:
             self._environment.crash_point("before sweep")
-            swept = await self._store.sweep()
+            swept = await self._store.sweep(keep=self._settings.keep)
             more = swept.more
             if swept.requeued or swept.finished:
                 found = True
@@ -99,7 +99,7 @@ class Upkeep:
             await asyncio.sleep(WAIT_FACTOR * (self._environment.monotonic() - began))
 
     async def _prune(self) -> None:
-        await self._store.prune()
+        await self._store.prune(every_seconds=self._settings.prune_seconds)
         await asyncio.sleep(self._settings.prune_seconds)
 
     async def _heal(self) -> None:

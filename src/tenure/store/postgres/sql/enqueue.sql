@@ -28,7 +28,7 @@ batch as materialized (
         due_at timestamptz, tenant text, max_attempts smallint, timeout double precision, retry json,
         metadata json, features smallint, parked text, unique_scope text, unique_key text,
         unique_until text, unique_seconds double precision, gate text, gate_key text, needs smallint,
-        size_kb smallint)
+        size_kb smallint, keep_succeeded double precision, keep_other double precision)
 ), new as materialized (
     select batch.*, case when due is null and parked is null then 1000 * nextval('tenure.position') end as position
     from batch
@@ -36,12 +36,12 @@ batch as materialized (
     insert into tenure.job (
         id, position, created_at, due_at, timeout_seconds, unique_seconds, priority, max_attempts,
         features, tenant, queue, task, args, retry, metadata, parked, unique_scope, unique_key,
-        unique_until, gate, gate_key, needs, size_kb)
+        unique_until, gate, gate_key, needs, size_kb, keep_succeeded_seconds, keep_other_seconds)
     select id, position, t.now, due, timeout, unique_seconds, coalesce(priority, 0),
            coalesce(max_attempts, 5), coalesce(features, 0), coalesce(tenant, ''),
            coalesce(queue, 'default'), task, coalesce(args, 'null'), retry, metadata, parked,
            unique_scope, unique_key, unique_until, gate, gate_key, coalesce(needs, 0),
-           coalesce(size_kb, 0)
+           coalesce(size_kb, 0), keep_succeeded, keep_other
     from new, t
 ), queued as (
     insert into tenure.ready (position, job_id, token, priority, needs, size_kb, queue)
@@ -72,7 +72,8 @@ select 1000 * nextval('tenure.position') as first,
 -- enqueue: many jobs that are ready at once.
 copy tenure.job (
     id, position, created_at, priority, max_attempts, features, needs, tenant, queue, task, size_kb,
-    args, retry, metadata, timeout_seconds, unique_seconds, unique_scope, unique_key, unique_until)
+    args, retry, metadata, timeout_seconds, unique_seconds, unique_scope, unique_key, unique_until,
+    keep_succeeded_seconds, keep_other_seconds)
 from stdin;
 
 -- name: copy_tickets
@@ -109,27 +110,53 @@ returning job_id;
 select k.tenant, k.scope, k.key, k.job_id, k.fingerprint,
        k.expires_at is not null
        and k.expires_at <= coalesce(:now::timestamptz, clock_timestamp())
-       and not exists (select from tenure.job j where j.id = k.job_id offset 0) as over, k.expires_at
+       and not exists (select from tenure.job j where j.id = k.job_id offset 0) as over, k.expires_at,
+       k.outcome,
+       not exists (select from tenure.job j where j.id = k.job_id offset 0)
+       and not exists (select from tenure.history h where h.id = k.job_id offset 0) as gone
 from json_to_recordset(:rows::json) as b (tenant text, scope text, key text),
      lateral (select * from tenure.unique_key u
               where u.tenant = b.tenant and u.scope = b.scope and u.key = b.key offset 0) as k;
 
 -- name: drop_key
--- enqueue, replay: delete a key whose period is over. Guarded by the holder and the end that were
--- read, and by the holder not being live: if another job has taken the key meanwhile, it keeps it.
+-- enqueue, replay: delete a key whose period is over, or whose job has failed. Guarded by the holder
+-- and the ends that were read, and by the holder not being live: if another job has taken the key
+-- meanwhile, it keeps it, and so does a job that is replayed meanwhile.
 delete from tenure.unique_key
 where tenant = :tenant and scope = :scope and key = :key and job_id = :job_id
-  and expires_at = :expires_at
+  and expires_at is not distinct from :expires_at::timestamptz
+  and outcome is not distinct from :outcome::text
   and not exists (select from tenure.job j where j.id = :job_id offset 0);
 
--- name: begin_period
+-- name: hold_key
 -- replay: a key that the job never lost. A transaction that waits to delete it finds that it expires
--- later.
+-- later, and that its job has not ended.
 update tenure.unique_key
-set expires_at = coalesce(:now::timestamptz, clock_timestamp())
+set outcome = null,
+    expires_at = coalesce(:now::timestamptz, clock_timestamp())
                  + :seconds::double precision * interval '1 second'
 where tenant = :tenant and scope = :scope and key = :key and job_id = :job_id
 returning job_id;
+
+-- name: free_keys
+-- delete: the keys of jobs that are deleted, where they are still theirs.
+delete from tenure.unique_key k
+using json_to_recordset(:rows::json) as b (tenant text, scope text, key text, job_id bigint)
+where k.tenant = any (array[b.tenant]) and k.scope = b.scope and k.key = b.key and k.job_id = b.job_id;
+
+-- name: free_key
+-- delete of a key by its name, whose job has ended. One that is replayed at the same time has cleared `outcome`.
+delete from tenure.unique_key k
+where k.tenant = :tenant and k.scope = :scope and k.key = :key
+  and (k.outcome is not null or not exists (select from tenure.job j where j.id = k.job_id offset 0))
+returning k.job_id;
+
+-- name: find_key
+select k.job_id,
+       k.expires_at is not null and k.expires_at <= coalesce(:now::timestamptz, clock_timestamp())
+       and not exists (select from tenure.job j where j.id = k.job_id offset 0) as over, k.outcome
+from tenure.unique_key k
+where k.tenant = :tenant and k.scope = :scope and k.key = :key;
 
 -- name: lock_finished_parents
 -- enqueue: a finished parent cannot be replayed, deleted or pruned before the child is there.

@@ -7,6 +7,9 @@ select id, token, state::text as state, task, args::text as args, queue, priorit
 from tenure.all_jobs
 where id = :id and (:tenant::text is null or tenant in (:tenant::text, ''));
 
+-- name: last_job_id
+select case when is_called then last_value else 0 end as last_id from tenure.job_id;
+
 -- name: holders
 -- Which lease holds these jobs?
 select job_id, token, lease_id, worker, claimed_at, expires_at from tenure.holding

@@ -83,11 +83,12 @@ with old as (
     insert into tenure.job (
         id, token, position, created_at, queued_at, timeout_seconds, unique_seconds, priority, attempts,
         max_attempts, crashes, features, needs, size_kb, tenant, queue, task, args, retry, metadata,
-        error, reason, unique_scope, unique_key, unique_until, gate, gate_key)
+        error, reason, unique_scope, unique_key, unique_until, gate, gate_key, keep_succeeded_seconds,
+        keep_other_seconds)
     select id, token + 1, position, created_at, now, timeout_seconds, unique_seconds, priority, 0,
            max_attempts, 0, features | :features::smallint, needs, size_kb, tenant, queue, task, args, retry,
            metadata, error, 'replayed',
-           unique_scope, unique_key, unique_until, gate, gate_key
+           unique_scope, unique_key, unique_until, gate, gate_key, keep_succeeded_seconds, keep_other_seconds
     from new
 ), queued as (
     insert into tenure.ready (position, job_id, token, priority, needs, size_kb, queue)
@@ -155,7 +156,7 @@ with day as (
 select start, stop
 from (select start, lead(start, 1, '9000-01-01 00:00:00+00') over (order by start) as stop
       from edge) as stretch
-where start < :latest::timestamptz
+where start < :latest::timestamptz and stop > :earliest::timestamptz
 order by start;
 
 -- name: walk_by_index
@@ -169,17 +170,18 @@ select set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', '
 -- workflows are deleted with their workflow: see `prune_nodes`. Returns the deleted ids and, with a
 -- null for id, how far the walk came.
 with walked as materialized (
-    select ctid as spot, id, state, features, finished_at from tenure.history
+    select ctid as spot, id, state, features, finished_at, keep_until from tenure.history
     where finished_at >= :start::timestamptz and finished_at < :stop::timestamptz and id > :after
     order by id limit :most
 ), gone as (
     delete from tenure.history h
     where h.ctid = any (array(
               select spot from walked
-              where features & {WORKFLOW} = 0
+              where features & {WORKFLOW} = 0 and keep_until is null
                 and finished_at < case when state = 'succeeded' then :succeeded_before::timestamptz
                                        else :other_before::timestamptz end))
       and h.finished_at >= :start::timestamptz and h.finished_at < :stop::timestamptz
+      and h.keep_until is null
       and h.finished_at < case when h.state = 'succeeded' then :succeeded_before::timestamptz
                                else :other_before::timestamptz end
     returning h.id
@@ -188,6 +190,43 @@ select null::bigint as id, :start::timestamptz as start, max(id) as after
 from walked having count(*) > 0
 union all
 select id, null, null from gone;
+
+-- name: prune_kept
+-- prune: jobs that say themselves how long they are kept. One step of a walk along these times. A job
+-- whose child still waits or runs is passed: the child may want its result. Whatever row of another
+-- partition has the same place as one of these: it is due, too, or stays.
+with t as materialized (select coalesce(:now::timestamptz, clock_timestamp()) as now),
+walked as materialized (
+    select ctid as spot, id, keep_until from tenure.history
+    where keep_until is not null and features & 64 = 0 and keep_until <= (select now from t)
+      and (keep_until, id) > (:start::timestamptz, :after)
+    order by keep_until, id limit :most
+), gone as (
+    delete from tenure.history h
+    where h.ctid = any (array(select spot from walked))
+      and h.keep_until is not null and h.features & 64 = 0 and h.keep_until <= (select now from t)
+      and not (h.features & {CHILDREN} <> 0 and exists (
+          select from (select job_id from tenure.parent
+                       where parent_id = any (array[h.id])
+                         and parent_state is distinct from 'waiting' offset 0) as p,
+               lateral (select from tenure.job where id = p.job_id offset 0) as j))
+    returning h.id
+), reached as (
+    select keep_until, id from walked order by keep_until desc, id desc limit 1
+)
+select null::bigint as id, keep_until as start, id as after from reached
+union all
+select id, null, null from gone;
+
+-- name: read_prune_clock
+-- prune: one at a time decides.
+select trusted_at, doubted_at from tenure.prune_clock for update;
+
+-- name: write_prune_clock
+-- prune: what it has decided.
+insert into tenure.prune_clock (one, trusted_at, doubted_at)
+values (1, :trusted_at::timestamptz, :doubted_at::timestamptz)
+on conflict (one) do update set trusted_at = excluded.trusted_at, doubted_at = excluded.doubted_at;
 
 -- name: prune_keys
 -- prune: keys whose period is over and whose job is no longer live. One step of a walk along the

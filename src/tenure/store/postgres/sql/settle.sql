@@ -3,7 +3,9 @@
 -- worker's own lease row: it must exist, whatever its deadline says.
 -- Jobs come grouped by lease, so that each lease is looked up once, and in columns: half the cost of
 -- a small array for each (1.3 against 2.5 microseconds). They are locked in id order.
--- A job with a gate comes back with its line there.
+-- A job with a gate comes back with its line there, one with a unique key with that. One that is to be
+-- kept for 0 seconds does not go to history, unless others want its result: `keep` gives the seconds by
+-- queue, where the job has none of its own.
 -- `= any (array[...])` and `offset 0`, here and elsewhere: with a plain join, a plan made while the
 -- tables were empty walks the whole index of `job` for each batch, for ever.
 with batch as materialized (
@@ -22,17 +24,28 @@ with batch as materialized (
     where j.id = any (array[b.id]) and j.token = b.token
     returning j.*, b.claimed_at, b.result, b.duration
 )
-insert into tenure.history (
-    id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
-    state, priority, attempts, max_attempts, crashes, features, needs, tenant, queue, task, args, worker,
-    result, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key)
-select id, token, created_at, claimed_at, coalesce(:now::timestamptz, clock_timestamp()), duration, timeout_seconds, unique_seconds,
-       'succeeded', priority, attempts + 1, max_attempts, crashes, features, needs, tenant, queue, task,
-       args, :worker, result, retry, metadata, unique_scope, unique_key, unique_until, gate,
-       gate_key
-from gone
-returning id, token, features,
-          queue || e'\x1e' || gate || e'\x1e' || gate_key as line;
+, ended as (
+    select gone.*, coalesce(keep_succeeded_seconds, (:keep::json ->> queue)::double precision) as keep,
+           coalesce(:now::timestamptz, clock_timestamp()) as now
+    from gone
+), kept as (
+    insert into tenure.history (
+        id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
+        state, priority, attempts, max_attempts, crashes, features, needs, tenant, queue, task, args, worker,
+        result, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key, keep_until,
+        keep_succeeded_seconds, keep_other_seconds)
+    select id, token, created_at, claimed_at, now, duration, timeout_seconds, unique_seconds,
+           'succeeded', priority, attempts + 1, max_attempts, crashes, features, needs, tenant, queue, task,
+           args, :worker, result, retry, metadata, unique_scope, unique_key, unique_until, gate,
+           gate_key, case when keep is not null then least(now + keep * interval '1 second', '9000-01-01 00:00:00+00') end,
+           keep_succeeded_seconds, keep_other_seconds
+    from ended where keep is distinct from 0 or features & {CHILDREN | WORKFLOW} <> 0
+)
+select id, token, features, queue || e'\x1e' || gate || e'\x1e' || gate_key as line,
+       case when unique_key is not null then json_build_array(tenant, unique_scope, unique_key)::text end as key,
+       coalesce(keep_succeeded_seconds, (:keep::json ->> queue)::double precision) is distinct from 0
+       or features & {CHILDREN | WORKFLOW} <> 0 as kept
+from gone;
 
 -- name: finish
 -- fail, skip, abort, cancel, sweep: the job moves to history. Guarded by id and token and, for a
@@ -50,19 +63,30 @@ with batch as materialized (
                       where l.id = b.lease and l.worker = b.worker offset 0))
     returning j.*, b.lease, b.worker, b.state, b.charged, b.crashed,
               coalesce(b.error, j.error) as last_error, b.reason as why, b.duration
+), ended as (
+    select gone.*, coalesce(keep_other_seconds, (:keep::json ->> queue)::double precision) as keep,
+           coalesce(:now::timestamptz, clock_timestamp()) as now
+    from gone
+), kept as (
+    insert into tenure.history (
+        id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
+        state, priority, attempts, max_attempts, crashes, features, needs, tenant, queue, task, args, worker,
+        error, reason, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key, keep_until,
+        keep_succeeded_seconds, keep_other_seconds)
+    select id, token, created_at, (select claimed_at from tenure.lease l where l.id = ended.lease),
+           now, duration, timeout_seconds, unique_seconds,
+           ended.state::tenure.state, priority, attempts + coalesce(charged, 0), max_attempts,
+           crashes + coalesce(crashed, 0), features, needs, tenant, queue, task, args, worker, last_error, why, retry, metadata,
+           unique_scope, unique_key, unique_until, gate, gate_key,
+           case when keep is not null then least(now + keep * interval '1 second', '9000-01-01 00:00:00+00') end,
+           keep_succeeded_seconds, keep_other_seconds
+    from ended where keep is distinct from 0 or features & {CHILDREN | WORKFLOW} <> 0
 )
-insert into tenure.history (
-    id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
-    state, priority, attempts, max_attempts, crashes, features, needs, tenant, queue, task, args, worker,
-    error, reason, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key)
-select id, token, created_at, (select claimed_at from tenure.lease l where l.id = gone.lease),
-       coalesce(:now::timestamptz, clock_timestamp()), duration, timeout_seconds, unique_seconds,
-       gone.state::tenure.state, priority, attempts + coalesce(charged, 0), max_attempts,
-       crashes + coalesce(crashed, 0), features, needs, tenant, queue, task, args, worker, last_error, why, retry, metadata,
-       unique_scope, unique_key, unique_until, gate, gate_key
-from gone
-returning id, token, features,
-          queue || e'\x1e' || gate || e'\x1e' || gate_key as line;
+select id, token, features, queue || e'\x1e' || gate || e'\x1e' || gate_key as line,
+       case when unique_key is not null then json_build_array(tenant, unique_scope, unique_key)::text end as key,
+       coalesce(keep_other_seconds, (:keep::json ->> queue)::double precision) is distinct from 0
+       or features & {CHILDREN | WORKFLOW} <> 0 as kept
+from gone;
 
 -- name: lock_leased
 -- retry, fail, snooze, release, abort, skip, progress, checkpoint: lock what this worker truly holds.
@@ -123,6 +147,20 @@ from json_to_recordset(:rows::json) as b (
     detail json)
 order by b.n;
 
+-- name: last_events
+-- release of jobs whose task the worker does not have: the last entry of each job.
+select e.job_id, e.seq, e.kind,
+       extract(epoch from coalesce(:now::timestamptz, clock_timestamp()) - e.at)::double precision as age_seconds,
+       e.detail::text as detail
+from unnest(array(select (value #>> '{}')::bigint from json_array_elements(:ids::json))) as b (id),
+     lateral (select * from tenure.event where job_id = b.id order by seq desc limit 1) as e;
+
+-- name: fold_events
+-- release of jobs whose task the worker does not have: one more try is no new row. `at` stays.
+update tenure.event e set token = b.token, worker = b.worker, detail = b.detail
+from json_to_recordset(:rows::json) as b (job_id bigint, seq bigint, token bigint, worker text, detail json)
+where e.job_id = any (array[b.job_id]) and e.seq = b.seq;
+
 -- name: landed
 -- Zero rows changed: was it this worker's own settlement of this token, repeated? Not if a sweep
 -- took the job back under this token: it writes the lost worker's name, but settled for it.
@@ -156,15 +194,20 @@ where h.lease = any (array(select (value #>> '{}')::bigint from json_array_eleme
 
 -- name: release_keys
 -- succeed, fail, cancel, sweep and every other path to a final state: the key is given back, where it
--- is still mine. A key held for a period stays until the period is over; one held for ever stays.
-delete from tenure.unique_key k
-using (select h.id, h.tenant, h.unique_scope, h.unique_key
-       from unnest(array(select (value #>> '{}')::bigint from json_array_elements(:ids::json))) as b (id),
-            lateral (select * from tenure.history where id = b.id limit 1) as h) as f
-where k.tenant = any (array[f.tenant]) and k.scope = f.unique_scope and k.key = f.unique_key
-  and k.job_id = f.id
-  and (k.until in ('started', 'finished')
-       or k.until = 'period' and k.expires_at <= coalesce(:now::timestamptz, clock_timestamp()));
+-- is still mine. A key held for a period stays until the period is over; one held for ever stays. Such
+-- a key notes how its job has ended: it may outlive the job.
+with t as materialized (select coalesce(:now::timestamptz, clock_timestamp()) as now),
+ended as materialized (
+    select * from json_to_recordset(:rows::json) as b (
+        tenant text, scope text, key text, job_id bigint, outcome text)
+), freed as (
+    delete from tenure.unique_key k using ended b, t
+    where k.tenant = any (array[b.tenant]) and k.scope = b.scope and k.key = b.key and k.job_id = b.job_id
+      and (k.until in ('started', 'finished') or k.until = 'period' and k.expires_at <= t.now)
+)
+update tenure.unique_key k set outcome = b.outcome from ended b, t
+where k.tenant = any (array[b.tenant]) and k.scope = b.scope and k.key = b.key and k.job_id = b.job_id
+  and (k.until = 'forever' or k.until = 'period' and k.expires_at > t.now);
 
 -- name: forget_checkpoints
 -- replay: the job starts from the beginning. Its notes stay.

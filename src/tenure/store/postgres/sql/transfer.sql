@@ -66,7 +66,7 @@ order by n.id;
 select id, token, position, created_at, due_at, queued_at, timeout_seconds, unique_seconds, priority,
        attempts, max_attempts, crashes, features, needs, size_kb, held, cancel_requested, tenant, queue, task,
        args::text as args, retry::text as retry, metadata::text as metadata, error::text as error, reason, parked, unique_scope,
-       unique_key, unique_until, gate, gate_key
+       unique_key, unique_until, gate, gate_key, keep_succeeded_seconds, keep_other_seconds
 from tenure.job
 where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));
 
@@ -91,7 +91,8 @@ from (select id, token, due_at from tenure.job
 select id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds,
        unique_seconds, state::text as state, priority, attempts, max_attempts, crashes, features, needs, tenant,
        queue, task, args::text as args, worker, result::text as result, error::text as error, reason, retry::text as retry,
-       metadata::text as metadata, unique_scope, unique_key, unique_until, gate, gate_key
+       metadata::text as metadata, unique_scope, unique_key, unique_until, gate, gate_key,
+       keep_until, keep_succeeded_seconds, keep_other_seconds
 from tenure.history
 where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));
 
@@ -124,7 +125,8 @@ order by job_id, parent_id;
 copy tenure.job (
     id, token, position, created_at, due_at, queued_at, timeout_seconds, unique_seconds, priority,
     attempts, max_attempts, crashes, features, needs, size_kb, held, cancel_requested, tenant, queue,
-    task, args, retry, metadata, error, reason, parked, unique_scope, unique_key, unique_until, gate, gate_key)
+    task, args, retry, metadata, error, reason, parked, unique_scope, unique_key, unique_until, gate, gate_key,
+    keep_succeeded_seconds, keep_other_seconds)
 from stdin;
 
 -- name: write_ready
@@ -141,7 +143,7 @@ copy tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds,
     unique_seconds, state, priority, attempts, max_attempts, crashes, features, needs, tenant, queue,
     task, args, worker, result, error, reason, retry, metadata, unique_scope, unique_key, unique_until,
-    gate, gate_key)
+    gate, gate_key, keep_until, keep_succeeded_seconds, keep_other_seconds)
 from stdin;
 
 -- name: write_event
@@ -166,14 +168,14 @@ where (tenant, scope, key) > (:tenant, :scope, :key)
 order by tenant, scope, key limit :most;
 
 -- name: unique_key_rows
-select k.tenant, k.scope, k.key, k.job_id, k.until, k.fingerprint, k.expires_at
+select k.tenant, k.scope, k.key, k.job_id, k.until, k.fingerprint, k.expires_at, k.outcome
 from json_to_recordset(:rows::json) as b (tenant text, scope text, key text),
      lateral (select * from tenure.unique_key u
               where u.tenant = b.tenant and u.scope = b.scope and u.key = b.key offset 0) as k;
 
 -- name: write_unique_key
 -- copy: keys that are held.
-copy tenure.unique_key (tenant, scope, key, job_id, until, fingerprint, expires_at) from stdin;
+copy tenure.unique_key (tenant, scope, key, job_id, until, fingerprint, expires_at, outcome) from stdin;
 
 -- name: next_queue
 select name from tenure.queue where name > :name order by name limit :most;

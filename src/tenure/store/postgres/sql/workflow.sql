@@ -290,13 +290,15 @@ with noted as (
 insert into tenure.job (
     id, token, created_at, queued_at, timeout_seconds, unique_seconds, priority, attempts,
     max_attempts, crashes, features, needs, size_kb, tenant, queue, task, args, retry, metadata, error,
-    reason, parked, unique_scope, unique_key, unique_until, gate, gate_key)
+    reason, parked, unique_scope, unique_key, unique_until, gate, gate_key, keep_succeeded_seconds,
+    keep_other_seconds)
 select id, token + 1, created_at, coalesce(:now::timestamptz, clock_timestamp()), timeout_seconds,
        unique_seconds, priority, 0, max_attempts, 0, features | {CHILDREN}, needs,
        least((octet_length(args::text) + coalesce(octet_length(metadata::text), 0)
               + coalesce(octet_length(retry::text), 0)) / 1024, 32767),
        tenant, queue, task, args, retry,
-       metadata, error, 'replayed', 'parents', unique_scope, unique_key, unique_until, gate, gate_key
+       metadata, error, 'replayed', 'parents', unique_scope, unique_key, unique_until, gate, gate_key,
+       keep_succeeded_seconds, keep_other_seconds
 from old;
 
 -- name: wait_again
@@ -376,11 +378,17 @@ from (select * from tenure.edge where job_id = :id and parent_id > :after
 order by p.parent_id;
 
 -- name: due_workflows
--- prune: workflows whose last job ended long ago.
-select id from tenure.workflow
+-- prune: workflows whose last job ended long ago, and of which no job is kept for longer.
+select id from tenure.workflow w
 where ended_at < greatest(:succeeded_before::timestamptz, :other_before::timestamptz)
   and ended_at < case when outcome = 'succeeded' then :succeeded_before::timestamptz
                       else :other_before::timestamptz end
+  and not exists (
+      select from tenure.node n,
+           lateral (select from tenure.history h
+                    where h.id = n.job_id and h.keep_until > coalesce(:now::timestamptz, clock_timestamp())
+                    offset 0) as kept
+      where n.workflow_id = w.id)
 order by ended_at, id limit :most;
 
 -- name: prune_nodes

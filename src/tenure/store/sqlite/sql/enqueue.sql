@@ -23,8 +23,8 @@ update tenure.counter set position = position + :count returning position;
 insert into tenure.job (
     id, position, created_at, due_at, timeout_seconds, priority, max_attempts, features, tenant, queue,
     task, args, retry, metadata, parked, unique_scope, unique_key, unique_until, unique_seconds, needs,
-    size_kb)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    size_kb, keep_succeeded_seconds, keep_other_seconds)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_plain_job
 -- enqueue: one job that uses no feature; values are bound in this order.
@@ -71,22 +71,45 @@ returning job_id;
 -- name: key_holders
 select k.tenant, k.scope, k.key, k.job_id, k.fingerprint,
        k.expires_at is not null and k.expires_at <= :now
-       and not exists (select 1 from tenure.job j where j.id = k.job_id) as over, k.expires_at
+       and not exists (select 1 from tenure.job j where j.id = k.job_id) as over, k.expires_at, k.outcome,
+       not exists (select 1 from tenure.job j where j.id = k.job_id)
+       and not exists (select 1 from tenure.history h where h.id = k.job_id) as gone
 from json_each(:rows) as b
      cross join tenure.unique_key as k on k.tenant = b.value ->> 'tenant' and k.scope = b.value ->> 'scope'
                                and k.key = b.value ->> 'key';
 
 -- name: drop_key
--- enqueue, replay: a key whose period is over.
+-- enqueue, replay: a key whose period is over, or whose job has failed.
 delete from tenure.unique_key
 where tenant = :tenant and scope = :scope and key = :key and job_id = :job_id
-  and expires_at = :expires_at;
+  and expires_at is :expires_at and outcome is :outcome;
 
--- name: begin_period
+-- name: hold_key
 -- replay: a key that was ours all the time.
-update tenure.unique_key set expires_at = :now + cast(1e6 * :seconds as integer)
+update tenure.unique_key set outcome = null, expires_at = :now + cast(1e6 * :seconds as integer)
 where tenant = :tenant and scope = :scope and key = :key and job_id = :job_id
 returning job_id;
+
+-- name: free_keys
+-- delete: the keys of jobs that are deleted, where they are still theirs.
+delete from tenure.unique_key
+where (tenant, scope, key, job_id) in (
+    select b.value ->> 'tenant', b.value ->> 'scope', b.value ->> 'key', b.value ->> 'job_id'
+    from json_each(:rows) as b);
+
+-- name: free_key
+-- delete of a key by its name, whose job has ended.
+delete from tenure.unique_key as k
+where tenant = :tenant and scope = :scope and key = :key
+  and not exists (select 1 from tenure.job j where j.id = k.job_id)
+returning job_id;
+
+-- name: find_key
+select k.job_id,
+       k.expires_at is not null and k.expires_at <= :now
+       and not exists (select 1 from tenure.job j where j.id = k.job_id) as over, k.outcome
+from tenure.unique_key k
+where k.tenant = :tenant and k.scope = :scope and k.key = :key;
 
 -- name: lock_finished_parents
 -- enqueue: the single writer needs no lock.

@@ -7,6 +7,9 @@ select id, token, state, task, args, queue, priority, tenant, attempts, max_atte
 from tenure.all_jobs
 where id = :id and (:tenant is null or tenant in (:tenant, ''));
 
+-- name: last_job_id
+select job_id from tenure.counter;
+
 -- name: holders
 select job_id, token, lease_id, worker, claimed_at, expires_at from tenure.holding
 where job_id in (select value from json_each(:ids));

@@ -62,13 +62,15 @@ update tenure.counter set position = position + 1;
 insert into tenure.job (
     id, token, position, created_at, queued_at, timeout_seconds, unique_seconds, priority, attempts,
     max_attempts, crashes, features, needs, size_kb, tenant, queue, task, args, retry, metadata, error,
-    reason, unique_scope, unique_key, unique_until, gate, gate_key)
+    reason, unique_scope, unique_key, unique_until, gate, gate_key, keep_succeeded_seconds,
+    keep_other_seconds)
 select h.id, h.token + 1, c.position, h.created_at, :now, h.timeout_seconds, h.unique_seconds, h.priority,
        0, h.max_attempts, 0, h.features | :features, h.needs,
        min((length(cast(h.args as blob)) + coalesce(length(cast(h.metadata as blob)), 0)
             + coalesce(length(cast(h.retry as blob)), 0)) / 1024, 32767),
        h.tenant, h.queue, h.task, h.args, h.retry, h.metadata,
-       h.error, 'replayed', h.unique_scope, h.unique_key, h.unique_until, h.gate, h.gate_key
+       h.error, 'replayed', h.unique_scope, h.unique_key, h.unique_until, h.gate, h.gate_key,
+       h.keep_succeeded_seconds, h.keep_other_seconds
 from tenure.history h, tenure.counter c where h.id = :id
 returning id, features, queue, needs, priority, position, 0 as due_soon;
 insert into tenure.ready (queue, needs, priority, position, job_id, token, size_kb)
@@ -106,7 +108,7 @@ select name, paused_at, reason from tenure.queue where paused_at is not null ord
 
 -- name: history_stretches
 -- prune: history is one table, and its index on the time leads along it.
-select 0 as start, :latest as stop where :latest > 0;
+select :earliest as start, :latest as stop where :latest > :earliest;
 
 -- name: walk_by_index
 -- The statement below names its index.
@@ -122,12 +124,42 @@ order by walked.finished_at desc, walked.id desc limit 1;
 delete from tenure.history
 where id in (
     select id
-    from (select id, state, features, finished_at from tenure.history indexed by tenure.history_finished_at
+    from (select id, state, features, finished_at, keep_until from tenure.history indexed by tenure.history_finished_at
           where (finished_at, id) > (:start, :after) and finished_at < :stop
           order by finished_at, id limit :most)
-    where features & {WORKFLOW} = 0
+    where features & {WORKFLOW} = 0 and keep_until is null
       and finished_at < case when state = 'succeeded' then :succeeded_before else :other_before end)
 returning id, null as start, null as after;
+
+-- name: prune_kept
+-- prune: jobs that say themselves how long they are kept. One step of a walk along these times. A job
+-- whose child still waits or runs is passed: the child may want its result.
+select null as id, walked.keep_until as start, walked.id as after
+from (select keep_until, id from tenure.history indexed by tenure.history_keep_until
+      where keep_until is not null and features & 64 = 0
+        and (keep_until, id) > (:start, :after) and keep_until <= :now
+      order by keep_until, id limit :most) as walked
+order by walked.keep_until desc, walked.id desc limit 1;
+delete from tenure.history
+where id in (
+    select w.id
+    from (select id, features from tenure.history indexed by tenure.history_keep_until
+          where keep_until is not null and features & 64 = 0
+            and (keep_until, id) > (:start, :after) and keep_until <= :now
+          order by keep_until, id limit :most) as w
+    where w.features & {CHILDREN} = 0
+       or not exists (select 1 from tenure.parent p cross join tenure.job as j on j.id = p.job_id
+                      where p.parent_id = w.id))
+returning id, null as start, null as after;
+
+-- name: read_prune_clock
+-- prune: the single writer needs no lock.
+select trusted_at, doubted_at from tenure.prune_clock;
+
+-- name: write_prune_clock
+-- prune: what it has decided.
+insert into tenure.prune_clock (one, trusted_at, doubted_at) values (1, :trusted_at, :doubted_at)
+on conflict (one) do update set trusted_at = excluded.trusted_at, doubted_at = excluded.doubted_at;
 
 -- name: prune_keys
 -- prune: keys whose period is over and whose job is no longer live. One step of a walk along the

@@ -24,6 +24,24 @@ select j.id, j.token, j.created_at, b.claimed_at, :now, b.duration, j.timeout_se
        j.unique_scope, j.unique_key, j.unique_until, j.gate, j.gate_key
 from temp.tenure.batch as b cross join tenure.job as j on j.id = b.id and j.token = b.token;
 
+-- name: succeed_keeping
+-- succeed: the same if a job or the worker says how long jobs are kept. One that is kept for 0 seconds
+-- does not go to history, unless others want its result.
+insert into tenure.history (
+    id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
+    state, priority, attempts, max_attempts, crashes, features, needs, tenant, queue, task, args, worker,
+    result, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key, keep_until,
+    keep_succeeded_seconds, keep_other_seconds)
+select j.id, j.token, j.created_at, b.claimed_at, :now, b.duration, j.timeout_seconds,
+       j.unique_seconds, 'succeeded', j.priority, j.attempts + 1, j.max_attempts, j.crashes,
+       j.features, j.needs, j.tenant, j.queue, j.task, j.args, :worker, b.result, j.retry, j.metadata,
+       j.unique_scope, j.unique_key, j.unique_until, j.gate, j.gate_key,
+       min(:now + cast(1e6 * coalesce(j.keep_succeeded_seconds, case when :keep is not null then :keep ->> ('$."' || j.queue || '"') end) as integer), :far_future),
+       j.keep_succeeded_seconds, j.keep_other_seconds
+from temp.tenure.batch as b cross join tenure.job as j on j.id = b.id and j.token = b.token
+where coalesce(j.keep_succeeded_seconds, case when :keep is not null then :keep ->> ('$."' || j.queue || '"') end, 1) <> 0
+   or j.features & {CHILDREN | WORKFLOW} <> 0;
+
 -- name: drop_batch
 -- succeed: all of the batch is in history now.
 delete from tenure.job where id in (select id from temp.tenure.batch);
@@ -40,15 +58,18 @@ where j.features <> 0;
 
 -- name: featured_in_batch
 -- succeed: those that have more to let go of than a gate (32).
-select j.id, j.token, j.features, j.queue || char(30) || j.gate || char(30) || j.gate_key as line
+select j.id, j.token, j.features, j.queue || char(30) || j.gate || char(30) || j.gate_key as line,
+       case when j.unique_key is not null then json_array(j.tenant, j.unique_scope, j.unique_key) end as key,
+       1 as kept
 from temp.tenure.batch as b cross join tenure.job as j on j.id = b.id
 where j.features & ~{GATE} <> 0;
 
 -- name: moved_jobs
--- succeed: what is in history and still live has just been moved.
-select j.id, j.token, j.features, j.queue || char(30) || j.gate || char(30) || j.gate_key as line
-from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
-     cross join tenure.history as h on h.id = j.id;
+-- succeed: all that this worker holds of the batch, and which of it is in history now.
+select j.id, j.token, j.features, j.queue || char(30) || j.gate || char(30) || j.gate_key as line,
+       case when j.unique_key is not null then json_array(j.tenant, j.unique_scope, j.unique_key) end as key,
+       exists (select 1 from tenure.history h where h.id = j.id) as kept
+from temp.tenure.batch as b cross join tenure.job as j on j.id = b.id and j.token = b.token;
 
 -- name: finish
 -- fail, skip, abort, cancel, sweep: the job moves to history. Guarded by id and token and,
@@ -56,18 +77,30 @@ from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
 insert into tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
     state, priority, attempts, max_attempts, crashes, features, needs, tenant, queue, task, args, worker,
-    error, reason, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key)
+    error, reason, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key, keep_until,
+    keep_succeeded_seconds, keep_other_seconds)
 select j.id, j.token, j.created_at, l.claimed_at, :now, b.value ->> 'duration', j.timeout_seconds,
        j.unique_seconds, b.value ->> 'state', j.priority,
        j.attempts + coalesce(b.value ->> 'charged', 0), j.max_attempts,
        j.crashes + coalesce(b.value ->> 'crashed', 0), j.features, j.needs, j.tenant, j.queue, j.task, j.args,
        b.value ->> 'worker', coalesce(b.value -> 'error', j.error), b.value ->> 'reason', j.retry, j.metadata, j.unique_scope, j.unique_key, j.unique_until,
-       j.gate, j.gate_key
+       j.gate, j.gate_key,
+       min(:now + cast(1e6 * coalesce(j.keep_other_seconds, case when :keep is not null then :keep ->> ('$."' || j.queue || '"') end) as integer), :far_future),
+       j.keep_succeeded_seconds, j.keep_other_seconds
 from json_each(:rows) as b
      cross join tenure.job as j on j.id = b.value ->> 'id' and j.token = b.value ->> 'token'
      left join tenure.lease as l on l.id = b.value ->> 'lease' and l.worker = b.value ->> 'worker'
-where b.value ->> 'lease' is null or l.id is not null
-returning id, token, features, queue || char(30) || gate || char(30) || gate_key as line;
+where (b.value ->> 'lease' is null or l.id is not null)
+  and (coalesce(j.keep_other_seconds, case when :keep is not null then :keep ->> ('$."' || j.queue || '"') end, 1) <> 0
+       or j.features & {CHILDREN | WORKFLOW} <> 0);
+select j.id, j.token, j.features, j.queue || char(30) || j.gate || char(30) || j.gate_key as line,
+       case when j.unique_key is not null then json_array(j.tenant, j.unique_scope, j.unique_key) end as key,
+       coalesce(j.keep_other_seconds, case when :keep is not null then :keep ->> ('$."' || j.queue || '"') end, 1) <> 0
+       or j.features & {CHILDREN | WORKFLOW} <> 0 as kept
+from json_each(:rows) as b
+     cross join tenure.job as j on j.id = b.value ->> 'id' and j.token = b.value ->> 'token'
+     left join tenure.lease as l on l.id = b.value ->> 'lease' and l.worker = b.value ->> 'worker'
+where b.value ->> 'lease' is null or l.id is not null;
 
 -- name: drop_live
 -- The second half of succeed and finish: what is in history is no longer live.
@@ -119,6 +152,20 @@ select b.value ->> 'job_id', coalesce(b.value ->> 'at', :now), b.value ->> 'toke
        b.value ->> 'kind', b.value ->> 'worker', b.value ->> 'request_id', b.value -> 'detail'
 from json_each(:rows) as b order by b.key;
 
+-- name: last_events
+-- release of jobs whose task the worker does not have: the last entry of each job.
+select e.job_id, e.seq, e.kind, (:now - e.at) / 1e6 as age_seconds, e.detail
+from json_each(:ids) as b
+     cross join tenure.event as e
+     on e.seq = (select max(l.seq) from tenure.event l where l.job_id = b.value);
+
+-- name: fold_events
+-- release of jobs whose task the worker does not have: one more try is no new row. `at` stays.
+update tenure.event as e
+set token = b.value ->> 'token', worker = b.value ->> 'worker', detail = b.value -> 'detail'
+from json_each(:rows) as b
+where e.seq = b.value ->> 'seq';
+
 -- name: landed
 select b.value ->> 'id' as id, b.value ->> 'token' as token
 from json_each(:rows) as b
@@ -151,10 +198,13 @@ where lease in (select value from json_each(:ids))
 -- is still mine.
 delete from tenure.unique_key
 where (tenant, scope, key, job_id) in (
-          select h.tenant, h.unique_scope, h.unique_key, h.id
-          from json_each(:ids) as b cross join tenure.history as h on h.id = b.value
-          where h.unique_key is not null)
+          select b.value ->> 'tenant', b.value ->> 'scope', b.value ->> 'key', b.value ->> 'job_id'
+          from json_each(:rows) as b)
   and (until in ('started', 'finished') or until = 'period' and expires_at <= :now);
+update tenure.unique_key as k set outcome = b.value ->> 'outcome'
+from json_each(:rows) as b
+where k.tenant = b.value ->> 'tenant' and k.scope = b.value ->> 'scope' and k.key = b.value ->> 'key'
+  and k.job_id = b.value ->> 'job_id';
 
 -- name: forget_checkpoints
 -- replay: the job starts from the beginning. Its notes stay.

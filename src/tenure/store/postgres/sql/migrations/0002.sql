@@ -3,6 +3,67 @@
 
 -- --- retention and keys --------------------------------------------------------------------------
 
+-- How long the job is kept once it has finished. Null: the worker or the default says it. 0: not at all.
+alter table tenure.job
+    add column keep_succeeded_seconds double precision check (keep_succeeded_seconds >= 0),
+    add column keep_other_seconds double precision check (keep_other_seconds >= 0);
+alter table tenure.history
+    add column keep_until timestamptz,          -- null: as long as prune keeps jobs by default
+    add column keep_succeeded_seconds double precision,
+    add column keep_other_seconds double precision;
+-- The rows that prune does not find by the time of their end. Nodes (64) go with their workflow.
+create index history_keep_until on tenure.history (keep_until, id)
+    where keep_until is not null and features & 64 = 0;
+
+-- How the job ended, if its key outlives it. Null: it is live.
+alter table tenure.unique_key add column outcome text
+    check (outcome in ('succeeded', 'failed', 'cancelled', 'skipped'));
+
+-- One row: whether prune trusts the clock.
+create table tenure.prune_clock (
+    one int primary key check (one = 1),
+    trusted_at timestamptz not null,    -- the time of the last prune, or of the migration
+    doubted_at timestamptz              -- since when prune refuses, because the clock has jumped ahead
+);
+insert into tenure.prune_clock (one, trusted_at) values (1, clock_timestamp());
+
+-- As before, and a day in which a job is kept for longer stays.
+create or replace function tenure.drop_history_days(before timestamptz) returns int
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '100ms'
+as $$
+declare
+    cut constant pg_catalog.timestamptz := least(
+        coalesce(before, '-infinity'), pg_catalog.clock_timestamp() - interval '24 hours');
+    part record;
+    is_kept pg_catalog.bool;
+    dropped int := 0;
+begin
+    for part in
+        select i.inhrelid::pg_catalog.regclass as name,
+               (pg_catalog.to_date(pg_catalog.right(c.relname, 8), 'YYYYMMDD') + 1)::timestamp
+                   at time zone 'UTC' as ended
+        from pg_catalog.pg_inherits i join pg_catalog.pg_class c on c.oid = i.inhrelid
+        where i.inhparent = 'tenure.history'::pg_catalog.regclass and c.relname ~ '^history_\d{8}$'
+        order by c.relname
+    loop
+        exit when part.ended > cut;
+        execute pg_catalog.format(
+            'select exists (select from %s where keep_until is not null and features & 64 = 0'
+            ' and keep_until > pg_catalog.clock_timestamp())', part.name) into is_kept;
+        continue when is_kept;
+        begin
+            execute pg_catalog.format('drop table %s', part.name);
+            dropped := dropped + 1;
+        exception when lock_not_available then
+            exit;
+        end;
+    end loop;
+    return dropped;
+end
+$$;
+
 
 
 -- --- attempts and notes --------------------------------------------------------------------------

@@ -4,6 +4,26 @@
 
 -- --- retention and keys --------------------------------------------------------------------------
 
+alter table tenure.job add column keep_succeeded_seconds real check (keep_succeeded_seconds >= 0);
+alter table tenure.job add column keep_other_seconds real check (keep_other_seconds >= 0);
+alter table tenure.history add column keep_until integer;
+alter table tenure.history add column keep_succeeded_seconds real;
+alter table tenure.history add column keep_other_seconds real;
+create index tenure.history_keep_until on tenure.history (keep_until)
+    where keep_until is not null and features & 64 = 0;
+
+alter table tenure.unique_key add column outcome text
+    check (outcome is null or outcome = 'succeeded' or outcome = 'failed' or outcome = 'cancelled'
+           or outcome = 'skipped');
+
+create table tenure.prune_clock (
+    one integer primary key check (one = 1),
+    trusted_at integer not null,
+    doubted_at integer
+) strict;
+insert into tenure.prune_clock (one, trusted_at)
+values (1, cast((julianday('now') - 2440587.5) * 86400e6 as integer));
+
 
 
 -- --- attempts and notes --------------------------------------------------------------------------
