@@ -128,7 +128,7 @@ def test_workers_end_when_it_is_killed(world: World) -> None:
 def test_a_database_that_fails_on_the_way(pg_world: World) -> None:
     with started(pg_world) as process:
         with at_work(process.pid, pg_world), Plain(pg_world.url) as plain:
-            plain.rows(f"drop view {places(pg_world)[0]}.jobs")
+            plain.rows(f"drop view {places(pg_world)[0]}.all_jobs")
             out, err = process.communicate(timeout=PATIENCE_SECONDS)
         assert (process.returncode, out) == (5, "")
         assert err.startswith("tenure: the Tenure schema is not complete")

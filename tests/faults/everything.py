@@ -15,7 +15,7 @@ from tenure.store import LANDED, NewSchedule, Store
 from tenure.store.api import Operations, operation
 from tests.support.flows import CHAIN, flow, more
 from tests.support.stores import Clock
-from tests.support.work import add, add_many, ids_of, job, settle, take, take_one
+from tests.support.work import TASK, add, add_many, ids_of, job, settle, take, take_one
 
 
 def run_everything(store: Store, clock: Clock) -> None:
@@ -49,6 +49,7 @@ def in_line(store: Store, clock: Clock) -> None:
     """Jobs without more."""
     add_many(store, clock.now, 1200)
     parent = add(store, clock.now, queue="b", unique=Unique(key="a"))
+    assert store.get_by_key(TASK, "a").id == parent
     store.enqueue([job(queue="b", parents=(parent,), delay_seconds=5)], now=clock.now)
     store.peek(["default"], now=clock.now)
     held = take_one(store, clock.now, queue="b")
@@ -61,6 +62,7 @@ def in_line(store: Store, clock: Clock) -> None:
     assert store.start_once("w1", held, now=clock.now) == LANDED
     assert len(store.attempts(held.id)) == 1
     assert store.settle("w1", [lifecycle.succeed(held)], now=clock.now) == [LANDED]
+    assert not store.free_key(TASK, "a", now=clock.now)
     store.promote(now=clock.advance(10))
     take(store, clock.now, 600)
     store.sweep(now=clock.advance(60))

@@ -27,7 +27,7 @@ from tests.support.callers import process_of
 from tests.support.plain import Plain
 from tests.support.stores import Clock
 
-SEVERAL = {"sweep"}
+SEVERAL = {"sweep", "start once", "prune what was kept for a time"}
 """Operations of more than one transaction: what was committed before the fault stays, and the next
 call does the rest. A claim that is several answers what its first one took, and is not refused."""
 MOST = 400
