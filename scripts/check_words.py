@@ -46,11 +46,6 @@ PHRASES = {
 ALLOWED = ('"in hand"', '"answered"', "`answers`")
 """Exact texts that exempt their line: names in the code, such as the key of a worker's count."""
 
-SKIPPED = tuple(
-    f"src/tenure/store/sqlite/{name}.py" for name in ("session", "group_commit", "threads")
-)
-"""Files that are not rewritten yet. A file that is named on the command line is checked."""
-
 _ANY = re.compile(rf"\b(?:{'|'.join(f'({each})' for each in PHRASES)})\b", re.IGNORECASE)
 _BETTER = list(PHRASES.values())
 _FENCE = re.compile(r"^ *(```|~~~)")
@@ -63,11 +58,9 @@ _TEXT = {tokenize.COMMENT, tokenize.STRING} | {
 def main(words: list[str]) -> int:
     """Check the given paths, or everything."""
     counts: Counter[str] = Counter()
-    named = [Path(word).resolve() for word in words]
-    for path in files(named or [ROOT / p for p in PLACES]):
+    places = [Path(word).resolve() for word in words] or [ROOT / place for place in PLACES]
+    for path in files(places):
         name = path.relative_to(ROOT)
-        if str(name) in SKIPPED and path not in named:
-            continue
         for line, phrase, better in hits(path):
             print(f"{name}:{line}: {phrase} -> {better}")
             counts[str(name.parent)] += 1

@@ -543,7 +543,7 @@ def test_a_leader_leaves_alone_the_call_of_a_caller_that_has_gone() -> None:
     call.gone = True
     assert not call.join(Group())
     assert not call.running()
-    assert not call.answered()
+    assert not call.has_result()
 
 
 @pytest.mark.parametrize("which", ["reader", "writer"])

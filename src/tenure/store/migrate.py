@@ -6,10 +6,10 @@ neighbouring versions can run at the same time, and older code is refused with t
 
 from tenure.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
 
-VERSION = 1
+VERSION = 2
 """The schema that this code writes."""
 
-MIN_CODE = {1: 1}
+MIN_CODE = {1: 1, 2: 2}
 """Per schema version: the oldest code version that may use it."""
 
 FIX = "run `tenure db migrate` or call app.migrate()"

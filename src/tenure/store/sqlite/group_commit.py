@@ -1,8 +1,8 @@
-"""How the threads of a process take turns on a SQLite connection, whatever interrupts them.
+"""How the threads of a process share a SQLite connection and its commits.
 
 A KeyboardInterrupt, or a signal handler that calls the store, can come between any two steps. So
-nothing here relies on two steps in a row: `Turn` asks the lock itself whether it was taken, and one
-assignment settles for all calls of a group what became of them.
+no code here relies on two steps in a row. `Turn` asks the lock itself whether it was taken. One
+assignment decides the outcome of all calls of a group.
 """
 
 import threading
@@ -15,10 +15,10 @@ from tenure.store.session import Operation, R
 
 
 class Turn:
-    """A lock with an end to waiting, and an error in place of a deadlock for its own holder.
+    """A lock with a timeout. A thread that has it and asks again gets an error, not a deadlock.
 
-    The lock is re-entrant, for the moment in which a thread has it and has not said so yet: a
-    signal handler that calls the store just then has its turn before the call that it interrupted.
+    The lock is re-entrant for one moment: a thread has it and has not noted that yet. If a signal
+    handler calls the store then, its call runs before the interrupted one.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Turn:
         self._holder: int | None = None
 
     def run(self, body: Callable[[], R], seconds: float, path: str) -> R:
-        """Run `body` alone. Raises `StoreBusy` when it is not our turn within this time."""
+        """Run `body` alone. Raises `StoreBusy` if the lock does not come free within this time."""
         answer: list[R] = []
         if not self._run(lambda: answer.append(body()), seconds, path):
             raise StoreBusy(
@@ -36,7 +36,7 @@ class Turn:
         return answer[0]
 
     def run_if_free(self, body: Callable[[], None], path: str) -> bool:
-        """Run `body` alone and at once, or not at all. Answers whether it ran."""
+        """If the lock is free, run `body` alone. Returns whether it ran."""
         return self._run(body, 0, path)
 
     def _run(self, body: Callable[[], None], seconds: float, path: str) -> bool:
@@ -62,7 +62,7 @@ class Turn:
                 pass  # it was not
 
     def is_free(self) -> bool:
-        """Is nobody inside? By the time of the answer, somebody may be."""
+        """Is no thread inside? A thread may enter just after this call."""
         return self._holder is None
 
     def acquire(self, seconds: float = threading.TIMEOUT_MAX) -> bool:
@@ -75,7 +75,7 @@ class Turn:
         return taken
 
     def release(self) -> None:
-        """End what `acquire` began."""
+        """Release it after `acquire`."""
         self._holder = None
         self._lock.release()
 
@@ -85,7 +85,7 @@ def _within_limit(seconds: float) -> float:
 
 
 Run = list[tuple["Call", Operation[Any]]]
-"""Operations that can be done in one go, each with the call that it belongs to."""
+"""Operations that can run together, each with the call that it belongs to."""
 
 
 def in_runs(calls: Iterable["Call"]) -> Iterator[Run]:
@@ -121,36 +121,37 @@ class Group:
         self.error: Exception | None = None
         """It failed as a whole."""
         self.over = False
-        """The transaction has ended. Neither kept nor failed: its leader was interrupted, and its
-        other calls wait for the next one."""
+        """The transaction has ended. If it was neither committed nor failed, its leader was
+        interrupted, and its other calls wait for the next leader."""
 
 
 Outcome = tuple[Any, Exception | None]
-"""What an operation answered, or the error that it ended with."""
+"""The result of an operation, or the error that it ended with."""
 
 
 class Call:
-    """Operations in the waiting line, mostly one. They stand there until their caller leaves."""
+    """The operations of a waiting caller, mostly one. They wait until their caller leaves."""
 
     __slots__ = ("_bell", "_group", "gone", "ops", "outcomes")
 
     def __init__(self, ops: Sequence[Operation[Any]]) -> None:
         self.ops = ops
         self.outcomes: list[Outcome] = []
-        """One for each operation, in order, as far as the leader has come."""
+        """One for each operation, in order, as far as the leader has run them."""
         self._bell = threading.Lock()  # free when it was rung
         self._bell.acquire()
         self._group: Group | None = None
         self.gone = False
-        """Set by its caller: not to be run any more."""
+        """Set by its caller: do not run it any more."""
 
     def join(self, group: Group) -> bool:
-        """Become part of a transaction, if there still is something to do and somebody who waits.
+        """Become part of a transaction, unless the call has its result or its caller has gone.
 
-        The caller sets `gone` and then looks whether it is in a group; here it is the other way
-        round. So whichever comes first, a caller that has gone is never committed.
+        The caller sets `gone` and then looks whether the call is in a group. The leader puts the
+        call in a group and then looks at `gone`. So the call of a caller that has gone is never
+        committed.
         """
-        if self.answered():
+        if self.has_result():
             return False
         self.outcomes = []
         self._group = group
@@ -160,7 +161,8 @@ class Call:
         return True
 
     def wait(self, seconds: float) -> None:
-        """Until somebody rings, for an answer or for the turn to lead, or this time is over."""
+        """Sleep until a thread rings: there is a result, or the caller may lead. Or until this
+        time is over."""
         self._bell.acquire(timeout=seconds)
 
     def ring(self) -> None:
@@ -173,13 +175,13 @@ class Call:
         group = self._group
         return group is not None and not group.over
 
-    def answered(self) -> bool:
+    def has_result(self) -> bool:
         """Was it committed, or has it failed?"""
         group = self._group
         return group is not None and (group.kept or group.error is not None)
 
     def results(self) -> list[Outcome]:
-        """What became of each operation. Not before it is `answered`."""
+        """The outcome of each operation, once the call was committed or has failed."""
         group = self._group
         if group is None or not (group.kept or group.error is not None):
             raise OutcomeUnknown(

@@ -1,13 +1,16 @@
 """Transactions on one SQLite file, shared by the threads of this process and by other processes.
 
-Every writing transaction is BEGIN IMMEDIATE. Group commit: a caller puts its operation into the
-waiting line and asks for the writer lock; whoever gets it commits all that wait, each in a
-SAVEPOINT of its own, and answers them after COMMIT. A lone caller pays neither a savepoint nor a
-thread hop. An interrupt ends the call of the thread that it hits, and no other. Between processes,
-a short constant sleep before each try for the write lock is fair where SQLite's growing back-off
-lets new writers overtake old ones.
+Every writing transaction is BEGIN IMMEDIATE. Group commit: a caller adds its call to the waiting
+calls and asks for the writer lock. The caller that gets the lock leads: it commits all waiting
+calls, each in a SAVEPOINT of its own, and gives the others their results after COMMIT. A lone
+caller pays neither for a savepoint nor for a change of threads. An interrupt ends the call of the
+thread that it hits, and no other.
 
-Leases are judged by the boot clock (see `boot.py`), so that a wall-clock jump harms nobody.
+Between processes, each sleeps for a short constant time before its next try for the write lock.
+With SQLite's growing pauses, new writers would overtake old ones.
+
+Leases expire by the boot clock (see `boot_clock.py`), which a change of the wall clock does not
+move.
 """
 
 import os
@@ -45,9 +48,9 @@ from tenure.store.statements import statements
 RETRY_SECONDS = 0.001
 GROUP_LIMIT = 256
 GLANCE_SECONDS = 0.1
-"""How long a read may believe that the files are in place. A write asks each time."""
+"""How long a read trusts that the files are in place. A write checks each time."""
 BELL_SECONDS = 0.05
-"""How long a caller in the line sleeps at most: nobody rings when a leader is interrupted."""
+"""How long a waiting caller sleeps at most: a leader that is interrupted rings for no caller."""
 
 
 class _Process:
@@ -69,8 +72,10 @@ class _Process:
 
 
 def _pause_seconds(waited_seconds: float) -> float:
-    """How long to sleep before the next try to write. SQLite has no line: whoever tries first after
-    a commit is next. Whoever has come late tries less often, whoever has waited long more often.
+    """How long to sleep before the next try to write.
+
+    SQLite has no queue of writers: the first try after a commit succeeds. So a process that has
+    come late tries less often, and one that has waited long tries more often.
     """
     if waited_seconds < 0.01:
         return RETRY_SECONDS
@@ -80,7 +85,7 @@ def _pause_seconds(waited_seconds: float) -> float:
 
 
 def _raise_if_strange(error: Exception | None, came_back: bool) -> None:
-    """An error that does not come back was raised by a signal handler of this thread."""
+    """If a second run does not raise the error, a signal handler of this thread raised it."""
     if error is not None and not came_back and not isinstance(error, StoreError):
         raise error
 
@@ -89,8 +94,10 @@ _READ_VERSION = "select version, min_code from tenure_schema_version"
 
 
 def _is_current(connection: Connection) -> bool:
-    """Is there nothing to migrate? Asked without a lock: the first operation of a process may be
-    one in a transaction of the caller, who then holds the write lock and would wait for himself.
+    """Is there nothing to migrate?
+
+    Looks without a lock: the first operation of a process may be in a transaction of the caller,
+    which has the write lock and would wait for itself.
     """
     try:
         [(version,)] = connection.execute("select version from tenure_schema_version")
@@ -163,14 +170,14 @@ class SQLite(Session):
                 led = self._wait_or_lead(process, call)
             finally:
                 call.gone = True
-                try:  # noqa: SIM105 - an interrupt in `suppress` would leave it in the line
+                try:  # noqa: SIM105 - an interrupt in `suppress` would leave it there
                     process.waiting.remove(call)
                 except ValueError:
-                    pass  # interrupted before it stood there
+                    pass  # interrupted before it was added
                 if led:
                     self._leave(process, call)
-        except StoreBusy:  # unless a leader had it in hand
-            if not call.answered() and not call.running():
+        except StoreBusy:  # a leader may have committed it, or may still do so
+            if not call.has_result() and not call.running():
                 raise
         return call.results()
 
@@ -178,7 +185,7 @@ class SQLite(Session):
         return None
 
     async def borrow(self, connection: object, *, blocking: bool) -> Tx:
-        from tenure.store.sqlite.borrow import borrowed_tx  # it builds on what stands here
+        from tenure.store.sqlite.borrow import borrowed_tx  # it imports this module
 
         if self._driver != "sqlite3":
             raise InvalidInput(
@@ -202,17 +209,17 @@ class SQLite(Session):
         return SQLiteBell(self, ring, on_cancel)
 
     def look(self) -> Signs:
-        """Signs of the lines of jobs, which differ when a ticket was put in one since.
+        """Signs of the queues, which differ if a ticket was added since.
 
-        On a connection of its own, which sees what all the others commit, and which no long read
-        holds up. (`data_version` costs 6 microseconds, the signs are read only when it changed.)
+        Uses a connection of its own, which sees all other commits and waits for no long read.
+        (`data_version` costs 6 microseconds. The signs are read only when it has changed.)
         """
         process = self._process()
         with process.watch_lock:
             return self._look(process)
 
     def look_away(self) -> None:
-        """Close the connection of `look`, until somebody looks again."""
+        """Close the connection of `look`. The next look opens another one."""
         process = self._processes[-1]
         if process.pid == os.getpid():
             with process.watch_lock:
@@ -229,7 +236,7 @@ class SQLite(Session):
         if self._closed:
             return
         process = self._processes[-1]
-        self._closed = True  # from here on nobody begins a transaction
+        self._closed = True  # from here on no transaction begins
         try:
             if process.pid == os.getpid():
                 self._alone(process.lock, lambda: self._disconnect_when_read(process))
@@ -240,11 +247,11 @@ class SQLite(Session):
             driver.leave_file(self._file)
 
     def before_fork(self) -> None:
-        """Close all connections and let nobody open one until `after_fork`.
+        """Close all connections, and let no thread open one until `after_fork`.
 
-        A fork inherits the library's own list of the locks that this process has on the file, but
-        not the locks. A connection that it opens itself would trust that list: its neighbours would
-        remove the WAL under its feet, and with it what it has committed since.
+        A fork inherits SQLite's list of the locks that this process has on the file, but not the
+        locks. A connection that the fork opens would trust that list. Other processes would then
+        remove the WAL while the fork uses it, and with it the fork's commits.
         """
         process = self._processes[-1]
         process.still = process.pid == os.getpid() and self._take_all(process)
@@ -296,15 +303,15 @@ class SQLite(Session):
         return turn.run(body, self._give_up_seconds, self.path)
 
     def _wait_or_lead(self, process: _Process, call: Call) -> bool:
-        """Come back with an answer: from whoever has the lock, or by taking it when it is free.
+        """Wait until a leader has committed the call, or lead when the lock is free.
 
-        Answers whether it took it.
+        Returns whether this thread led.
         """
         deadline = time.monotonic() + self._give_up_seconds
         while not process.lock.run_if_free(lambda: self._lead(process, call), self.path):
             left = deadline - time.monotonic()
             call.wait(max(0.0, min(left, BELL_SECONDS)))
-            if call.answered():
+            if call.has_result():
                 return False
             if left <= 0:
                 raise StoreBusy(
@@ -314,23 +321,24 @@ class SQLite(Session):
         return True
 
     def _lead(self, process: _Process, call: Call) -> None:
-        """Commit what waits until our own call has its answer."""
-        while not call.answered():
+        """Commit the waiting calls until our own call has its result."""
+        while not call.has_result():
             self._commit_waiting(process, call, Group())
 
     def _leave(self, process: _Process, call: Call) -> None:
-        """After a call that a leader has in hand has ended, or taken too long; see who is next."""
+        """If a leader is running the call, wait for its end, within a limit. Then wake a caller
+        that can lead."""
         deadline = time.monotonic() + self._give_up_seconds
         while call.running() and time.monotonic() < deadline:
             time.sleep(RETRY_SECONDS)
         if process.waiting and process.lock.is_free():
             for next_call in process.waiting.copy():
-                if not next_call.answered():
+                if not next_call.has_result():
                     next_call.ring()  # to lead
                     break
 
     def _commit_waiting(self, process: _Process, own: Call, group: Group) -> None:
-        """Commit everything that waits, up to the group limit."""
+        """Commit the waiting calls, up to the group limit."""
         calls: list[Call] = []
 
         def run_all(connection: Connection, waited: float) -> None:
@@ -356,7 +364,8 @@ class SQLite(Session):
     def _run_each(
         self, connection: Connection, run: Run, own: Call, waited: float
     ) -> list[Outcome]:
-        """In one go. If that fails, one by one: the error is to reach its own caller alone."""
+        """Run them together. If that fails, one by one, so that only its own caller gets the
+        error."""
         failure: Exception | None = None
         if len(run) > 1:
             ops = [cast(Joint[Any], op) for _, op in run]
@@ -404,10 +413,10 @@ class SQLite(Session):
         *,
         migrates: bool = False,
     ) -> R:
-        """Commit what `body` did, or undo all of it.
+        """Commit the changes of `body`, or undo all of them.
 
-        Nothing is written to a schema that has become too new for this code meanwhile: under the
-        write lock no other process can migrate.
+        If another process has migrated the schema, and it is too new for this code, nothing is
+        written. While this process has the write lock, no other process can migrate.
         """
         connection = self._writer(process)
         try:
@@ -428,13 +437,15 @@ class SQLite(Session):
             if group.closing and not undone:
                 group.kept = True  # interrupted just after COMMIT
             elif isinstance(error, StoreError | ValueRefused):
-                group.error = error  # the database's; any other is this thread's alone
+                group.error = (
+                    error  # an error of the database; any other belongs to this thread alone
+                )
             raise
         finally:
             group.over = True
 
     def _undo(self, process: _Process, connection: Connection) -> bool:
-        """Roll back the open transaction; answers whether there was one."""
+        """Roll back the open transaction. Returns whether there was one."""
         if not driver.in_transaction(connection):
             return False
         try:
@@ -444,7 +455,7 @@ class SQLite(Session):
         return True
 
     def _forget(self, process: _Process, connection: Connection) -> None:
-        """Give up a connection in an unknown state. Closing it undoes what it left open."""
+        """Give up a connection in an unknown state. Closing it rolls back its transaction."""
         if process.writer is connection:
             process.writer = None
         if process.reader is connection:
@@ -457,7 +468,7 @@ class SQLite(Session):
             connection.close()
 
     def _check_in_place(self, process: _Process) -> None:
-        """In a transaction: are the files still there? SQLite itself would write into the void."""
+        """In a transaction: are the files still there? SQLite would write into deleted files."""
         found = driver.whereabouts(self._names)
         if process.files is None:
             if None not in found and found[0] == self._file:
@@ -479,7 +490,7 @@ class SQLite(Session):
                 time.sleep(RETRY_SECONDS)
 
     def _begin(self, connection: Connection) -> float:
-        """BEGIN IMMEDIATE, waiting its turn. Answers the seconds that it took."""
+        """BEGIN IMMEDIATE, as soon as no other process writes. Returns how many seconds it took."""
         start = time.monotonic()
         while True:
             try:
@@ -504,7 +515,7 @@ class SQLite(Session):
             except StoreBusy:
                 if time.monotonic() > deadline:
                     raise
-            finally:  # at once, before an interrupt: an open snapshot would keep the WAL growing
+            finally:  # at once, before an interrupt: an open snapshot lets the WAL grow
                 try:
                     connection.execute("rollback")
                 except DriverError:
@@ -523,7 +534,7 @@ class SQLite(Session):
     def _writer(self, process: _Process) -> Connection:
         self._refuse_if_closed()
         if process.writer is not None:
-            self._undo(process, process.writer)  # what an interrupt in a rollback left open
+            self._undo(process, process.writer)  # if an interrupt in a rollback left it open
         if process.writer is None:
             process.writer = self._connect(process)
         return process.writer
@@ -557,7 +568,7 @@ class SQLite(Session):
         return process.watched[1]
 
     def _connect(self, process: _Process) -> Connection:
-        if self._file is not None:  # or a new file would be made where it was
+        if self._file is not None:  # otherwise a new file would take its place
             found = driver.whereabouts(self._names)
             known = process.files or (self._file, *found[1:])
             driver.check_in_place(self._names, known, found)

@@ -1,13 +1,13 @@
-"""Where an async store's SQLite operations run, so that they do not block the event loop.
+"""The threads that run the SQLite operations of an async store, so that they do not block its loop.
 
-Several threads may write: they wait for each other, and share commits. One reads, as there is one
-reading connection, and never behind those that write. One writes what event loops have gathered.
-Threads start on demand; a fork has none, and starts its own.
+Several threads write: they wait for each other and share commits. One thread reads, because there
+is one reading connection; it never waits for writers. One thread writes the operations that event
+loops have gathered. Threads start on demand. A fork has none of them and starts its own.
 
-What the tasks of an event loop enqueue goes to a thread together. A `Gathering` collects for one
-turn of the loop, or for as long as the ones before are being written. Then all of them take one
-way there, one transaction and one way back. (64 tasks, each with a hop and statements of its own,
-enqueued 2,100 to 2,500 jobs a second where they now enqueue 4,800 to 8,900, on a busy machine.)
+A thread writes what several tasks of an event loop enqueue in one transaction. A `Gathering`
+collects their operations for one iteration of the loop, or while the thread writes earlier ones.
+(On a busy machine, 64 tasks with a thread and statements each enqueued 2,100 to 2,500 jobs/s.
+Gathered, they enqueue 4,800 to 8,900.)
 """
 
 import asyncio
@@ -30,7 +30,7 @@ Line = Literal["writing", "reading", "gathering"]
 
 
 class Writer(Protocol):
-    """What can write for several callers at once."""
+    """Writes operations of several callers in one transaction."""
 
     def transact_each(self, ops: Sequence[Operation[Any]]) -> list[Outcome]: ...
 
@@ -54,7 +54,7 @@ class Threads:
         }
 
     def of(self, line: Line) -> ThreadPoolExecutor | None:
-        """The threads of this process; None after `end`: a closed store says so without one."""
+        """The threads of this process; None after `end`, when the store is closed."""
         if self._ended:
             return None
         if self._pid != os.getpid():
@@ -62,7 +62,7 @@ class Threads:
         return self._pools[line]
 
     def gathering(self) -> "Gathering":
-        """Where the tasks of the running event loop meet."""
+        """The operations that the tasks of the running event loop have handed over."""
         loop = asyncio.get_running_loop()
         gathering: Gathering | None = getattr(self._of_thread, "gathering", None)
         if gathering is None or gathering.loop is not loop:
@@ -70,7 +70,7 @@ class Threads:
         return gathering
 
     def end(self) -> None:
-        """End the threads. What still waits for them is answered first."""
+        """End the threads, after they have run the operations that wait for them."""
         gathering: Gathering | None = getattr(self._of_thread, "gathering", None)
         if gathering is not None:
             gathering.send()
@@ -81,7 +81,7 @@ class Threads:
 
 
 class GatheringScope(Scope):
-    """A scope whose joint operations meet those of the other tasks of the event loop."""
+    """A scope whose joint operations are written with those of other tasks of the event loop."""
 
     __slots__ = ("_threads",)
 
@@ -107,10 +107,10 @@ class Gathering:
         self._writer = writer
         self._waiting: deque[_Waiting] = deque()
         self._busy = False
-        """They will be sent: at the end of this turn, or when those before have come back."""
+        """They will be sent: after this iteration of the loop, or when earlier ones are written."""
 
     def add(self, op: Operation[R]) -> "asyncio.Future[R]":
-        """Have it written together with the others."""
+        """Write it together with the others."""
         future: asyncio.Future[R] = self.loop.create_future()
         self._waiting.append((future, op))
         if not self._busy:
@@ -119,13 +119,13 @@ class Gathering:
         return future
 
     def send(self) -> None:
-        """Have a thread write all that wait."""
+        """Let a thread write all waiting operations."""
         try:
             pool = self._threads.of("gathering")
             if pool is None:
                 raise InvalidInput("this store is closed; open another one")
             pool.submit(self._write)
-        except Exception as error:  # noqa: BLE001 - theirs: no thread can be had
+        except Exception as error:  # noqa: BLE001 - for all of them: there is no thread
             taken = self._take(len(self._waiting))
             self._answer(taken, [(None, error)] * len(taken))
         except BaseException:  # interrupted
@@ -133,7 +133,7 @@ class Gathering:
             raise
 
     def _take(self, most: int) -> "list[_Waiting]":
-        """Whoever takes one out has to answer it."""
+        """Take operations out. The caller must give each of them its outcome."""
         taken: list[_Waiting] = []
         with suppress(IndexError):  # no more of them
             while len(taken) < most:
@@ -150,7 +150,7 @@ class Gathering:
                 outcomes = self._writer.transact_each([op for _, op in taken])
         except Exception as error:  # noqa: BLE001 - for all of them
             outcomes = [(None, error)] * len(taken)
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
+        with suppress(RuntimeError):  # the loop is closed: no task waits
             self.loop.call_soon_threadsafe(self._answer, taken, outcomes)
 
     def _answer(self, taken: "list[_Waiting]", outcomes: list[Outcome]) -> None:
@@ -163,7 +163,7 @@ class Gathering:
                 else:
                     future.set_exception(error)
             if self._waiting:
-                self.loop.call_soon(self.send)  # after the tasks that were answered have gone on
+                self.loop.call_soon(self.send)  # after the tasks that have a result have run
             else:
                 self._busy = False
         except BaseException:  # interrupted
