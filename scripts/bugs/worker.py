@@ -141,7 +141,7 @@ WORKER = (
     Bug(
         "completed-unseen", "a job that completed itself is believed",
         "tests/worker/test_settling.py::test_a_completion_that_is_left_uncommitted_fails_when_its_lock_is_gone",
-        (python("worker/running/run", "committed = seen.state.final and", "committed = True or"),),
+        (python("worker/running/run", " if seen.state.final and seen.worker == worker else None", ""),),
         NONE,
     ),
     Bug(
@@ -262,7 +262,7 @@ WORKER = (
         "no-back-off", "what has failed is tried again at once",
         "tests/unit/test_attempt.py::test_a_failure_waits_as_the_policy_of_its_job_says",
         (python("worker/running/attempt",
-                "return lifecycle.retry(self.job, error, self._delay(), reason, seconds)",
+                "return lifecycle.retry(self.job, error, self.delay_seconds(), reason, seconds)",
                 "return lifecycle.retry(self.job, error, 0.0, reason, seconds)"),),
         NONE,
         unseen=BEHIND + "no invariant says when to try again",
@@ -273,5 +273,11 @@ WORKER = (
         (python("worker/running/context", "Steps(known=not self._job.features & _STEPS)",
                 "Steps(known=True)"),),
         NONE,
+    ),
+    Bug(
+        "own-end-twice", "a handler's own retry or snooze counts as not committed",
+        "tests/worker/test_own_transactions.py::test_a_handler_ends_its_job_with_its_own_rows",
+        (python("worker/running/run", "    if seen.crashes != job.crashes:\n", "    if True:\n"),),
+        unseen=UNUSED + "put a job back in a transaction of its handler",
     ),
 )  # fmt: skip

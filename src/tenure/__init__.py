@@ -18,6 +18,7 @@ drawing.py     a workflow as text
 passwords.py   keeps passwords out of all messages and logs
 rules/         decisions without a database: life cycle, gates, retries, schedules, limits
 store/         SQLite and PostgreSQL; the only package with SQL or drivers
+claiming/      claim and settle jobs by hand, in a loop of your own
 worker/        claims jobs, runs their handlers and settles them
 testing/       run jobs inside the tests of an application
 benchmark/     what `tenure bench` runs
@@ -32,6 +33,9 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from tenure.app import Tenure
+    from tenure.claiming.claimer import AsyncClaimer, Claimer
+    from tenure.claiming.housekeeping import Housework
+    from tenure.claiming.jobs import AsyncClaimedJob, ClaimedJob
     from tenure.control import Cancel, Retry, Skip, Snooze
     from tenure.handle import Handle
     from tenure.hooks import JobEvent
@@ -54,6 +58,7 @@ if TYPE_CHECKING:
     from tenure.running import Running, current
     from tenure.schedules import Schedules
     from tenure.store.jobs.bulk import Changes
+    from tenure.store.lending import AsyncTransaction, Transaction
     from tenure.store.look.jobs import About, Count, OldestReady, Page, PausedQueue
     from tenure.store.schedules.records import ScheduleInfo, ScheduleRun
     from tenure.tasks import Call, Task, TaskSet
@@ -62,9 +67,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "About",
+    "AsyncClaimedJob",
+    "AsyncClaimer",
+    "AsyncTransaction",
     "Call",
     "Cancel",
     "Changes",
+    "ClaimedJob",
+    "Claimer",
     "Count",
     "Delays",
     "ErrorInfo",
@@ -75,6 +85,7 @@ __all__ = [
     "GateSeen",
     "GateWait",
     "Handle",
+    "Housework",
     "Job",
     "JobEvent",
     "Limits",
@@ -101,6 +112,7 @@ __all__ = [
     "Task",
     "TaskSet",
     "Tenure",
+    "Transaction",
     "Unique",
     "Until",
     "Worker",
@@ -114,6 +126,9 @@ __all__ = [
 
 _HOMES = {
     "app": ("Tenure",),
+    "claiming.claimer": ("AsyncClaimer", "Claimer"),
+    "claiming.housekeeping": ("Housework",),
+    "claiming.jobs": ("AsyncClaimedJob", "ClaimedJob"),
     "control": ("Cancel", "Retry", "Skip", "Snooze"),
     "handle": ("Handle",),
     "rules.gates": ("Gate", "GateSeen", "GateWait", "Limits", "LineSeen"),
@@ -136,6 +151,7 @@ _HOMES = {
     "rules.ticks": ("ScheduleTiming",),
     "schedules": ("Schedules",),
     "store.jobs.bulk": ("Changes",),
+    "store.lending": ("AsyncTransaction", "Transaction"),
     "store.look.jobs": ("About", "Count", "OldestReady", "Page", "PausedQueue"),
     "store.schedules.records": ("ScheduleInfo", "ScheduleRun"),
     "tasks": ("Call", "Task", "TaskSet"),

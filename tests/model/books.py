@@ -12,6 +12,7 @@ from typing import NamedTuple
 from tenure.errors import JobNotFound
 from tenure.rules.claim import Claimed
 from tenure.rules.job import Event, Feature, Job, Json, NewJob, Progress, State, Step, Until
+from tenure.rules.lifecycle import Outcome, Settlement
 from tenure.store import Count, OldestReady, PausedQueue
 
 
@@ -148,6 +149,34 @@ class Hold:
     expires_at: datetime | None
 
 
+class Settled(NamedTuple):
+    """How a worker has ended an attempt."""
+
+    worker: str
+    told: Settlement
+    asked: bool
+    """The job was asked to stop."""
+    was_last: bool
+    replayed: bool = False
+
+    def is_told_by(self, s: Settlement) -> bool:
+        """Would this settlement have left the same behind?"""
+        return self._left(s) == self._left(self.told)
+
+    def _left(self, s: Settlement) -> tuple[object, ...]:
+        """What is known of it. After a replay that is little."""
+        final, reason, delay = _FINAL.get(s.outcome, str(s.outcome)), s.reason, s.delay_seconds
+        if self.asked and s.outcome in (Outcome.RETRY, Outcome.SNOOZE, Outcome.RELEASE):
+            final, reason, delay = "cancelled", "cancelled", 0.0
+        elif s.outcome is Outcome.RETRY and (self.was_last or self.replayed):
+            final, delay = "failed", 0.0
+        result = None if s.result == b"null" else s.result
+        return (final, reason) if self.replayed else (final, reason, delay, s.error, result)
+
+
+_FINAL = {Outcome.FAIL: "failed", Outcome.ABORT: "cancelled"}
+
+
 class Books:
     """All that is known, and the operations that only look."""
 
@@ -159,7 +188,7 @@ class Books:
         self.paused: dict[str, PausedQueue] = {}
         self.notes: dict[JobId, Progress] = {}
         self.taken: dict[JobId, list[Step]] = {}
-        self.settled: dict[tuple[JobId, int], str] = {}
+        self.settled: dict[tuple[JobId, int], Settled] = {}
         self.last_job = 0
         self.last_lease = 0
 

@@ -27,6 +27,7 @@ from tests.model.books import (
     Key,
     Lane,
     LeaseId,
+    Settled,
     Where,
     Wish,
     Work,
@@ -174,11 +175,17 @@ class Model(Books):
     # Claim and heartbeat ----------------------------------------------------------------------
 
     def claim(
-        self, worker: str, queues: Mapping[str, int], *, lease_seconds: float, now: datetime
+        self,
+        worker: str,
+        queues: Mapping[str, int],
+        *,
+        lease_seconds: float,
+        now: datetime,
+        tasks: Collection[str] | None = None,
     ) -> list[Lease]:
         granted: list[Work] = []
         while not granted:
-            taken = self._take_from(queues)
+            taken = self._take_from(queues) if tasks is None else self._take_of(queues, tasks)
             if not taken:
                 return []
             granted = [self.jobs[id] for id, token in taken if self._has_token(id, token)]
@@ -210,6 +217,33 @@ class Model(Books):
                     room -= 1
         return taken
 
+    def _take_of(
+        self, queues: Mapping[str, int], tasks: Collection[str]
+    ) -> list[tuple[JobId, int]]:
+        """Tickets of these tasks, from one queue; if there are none, the void ones."""
+        [(name, most)] = queues.items()
+        if name in self.paused:
+            return []
+        lanes = sorted(lane for lane in self.lines if lane[0] == name)
+        line = [(lane, ticket) for lane in lanes for ticket in self.lines[lane]]
+        live = [spot for spot in line if self._has_token(*spot[1])]
+        wanted = [spot for spot in live if self.jobs[spot[1][0]].job.task in tasks]
+        suspects = [spot for spot in wanted if self.jobs[spot[1][0]].crashes]
+        wanted = [spot for spot in wanted if spot not in suspects[1:]][:most]
+        chosen = wanted or [spot for spot in line if spot not in live]
+        for lane, ticket in chosen:
+            self.lines[lane].remove(ticket)
+        return [ticket for _, ticket in chosen]
+
+    def held(self, worker: str, *, now: datetime) -> list[Lease]:
+        return [
+            Lease(id, worker, block.claimed_at, block.expires_at, jobs)
+            for id, block in sorted(self.leases.items())
+            if block.worker == worker and block.expires_at > now
+            and (jobs := tuple(claimed(self.jobs[job], id) for job, token in sorted(block.jobs)
+                               if self._has_token(job, token)))
+        ]  # fmt: skip
+
     def _grant(self, worker: str, block: list[Work], now: datetime, until: datetime) -> Lease:
         self.last_lease += 1
         id = LeaseId(self.last_lease)
@@ -231,7 +265,7 @@ class Model(Books):
             if lease is None or lease.worker != worker or lease.expires_at <= now:
                 lost.append(id)
                 continue
-            lease.expires_at = now + timedelta(seconds=lease_seconds)
+            lease.expires_at = max(lease.expires_at, now + timedelta(seconds=lease_seconds))
             lease.started = set(started) or lease.started  # a heartbeat reports all that started
             cancelled += [
                 (job, token) for job, token in lease.jobs
@@ -255,7 +289,7 @@ class Model(Books):
         worker: str,
         settlements: Sequence[Settlement],
         *,
-        done_leases: Sequence[LeaseId] = (),
+        done_leases: Sequence[LeaseId] | None = None,
         now: datetime,
     ) -> list[Answer]:
         first: dict[tuple[int, int], Settlement] = {}
@@ -269,9 +303,15 @@ class Model(Books):
         others = [s for s in held if s.outcome is not Outcome.SUCCEED]
         self._settle_held(worker, sorted(others, key=lambda s: s.id), now)
         answers = [
-            LANDED if self.settled.get((JobId(s.id), s.token)) == worker else STALE
+            LANDED
+            if (end := self.settled.get((JobId(s.id), s.token))) is not None
+            and end.worker == worker
+            and end.is_told_by(s)
+            else STALE
             for s in settlements
         ]
+        if done_leases is None:
+            done_leases = [LeaseId(s.lease) for s in settlements]
         for id in done_leases:
             lease = self.leases.get(id)
             in_use = lease is not None and any(self._has_token(*pair) for pair in lease.jobs)
@@ -285,7 +325,8 @@ class Model(Books):
         for s in settlements:
             work = self.jobs[JobId(s.id)]
             lease = self.leases[LeaseId(s.lease)]
-            self.settled[work.id, s.token] = worker
+            was_last = work.attempts + 1 >= work.job.max_attempts
+            self.settled[work.id, s.token] = Settled(worker, s, work.cancel_requested, was_last)
             work.error = work.error if s.error is None else s.error.decode()
             final, reason = self._end_of_attempt(work, s)
             if final is None:
@@ -555,6 +596,8 @@ class Model(Books):
             Event(work.finished_at, work.final, work.token, work.worker),
             Event(now, "replayed", work.token + 1),
         ]
+        if (attempt := (id, work.token)) in self.settled:
+            self.settled[attempt] = self.settled[attempt]._replace(replayed=True)
         work.final = work.finished_at = work.claimed_at = work.worker = work.result = None
         work.duration_seconds = None
         work.attempts = work.crashes = 0

@@ -25,6 +25,7 @@ ALLOWED = {
     ("first_running", "job"): _COPY,
     ("count_live", "job"): "counts every live job; an overview, never on a worker's path",
     ("holders", "lease"): "leases are few; only looked at for the running jobs of a page",
+    ("held_jobs", "lease"): "leases are few; never on a worker's path",
     ("claimed_before", "lease"): "leases are few; only after a COMMIT that got no answer",
 }
 

@@ -20,15 +20,17 @@ The token grows by one each time the job gets a new ticket, so it identifies one
 write about a running job presents the token and the lease, and changes nothing if one is outdated.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Protocol, assert_never
 
 import msgspec
 
+from tenure.errors import InvalidInput
 from tenure.rules.codec import clean_text
 from tenure.rules.job import FINAL_STATES, Json, State, When
-from tenure.rules.limits import MAX_REASON_LENGTH, check_seconds
+from tenure.rules.limits import MAX_REASON_LENGTH, check_seconds, not_encoded, not_this
 
 W, S, Q, R = State.WAITING, State.SCHEDULED, State.QUEUED, State.RUNNING
 
@@ -128,6 +130,8 @@ def succeed(
     job: HeldJob, result: Json | None = None, duration_seconds: float | None = None
 ) -> Settlement:
     """The attempt succeeded. The job is finished, and the attempt is charged."""
+    if result is not None and type(result) is not bytes:
+        raise not_encoded("the result")
     return Settlement(
         job.id, job.token, job.lease_id, Outcome.SUCCEED, result, duration_seconds=duration_seconds
     )
@@ -141,6 +145,8 @@ def retry(
     duration_seconds: float | None = None,
 ) -> Settlement:
     """The attempt failed and is charged: retry after the delay, or `failed` if none is left."""
+    if type(error) is not bytes:
+        raise not_encoded("the error")
     check_seconds("delay_seconds", delay_seconds)
     reason = _storable(reason)
     return Settlement(
@@ -153,6 +159,8 @@ def fail(
     job: HeldJob, error: Json, reason: str = "error", duration_seconds: float | None = None
 ) -> Settlement:
     """The attempt failed, and the job must not be retried, even if attempts are left."""
+    if type(error) is not bytes:
+        raise not_encoded("the error")
     reason = _storable(reason)
     return Settlement(
         job.id, job.token, job.lease_id, Outcome.FAIL, None, error, 0.0, reason, duration_seconds
@@ -199,6 +207,8 @@ def skip(
 
 def _storable(reason: str) -> str:
     """A reason that every database accepts: a handler's reason must not prevent the settlement."""
+    if not isinstance(reason, str):
+        raise InvalidInput(f"a reason must be a string, {not_this(reason)}")
     if reason.isprintable() and len(reason) <= MAX_REASON_LENGTH:
         return reason
     return clean_text(reason, MAX_REASON_LENGTH)
@@ -250,6 +260,62 @@ def after_settlement(job: Standing, settlement: Settlement) -> Move:
             return _in_line(delay, reason, charged=False)
         case _:  # pragma: no cover
             assert_never(settlement.outcome)
+
+
+KIND_OF: Mapping[Outcome, str] = {
+    Outcome.SUCCEED: "succeeded",
+    Outcome.RETRY: "retried",
+    Outcome.FAIL: "failed",
+    Outcome.SNOOZE: "snoozed",
+    Outcome.RELEASE: "released",
+    Outcome.ABORT: "cancelled",
+    Outcome.SKIP: "skipped",
+}
+"""What the tables call each outcome: the state of a finished job, or the kind of an event."""
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """How an attempt ended, as the tables tell it."""
+
+    kind: str
+    reason: str | None
+    result: str | None = None
+    error: str | None = None
+    delay_seconds: float = 0.0
+    in_full: bool = True
+    """False: the job was replayed since, and only the kind and the reason are known."""
+    was_last: bool = True
+    """No attempt was left after it, as far as is known."""
+    cancel_requested: bool = False
+
+
+def is_recorded(settlement: Settlement, recorded: Recorded) -> bool:
+    """Is this what the tables tell of the attempt? A duration may differ."""
+    outcome, kind, reason = settlement.outcome, KIND_OF[settlement.outcome], settlement.reason
+    delay = settlement.delay_seconds
+    if outcome in _GOES_ON and recorded.cancel_requested:
+        kind, reason, delay = State.CANCELLED, "cancelled", 0.0
+    elif outcome is Outcome.RETRY and recorded.kind == State.FAILED and recorded.was_last:
+        kind, delay = State.FAILED, 0.0
+    if (kind, reason) != (recorded.kind, recorded.reason):
+        return False
+    return not recorded.in_full or (
+        delay == recorded.delay_seconds
+        and _same_json(settlement.result, recorded.result)
+        and _same_json(settlement.error, recorded.error)
+    )
+
+
+_GOES_ON = frozenset({Outcome.RETRY, Outcome.SNOOZE, Outcome.RELEASE})
+
+
+def _same_json(given: Json | None, stored: str | None) -> bool:
+    """Databases may store the same value with other blanks."""
+    one, other = (given or b"null").decode(), stored or "null"
+    try:
+        return one == other or json.dumps(json.loads(one)) == json.dumps(json.loads(other))
+    except (ValueError, RecursionError):  # then it is not what is stored
+        return False
 
 
 def after_crash(job: Standing, *, charged: bool) -> Move:

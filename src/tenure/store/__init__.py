@@ -21,6 +21,7 @@ sqlite/         transactions on SQLite
 postgres/       transactions on PostgreSQL
 bell.py         how idle workers are woken
 borrowing.py    the caller's own connection (`on=`)
+lending.py      a connection of the store for the caller (`transaction()`)
 proxy.py        stores in front of another store, to see what passes
 """
 
@@ -30,6 +31,7 @@ from tenure.store.jobs.bulk import Changes
 from tenure.store.jobs.claim import Outlook
 from tenure.store.jobs.settle import LANDED, STALE, Answer
 from tenure.store.jobs.sweep import Swept
+from tenure.store.lending import AsyncTransaction, Transaction
 from tenure.store.look.jobs import About, Count, OldestReady, Page, PausedQueue
 from tenure.store.schedules.change import Declared
 from tenure.store.schedules.fire import Fired
@@ -41,6 +43,7 @@ __all__ = [
     "About",
     "Answer",
     "AsyncStore",
+    "AsyncTransaction",
     "Bell",
     "Changes",
     "Count",
@@ -55,6 +58,7 @@ __all__ = [
     "ScheduleRun",
     "Store",
     "Swept",
+    "Transaction",
     "open_async_store",
     "open_store",
 ]

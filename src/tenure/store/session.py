@@ -13,19 +13,39 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, auto
 from functools import partial, wraps
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, Self, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    cast,
+)
 
 import msgspec
 
-from tenure.errors import StoreBusy, TenantMismatch, ValueRefused
+from tenure.errors import TenantMismatch, ValueRefused
 from tenure.rules.claim import Ask
 from tenure.rules.job import Json, NewJob, State
 from tenure.rules.limits import check_time
 from tenure.rules.permits import Turn
 from tenure.store.bell import Bell, OnCancel, Ring
 from tenure.store.gate_records import GateQuestion, LineFound, LinePicked, OpenGate
-from tenure.store.records import AddedTicket, LeaseDeadline, MovedJob, Peeked, TakenTicket
+from tenure.store.records import (
+    AddedTicket,
+    LeaseDeadline,
+    MovedJob,
+    Peeked,
+    SeenTicket,
+    TakenTicket,
+)
 from tenure.store.rows import Freed
+
+if TYPE_CHECKING:
+    from tenure.store.lending import GivenConnection
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -196,6 +216,10 @@ class Tx(Reader):
         """
 
     @abstractmethod
+    async def take_spots(self, wanted: Wanted, spots: Sequence[SeenTicket]) -> list[TakenTicket]:
+        """claim: the same as `take_tickets` for exactly these tickets, as far as they are left."""
+
+    @abstractmethod
     async def open_gates(self, queues: Mapping[str, Ask]) -> list[OpenGate]:
         """claim: lock the gates with waiting tickets of these queues, those that are not locked.
 
@@ -289,10 +313,6 @@ class Tx(Reader):
         return None if value is None else self.when(value)
 
 
-class RowsLocked(StoreBusy):
-    """Another transaction has locked rows that this operation needs. Other operations continue."""
-
-
 class Collided(Exception):
     """Raised inside a repeated operation to have it run again with `tx.collided` set."""
 
@@ -320,6 +340,10 @@ class Session(ABC):
     """Opens transactions on one database."""
 
     gates: "Gates"
+    looked: dict[Any, tuple[int, int]]
+    """How far claims by tasks have looked: see `choose`."""
+    lent: set[object]
+    """The transactions that callers have open: see lending.py."""
     swept_until: LeaseDeadline | None = None
     """The last expired lease that a sweep has passed over; the next sweep goes on behind it."""
 
@@ -337,6 +361,10 @@ class Session(ABC):
 
         `blocking`: the caller does not await, so an async connection is refused.
         """
+
+    @abstractmethod
+    def lend(self) -> "GivenConnection":
+        """A connection for `transaction()`."""
 
     @abstractmethod
     async def migrate(self) -> int:

@@ -1,24 +1,27 @@
 """settle: attempts end. The happy path is one statement for the whole batch.
 
 Every write here is guarded by (id, token) and by the worker's own lease row. A settlement that does
-not match is returned as stale, unless it repeats one of the same worker that has landed.
+not match is returned as stale, unless it repeats what the same worker has written before.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from operator import attrgetter
 
 import msgspec
 
-from tenure.errors import LeaseLost, StoreBusy, ValueRefused
+from tenure.errors import InvalidInput, LeaseLost, RowsLocked, StoreBusy, ValueRefused
 from tenure.rules.lifecycle import (
+    KIND_OF,
     Move,
     Outcome,
+    Recorded,
     Settlement,
     Standing,
     after_settlement,
+    is_recorded,
 )
 from tenure.rules.limits import check_name
 from tenure.store.moves import (
@@ -29,13 +32,12 @@ from tenure.store.moves import (
     finish_succeeded,
     leased_rows,
 )
-from tenure.store.records import ExpiredJob, JobToken, LeasedJob
+from tenure.store.records import ExpiredJob, JobToken, LeasedJob, RecordedEnd
 from tenure.store.rows import Finish, NewEvent, Ticket, raw
 from tenure.store.session import (
     Done,
     Operation,
     R,
-    RowsLocked,
     Scope,
     Tx,
     for_all_tenants,
@@ -48,8 +50,9 @@ MAX_MESSAGE = 1000
 MAX_LOCKED = 10
 """How many locks one call that does not wait may run into: about two seconds in total."""
 
-EVENT_OF = {Outcome.RETRY: "retried", Outcome.SNOOZE: "snoozed", Outcome.RELEASE: "released"}
-_SETTLED = " ".join([*EVENT_OF.values(), "succeeded", "failed", "cancelled", "skipped"])
+_SETTLED = " ".join(KIND_OF.values())
+Key = tuple[int, int]
+"""The id and the token of an attempt."""
 
 
 _MAY_LOSE = frozenset({Outcome.RETRY, Outcome.FAIL, Outcome.ABORT})
@@ -83,29 +86,39 @@ async def settle(
     worker: str,
     settlements: Sequence[Settlement],
     *,
-    done_leases: Sequence[int] = (),
+    done_leases: Sequence[int] | None = None,
     patient: bool = True,
     on: object | None = None,
     now: datetime | None = None,
 ) -> list[Answer]:
     """End attempts: one transaction, one answer per settlement, in order.
 
-    `done_leases` are leases that the worker believes to be used up; they are removed if that is
-    true. If the database refuses a batch as a whole, the batch is halved until the bad row is
-    alone. If another transaction has locked a row, the batch continues without that row: after a
-    wait, or at once if it is not `patient`.
+    A settlement has landed if this very outcome is the recorded one, also if an earlier call has
+    written it: the same kind, result, error, reason and delay. Otherwise it is stale.
+
+    A lease goes when its last job is settled. To look for that costs a statement: a worker that
+    keeps count names the leases that it believes to be used up as `done_leases`, perhaps none.
+
+    If the database refuses a batch as a whole, the batch is halved until the bad row is alone. If
+    another transaction has locked a row, the batch continues without that row: after a wait, or at
+    once if it is not `patient`.
     With `on`, the caller's own transaction, a stale settlement raises `LeaseLost`, so that the
     caller's rows roll back with it. So does one that an earlier transaction has committed already:
     the caller's rows were committed with it, and must not be again.
     """
     for_all_tenants("settle", scope.tenant)
     check_name("worker", worker)
+    given: object = settlements
+    if not isinstance(given, Sequence) or {*map(type, given)} - {Settlement}:
+        raise InvalidInput(
+            "settle takes a list of settlements: settle(worker, [succeed(job), fail(other, error)])"
+        )
     if on is not None:
         return await scope.run_borrowed(
-            on, lambda tx: _settle_borrowed(tx, worker, settlements, now)
+            on, lambda tx: _settle_borrowed(tx, worker, settlements, done_leases, now)
         )
     if not patient:
-        return await _settle_apart(scope, worker, settlements, now)
+        return await _settle_apart(scope, worker, settlements, done_leases, now)
     return await _settle_halving(scope, worker, list(settlements), done_leases, now)
 
 
@@ -126,10 +139,14 @@ async def run_finishing(scope: Scope, op: Operation[R], now: datetime | None) ->
 
 
 async def _settle_borrowed(
-    tx: Tx, worker: str, settlements: Sequence[Settlement], now: datetime | None
+    tx: Tx,
+    worker: str,
+    settlements: Sequence[Settlement],
+    done_leases: Sequence[int] | None,
+    now: datetime | None,
 ) -> list[Answer]:
     """Settle all of these in the caller's transaction."""
-    answers = await _settle(tx, worker, settlements, (), now, read_back=False)
+    answers = await _settle(tx, worker, settlements, done_leases, now, read_back=False)
     if tx.workflow_news is not None:
         await end_workflows(tx)
     for settlement, answer in zip(settlements, answers, strict=True):
@@ -142,7 +159,7 @@ async def _settle_halving(
     scope: Scope,
     worker: str,
     settlements: list[Settlement],
-    done_leases: Sequence[int],
+    done_leases: Sequence[int] | None,
     now: datetime | None,
 ) -> list[Answer]:
     try:
@@ -152,17 +169,22 @@ async def _settle_halving(
     except StoreBusy:
         if len(settlements) <= 1:
             raise
-        return await _settle_apart(scope, worker, settlements, now)
+        return await _settle_apart(scope, worker, settlements, done_leases, now)
     except ValueRefused as error:
         if len(settlements) <= 1:
             return [Answer(False, str(error)) for _ in settlements]
         half = len(settlements) // 2
-        first = await _settle_halving(scope, worker, settlements[:half], (), now)
+        early = None if done_leases is None else ()
+        first = await _settle_halving(scope, worker, settlements[:half], early, now)
         return first + await _settle_halving(scope, worker, settlements[half:], done_leases, now)
 
 
 async def _settle_apart(
-    scope: Scope, worker: str, settlements: Sequence[Settlement], now: datetime | None
+    scope: Scope,
+    worker: str,
+    settlements: Sequence[Settlement],
+    done_leases: Sequence[int] | None,
+    now: datetime | None,
 ) -> list[Answer]:
     """Settle all that need no row locked by another transaction; the rest are returned as busy.
 
@@ -171,12 +193,15 @@ async def _settle_apart(
     short wait: after `MAX_LOCKED` of them the remaining settlements are returned as busy, too.
     """
     answers = [BUSY] * len(settlements)
+    if done_leases is not None:
+        done_leases = ()  # those that the worker names may have jobs here that are busy
     parts, locked = deque([(0, len(settlements))]), 0
     while parts and locked < MAX_LOCKED:
         start, end = parts.popleft()
         settle_part = partial(
-            _settle_unlocked, worker=worker, settlements=settlements[start:end], now=now
-        )
+            _settle_unlocked, worker=worker, settlements=settlements[start:end],
+            done_leases=done_leases, now=now,
+        )  # fmt: skip
         try:
             answers[start:end] = await run_finishing(scope, settle_part, now)
             continue
@@ -192,7 +217,11 @@ async def _settle_apart(
 
 
 async def _settle_unlocked(
-    tx: Tx, worker: str, settlements: Sequence[Settlement], now: datetime | None
+    tx: Tx,
+    worker: str,
+    settlements: Sequence[Settlement],
+    done_leases: Sequence[int] | None,
+    now: datetime | None,
 ) -> list[Answer]:
     """Settle jobs where no other transaction has locked the job, a waiting child, or a workflow
     that this end changes."""
@@ -207,7 +236,7 @@ async def _settle_unlocked(
     hindered = set(await tx.fetch_column("hindered_parents", ids=ids, losing=losing))
     locked = live - {(id, token) for id, token in ours if id not in hindered}
     free = [s for s in settlements if (s.id, s.token) not in locked]
-    answers = iter(await _settle(tx, worker, free, (), now))
+    answers = iter(await _settle(tx, worker, free, done_leases, now))
     return [BUSY if (s.id, s.token) in locked else next(answers) for s in settlements]
 
 
@@ -215,7 +244,7 @@ async def _settle(
     tx: Tx,
     worker: str,
     settlements: Sequence[Settlement],
-    done_leases: Sequence[int],
+    done_leases: Sequence[int] | None,
     now: datetime | None,
     *,
     read_back: bool = True,
@@ -229,21 +258,49 @@ async def _settle(
     if len(succeeded) < len(batch):
         others = [s for s in batch.values() if s.outcome is not Outcome.SUCCEED]
         landed |= await _settle_others(tx, worker, others)
-    if len(landed) < len(batch) and read_back:
-        landed |= await _landed_before(tx, worker, [key for key in batch if key not in landed])
+    if done_leases is None:
+        done_leases = sorted({s.lease for s in batch.values()})
     if done_leases:
         await drop_leases(tx, done_leases, worker)
-    if len(landed) == len(batch):
+    if len(landed) == len(settlements):
         return [LANDED] * len(settlements)
-    return [LANDED if (s.id, s.token) in landed else STALE for s in settlements]
+    first = {key: batch[key] for key in landed}
+    rest = [s for s in settlements if first.get((s.id, s.token)) is not s]
+    if not read_back:
+        rest = [s for s in rest if (s.id, s.token) in landed]
+    recorded = await _recorded_ends(tx, worker, rest)
+    return [LANDED if _has_landed(s, first, recorded) else STALE for s in settlements]
 
 
-async def _landed_before(
-    tx: Tx, worker: str, missed: list[tuple[int, int]]
-) -> set[tuple[int, int]]:
-    """(!) Which of these did this worker settle already, in a COMMIT that got no answer?"""
-    rows = to_json([{"id": id, "token": token} for id, token in missed])
-    return set(await tx.fetch_as(JobToken, "landed", rows=rows, worker=worker, kinds=_SETTLED))
+def _has_landed(
+    s: Settlement, first: Mapping[Key, Settlement], recorded: Mapping[Key, Recorded]
+) -> bool:
+    """(!) Did this one land, now or before, in a COMMIT that got no answer?
+
+    Of several settlements of one attempt the first one counts. Another one that says the same is
+    as good as landed; one that says something else is not.
+    """
+    key = (s.id, s.token)
+    return first.get(key) is s or (key in recorded and is_recorded(s, recorded[key]))
+
+
+async def _recorded_ends(
+    tx: Tx, worker: str, settlements: Sequence[Settlement]
+) -> dict[Key, Recorded]:
+    """How this worker has settled these attempts."""
+    if not settlements:
+        return {}
+    rows = to_json([{"id": s.id, "token": s.token} for s in settlements])
+    ends = await tx.fetch_as(RecordedEnd, "recorded_ends", rows=rows, worker=worker, kinds=_SETTLED)
+    return {(end.id, end.token): _recorded(end) for end in ends}
+
+
+def _recorded(end: RecordedEnd) -> Recorded:
+    detail = {} if end.detail is None else msgspec.json.decode(end.detail)
+    return Recorded(
+        end.kind, end.reason, end.result, end.error, detail.get("delay_seconds", 0.0),
+        bool(end.in_full), bool(end.was_last), bool(end.asked),
+    )  # fmt: skip
 
 
 async def _settle_others(
@@ -305,7 +362,7 @@ def _requeued(tx: Tx, s: Settlement, worker: str, claimed_at: object) -> NewEven
         detail["delay_seconds"] = s.delay_seconds
     if s.duration_seconds is not None:
         detail["duration_seconds"] = s.duration_seconds
-    return NewEvent(s.id, s.token, EVENT_OF[s.outcome], worker, detail)
+    return NewEvent(s.id, s.token, KIND_OF[s.outcome], worker, detail)
 
 
 def _lost(s: Settlement) -> str:

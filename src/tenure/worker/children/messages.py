@@ -52,7 +52,7 @@ class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
 
 
 class Completed(msgspec.Struct, frozen=True, tag="completed"):
-    """From the child: the handler of this job called `complete(on=...)`."""
+    """From the child: the handler of this job has ended it with `on=`."""
 
     id: int
     token: int

@@ -56,7 +56,7 @@ class BlockedLoop:
     def _settle(self, store: Store, leased: LeasedJob, settlement: Settlement) -> None:
         """Does not wait for locked rows: the thread has leases to renew."""
         try:
-            [answer] = store.settle(self._worker, [settlement], patient=False)
+            [answer] = store.settle(self._worker, [settlement], done_leases=(), patient=False)
         except BaseException:
             self._owe(leased, settlement)
             raise
