@@ -4,12 +4,14 @@ bug      what a bug is, and how its patch is applied
 rules    the marked rules, each taken out: see tests/support/rules.py; flow_rules: of workflows
 store    bugs of stores: claims, leases, keys, parents, gates, schedules, tenants, transactions
 worker   bugs of the worker: heartbeats, settlements, slots, shutdown, handlers
+options  bugs of options: workers that end, deadlines, replacement, batches
 finding  the layers that look for a bug, the cheapest first
 """
 
 from scripts.bugs.bug import Bug
+from scripts.bugs.options import OPTIONS
 from scripts.bugs.rules import RULES
 from scripts.bugs.store import STORE
 from scripts.bugs.worker import WORKER
 
-BUGS: tuple[Bug, ...] = (*RULES, *STORE, *WORKER)
+BUGS: tuple[Bug, ...] = (*RULES, *STORE, *WORKER, *OPTIONS)

@@ -7,6 +7,7 @@ client.py      all that users do with jobs, on one store
 handle.py      the handle of an enqueued job
 waiting.py     how a caller waits: look, rest, look again
 tasks.py       tasks, typed calls of them, and the sets in which they are registered
+batches.py     batch handlers: one call for many jobs
 signature.py   the arguments of a task: a call as JSON, and back
 workflow.py    workflows: build, enqueue and follow them
 schedules.py   schedules: add, edit, pause, trigger and list them
@@ -32,6 +33,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from tenure.app import Tenure
+    from tenure.batches import Batch, Item
     from tenure.control import Cancel, Retry, Skip, Snooze
     from tenure.handle import Handle
     from tenure.hooks import JobEvent
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
         Event,
         Job,
         Progress,
+        Replace,
         State,
         Step,
         Unique,
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "About",
+    "Batch",
     "Call",
     "Cancel",
     "Changes",
@@ -75,6 +79,7 @@ __all__ = [
     "GateSeen",
     "GateWait",
     "Handle",
+    "Item",
     "Job",
     "JobEvent",
     "Limits",
@@ -88,6 +93,7 @@ __all__ = [
     "PausedQueue",
     "Progress",
     "Record",
+    "Replace",
     "Retry",
     "Running",
     "ScheduleInfo",
@@ -118,12 +124,14 @@ _HOMES = {
     "handle": ("Handle",),
     "rules.gates": ("Gate", "GateSeen", "GateWait", "Limits", "LineSeen"),
     "rules.graph": ("NodePage", "NodeSeen", "ParentEnd", "WorkflowAdded", "WorkflowSeen"),
+    "batches": ("Batch", "Item"),
     "hooks": ("JobEvent",),
     "rules.job": (
         "ErrorInfo",
         "Event",
         "Job",
         "Progress",
+        "Replace",
         "State",
         "Step",
         "Unique",

@@ -40,14 +40,18 @@ class _Task(Protocol):
 
 
 class Handle(JobReference, Generic[R_co]):
-    """An enqueued job. `created` is False when this job already held the unique key."""
+    """An enqueued job. `created` is False when this job already held the unique key.
 
-    __slots__ = ("_app", "_task", "created", "id", "same_args")
+    `replaced` says whether this call has changed that job: see `Replace`.
+    """
+
+    __slots__ = ("_app", "_task", "created", "id", "replaced", "same_args")
 
     def __init__(self, app: _App, task: _Task, enqueued: Enqueued) -> None:
         self.id = enqueued.id
         self.created = enqueued.created
         self.same_args = enqueued.same_args
+        self.replaced = enqueued.replaced
         self._app = app
         self._task = task
 

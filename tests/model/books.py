@@ -81,6 +81,7 @@ class Work:
     held: bool = False
     cancel_requested: bool = False
     due_at: datetime | None = None
+    start_by: datetime | None = None
     queued_at: datetime | None = None
     reason: str | None = None
     error: str | None = None
@@ -250,7 +251,7 @@ class Books:
             unique_scope=work.key[1] if work.key else None,
             unique_key=unique.key if unique else None,
             unique_until=unique.until if unique else None, result_json=work.result,
-            error_json=work.error,
+            error_json=work.error, start_by=work.start_by, finish_by=work.job.finish_by,
         )  # fmt: skip
 
 

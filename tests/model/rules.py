@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from tenure.rules.codec import encode
-from tenure.rules.job import NewJob, NewStep, State, Unique, Until
+from tenure.rules.job import NewJob, NewStep, Replace, State, Unique, Until
 from tenure.rules.lifecycle import Settlement, abort, fail, release, retry, skip, snooze, succeed
 from tests.model.books import NOBODY, Held, JobId, LeaseId, Where, Wish, Work
 from tests.model.reference import Model
@@ -29,6 +29,11 @@ LEASE_SECONDS = (5.0, 30.0, 30.0, 60.0)
 NO_LEASE = LeaseId(10**9)
 ERROR = encode({"type": "ValueError", "message": "no"})
 MANY = 14
+REPLACE = (
+    Replace(),
+    Replace(args=False, postpone=True),
+    Replace(postpone=True, postpone_at_most_seconds=8.0),
+)
 
 
 @dataclass
@@ -156,7 +161,12 @@ def _wish(scene: Scene, rnd: Random) -> Wish:
         options["unique"] = Unique(
             key=rnd.choice("kl"), scope=rnd.choice((None, None, "shared")), until=until,
             period_seconds=rnd.choice((10.0, 40.0)) if until is Until.PERIOD else None,
+            on_conflict=rnd.choice((None, *REPLACE)),
         )  # fmt: skip
+    if rnd.random() < 0.15:
+        options["start_within_seconds"] = rnd.choice((0.0, 3.0, 10.0))
+    if rnd.random() < 0.1:
+        options["finish_by"] = scene.now + timedelta(seconds=9)
     if rnd.random() < 0.1:
         options |= {"timeout_seconds": 2.5, "metadata": encode({"by": "me"})}
     job = NewJob(
@@ -357,6 +367,10 @@ def promote(scene: Scene, rnd: Random) -> Op:
     return scene.op("promote", most=rnd.choice((1, 2, 100)), lost=_lost(rnd))
 
 
+def expire(scene: Scene, rnd: Random) -> Op:
+    return scene.op("expire", most=rnd.choice((1, 2, 100)))
+
+
 def sweep(scene: Scene, rnd: Random) -> Op:
     most = rnd.choice((1, 2, 20, 20))
     times = [scene.model.leases[id].expires_at for id in scene.model.expired(scene.now)]
@@ -446,6 +460,7 @@ RULES: dict[str, tuple[int, Rule]] = {
     "save_checkpoint": (2, save_checkpoint),
     "record_step": (3, record_step),
     "promote": (6, promote),
+    "expire": (3, expire),
     "sweep": (8, sweep),
     "repeat": (7, repeat),
     "cancel": (5, cancel),

@@ -24,6 +24,7 @@ ALLOWED = {
     ("count_all", "unique_key"): _COPY,
     ("first_running", "job"): _COPY,
     ("count_live", "job"): "counts every live job; an overview, never on a worker's path",
+    ("is_busy", "lease"): "leases are few; only before a worker ends",
     ("holders", "lease"): "leases are few; only looked at for the running jobs of a page",
     ("claimed_before", "lease"): "leases are few; only after a COMMIT that got no answer",
 }

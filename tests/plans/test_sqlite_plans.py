@@ -22,6 +22,7 @@ ALLOWED = {
     ("count_all", Scan("unique_key", None)): _COPY,
     ("first_running", Scan("job", None)): _COPY,
     ("count_live", Scan("job", None)): "counts every live job; never on a worker's path",
+    ("is_busy", Scan("lease", None)): "leases are few; only before a worker ends",
     ("holders", Scan("lease", None)): "leases are few; only for the running jobs of a page",
     (
         "any_cancel_requested",

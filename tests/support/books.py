@@ -25,7 +25,7 @@ ENQUEUES = ("enqueue", "enqueue_workflow", "grow_workflow", "trigger_schedule", 
 FENCED = ("settle", "report_progress", "save_checkpoint", "record_step", "grow_workflow")
 ENDS = {"succeed": "succeeded", "fail": "failed", "skip": "skipped", "abort": "cancelled"}
 PUT_BACK = {"retried", "snoozed", "released", "crashed"}
-OPERATED = {"freed", "unheld", "moved", *ENDS.values()}
+OPERATED = {"freed", "unheld", "moved", "replaced", *ENDS.values()}
 
 
 @dataclass(frozen=True)

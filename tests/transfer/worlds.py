@@ -67,6 +67,7 @@ def _values(store: Store, clock: Clock) -> None:
     add(store, clock.now, args=ODD_JSON, metadata=ODD_JSON, queue="raw")
     add(store, clock.now, args=encode(None), timeout_seconds=0.1 + 0.2, max_attempts=10_000)
     add(store, clock.now, retry=dump_policy(Fixed(1 / 3)))
+    add(store, clock.now, start_within_seconds=1e6, finish_within_seconds=2e6)
     results: list[object] = [None, "text \\u00e9 é", ODD_TEXT, 1.5e300, [], 2**63]
     for result in results:
         add(store, clock.now, queue="results")

@@ -37,6 +37,7 @@ from tenure.store.jobs import bulk, operate
 from tenure.store.jobs import sweep as leases
 from tenure.store.jobs.claim import claim, peek
 from tenure.store.jobs.enqueue import enqueue
+from tenure.store.jobs.expire import expire
 from tenure.store.jobs.notes import report_progress, save_checkpoint
 from tenure.store.jobs.replay import replay as replay_job
 from tenure.store.jobs.settle import settle
@@ -44,6 +45,7 @@ from tenure.store.jobs.steps import record_step
 from tenure.store.look import facts, health
 from tenure.store.look import jobs as look
 from tenure.store.look import workers as presence
+from tenure.store.look.idle import is_idle
 from tenure.store.prune import prune as prune_store
 from tenure.store.schedules import change as schedules
 from tenure.store.schedules.fire import fire
@@ -179,8 +181,10 @@ class Operations:
     save_checkpoint = operation(save_checkpoint)
     record_step = operation(record_step)
     peek = operation(peek, reads=True)
+    is_idle = operation(is_idle, reads=True)
     promote = operation(leases.promote)
     sweep = operation(leases.sweep)
+    expire = operation(expire)
 
     cancel = operation(operate.cancel)
     hold = operation(operate.hold)

@@ -31,6 +31,10 @@ class JobRow(msgspec.Struct, omit_defaults=True, gc=False):
     gate_key: str | None = None
     needs: int = 0
     size_kb: int = 0
+    start_by: object = None
+    start_within: float | None = None
+    finish_by: object = None
+    finish_within: float | None = None
 
 
 def job_row(id: int, job: NewJob, due_at: object) -> JobRow:
@@ -46,6 +50,9 @@ def job_row(id: int, job: NewJob, due_at: object) -> JobRow:
     if job.gate is not None:
         row.gate, row.gate_key = job.gate, line_name(job.tenant, job.gate_key)
     row.needs, row.size_kb = job.needs, job.size_kb
+    if job.has_deadline:
+        row.start_by, row.start_within = job.expires_at, job.start_within_seconds
+        row.finish_by, row.finish_within = job.finish_by, job.finish_within_seconds
     return row
 
 
@@ -61,6 +68,10 @@ def is_plain(job: NewJob) -> bool:
         and not job.parents
         and job.gate is None
         and job.features == 0
+        and job.expires_at is None
+        and job.start_within_seconds is None
+        and job.finish_by is None
+        and job.finish_within_seconds is None
     )
 
 

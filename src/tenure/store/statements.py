@@ -18,7 +18,7 @@ Dialect = Literal["postgres", "sqlite"]
 
 TOPICS = (
     "enqueue", "claim", "gate", "settle", "step", "workflow", "sweep", "schedule", "operate",
-    "bulk", "inspect", "presence", "bell", "transfer",
+    "bulk", "expire", "inspect", "presence", "bell", "transfer",
 )  # fmt: skip
 
 _NAME_LINE = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
@@ -54,7 +54,7 @@ def relations(dialect: Dialect, last: int) -> tuple[str, ...]:
     found: list[str] = []
     for version in range(1, last + 1):
         found += _RELATION.findall(_read(dialect, f"migrations/{version:04}.sql"))
-    return tuple(sorted(found))
+    return tuple(sorted(set(found)))
 
 
 def qualify(sql: str, dialect: Dialect, schema: str) -> str:

@@ -42,6 +42,8 @@ class JobRow(NamedTuple):
     gate: str | None
     gate_key: str | None
     needs: int
+    start_by: Time
+    finish_by: Time
 
 
 class Holder(NamedTuple):

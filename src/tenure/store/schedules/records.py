@@ -172,6 +172,8 @@ class _Template(msgspec.Struct, frozen=True, omit_defaults=True):
     gate: str | None = None
     gate_key: str | None = None
     needs: int = 0
+    start_within_seconds: float | None = None
+    finish_within_seconds: float | None = None
 
 
 class Stored(NamedTuple):
@@ -211,6 +213,11 @@ def check_job(job: NewJob) -> None:
     if job.delay_seconds is not None or job.due_at is not None or job.parents:
         raise InvalidInput(
             "the schedule says when its jobs are due: leave out delay_seconds, due_at and parents"
+        )
+    if job.expires_at is not None or job.finish_by is not None:
+        raise InvalidInput(
+            "a schedule has many jobs: give start_within_seconds or finish_within_seconds in place "
+            "of expires_at or finish_by"
         )
 
 
@@ -318,7 +325,7 @@ def dump(job: NewJob) -> str:
         _Template(
             job.task, msgspec.Raw(job.args), job.queue, job.priority, job.max_attempts,
             job.timeout_seconds, job.unique, _raw(job.retry), _raw(job.metadata), job.gate,
-            job.gate_key, job.needs,
+            job.gate_key, job.needs, job.start_within_seconds, job.finish_within_seconds,
         )
     )  # fmt: skip
 
@@ -333,6 +340,8 @@ def job_of(tenant: str, text: str, by: FiredBy, due: datetime | None) -> NewJob:
         timeout_seconds=t.timeout_seconds,
         retry=Json(bytes(t.retry)) if isinstance(t.retry, msgspec.Raw) else None,
         metadata=_with_origin(given, by), gate=t.gate, gate_key=t.gate_key, needs=t.needs,
+        start_within_seconds=t.start_within_seconds,
+        finish_within_seconds=t.finish_within_seconds,
     )  # fmt: skip
 
 

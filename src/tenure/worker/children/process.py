@@ -116,6 +116,8 @@ class ChildProcess:
         self._output: deque[bytes] = deque()
         self._output_bytes = 0
         self._given_up: str | None = None
+        self.jobs = 0
+        """How many jobs it was given."""
 
     def send(self, message: Message) -> None:
         """Send a message, unless the child is gone."""

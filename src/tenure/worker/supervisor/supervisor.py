@@ -30,6 +30,8 @@ HEALTHY_SECONDS = 10.0
 REFUSED = 78
 """The exit code of a worker process that refuses to start, EX_CONFIG of sysexits.h: another one
 would refuse too."""
+MAX_JOBS_REACHED = 79
+"""The exit code of a worker process that has run as many jobs as `max_jobs` says."""
 
 log = logging.getLogger("tenure.worker")
 
@@ -56,6 +58,7 @@ class Supervisor:
         orders = Orders(app, msgspec.structs.asdict(settings), log_setup())
         self._orders = msgspec.json.encode(orders, enc_hook=_plain)
         self._count = count
+        self._until_idle = settings.until_idle
         self._environment = environment
         self._processes: list[_Supervised] = []
         # Not a `threading.Event`: if a signal handler interrupts its `wait` and calls `set`, both
@@ -72,14 +75,20 @@ class Supervisor:
             process.kill()
 
     def run(self) -> None:
-        """Run until `stop` is called and every process has ended."""
+        """Run until `stop` is called and every process has ended.
+
+        With `until_idle`, also until every process has ended by itself.
+        """
         self._processes = [_Supervised(self._orders, self._environment) for _ in range(self._count)]
         try:
             refused = False
             while not (refused or self._is_stopped(LOOK_SECONDS)):
                 refused = any(process.refused() for process in self._processes)
+                if self._until_idle and all(process.is_done() for process in self._processes):
+                    break
                 for process in self._processes:
-                    process.replace_if_dead()
+                    if not (self._until_idle and process.is_done()):
+                        process.replace_if_dead()
             for process in self._processes:
                 process.terminate()
             for process in self._processes:
@@ -133,10 +142,24 @@ class _Supervised:
         """Has it refused to start?"""
         return self._process is not None and self._process.poll() == REFUSED
 
+    def is_done(self) -> bool:
+        """Has it ended because there is no work left?"""
+        return self._process is not None and self._process.poll() == 0
+
     def replace_if_dead(self) -> None:
-        """Start a successor, later and later while processes die soon after their start."""
+        """Start a successor, later and later while processes die soon after their start.
+
+        The successor of a process that has run its `max_jobs` starts at once.
+        """
         if self._process is not None and (code := self._process.poll()) is not None:
-            self._rest(f"worker process {self._process.pid} ended with {code}")
+            pid = self._process.pid
+            if code == MAX_JOBS_REACHED:
+                log.info("worker process %d has run its jobs; a new one starts", pid)
+                self.close()
+                self._process = None
+                self._pause, self._next_start = FIRST_PAUSE_SECONDS, 0.0
+            else:
+                self._rest(f"worker process {pid} ended with {code}")
         if self._process is None and self._environment.monotonic() >= self._next_start:
             self._try_to_start()
 

@@ -25,11 +25,12 @@ with batch as materialized (
 insert into tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
     state, priority, attempts, max_attempts, crashes, features, needs, tenant, queue, task, args, worker,
-    result, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key)
+    result, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key,
+    start_by, finish_by)
 select id, token, created_at, claimed_at, coalesce(:now::timestamptz, clock_timestamp()), duration, timeout_seconds, unique_seconds,
        'succeeded', priority, attempts + 1, max_attempts, crashes, features, needs, tenant, queue, task,
        args, :worker, result, retry, metadata, unique_scope, unique_key, unique_until, gate,
-       gate_key
+       gate_key, start_by, finish_by
 from gone
 returning id, token, features,
           queue || e'\x1e' || gate || e'\x1e' || gate_key as line;
@@ -54,12 +55,13 @@ with batch as materialized (
 insert into tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
     state, priority, attempts, max_attempts, crashes, features, needs, tenant, queue, task, args, worker,
-    error, reason, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key)
+    error, reason, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key,
+    start_by, finish_by)
 select id, token, created_at, (select claimed_at from tenure.lease l where l.id = gone.lease),
        coalesce(:now::timestamptz, clock_timestamp()), duration, timeout_seconds, unique_seconds,
        gone.state::tenure.state, priority, attempts + coalesce(charged, 0), max_attempts,
        crashes + coalesce(crashed, 0), features, needs, tenant, queue, task, args, worker, last_error, why, retry, metadata,
-       unique_scope, unique_key, unique_until, gate, gate_key
+       unique_scope, unique_key, unique_until, gate, gate_key, start_by, finish_by
 from gone
 returning id, token, features,
           queue || e'\x1e' || gate || e'\x1e' || gate_key as line;

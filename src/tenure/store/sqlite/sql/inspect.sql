@@ -3,7 +3,7 @@ select id, token, state, task, args, queue, priority, tenant, attempts, max_atte
        created_at, queued_at, due_at, claimed_at, finished_at, duration_seconds, worker, reason, held,
        cancel_requested, queue_paused, unfinished_parents, timeout_seconds, retry, metadata,
        unique_scope, unique_key, unique_until, result, error,
-       gate, gate_key, needs
+       gate, gate_key, needs, start_by, finish_by
 from tenure.jobs
 where id = :id and (:tenant is null or tenant in (:tenant, ''));
 
@@ -13,7 +13,7 @@ select id, token, state, task, args, queue, priority, tenant, attempts, max_atte
        created_at, queued_at, due_at, claimed_at, finished_at, duration_seconds, worker, reason, held,
        cancel_requested, queue_paused, unfinished_parents, timeout_seconds, retry, metadata,
        unique_scope, unique_key, unique_until, result, error,
-       gate, gate_key, needs
+       gate, gate_key, needs, start_by, finish_by
 from tenure.live
 where id in (
         select j.id from (select id, tenant, queue, task from tenure.job
@@ -33,7 +33,7 @@ select id, token, state, task, args, queue, priority, tenant, attempts, max_atte
        created_at, created_at as queued_at, null as due_at, claimed_at, finished_at,
        duration_seconds, worker, reason, 0 as held, 0 as cancel_requested, 0 as queue_paused,
        0 as unfinished_parents, timeout_seconds, retry, metadata, unique_scope, unique_key, unique_until, result, error,
-       gate, gate_key, needs
+       gate, gate_key, needs, start_by, finish_by
 from (select * from tenure.history where id < :below order by id desc limit :scan)
 where (:tenant is null or tenant in (:tenant, ''))
   and (:queue is null or queue = :queue)
@@ -49,7 +49,7 @@ select id, token, state, task, args, queue, priority, tenant, attempts, max_atte
        created_at, created_at as queued_at, null as due_at, claimed_at, finished_at,
        duration_seconds, worker, reason, 0 as held, 0 as cancel_requested, 0 as queue_paused,
        0 as unfinished_parents, timeout_seconds, retry, metadata, unique_scope, unique_key, unique_until, result, error,
-       gate, gate_key, needs
+       gate, gate_key, needs, start_by, finish_by
 from (select * from tenure.history
       where state = :state and state <> 'succeeded' and id < :below
       order by id desc limit :scan)
@@ -121,6 +121,22 @@ from lane cross join tenure.job as j on j.id = (
     order by r.position limit 1)
 where lane.priority is not null
 group by lane.queue order by lane.queue;
+
+-- name: is_busy
+-- is_idle: has one of these queues a job that is ready, running or due soon? Those of paused queues do not count.
+with open (queue) as (
+    select b.value from json_each(:queues) as b
+    where not exists (select 1 from tenure.queue p where p.name = b.value and p.paused_at is not null)
+)
+select exists (select 1 from open where exists (select 1 from tenure.ready r where r.queue = open.queue))
+    or exists (select 1 from open where exists (select 1 from tenure.gated g where g.queue = open.queue))
+    or exists (select 1 from tenure.holding h
+               cross join tenure.job as j on j.id = h.job_id and j.token = h.token
+               where j.queue in (select value from json_each(:queues)))
+    or exists (select 1 from tenure.due d
+               cross join tenure.job as j on j.id = d.job_id and j.token = d.token
+               where d.due_at <= :now + cast(1e6 * :within_seconds as integer)
+                 and j.queue in (select queue from open)) as busy;
 
 -- name: job_events
 select at, kind, token, worker, detail from tenure.event where job_id = :id order by seq;

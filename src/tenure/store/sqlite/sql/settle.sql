@@ -17,11 +17,12 @@ insert into temp.tenure.batch values (?, ?, ?, json(?), ?);
 insert into tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
     state, priority, attempts, max_attempts, crashes, features, needs, tenant, queue, task, args, worker,
-    result, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key)
+    result, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key,
+    start_by, finish_by)
 select j.id, j.token, j.created_at, b.claimed_at, :now, b.duration, j.timeout_seconds,
        j.unique_seconds, 'succeeded', j.priority, j.attempts + 1, j.max_attempts, j.crashes,
        j.features, j.needs, j.tenant, j.queue, j.task, j.args, :worker, b.result, j.retry, j.metadata,
-       j.unique_scope, j.unique_key, j.unique_until, j.gate, j.gate_key
+       j.unique_scope, j.unique_key, j.unique_until, j.gate, j.gate_key, j.start_by, j.finish_by
 from temp.tenure.batch as b cross join tenure.job as j on j.id = b.id and j.token = b.token;
 
 -- name: drop_batch
@@ -56,13 +57,14 @@ from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
 insert into tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
     state, priority, attempts, max_attempts, crashes, features, needs, tenant, queue, task, args, worker,
-    error, reason, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key)
+    error, reason, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key,
+    start_by, finish_by)
 select j.id, j.token, j.created_at, l.claimed_at, :now, b.value ->> 'duration', j.timeout_seconds,
        j.unique_seconds, b.value ->> 'state', j.priority,
        j.attempts + coalesce(b.value ->> 'charged', 0), j.max_attempts,
        j.crashes + coalesce(b.value ->> 'crashed', 0), j.features, j.needs, j.tenant, j.queue, j.task, j.args,
        b.value ->> 'worker', coalesce(b.value -> 'error', j.error), b.value ->> 'reason', j.retry, j.metadata, j.unique_scope, j.unique_key, j.unique_until,
-       j.gate, j.gate_key
+       j.gate, j.gate_key, j.start_by, j.finish_by
 from json_each(:rows) as b
      cross join tenure.job as j on j.id = b.value ->> 'id' and j.token = b.value ->> 'token'
      left join tenure.lease as l on l.id = b.value ->> 'lease' and l.worker = b.value ->> 'worker'
