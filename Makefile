@@ -45,7 +45,7 @@ format: $(READY) ## format the code and apply the safe lint fixes
 quick: $(READY) ## the inner loop: tests not marked slow, below 90 seconds (ARGS="-k lease" to choose)
 	@$(PY) -m pytest -q -m "not slow" -n 3 $(ARGS)
 
-test: $(READY) ## every test, and a share of each long layer: 8 minutes (ARGS="unit model" to choose folders)
+test: $(READY) ## every test, and a share of each long layer: 12 minutes (ARGS="unit model" to choose folders)
 	@$(PY) scripts/test.py $(ARGS)
 
 trust: $(READY) ## the long layers whole, with a table: more than an hour (ARGS="chaos points", ARGS="chaos --kills 5000")
