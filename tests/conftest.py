@@ -186,7 +186,7 @@ def recycled(pg_server: Server, pg_template: str) -> Iterator[Recycled]:
 def pg_migrated_url(
     pg_server: Server, pg_template: str, recycled: Recycled, request: pytest.FixtureRequest
 ) -> Iterator[str]:
-    """The address of a fresh migrated database, dropped or emptied after the test."""
+    """The address of a fresh migrated database."""
     if request.path.parent.name in RECYCLING and not request.config.getoption("--pooler"):
         url = recycled.take()
         yield url

@@ -1,7 +1,9 @@
 """Migrated databases that are used again: to empty one takes a tenth of the time to copy one.
 
-A database that a test gives back is emptied: every table that has pages is truncated, and every
-sequence starts again. It is dropped instead if anything else is not as it was: a table, a column,
+Before a database is used again, it is emptied: every table that has pages is truncated, and every
+sequence starts again. This happens when the next test takes it, not when the last one gives it
+back: processes of the last test may outlive its database fixture, and would write into the emptied
+database. It is dropped instead if anything else is not as it was: a table, a column,
 an index, a function, a privilege, a setting, what ANALYZE found, or a connection that does not
 end.
 
@@ -67,26 +69,26 @@ class Recycled:
     def __init__(self, server: Server, template: str) -> None:
         self._server = server
         self._template = template
-        self._idle: list[str] = []
+        self._used: list[str] = []
         self._shapes: dict[str, TupleRow | None] = {}
 
     def take(self) -> str:
         """The address of an empty migrated database."""
-        if self._idle:
-            return self._idle.pop()
+        while self._used:
+            url = self._used.pop()
+            if self._is_clean(url):
+                return url
+            del self._shapes[url]
+            KEPT.pop(url).close()
+            self._server.drop_database(url)
         url = self._server.create_database(template=self._template)
         KEPT[url] = psycopg.connect(url, autocommit=True, application_name=KEEPER)
         self._shapes[url] = KEPT[url].execute(SHAPE).fetchone()
         return url
 
     def give_back(self, url: str) -> None:
-        """Empty it for the next one, or drop it."""
-        if self._is_clean(url):
-            self._idle.append(url)
-        else:
-            del self._shapes[url]
-            KEPT.pop(url).close()
-            self._server.drop_database(url)
+        """The test that used this database is over, or its fixtures are about to end."""
+        self._used.append(url)
 
     def close(self) -> None:
         """Close the connections."""
