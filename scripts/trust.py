@@ -85,6 +85,12 @@ LAYERS = (
         total(r"(?m)^\| (?:sqlite|shared|postgres) \| ([\d,]+) \| [\d,]+ \|", "kills"),
     ),
     Layer(
+        "contract", "every operation in every calling style; plans and pages among many rows",
+        (*PYTEST, "tests/contract", "tests/borrowing", "tests/bells", "tests/faults",
+         "tests/plans"),
+        last(PASSED.pattern, "tests"),
+    ),
+    Layer(
         "wire", "PostgreSQL's wire cut at every message; a primary is lost",
         (*PYTEST, "tests/wire"),
         total(r"counted: ([\d,]+) (?!messages)", "cuts and half-open wires"),

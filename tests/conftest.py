@@ -67,8 +67,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With --pooler, tests that do not go through it are left out.
 
-    Several processes begin with the long tests, so that none of them is the last. Of the contract
-    on PostgreSQL, one test of four is in the inner loop.
+    Without --whole, a test that runs in every style runs in those of the inner loop and in one
+    other. Several processes begin with the long tests, so that none of them is the last. Of the
+    contract on PostgreSQL, one test of four is in the inner loop.
     """
     for item in items:
         params = getattr(item, "callspec", None)
@@ -76,12 +77,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.slow)
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)
-    if not config.getoption("--pooler"):
-        return
-    whole = config.getoption("--whole")
-    kept = [item for item in items if goes_through_pooler(item, whole=whole)]
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    whole = bool(config.getoption("--whole"))
+    if config.getoption("--pooler"):
+        kept = [item for item in items if goes_through_pooler(item, whole=whole)]
+    else:
+        kept = [item for item in items if whole or has_share(item)]
+    chosen = set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = kept
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Each xdist_group runs in one process. The version of pytest-xdist fits that of pytest."""
+    grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]
+    if hasattr(session.config, "workerinput") and any("@" not in each.nodeid for each in grouped):
+        raise pytest.UsageError("pytest-xdist does not group tests: see constraints.txt")
+
+
+def has_share(item: pytest.Item) -> bool:
+    """Does this test run in `make test`? Of the styles besides those in QUICK: in one of them."""
+    params = getattr(item, "callspec", None)
+    style = params.params.get("style") if params is not None else None
+    others = [each for each in STYLES if each not in QUICK]
+    return style not in others or others[crc(item, style) % len(others)] == style
 
 
 def goes_through_pooler(item: pytest.Item, *, whole: bool) -> bool:
@@ -95,9 +114,9 @@ def goes_through_pooler(item: pytest.Item, *, whole: bool) -> bool:
     return not styles & ASYNC and crc(item) % 24 == 0
 
 
-def crc(item: pytest.Item) -> int:
-    """A number of the test that stays the same."""
-    return zlib.crc32(item.nodeid.encode())
+def crc(item: pytest.Item, without: str = "") -> int:
+    """A number of the test that stays the same, whatever the value of one of its parameters is."""
+    return zlib.crc32(item.nodeid.replace(without, "").encode())
 
 
 @pytest.fixture(scope="session")

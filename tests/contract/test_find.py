@@ -175,7 +175,7 @@ def test_keywords_mean_exact_values(store: Store, clock: Clock) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_the_search_finds_what_a_plain_predicate_finds(
-    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch, seed: int
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch, seed: int, whole: bool
 ) -> None:
     """Random jobs, random filters, every order, pages and steps of every size: nothing is lost,
     nothing comes twice, and the order is right."""
@@ -184,7 +184,7 @@ def test_the_search_finds_what_a_plain_predicate_finds(
     monkeypatch.setattr("tenure.store.look.find.SCAN_SECONDS", 1e9)
     everything = pages(store, limit=1000)
     hits = 0
-    for _ in range(120):
+    for _ in range(120 if whole else 40):
         bound(monkeypatch, rnd.choice((3, 7, 50, 20_000)))
         text = random_filter(rnd, clock.now, everything[0].id)
         order = rnd.choice((None, None, "newest", "oldest", "finished"))
@@ -197,7 +197,7 @@ def test_the_search_finds_what_a_plain_predicate_finds(
         expected = [job for job in everything if matches(wanted.at(clock.now), job, made)]
         check_order(text, order, found, expected)
         hits += len(found)
-    assert hits > 500
+    assert hits > (500 if whole else 150)
 
 
 def check_order(text: str, order: str | None, found: list[Job], expected: list[Job]) -> None:
