@@ -68,7 +68,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """With --pooler, tests that do not go through it are left out.
 
     Without --whole, a test that runs in every style runs in those of the inner loop and in one
-    other. Several processes begin with the long tests, so that none of them is the last. Of the
+    other, unless it was asked for by name. Several processes begin with the long tests, so that none of them is the last. Of the
     contract on PostgreSQL, one test of four is in the inner loop.
     """
     for item in items:
@@ -81,7 +81,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--pooler"):
         kept = [item for item in items if goes_through_pooler(item, whole=whole)]
     else:
-        kept = [item for item in items if whole or has_share(item)]
+        by_name = config.getoption("keyword") or any("::" in each for each in config.args)
+        kept = [item for item in items if whole or by_name or has_share(item)]
     chosen = set(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = kept
