@@ -68,8 +68,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """With --pooler, tests that do not go through it are left out.
 
     Without --whole, a test that runs in every style runs in those of the inner loop and in one
-    other, unless it was asked for by name. Several processes begin with the long tests, so that none of them is the last. Of the
-    contract on PostgreSQL, one test of four is in the inner loop.
+    other, unless it was asked for by name. Several processes begin with the long tests, so that
+    none of them is the last. Of the contract on PostgreSQL, one test of four is in the inner loop.
     """
     for item in items:
         params = getattr(item, "callspec", None)
