@@ -32,6 +32,7 @@ from bench.peers import (
 )
 from bench.worker import (
     idle_cpu,
+    mixed,
     postgres_pickup,
     postgres_throughput,
     sqlite_pickup,
@@ -80,6 +81,7 @@ BENCHMARKS = tuple(
         postgres_held_snapshot,
         postgres_throughput,
         sqlite_throughput,
+        mixed,
         postgres_pickup,
         sqlite_pickup,
         idle_cpu,

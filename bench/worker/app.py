@@ -6,6 +6,7 @@ the measuring process goes through the file descriptor, line by line.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import time
@@ -18,6 +19,9 @@ LAST = "bench.last"
 """Says that its turn has come. Jobs run in order, so all before it have at least started."""
 CLOCK = "bench.clock"
 """Says when it started, by the clock that all processes of a machine share."""
+SLEEP, SLEEP_SECONDS = "bench.sleep", 0.02
+SLOTS = 20
+"""Of each kind, for jobs that sleep."""
 
 
 app: Tenure
@@ -70,14 +74,42 @@ def unused_tasks(tell: int) -> TaskSet:
     return tasks
 
 
+def mixed_tasks(tell: int) -> TaskSet:
+    """Handlers of two kinds that sleep."""
+    tasks = TaskSet()
+
+    @tasks.task(name=f"{SLEEP}.async")
+    async def in_loop() -> None:
+        await asyncio.sleep(SLEEP_SECONDS)
+
+    @tasks.task(name=f"{SLEEP}.thread")
+    def in_thread() -> None:
+        time.sleep(SLEEP_SECONDS)
+
+    @tasks.task(name=f"{LAST}.async")
+    async def last_in_loop() -> None:
+        os.write(tell, b"async\n")
+
+    @tasks.task(name=f"{LAST}.thread")
+    def last_in_thread() -> None:
+        os.write(tell, b"thread\n")
+
+    return tasks
+
+
 def main() -> None:
-    """Work with the default settings until a signal comes."""
+    """Work until a signal comes, with the default settings unless jobs sleep."""
     global app  # noqa: PLW0603 - where child processes would look for it
     url, kind, tell = sys.argv[1:]
     app = Tenure(url)
-    makers = {"async": async_tasks, "thread": thread_tasks, "unused": unused_tasks}
+    makers = {
+        "async": async_tasks, "thread": thread_tasks, "unused": unused_tasks, "mixed": mixed_tasks,
+    }  # fmt: skip
     app.include(makers[kind](int(tell)))
-    app.run_worker()
+    if kind == "mixed":
+        app.run_worker(async_slots=SLOTS, thread_slots=SLOTS)
+    else:
+        app.run_worker()
 
 
 if __name__ == "__main__":

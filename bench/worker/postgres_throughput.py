@@ -1,7 +1,7 @@
 """No-op jobs through one worker process on PostgreSQL, against the engine's claim and settle loop.
 
 Targets: at least 0.7 of the engine's rate with `async def` handlers, 0.4 with `def` handlers.
-Tasks of other kinds that have no jobs cost at most 3 %.
+Tasks of other kinds that have no jobs cost at most 3 %, also if jobs are enqueued by name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ from bench.worker import throughput
 from bench.worker.process import WorkerProcess
 from tenure.store import Store
 
-NAMES = ("worker.postgres.async", "worker.postgres.thread", "worker.postgres.unused_kinds")
+NAMES = (
+    "worker.postgres.async",
+    "worker.postgres.thread",
+    "worker.postgres.unused_kinds",
+    "worker.postgres.by_name_unused_kinds",
+)
 
 
 def run(lab: Lab) -> Iterator[Result]:
@@ -33,7 +38,8 @@ def run(lab: Lab) -> Iterator[Result]:
 
         def working(side: str) -> throughput.Working:
             url, store, count = database()
-            worker = stack.enter_context(WorkerProcess(url, side))
+            tasks = throughput.SIDES[side].tasks
+            worker = stack.enter_context(WorkerProcess(url, tasks))
             return throughput.Working(store, count, worker, side)
 
         _, store, count = database()

@@ -1,8 +1,9 @@
 """No-op jobs through one worker process, against the engine's own claim and settle loop.
 
-Four sides take turns: the engine's loop (blocks of 500 on one connection, no handlers), a worker
+Six sides take turns: the engine's loop (blocks of 500 on one connection, no handlers), a worker
 with `async def` handlers, one with `def` handlers, and one with `async def` handlers beside tasks
-of the other kinds, which have no jobs. Each has a database of its own. The jobs are enqueued before
+of the other kinds, which have no jobs; the first and the last worker also with jobs that are
+enqueued by name alone. Each has a database of its own. The jobs are enqueued before
 the clock starts. A worker's clock runs from the moment at which its queue is resumed until the last
 job has been settled, as seen from here.
 """
@@ -11,20 +12,35 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from bench import work
 from bench.harness import ROUNDS, Result, Round, check, compare
 from bench.worker.app import LAST, QUEUE
 from bench.worker.process import PATIENCE_SECONDS, WorkerProcess
-from tenure.rules.claim import NEEDS
+from tenure.rules.claim import NEEDS, UNKNOWN
 from tenure.rules.codec import encode
 from tenure.rules.job import NewJob
 from tenure.store import Store
 
 KINDS = ("async", "thread")
-UNUSED = "unused"
-SIDES = (*KINDS, UNUSED)
+UNUSED, BY_NAME, BY_NAME_UNUSED = "unused", "by name", "by name, unused"
+
+
+class Work(NamedTuple):
+    """The tasks of a worker, and what the tickets of its jobs say."""
+
+    tasks: str
+    needs: int
+
+
+SIDES = {
+    "async": Work("async", NEEDS["async"]),
+    "thread": Work("thread", NEEDS["thread"]),
+    UNUSED: Work("unused", NEEDS["async"]),
+    BY_NAME: Work("async", UNKNOWN),
+    BY_NAME_UNUSED: Work("unused", UNKNOWN),
+}
 WARM_UP_JOBS = 5_000
 LOOK_SECONDS = 0.002
 
@@ -57,7 +73,7 @@ class Working:
     """A worker process that drains its queue."""
 
     def __init__(self, store: Store, count: work.Count, worker: WorkerProcess, side: str) -> None:
-        self._needs = NEEDS["thread" if side == "thread" else "async"]
+        self._needs = SIDES[side].needs
         self._store = store
         self._count = count
         self._worker = worker
@@ -118,5 +134,10 @@ def results(store: str, rounds: Sequence[Mapping[str, float]]) -> Iterator[Resul
     yield compare(
         f"worker.{store}.unused_kinds",
         [Round(one[UNUSED], one["async"]) for one in rounds],
+        "the same without tasks of other kinds",
+    )
+    yield compare(
+        f"worker.{store}.by_name_unused_kinds",
+        [Round(one[BY_NAME_UNUSED], one[BY_NAME]) for one in rounds],
         "the same without tasks of other kinds",
     )

@@ -178,6 +178,22 @@ WORKER = (
         unseen=BEHIND + "the other jobs run later",
     ),
     Bug(
+        "by-name-least-room", "jobs enqueued by name are claimed by the least room of any kind",
+        "tests/worker/test_kinds.py::test_unused_kinds_cost_jobs_enqueued_by_name_hardly_a_claim",
+        (python("worker/claiming/slots",
+                "return min(room[kind] * mix.total() // jobs for kind, jobs in mix.items() if jobs)",
+                "return min(room.values())"),),
+        NONE,
+        unseen=BEHIND + "the jobs run later",
+    ),
+    Bug(
+        "by-name-hoards", "jobs enqueued by name are claimed although those before them wait for slots",
+        "tests/worker/test_kinds.py::test_few_jobs_enqueued_by_name_wait_in_a_worker_without_a_slot_for_them",
+        (python("worker/claiming/intake", "        left = most + free\n", "        left = 10 * most\n"),),
+        NONE,
+        unseen=BEHIND + "what waits too long goes back",
+    ),
+    Bug(
         "slots-leak", "a job that was put back keeps its slot",
         "tests/worker/test_claims.py::test_jobs_that_wait_for_a_slot_of_their_queue_go_back_as_well",
         (python("worker/claiming/intake", "        self.slots.take_back(jobs)\n", ""),),

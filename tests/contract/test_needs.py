@@ -112,12 +112,16 @@ def test_priority_counts_before_position_in_all_kinds(store: Store, clock: Clock
     assert ids_of(take(store, clock.now, 1)) == [late]
 
 
-def test_a_job_of_an_unknown_kind_counts_for_all(store: Store, clock: Clock) -> None:
-    for needs in (UNKNOWN, THREAD, UNKNOWN, ASYNC, THREAD, UNKNOWN, ASYNC):
+def test_jobs_of_an_unknown_kind_have_a_number_of_their_own(store: Store, clock: Clock) -> None:
+    """More of them may be taken than of any kind, but no more than of all jobs together."""
+    line = (UNKNOWN, THREAD, UNKNOWN, ASYNC, THREAD, UNKNOWN, ASYNC, UNKNOWN, UNKNOWN)
+    for needs in line:
         add(store, clock.now, needs=needs)
-    taken = claim(store, clock.now, Ask(13, {ASYNC: 10, THREAD: 3, UNKNOWN: 3}))
+    taken = claim(store, clock.now, Ask(6, {ASYNC: 5, THREAD: 1, UNKNOWN: 4}))
     kinds = [job.needs for job in taken]
-    assert kinds == [UNKNOWN, THREAD, UNKNOWN, ASYNC, ASYNC]
+    assert kinds == [UNKNOWN, THREAD, UNKNOWN, ASYNC, UNKNOWN, ASYNC]
+    taken = claim(store, clock.now, Ask(9, {ASYNC: 1, THREAD: 1, UNKNOWN: 1}))
+    assert [job.needs for job in taken] == [THREAD, UNKNOWN]
 
 
 def test_one_suspect_in_all_kinds(store: Store, clock: Clock) -> None:
@@ -312,12 +316,8 @@ jobs_in_line = st.lists(
 
 @st.composite
 def asks(draw: st.DrawFn) -> Ask:
-    """As a worker asks: of jobs that may need any slot, no more than of any kind."""
     of = draw(st.dictionaries(st.sampled_from(ALL_NEEDS), st.integers(1, 8), min_size=1))
-    unsure = draw(st.frozensets(st.sampled_from(ALL_NEEDS)))
-    least = min(of.values())
-    of |= {needs: least for needs in of if needs in unsure}
-    return Ask(draw(st.integers(1, 12)), of, unsure)
+    return Ask(draw(st.integers(1, 12)), of)
 
 
 @settings(max_examples=60)
@@ -338,9 +338,8 @@ def test_no_claim_takes_more_than_it_wants(
     if len(taken) > 1:
         assert sum(each.size_kb for each in taken[1:]) <= max(max_kb, 0)
     counts = {needs: sum(each.needs == needs for each in taken) for needs in ALL_NEEDS}
-    unsure = sum(counts[needs] for needs in ask.unsure)
-    for needs, most in ask.of.items():
-        assert counts[needs] + (0 if needs in ask.unsure else unsure) <= most or not counts[needs]
+    for needs in ALL_NEEDS:
+        assert counts[needs] <= ask.of.get(needs, 0)
     for needs in ALL_NEEDS:  # no job overtakes another one with the same needs
         own = [each for each in tickets if each.needs == needs]
         assert [each for each in taken if each.needs == needs] == own[: counts[needs]]
@@ -372,9 +371,5 @@ def test_a_claim_takes_what_the_rule_says(store: Store, clock: Clock, seed: int)
 
 
 def random_ask(rng: random.Random) -> Ask:
-    """As a worker asks."""
     of = {needs: rng.randint(1, 6) for needs in rng.sample(ALL_NEEDS, rng.randint(1, 4))}
-    unsure = frozenset(needs for needs in ALL_NEEDS if rng.random() < 0.3)
-    least = min(of.values())
-    of |= {needs: least for needs in of if needs in unsure}
-    return Ask(rng.randint(1, 10), of, unsure)
+    return Ask(rng.randint(1, 10), of)

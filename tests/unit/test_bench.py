@@ -56,6 +56,7 @@ def test_a_worker_is_compared_with_the_engine() -> None:
     results = [msgspec.json.decode(line) for line in done.stdout.splitlines()]
     assert [result["name"] for result in results] == [
         "worker.sqlite.async", "worker.sqlite.thread", "worker.sqlite.unused_kinds",
+        "worker.sqlite.by_name_unused_kinds",
     ]  # fmt: skip
     for result in results:
         lowest, highest = result["spread"]

@@ -10,12 +10,21 @@ from typing import Any
 
 import pytest
 
-from tenure import Fixed, State, Tenure
-from tenure.rules.claim import NEEDS, UNKNOWN, Ask, Kind
+from tenure import Fixed, State, Tenure, Worker
+from tenure.rules.claim import NEEDS, UNKNOWN, Ask, Kind, Lease
 from tenure.rules.codec import encode
 from tenure.rules.job import NewJob
+from tenure.rules.lifecycle import Outcome
+from tenure.worker.claiming import intake
 from tests.worker import isolated
-from tests.worker.support import Watch, believe_in_short_jobs, ended, eventually, working
+from tests.worker.support import (
+    Watch,
+    believe_in_short_jobs,
+    ended,
+    eventually,
+    process_of,
+    working,
+)
 
 NEVER: dict[str, Any] = {"idle_poll_seconds": 3600.0, "busy_poll_seconds": 3600.0}
 """A worker that claims when it is told to, and not because time passes."""
@@ -152,21 +161,86 @@ def test_a_job_runs_whatever_its_ticket_says(app: Tenure, needs: int, kind: str)
         assert ended(app, job.id).result_json == f'"{kind}"'
 
 
-def test_no_more_jobs_of_an_unknown_kind_are_claimed_than_there_is_room_of_any_kind(
-    app: Tenure,
+class Counting(Watch):
+    """Counts the claims that brought jobs, and the jobs of threads that a worker has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claims_with_jobs = self.most_in_threads = 0
+        self.worker: Worker | None = None
+
+    def took(self, leases: list[Lease]) -> None:
+        super().took(leases)
+        self.claims_with_jobs += bool(leases)
+        if self.worker is not None:
+            before = process_of(self.worker).executors["thread"].job_count
+            jobs = [job for lease in leases for job in lease.jobs if job.task == "slow.thread"]
+            self.most_in_threads = max(self.most_in_threads, before + len(jobs))
+
+
+def test_unused_kinds_cost_jobs_enqueued_by_name_hardly_a_claim(children_app: Tenure) -> None:
+    """The other kinds have one slot each, and no jobs."""
+    jobs, watch = 1000, Counting()
+    children_app.store.enqueue([raw(isolated.in_loop.name)] * jobs)
+    with working(children_app, environment=watch, thread_slots=1, process_slots=1):
+        eventually(lambda: not children_app.count_live())
+    assert watch.claims_with_jobs <= jobs / 5
+
+
+@pytest.mark.parametrize(("full", "free"), [("thread", "async"), ("async", "thread")])
+def test_a_full_kind_holds_up_no_other_job_enqueued_by_name(
+    app: Tenure, full: str, free: str
 ) -> None:
-    stage, watch = Stage(app), Watch()
-    app.store.enqueue([raw("slow.thread")] * 20)
+    """Whether it is in line already, behind jobs of the full kind, or comes later."""
+    stage = Stage(app)
+    app.store.enqueue([raw(f"slow.{full}")] * 30)
+    [behind] = app.store.enqueue([raw(f"quick.{free}")])
     try:
-        with working(app, environment=watch, async_slots=50, thread_slots=3):
-            eventually(lambda: len(stage.started) == 3)
-            [id] = stage.enqueue("quick.async")
-            assert ended(app, id).state is State.SUCCEEDED
-            assert watch.peak["default"] <= 4
+        with working(app, **ONE_EACH):
+            assert ended(app, behind.id).state is State.SUCCEEDED
+            [later] = app.store.enqueue([raw(f"quick.{free}")])
+            assert ended(app, later.id).state is State.SUCCEEDED
+            assert stage.started == [full]
             stage.open.set()
             eventually(lambda: not app.count_live())
     finally:
         stage.open.set()
+
+
+def test_few_jobs_enqueued_by_name_wait_in_a_worker_without_a_slot_for_them(
+    app: Tenure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are put back with tickets that say their kind, and are not claimed again."""
+    monkeypatch.setattr(intake, "PREFETCH_PATIENCE_SECONDS", 0.1)
+    stage, watch, jobs = Stage(app), Counting(), 500
+    slow = {job.id for job in app.store.enqueue([raw("slow.thread")] * jobs)}
+
+    def released() -> Counter[int]:
+        settled = [each for flush in list(watch.flushes) for each in flush]
+        return Counter(each.id for each in settled if each.outcome is Outcome.RELEASE)
+
+    try:
+        with working(app, environment=watch, thread_slots=1) as watch.worker:
+            [behind] = app.store.enqueue([raw("quick.async")])
+            assert ended(app, behind.id).state is State.SUCCEEDED
+            eventually(lambda: len(released()) == jobs - 1)
+            assert released().keys() < slow
+            assert set(released().values()) == {1}
+            assert stage.started == ["thread"]
+            assert watch.most_in_threads <= 2 * intake.MAX_SORTED
+            stage.open.set()
+            eventually(lambda: not app.count_live())
+    finally:
+        stage.open.set()
+
+
+def test_jobs_of_all_kinds_enqueued_by_name_run(app: Tenure) -> None:
+    Stage(app)
+    names = ["quick.async", "quick.thread", "quick.async"]
+    app.store.enqueue([raw(names[n % 3]) for n in range(600)])
+    with working(app, async_slots=5, thread_slots=2):
+        eventually(lambda: not app.count_live())
+    assert Counter(job.state for job in app.list_jobs(limit=600)) == {State.SUCCEEDED: 600}
 
 
 def test_a_job_that_is_put_back_gets_a_ticket_with_the_right_needs(app: Tenure) -> None:

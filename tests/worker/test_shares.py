@@ -7,7 +7,17 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenure.worker.claiming.slots import MAX_CLAIM, MAX_PREFETCH, PREFETCH_SECONDS, Pace, Shares
+from tenure import Tenure
+from tenure.rules.claim import Kind
+from tenure.worker.claiming.slots import (
+    MAX_CLAIM,
+    MAX_PREFETCH,
+    MIX_JOBS,
+    PREFETCH_SECONDS,
+    Pace,
+    QueueKinds,
+    Shares,
+)
 
 QUEUES = ("a", "b", "c", "d", "e")
 
@@ -87,3 +97,58 @@ def test_the_prefetch_is_bounded_and_none_for_long_jobs(seconds: float, slots: i
         assert ahead == 0
     pace.slow_down("async")
     assert pace.prefetch("async", slots) == 0
+
+
+# --- the kinds of jobs that were enqueued by name ------------------------------------------------
+
+ALL: tuple[Kind, ...] = ("async", "thread", "process")
+ROOM: dict[Kind, int] = {"async": 500, "thread": 8, "process": 1}
+rooms = st.fixed_dictionaries({kind: st.integers(0, 1000) for kind in ALL})
+
+
+def kinds_of_three() -> QueueKinds:
+    """An application with a task of each kind, which has no database."""
+    app = Tenure("sqlite:///never-opened.db")
+
+    @app.task(name="a")
+    async def in_loop() -> None: ...
+
+    @app.task(name="b")
+    def in_thread() -> None: ...
+
+    @app.task(name="c", isolation="process")
+    def in_child() -> None: ...
+
+    return QueueKinds(app, ["q"])
+
+
+@given(st.lists(st.tuples(st.sampled_from(ALL), st.integers(1, 1000)), max_size=20), rooms)
+def test_about_as_many_of_each_kind_are_claimed_as_there_is_room_for(
+    came: list[tuple[Kind, int]], room: dict[Kind, int]
+) -> None:
+    """If they come as the last ones did. Of a kind that has no room and has come lately, none."""
+    kinds = kinds_of_three()
+    for kind, jobs in came:
+        kinds.learn_unsure("q", kind, jobs)
+    mix = kinds._mix["q"]
+    most = kinds.most_unsure("q", room)
+    assert 0 < mix.total() <= MIX_JOBS
+    assert all(most * mix[kind] <= room[kind] * mix.total() for kind in ALL)
+    assert most >= min(room.values())
+
+
+def test_an_unused_kind_is_forgotten_soon() -> None:
+    kinds, claimed = kinds_of_three(), []
+    for _ in range(10):
+        claimed.append(min(500, kinds.most_unsure("q", ROOM)))
+        kinds.learn_unsure("q", "async", claimed[-1])
+    assert claimed == [3, 6, 12, 24, 48, 96, 192, 384, 500, 500]
+
+
+def test_a_rare_kind_does_not_count_much() -> None:
+    kinds = kinds_of_three()
+    kinds.learn_unsure("q", "async", 2000)
+    kinds.learn_unsure("q", "process", 1)
+    assert kinds.most_unsure("q", ROOM) >= 500
+    kinds.learn_unsure("q", "process", 499)
+    assert kinds.most_unsure("q", ROOM) <= 3

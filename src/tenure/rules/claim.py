@@ -56,19 +56,15 @@ J = TypeVar("J", bound=Sized)
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """How many jobs to take from one queue: in all, and of those with the same needs.
-
-    Jobs with needs in `unsure` may turn out to need any slot: so each counts for all needs.
-    """
+    """How many jobs to take from one queue: in all, and of those with the same needs."""
 
     most: int
     of: Mapping[int, int]
-    unsure: frozenset[int] = frozenset({UNKNOWN})
 
     @classmethod
     def any(cls, most: int) -> "Ask":
         """Take jobs whatever they need."""
-        return cls(most, dict.fromkeys(ALL_NEEDS, most), frozenset(ALL_NEEDS))
+        return cls(most, dict.fromkeys(ALL_NEEDS, most))
 
 
 class Demand:
@@ -98,20 +94,18 @@ class Demand:
 
     def take(self, queue: str, needs: int, kb: int) -> None:
         """A job was taken."""
-        left, unsure = self._left[queue], self._asks[queue].unsure
-        for each in left:
-            if each == needs or needs in unsure or each in unsure:
-                left[each] -= 1
+        left = self._left[queue]
+        if needs in left:
+            left[needs] -= 1
         self._most[queue] -= 1
         self._kb -= kb
         self._taken = True
 
     def take_all(self, queue: str, counts: Mapping[int, int], kb: int) -> None:
         """Jobs were taken that are known to fit: their numbers by needs, and their kilobytes."""
-        left, unsure, total = self._left[queue], self._asks[queue].unsure, sum(counts.values())
-        unsure_ones = sum(count for needs, count in counts.items() if needs in unsure)
-        for each in left:
-            left[each] -= total if each in unsure else counts.get(each, 0) + unsure_ones
+        left, total = self._left[queue], sum(counts.values())
+        for needs in left:
+            left[needs] -= counts.get(needs, 0)
         self._most[queue] -= total
         self._kb -= kb
         self._taken = self._taken or total > 0
@@ -152,10 +146,10 @@ class Demand:
     def rest(self) -> dict[str, Ask]:
         """What is still wanted of each queue."""
         rest = {}
-        for queue, ask in self._asks.items():
+        for queue, most in self._most.items():
             of = {needs: left for needs, left in self._left[queue].items() if left > 0}
-            if of and self._most[queue] > 0:
-                rest[queue] = Ask(self._most[queue], of, ask.unsure)
+            if of and most > 0:
+                rest[queue] = Ask(most, of)
         return rest
 
 

@@ -97,14 +97,21 @@ class EventReporter:
 
     def _has_room(self) -> bool:
         """May this success have a line? After `MAX_LINES` in a second, the rest are counted."""
-        now = self._environment.monotonic()
+        self.end_second(self._environment.monotonic())
+        self._lines += 1
+        return self._lines <= MAX_LINES
+
+    def has_uncounted(self) -> bool:
+        """Were there successes without a line that the log does not count yet?"""
+        return self._lines > MAX_LINES
+
+    def end_second(self, now: float) -> None:
+        """If a second is over, log how many successes had no line in it."""
         if now - self._second >= 1.0:
-            if self._lines > MAX_LINES:
+            if self.has_uncounted():
                 more = self._lines - MAX_LINES
                 log.info("worker %s: %d more jobs succeeded", self._worker, more)
             self._second, self._lines = now, 0
-        self._lines += 1
-        return self._lines <= MAX_LINES
 
     def _because(self, settlement: Settlement) -> str:
         """The reason. Of an error, as much as the settings say: its message may contain secrets."""

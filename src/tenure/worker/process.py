@@ -10,6 +10,7 @@ back the rest uncharged, and writes all settlements.
 
 import asyncio
 import logging
+import math
 import os
 import socket
 from collections import deque
@@ -109,6 +110,7 @@ class WorkerProcess:
             ends.callback(bell.stop)
             self._log_queues()
             await self._work(background)
+        self.reporter.end_second(math.inf)
         log.info("worker %s stopped", self.name)
 
     # --- starting --------------------------------------------------------------------------------

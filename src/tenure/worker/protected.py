@@ -7,7 +7,6 @@ which is the failure of its own attempt.
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -16,14 +15,16 @@ from tenure.running import current
 
 log = logging.getLogger("tenure.worker")
 _last_misuse: tuple[int, float] | None = None
-"""The job whose handler last tried it, and when, by the monotonic clock."""
+"""The job whose handler last tried it, and when, by the clock of the event loop.
+
+It is the monotonic clock of the worker's environment, also in a simulation."""
 
 
 class ProtectedTask(asyncio.Task[None]):
     """A task that no handler can cancel."""
 
     def cancel(self, msg: Any | None = None) -> bool:
-        refuse_to_handlers("cancel a task of its worker")
+        refuse_to_handlers("cancel a task of its worker", self.get_loop())
         return super().cancel(msg)
 
 
@@ -34,24 +35,26 @@ def start_task(coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[
 
 def protect(loop: asyncio.AbstractEventLoop) -> None:
     """Let no handler stop or close this event loop."""
-    loop.stop = _protected(loop.stop, "stop the event loop of its worker")  # type: ignore[method-assign]
-    loop.close = _protected(loop.close, "close the event loop of its worker")  # type: ignore[method-assign]
+    loop.stop = _protected(loop, loop.stop, "stop")  # type: ignore[method-assign]
+    loop.close = _protected(loop, loop.close, "close")  # type: ignore[method-assign]
 
 
-def _protected(call: Callable[[], None], deed: str) -> Callable[[], None]:
+def _protected(
+    loop: asyncio.AbstractEventLoop, call: Callable[[], None], deed: str
+) -> Callable[[], None]:
     def called() -> None:
-        refuse_to_handlers(deed)
+        refuse_to_handlers(f"{deed} the event loop of its worker", loop)
         call()
 
     return called
 
 
-def refuse_to_handlers(deed: str) -> None:
+def refuse_to_handlers(deed: str, loop: asyncio.AbstractEventLoop) -> None:
     """Raise `LoopMisused` if a handler calls this, and name its job in the log."""
     global _last_misuse  # noqa: PLW0603
     job = current()
     if job is not None:
-        _last_misuse = job.id, time.monotonic()
+        _last_misuse = job.id, loop.time()
         log.error("job %d of %s tried to %s; refused", job.id, job.task, deed)
         raise LoopMisused(f"a handler must not {deed}; to end the attempt, return or raise")
 

@@ -177,7 +177,7 @@ class PostgresTx(Tx):
         }  # fmt: skip
         lanes = [
             {"n": n, "queue": queue, "needs": needs, "most": min(most, ask.most),
-             "total": ask.most, "unsure": needs in ask.unsure, "gap": gap_of.get((queue, needs))}
+             "total": ask.most, "gap": gap_of.get((queue, needs))}
             for n, (queue, ask) in enumerate(wanted.queues.items())
             for needs, most in ask.of.items()
         ]  # fmt: skip

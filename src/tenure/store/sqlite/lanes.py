@@ -75,10 +75,8 @@ async def _all_fit(tx: Tx, queue: str, ask: Ask, lanes: Sequence[_Lane], demand:
     """Can each lane give all that it is asked for? As nearly always. Takes the kilobytes."""
     if any(lane.suspects for lane in lanes):
         return False
-    if len(lanes) > 1:
-        needs = [lane.needs for lane in lanes]
-        if not ask.unsure.isdisjoint(needs) or sum(ask.of[each] for each in needs) > ask.most:
-            return False
+    if len(lanes) > 1 and sum(ask.of[lane.needs] for lane in lanes) > ask.most:
+        return False
     kb = 0
     for lane in lanes:
         if lane.large:

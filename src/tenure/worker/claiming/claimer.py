@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from tenure.errors import SchemaError, StoreError
-from tenure.rules.claim import ALL_NEEDS, KINDS, NEEDS, Ask, Demand, Kind
+from tenure.rules.claim import KINDS, NEEDS, Ask, Demand, Kind
 from tenure.store import AsyncStore
 from tenure.store.jobs.claim import MAX_BLOCK
 from tenure.worker.claiming.intake import Intake
@@ -173,7 +173,6 @@ class Claimer:
         known, or is not one of this code, may turn out to be of any kind that its queue has.
         """
         may_have_work, kinds = self._polling.may_have_work, self._intake.kinds
-        unsure = [needs for needs in ALL_NEEDS if KINDS.get(needs) not in kinds.all]
         limits = {queue: self._limit(queue) for queue in {queue for queue, _ in may_have_work}}
         limits = {queue: limit for queue, limit in limits.items() if limit > 0}
         of: dict[str, dict[int, int]] = {queue: {} for queue in limits}
@@ -182,7 +181,7 @@ class Claimer:
             for queue, limit in limits.items():
                 if kind not in kinds.of[queue]:  # one at a time, until such a job has come
                     lanes |= {queue: 1} if (queue, needs) in may_have_work else {}
-                elif any((queue, each) in may_have_work for each in (needs, *unsure)):
+                elif any((queue, each) in may_have_work for each in (needs, *kinds.unsure)):
                     lanes[queue] = limit
             left = room[kind]
             for queue, share in self._shares.divide(kind, lanes, left).items():
@@ -192,19 +191,29 @@ class Claimer:
                 if left > 0:
                     of[queue][needs] = min(left, limits[queue], MAX_CLAIM)
                     left -= of[queue][needs]
-        asks = {queue: self._ask_of(queue, limits[queue], of[queue], unsure) for queue in limits}
+        asks = {queue: self._ask_of(queue, limits[queue], of[queue]) for queue in limits}
         return {
             queue: ask for queue, ask in asks.items()
             if any((queue, needs) in may_have_work for needs in ask.of)
         }  # fmt: skip
 
-    def _ask_of(
-        self, queue: str, limit: int, of: Mapping[int, int], unsure: Collection[int]
-    ) -> Ask:
-        most = min(limit, sum(of.values()))
-        least = min(of.get(NEEDS[kind], 0) for kind in self._intake.kinds.of[queue])
-        some = dict.fromkeys(unsure, least) if least > 0 else {}
-        return Ask(most, {**of, **some}, frozenset(unsure))
+    def _ask_of(self, queue: str, limit: int, of: Mapping[int, int]) -> Ask:
+        """How many jobs to claim from one queue: of each known kind, and of unsure ones.
+
+        Unsure jobs come on top, within the room of all kinds. So of one kind more may come than it
+        has room for, and they wait: at most as many as other kinds have room for.
+        """
+        unsure = min(self._most_unsure(queue, of), MAX_CLAIM, limit)
+        some = dict.fromkeys(self._intake.kinds.unsure, unsure) if unsure > 0 else {}
+        return Ask(min(limit, max(sum(of.values()), unsure)), {**of, **some})
+
+    def _most_unsure(self, queue: str, of: Mapping[int, int]) -> int:
+        """If one kind is full, a few jobs more are claimed, to find those of other kinds."""
+        kinds, room_to_sort = self._intake.kinds, self._intake.room_to_sort
+        room = {kind: of.get(NEEDS[kind], 0) for kind in kinds.of[queue]}
+        if any(room.values()):
+            room = {kind: room[kind] or room_to_sort(kind) for kind in room}
+        return kinds.most_unsure(queue, room)
 
     def _left_behind(self, asks: Mapping[str, Ask], claimed: "Counter[Lane]") -> set[Lane]:
         """The lanes that gave all that was asked for: there may be more."""
@@ -283,11 +292,15 @@ class Claimer:
         return any(not self._has_slots(queue, ask) for queue, ask in asks.items())
 
     def _has_slots(self, queue: str, ask: Ask) -> bool:
-        """Could the first job of each kind start at once?"""
+        """Could the first job of each kind start at once? An unsure one is of any kind."""
         slots = self._slots.limits.get(queue)
         if slots is not None and self._slots.in_use(queue) >= slots:
             return False
-        return all(self._executors[KINDS[needs]].free > 0 for needs in ask.of if needs in KINDS)
+        kinds = self._intake.kinds
+        asked = {KINDS[needs] for needs in ask.of if needs not in kinds.unsure}
+        if queue in kinds.with_unsure and any(needs in ask.of for needs in kinds.unsure):
+            asked |= kinds.of[queue]
+        return all(self._executors[kind].free > 0 for kind in asked)
 
     async def _after(self, error: StoreError) -> None:
         if isinstance(error, SchemaError):

@@ -13,7 +13,7 @@ from tenure.rules.claim import Kind, Lease, Permits
 from tenure.rules.lifecycle import Settlement
 from tenure.worker.claiming.gates import GatePermits
 from tenure.worker.claiming.polling import Polling
-from tenure.worker.claiming.slots import Pace, QueueKinds, Slots, Suspects
+from tenure.worker.claiming.slots import Means, Pace, QueueKinds, Slots, Suspects
 from tenure.worker.environment import Environment
 from tenure.worker.events import EventReporter
 from tenure.worker.leases import NO_TASK, LeasedJob, LeasedJobs, Watchlist
@@ -24,6 +24,8 @@ from tenure.worker.settler import Backlog
 
 PREFETCH_PATIENCE_SECONDS = 2.0
 """Jobs claimed ahead that have waited this long for a slot are put back, for other workers."""
+MAX_SORTED = 100
+"""The most jobs that wait here because they turned out to be of a kind whose slots are taken."""
 
 log = logging.getLogger("tenure.worker")
 
@@ -58,7 +60,7 @@ class Intake:
         self.slots = Slots(settings.queues)
         self.kinds = QueueKinds(app, settings.queues)
         self.pace, self.queue_pace = Pace(), Pace()
-        self.result_kb = Pace()
+        self.result_kb = Means()
         """The kilobytes of results and errors, by kind."""
         self._large_results: set[Kind] = set()
         self._permits = GatePermits(lambda kind: executors[kind].slots, self.slots.waiting_kinds)
@@ -86,8 +88,10 @@ class Intake:
             self._put_back(late, "claimed too late")
             return
         find, timed, on_progress = self._app.find, self._watchlist.timed, self.on_progress
+        unsure = self.kinds.unsure
         known: list[LeasedJob] = []
         unknown: list[LeasedJob] = []
+        sorted_out: Counter[tuple[str, Kind]] = Counter()
         for job in lease.jobs:
             task = find(job.task)
             if task is None:
@@ -97,6 +101,10 @@ class Intake:
             known.append(leased)
             if job.timeout_seconds is not None:
                 timed[leased] = None
+            if job.needs in unsure:
+                sorted_out[job.queue, task.kind] += 1
+        for (queue, kind), jobs in sorted_out.items():
+            self.kinds.learn_unsure(queue, kind, jobs)
         self._leased_jobs.add(lease, known + unknown, lease_seconds, safe_until)
         for leased in unknown:
             self._reporter.say(
@@ -170,6 +178,21 @@ class Intake:
         limit = self.slots.limits.get(queue, math.inf)
         return self.executors[kind].free > 0 and self.slots.in_use(queue) < limit
 
+    def room_to_sort(self, kind: Kind) -> int:
+        """How many jobs whose tickets do not say their kind may wait if they are of a full kind.
+
+        If none were claimed, the jobs of other kinds behind them would wait as well. If the jobs of
+        the full kind are short, these start soon. If not, they are put back with the right tickets.
+        """
+        executor = self.executors[kind]
+        free = executor.free - self.slots.waiting(kind)
+        if free > 0:  # there is no room for another reason
+            return 0
+        is_short = self.pace.mean(kind, math.inf) <= PREFETCH_PATIENCE_SECONDS
+        most = executor.slots if is_short else MAX_SORTED
+        left = most + free
+        return left if 2 * left >= most else 0  # not worth a claim
+
     def is_stuck(self) -> bool:
         """Are all slots of a kind, or of a queue, taken by handlers that were given up?"""
         given_up = [leased for leased in self._watchlist.stuck if leased.lost]
@@ -190,6 +213,7 @@ class Intake:
             late = executor.take_back()
             self.pace.slow_down(kind)
             self._release(late, "waited too long for a slot")
+            self._polling.slot_came_free()  # others may wait now
         since = now - PREFETCH_PATIENCE_SECONDS
         at_gates = self._permits.take_back_waiting(since=since)
         for leased in at_gates:

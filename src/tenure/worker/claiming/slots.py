@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping
 
 from tenure.client import Client
-from tenure.rules.claim import Kind
+from tenure.rules.claim import ALL_NEEDS, KINDS, Kind
 from tenure.worker.leases import LeasedJob
 
 PREFETCH_SECONDS = 0.05
@@ -20,6 +20,8 @@ MAX_PREFETCH = 1000
 MAX_CLAIM = 1000
 LEARNING = 0.05
 SUSPECT_CRASHES = 2
+MIX_JOBS = 1000
+"""The worker remembers the kinds of about this many jobs of a queue."""
 
 
 class Slots:
@@ -81,20 +83,50 @@ class Slots:
 
 
 class QueueKinds:
-    """The kinds of jobs to expect in each queue: those of its own tasks, or of all tasks."""
+    """The kinds of jobs to expect in each queue: those of its own tasks, or of all tasks.
+
+    The ticket of a job that was enqueued by its name alone does not say its kind. Such jobs are
+    *unsure*: a claim takes them as if their kinds were mixed like those of the last ones. At first
+    each kind of the queue counts as if one such job had come. A kind that has not come for about a
+    thousand jobs does not count any more. So an unused kind costs a few small claims at the start.
+    """
 
     def __init__(self, app: Client, queues: Iterable[str]) -> None:
-        self.all: frozenset[Kind] = frozenset({task.kind for task in app} or {"async"})
         self.of: dict[str, frozenset[Kind]] = {}
+        self._expect(frozenset({task.kind for task in app} or {"async"}))
         for queue in queues:
             own = {task.kind for task in app if task.options_of_task.queue == queue}
             self.of[queue] = frozenset(own) or self.all
+        self._mix = {queue: Counter(kinds) for queue, kinds in self.of.items()}
+        self.with_unsure: set[str] = set()
+        """Queues from which unsure jobs have come."""
+
+    def _expect(self, kinds: frozenset[Kind]) -> None:
+        self.all = kinds
+        self.unsure = tuple(needs for needs in ALL_NEEDS if KINDS.get(needs) not in kinds)
+        """Tickets with these needs do not say the kind of their jobs in this code."""
 
     def learn(self, queues: Collection[str], kind: Kind) -> None:
         """Jobs of this kind came from these queues: its slots count for them from now on."""
         for queue in queues:
             if kind not in self.of[queue]:
                 self.of[queue] |= {kind}
+                self._expect(self.all | {kind})
+
+    def learn_unsure(self, queue: str, kind: Kind, jobs: int) -> None:
+        """This number of unsure jobs of a queue turned out to be of this kind."""
+        self.learn([queue], kind)
+        self.with_unsure.add(queue)
+        mix = self._mix[queue]
+        mix[kind] += jobs
+        while mix.total() > MIX_JOBS:
+            for each in mix:
+                mix[each] //= 2
+
+    def most_unsure(self, queue: str, room: Mapping[Kind, int]) -> int:
+        """How many unsure jobs to claim, so that about as many of each kind come as have room."""
+        mix = self._mix[queue]
+        return min(room[kind] * mix.total() // jobs for kind, jobs in mix.items() if jobs)
 
 
 class Suspects:
@@ -124,32 +156,36 @@ class Suspects:
             self.tried = None
 
 
-class Pace:
-    """How long jobs take, by kind or by queue; from that, how many to claim ahead."""
+class Means:
+    """The mean of a figure of the last jobs, by kind or by queue."""
 
     def __init__(self) -> None:
-        self._mean_seconds: dict[str, float] = {}
+        self._means: dict[str, float] = {}
 
-    def learn(self, of: str, seconds: float) -> None:
-        """A job of this kind or queue took this long."""
-        mean = self._mean_seconds.get(of, seconds)
-        self._mean_seconds[of] = mean + LEARNING * (seconds - mean)
+    def learn(self, of: str, figure: float) -> None:
+        """A job of this kind or queue had this figure."""
+        mean = self._means.get(of, figure)
+        self._means[of] = mean + LEARNING * (figure - mean)
 
     def knows(self, of: str) -> bool:
         """Has a job of this kind or queue run here?"""
-        return of in self._mean_seconds
+        return of in self._means
 
-    def mean(self, of: str) -> float:
-        """What it has learned; 0 if nothing."""
-        return self._mean_seconds.get(of, 0.0)
+    def mean(self, of: str, otherwise: float = 0.0) -> float:
+        """What it has learned, if it has."""
+        return self._means.get(of, otherwise)
+
+
+class Pace(Means):
+    """How many seconds jobs take; from that, how many to claim ahead."""
 
     def slow_down(self, of: str) -> None:
         """Jobs claimed ahead had to wait too long: claim none ahead until jobs are short again."""
-        self._mean_seconds[of] = 100 * PREFETCH_SECONDS
+        self._means[of] = 100 * PREFETCH_SECONDS
 
     def prefetch(self, of: str, slots: int) -> int:
         """How many jobs to claim ahead of free slots."""
-        mean = self._mean_seconds.get(of)
+        mean = self._means.get(of)
         if mean is None or mean > PREFETCH_SECONDS:
             return 0
         return min(MAX_PREFETCH, int(slots * PREFETCH_SECONDS / max(mean, 1e-6)))

@@ -50,14 +50,17 @@ class Timekeeper:
         self._post = post
 
     async def run(self) -> None:
-        """Keep time while there are leased jobs, for ever."""
+        """Keep time while there are leased jobs or successes to count in the log, for ever."""
         watchlist = self._watchlist
         while True:
             await watchlist.in_use.wait()
             await asyncio.sleep(TICK_SECONDS)
             now = watchlist.ticked_at = self._environment.monotonic()
-            if not self._leased_jobs.leases and not watchlist.stopping:
+            uncounted = self._reporter.has_uncounted()
+            if not self._leased_jobs.leases and not watchlist.stopping and not uncounted:
                 watchlist.in_use.clear()
+            if uncounted:
+                self._reporter.end_second(now)
             for leased in self._overdue(now):
                 limit = leased.job.timeout_seconds
                 self._reporter.say(logging.WARNING, leased.job, f"runs longer than {limit:g} s")

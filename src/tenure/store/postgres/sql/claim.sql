@@ -8,10 +8,9 @@
 -- has no room holds up no other. Lanes in which this claimer has never seen a ticket are looked at
 -- together first, in `gaps`: as nearly always there is none. `plain` tells whether all that was read
 -- can be taken, as nearly always. If not, `line` chooses by running sums in the order of the line, as
--- `Demand` in tenure.rules.claim does: in all at most `total` of a queue; a job of an `unsure` lane
--- counts for every lane. `spent` goes from queue to queue: at most `max_kb` kilobytes, but always the
--- first ticket, unless the claim has `taken` some before. What is left was locked for this statement
--- only.
+-- `Demand` in tenure.rules.claim does: in all at most `total` of a queue. `spent` goes from queue to
+-- queue: at most `max_kb` kilobytes, but always the first ticket, unless the claim has `taken` some
+-- before. What is left was locked for this statement only.
 -- `ranges` are the stretches of each lane above the floors, in order; a lateral nested
 -- loop walks them one after the other and stops at the limit. The upper bound is on `priority`
 -- alone: a pair that is decided by its second column does not end an index scan (PostgreSQL 15), and
@@ -27,15 +26,14 @@ with recursive gap as materialized (
     where exists (select from tenure.ready r
                   where r.queue = g.queue and r.needs between g.first and g.last offset 0)
 ), lane as materialized (
-    select l.n, l.queue, l.needs, l.most, l.total, l.unsure
+    select l.n, l.queue, l.needs, l.most, l.total
     from json_to_recordset(:lanes::json) as l (
-        n int, queue text, needs smallint, most int, total int, unsure boolean, gap int)
+        n int, queue text, needs smallint, most int, total int, gap int)
     where case when l.gap is null or l.gap = any (array(select gap from gap))
           then not exists (select from tenure.queue p
                            where p.name = l.queue and p.paused_at is not null offset 0) end
 ), spot as materialized (
-    select lane.n, lane.needs, lane.most, lane.total, lane.unsure, line.ctid, line.priority,
-           line.position, line.size_kb, line.suspect
+    select lane.n, lane.total, line.ctid, line.priority, line.position, line.size_kb, line.suspect
     from lane, lateral (
         select trusted.ctid, trusted.priority, trusted.position, trusted.size_kb, false as suspect
         from (
@@ -66,22 +64,16 @@ with recursive gap as materialized (
         limit lane.most) as line
 ), plain as materialized (
     select bool_and(q.fits) and sum(q.kb) <= :max_kb and sum(q.suspects) <= 1 as all_fit
-    from (select count(*) <= least(min(total), case when bool_or(unsure) then min(most) end) as fits,
-                 sum(size_kb) as kb, count(*) filter (where suspect) as suspects
+    from (select count(*) <= min(total) as fits, sum(size_kb) as kb,
+                 count(*) filter (where suspect) as suspects
           from spot group by n) as q
 ), line as materialized (
     select * from (
         select n, ctid, total, size_kb, row_number() over q as nth, sum(size_kb) over q as kb
-        from (select p.*, count(*) over (partition by n, needs order by priority, position) as own,
-                     count(*) filter (where unsure and place <= most) over q as unsure_ones
-              from (select s.*, row_number() over q as place
-                    from (select spot.*, count(*) filter (where suspect)
-                                             over (order by n, priority, position) as suspects
-                          from spot where not (select all_fit from plain)) as s
-                    where not suspect or suspects = 1
-                    window q as (partition by n order by priority, position)) as p
-              window q as (partition by n order by priority, position)) as c
-        where case when unsure then place else own + unsure_ones end <= most
+        from (select spot.*, count(*) filter (where suspect)
+                                 over (order by n, priority, position) as suspects
+              from spot where not (select all_fit from plain)) as s
+        where not suspect or suspects = 1
         window q as (partition by n order by priority, position)) as fitting
     where nth <= total
 ), spent as (
