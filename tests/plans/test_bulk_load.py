@@ -116,5 +116,6 @@ def test_a_claim_of_any_size_touches_few_pages(
             [lease] = taken
             assert len(lease.jobs) == size
             store.settle(WORKER, [succeed(job) for job in lease.jobs], done_leases=[lease.id])
+        counter.report()
     print(f"{plans} {queue} {size}: {worst} pages")
     assert worst <= CLAIM_PAGES + JOB_PAGES * size
