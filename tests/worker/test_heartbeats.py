@@ -31,7 +31,7 @@ from tests.worker.support import (
     working,
 )
 
-SHORT_LEASE: dict[str, Any] = {"lease_seconds": 0.8, "heartbeat_seconds": 0.1}
+SHORT_LEASE: dict[str, Any] = {"lease_seconds": 2.0, "heartbeat_seconds": 0.1}
 
 
 @pytest.mark.slow
