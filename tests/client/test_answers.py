@@ -11,7 +11,7 @@ import pytest
 from tenure import Cancel, Fixed, Retry, Running, Skip, Snooze, State, Task, Tenure
 from tenure.control import Control
 from tenure.errors import InvalidInput, LeaseLost, OutOfRange
-from tests.support.patience import until
+from tests.support.patience import PATIENCE_SECONDS, until
 from tests.support.working import working
 
 Way = Callable[[Tenure, Callable[[], Any]], Task[[], Any]]
@@ -182,5 +182,5 @@ def test_a_handler_that_believes_it_has_lost_its_job_does_not_harm_it(local: Ten
             raise LeaseLost("somebody else has it, I think")
         return job.token
 
-    with working(local, lease_seconds=0.6, heartbeat_seconds=0.1):
-        assert work.enqueue().wait(timeout_seconds=30) == 2
+    with working(local, lease_seconds=2.0, heartbeat_seconds=0.1):
+        assert work.enqueue().wait(timeout_seconds=PATIENCE_SECONDS) == 2
