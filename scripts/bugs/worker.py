@@ -142,7 +142,7 @@ WORKER = (
     Bug(
         "completed-unseen", "a job that completed itself is believed",
         "tests/worker/test_settling.py::test_a_completion_that_is_left_uncommitted_fails_when_its_lock_is_gone",
-        (python("worker/running/run", "committed = seen.state.final and", "committed = True or"),),
+        (python("worker/running/run", " if seen.state.final and seen.worker == worker else None", ""),),
         NONE,
     ),
     Bug(
@@ -263,7 +263,7 @@ WORKER = (
         "no-back-off", "what has failed is tried again at once",
         "tests/unit/test_attempt.py::test_a_failure_waits_as_the_policy_of_its_job_says",
         (python("worker/running/attempt",
-                "return lifecycle.retry(self.job, error, self._delay(), reason, seconds)",
+                "return lifecycle.retry(self.job, error, self.delay_seconds(), reason, seconds)",
                 "return lifecycle.retry(self.job, error, 0.0, reason, seconds)"),),
         NONE,
         unseen=BEHIND + "no invariant says when to try again",
@@ -288,5 +288,11 @@ WORKER = (
         "tests/worker/test_at_most_once.py::test_a_handler_that_raises_is_not_run_again",
         (python("worker/running/run", "                await self._start_once(running)\n", ""),),
         NONE,
+    ),
+    Bug(
+        "own-end-twice", "a handler's own retry or snooze counts as not committed",
+        "tests/worker/test_own_transactions.py::test_a_handler_ends_its_job_with_its_own_rows",
+        (python("worker/running/run", "    if seen.crashes != job.crashes:\n", "    if True:\n"),),
+        unseen=UNUSED + "put a job back in a transaction of its handler",
     ),
 )  # fmt: skip

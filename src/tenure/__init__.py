@@ -19,6 +19,7 @@ drawing.py     a workflow as text
 passwords.py   keeps passwords out of all messages and logs
 rules/         decisions without a database: life cycle, gates, retries, schedules, limits
 store/         SQLite and PostgreSQL; the only package with SQL or drivers
+claiming/      claim and settle jobs by hand, in a loop of your own
 worker/        claims jobs, runs their handlers and settles them
 testing/       run jobs inside the tests of an application
 benchmark/     what `tenure bench` runs
@@ -33,6 +34,9 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from tenure.app import Tenure
+    from tenure.claiming.claimer import AsyncClaimer, Claimer
+    from tenure.claiming.housekeeping import Housework
+    from tenure.claiming.jobs import AsyncClaimedJob, ClaimedJob
     from tenure.control import Cancel, Retry, Skip, Snooze
     from tenure.handle import Handle
     from tenure.hooks import JobEvent
@@ -58,6 +62,7 @@ if TYPE_CHECKING:
     from tenure.running import Running, current
     from tenure.schedules import Schedules
     from tenure.store.jobs.bulk import Changes
+    from tenure.store.lending import AsyncTransaction, Transaction
     from tenure.store.look.find import Page
     from tenure.store.look.jobs import About, Count, OldestReady, PausedQueue
     from tenure.store.schedules.records import ScheduleInfo, ScheduleRun
@@ -67,11 +72,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "About",
+    "AsyncClaimedJob",
+    "AsyncClaimer",
+    "AsyncTransaction",
     "Attempt",
     "AttemptOutcome",
     "Call",
     "Cancel",
     "Changes",
+    "ClaimedJob",
+    "Claimer",
     "Count",
     "Delays",
     "ErrorInfo",
@@ -82,6 +92,7 @@ __all__ = [
     "GateSeen",
     "GateWait",
     "Handle",
+    "Housework",
     "Job",
     "JobEvent",
     "JobWait",
@@ -109,6 +120,7 @@ __all__ = [
     "Task",
     "TaskSet",
     "Tenure",
+    "Transaction",
     "Unique",
     "Until",
     "Worker",
@@ -123,6 +135,9 @@ __all__ = [
 
 _HOMES = {
     "app": ("Tenure",),
+    "claiming.claimer": ("AsyncClaimer", "Claimer"),
+    "claiming.housekeeping": ("Housework",),
+    "claiming.jobs": ("AsyncClaimedJob", "ClaimedJob"),
     "control": ("Cancel", "Retry", "Skip", "Snooze"),
     "handle": ("Handle",),
     "rules.attempts": ("Attempt", "AttemptOutcome"),
@@ -148,6 +163,7 @@ _HOMES = {
     "rules.ticks": ("ScheduleTiming",),
     "schedules": ("Schedules",),
     "store.jobs.bulk": ("Changes",),
+    "store.lending": ("AsyncTransaction", "Transaction"),
     "store.look.find": ("Page",),
     "store.look.jobs": ("About", "Count", "OldestReady", "PausedQueue"),
     "store.schedules.records": ("ScheduleInfo", "ScheduleRun"),

@@ -129,7 +129,7 @@ BUDGETS: Table = {
     "sqlite.claim": _sqlite(7, 1, 501, 76.1, 11.1, 33_648),
     "sqlite.settle": _sqlite(510, 1, 2001, 2578, 56.8, 72_666),
     "sqlite.claim_nothing": _sqlite(4, 1, 0, 4, 0, 53),
-    "sqlite.heartbeat": _sqlite(5, 1, 1, 11, 2.38, 123),
+    "sqlite.heartbeat": _sqlite(5, 1, 1, 11, 2.38, 135),
     "sqlite.peek": _sqlite(3, 0, 0, 9, 0, 108),  # whether there are gates among it
     "postgres.enqueue_bulk": _postgres(5.25, 1.25, 2000, 4124, 366_900),
     "postgres.enqueue_one": _postgres(1.02, 1.02, 2, 8.7, 510),

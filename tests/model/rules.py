@@ -292,6 +292,19 @@ def claim(scene: Scene, rnd: Random) -> Op:
     return scene.op("claim", rnd.choice(WORKERS), queues, lease_seconds=seconds, lost=_lost(rnd))
 
 
+def claim_by_task(scene: Scene, rnd: Random) -> Op:
+    queues = {rnd.choice(QUEUES): rnd.choice((1, 2, 10))}
+    tasks = rnd.choice(([TASKS[0]], [TASKS[1]], [*TASKS]))
+    return scene.op(
+        "claim", rnd.choice(WORKERS), queues, lease_seconds=30.0, tasks=tasks, lost=_lost(rnd)
+    )
+
+
+def held(scene: Scene, rnd: Random) -> Op:
+    """What does a worker hold?"""
+    return scene.op("held", rnd.choice(WORKERS))
+
+
 def settle(scene: Scene, rnd: Random) -> Op | None:
     """A batch of what the worker holds, of what it has lost, and of repetitions."""
     worker = rnd.choice(WORKERS)
@@ -308,7 +321,7 @@ def settle(scene: Scene, rnd: Random) -> Op | None:
     rnd.shuffle(batch)
     if not batch:
         return None
-    done = sorted({held.lease_id for held in batch}) if rnd.random() < 0.6 else []
+    done = rnd.choice((None, [], sorted({held.lease_id for held in batch})))
     settlements = [_settlement(scene, rnd, held) for held in batch]
     unkept = any(_leaves_no_trace(scene, held.id) for held in batch)
     lost = Lost.NOTHING if unkept else _lost(rnd)
@@ -527,6 +540,8 @@ RULES: dict[str, tuple[int, Rule]] = {
     "enqueue_plain": (3, enqueue_plain),
     "enqueue_and_finish": (1, enqueue_and_finish),
     "claim": (15, claim),
+    "claim_by_task": (4, claim_by_task),
+    "held": (2, held),
     "settle": (20, settle),
     "intrude": (4, intrude),
     "extend": (6, extend),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import timedelta
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from tenure.rules import lifecycle
 from tenure.rules.claim import NEEDS, Ask, Claimed
@@ -101,7 +101,7 @@ class EnqueueOn(Deed):
     """A job becomes real with the caller's own row."""
 
     name, call, about = "enqueue in the caller's transaction", "enqueue", "insert_job"
-    driver = "sqlite3"
+    driver: ClassVar[Literal["apsw", "sqlite3"]] = "sqlite3"
 
     def do(self, hand: Hand) -> None:
         caller = Caller(hand.url)
@@ -116,6 +116,18 @@ class EnqueueOn(Deed):
     def check(self, hand: Hand, *, landed: bool) -> None:
         with Plain(hand.url) as plain:
             assert plain.one("select count(*) from ledger") == landed, "a row without its job"
+
+
+class EnqueueLent(EnqueueOn):
+    """The same in a transaction that the store lends."""
+
+    name, call, about = "enqueue in a lent transaction", "enqueue", "insert_job"
+    driver = "apsw"
+
+    def do(self, hand: Hand) -> None:
+        with hand.store.transaction() as lent:
+            lent.execute("insert into ledger values (0, 0)")
+            hand.store.enqueue([job(unique=Unique(key="a"))], on=lent, now=hand.now)
 
 
 class Claim(Deed):
@@ -157,6 +169,23 @@ class ClaimByNeeds(Deed):
 
     def ends(self, *, landed: bool) -> Counter[str]:  # noqa: ARG002
         return all_of(8)
+
+
+class ClaimByTask(Deed):
+    """Jobs of one task are chosen among those of another."""
+
+    name, call, about = "claim by task", "claim", "look_ahead"
+
+    def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
+        for task in ("mail", "audio", "mail"):
+            add_many(hand.store, hand.now, 2, task=task)
+
+    def do(self, hand: Hand) -> None:
+        claim = hand.store.claim(VICTIM, {"default": 5}, tasks=["audio"], now=hand.now)
+        assert sum(len(lease.jobs) for lease in claim) == 2
+
+    def ends(self, *, landed: bool) -> Counter[str]:  # noqa: ARG002
+        return all_of(6)
 
 
 class ClaimAtGate(Deed):
@@ -309,7 +338,7 @@ class Complete(Deed):
     """A handler's own row and the end of its job are one transaction."""
 
     name, call, about = "settle in the caller's transaction", "settle", "caller: insert into ledger"
-    driver = "sqlite3"
+    driver: ClassVar[Literal["apsw", "sqlite3"]] = "sqlite3"
     has_effects = True
 
     def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
@@ -324,8 +353,28 @@ class Complete(Deed):
         return all_of(2)
 
 
+class CompleteLent(Complete):
+    """The same in a transaction that the store lends."""
+
+    name, call, about = "settle in a lent transaction", "settle", "succeed"
+    driver = "apsw"
+
+    def do(self, hand: Hand) -> None:
+        complete_lent(hand, self.held, VICTIM)
+
+
+def complete_lent(hand: Hand, held: Claimed, worker: str) -> None:
+    """What a handler with an effect does in a transaction of the store."""
+    with hand.store.transaction() as lent:
+        lent.execute(f"insert into ledger values ({held.id}, {held.token})")
+        hand.store.settle(worker, [lifecycle.succeed(held)], on=lent, now=hand.now)
+
+
 def complete(hand: Hand, held: Claimed, worker: str) -> None:
     """What a handler with an effect does."""
+    if hand.url.startswith("sqlite") and "driver=sqlite3" not in hand.url:
+        complete_lent(hand, held, worker)
+        return
     caller = Caller(hand.url)
     caller.begin()
     caller.execute(f"insert into ledger values ({held.id}, {held.token})")
@@ -511,8 +560,8 @@ class StartOnce(Deed):
 
 
 JOB_DEEDS: tuple[type[Deed], ...] = (
-    EnqueueOne, EnqueueBulk, EnqueueUnique, EnqueueChildren, EnqueueAtGate, EnqueueOn, Claim,
-    ClaimByNeeds, ClaimAtGate, Extend, Succeed, SucceedFeatured, Retry, Fail, SettleBatch, Complete,
-    Sweep, Promote, Fire, RecordStep, Checkpoint, Report, Annotate,
-    StartOnce,
+    EnqueueOne, EnqueueBulk, EnqueueUnique, EnqueueChildren, EnqueueAtGate, EnqueueOn, EnqueueLent,
+    Claim, ClaimByNeeds, ClaimByTask, ClaimAtGate, Extend, Succeed, SucceedFeatured, Retry, Fail,
+    SettleBatch, Complete, CompleteLent, Sweep, Promote, Fire, RecordStep, Checkpoint, Report,
+    Annotate, StartOnce,
 )  # fmt: skip

@@ -346,6 +346,29 @@ class ClaimByNeeds(Deed):
         assert sorted(rest) == sorted([self.threads[2], *self.loop[2:], *self.others])
 
 
+class ClaimByTask(Deed):
+    """Jobs of one task, behind and between those of another."""
+
+    name = "claim by task"
+
+    def lay(self) -> None:
+        self.mails = add_many(self.near, self.clock.now, 3, task="mail")
+        self.audio = add_many(self.near, self.clock.now, 3, task="audio")
+        self.mails += add_many(self.near, self.clock.now, 1, task="mail")
+
+    def do(self, store: Store) -> list[Lease]:
+        return store.claim(WORKER, {"default": 2}, tasks=["audio"], now=self.clock.now)
+
+    def check(self, answer: list[Lease], far: Store) -> None:
+        [lease] = answer
+        assert ids_of([*lease.jobs]) == self.audio[:2]
+        running = {id for id, (state, _) in self.states().items() if state is State.RUNNING}
+        assert running == set(self.audio[:2])
+        assert self.plain.rows("select id from tenure.lease") == [(lease.id,)]
+        rest = ids_of(take(far, self.clock.now))
+        assert rest == [*self.mails[:3], self.audio[2], self.mails[3]]
+
+
 class OfMany(Deed):
     """Changes of many jobs: what became of each, and an event for each that was changed."""
 
@@ -584,6 +607,7 @@ DEEDS: dict[str, type[Deed]] = {
         StartOnce,
         Sweep,
         ClaimByNeeds,
+        ClaimByTask,
         CancelMany,
         HoldMany,
         MoveMany,

@@ -73,6 +73,21 @@ class LeasedJob(NamedTuple):
     """It starts at most once, and has started."""
 
 
+class RecordedEnd(NamedTuple):
+    """How a worker has settled an attempt before. `detail` is that of the event, if it is one."""
+
+    id: int
+    token: int
+    kind: str
+    reason: str | None
+    result: str | None
+    error: str | None
+    detail: str | None
+    in_full: Flag
+    was_last: Flag
+    asked: Flag
+
+
 class SweptJob(NamedTuple):
     """A locked job of an expired lease, whose token still matches."""
 
@@ -223,6 +238,44 @@ class TakenTicket(NamedTuple):
     claimed_at: Time
 
 
+class HeldTicket(NamedTuple):
+    """A job on a lease, with the columns of `TakenTicket`, and the deadline of the lease."""
+
+    queue: str
+    priority: int
+    position: int
+    id: int
+    token: int
+    task: str
+    args: str
+    tenant: str
+    attempts: int
+    max_attempts: int
+    crashes: int
+    created_at: Time
+    timeout_seconds: float | None
+    retry: str | None
+    metadata: str | None
+    features: int
+    cancel_requested: Flag
+    needs: int
+    lease: int
+    claimed_at: Time
+    expires_at: Time
+
+
+class SeenTicket(NamedTuple):
+    """A ticket that a claim looks at, and the task of its job. None: the ticket is void."""
+
+    queue: str
+    needs: int
+    priority: int
+    position: int
+    suspect: Flag
+    size_kb: int
+    task: str | None
+
+
 class ExpiredLease(NamedTuple):
     """A locked lease whose deadline has passed."""
 
@@ -346,10 +399,11 @@ class BatchFeatures(NamedTuple):
 # --- which statements return them -----------------------------------------------------------------
 
 RETURNED_BY: Returned = {
-    JobToken: ("lock_unlocked", "still_live", "landed", "request_cancels", "cancel_requested_jobs"),
+    JobToken: ("lock_unlocked", "still_live", "request_cancels", "cancel_requested_jobs"),
     StoredJob: ("stored_jobs",),
     LockedJob: ("lock_job", "lock_live_jobs", "started_too_soon"),
     LeasedJob: ("lock_leased",),
+    RecordedEnd: ("recorded_ends",),
     SweptJob: ("lock_swept",),
     FinishedJob: ("finished_job", "finished_jobs", "finished_nodes"),
     FreedChild: ("freed_children",),
@@ -359,15 +413,17 @@ RETURNED_BY: Returned = {
     NamedKey: ("find_key",),
     LastEvent: ("last_events",),
     AddedTicket: ("add_tickets", "promote", "replay", "replay_jobs"),
+    SeenTicket: ("look_ahead",),
     ExpiredLease: ("lock_leases",),
     LeaseDeadline: ("expired_leases",),
     Peeked: ("peek",),
     MovedJob: ("finish",),
+    HeldTicket: ("jobs_held_by",),
 }
 """Of both databases."""
 
 RETURNED_BY_POSTGRES: Returned = {
-    TakenTicket: ("take_tickets", "claimed_before"),
+    TakenTicket: ("take_tickets", "take_spots", "claimed_before"),
     DrawnPositions: ("draw_positions",),
     NewLane: ("insert_jobs",),
     FreedNode: ("free_nodes",),

@@ -367,11 +367,15 @@ def _claimed(leases: Sequence[Lease]) -> Answered:
 
 
 def _settle(
-    worker: str, settlements: Sequence[Settlement], *, done_leases: Sequence[int] = (), **_: object
+    worker: str,
+    settlements: Sequence[Settlement],
+    *,
+    done_leases: Sequence[int] | None = None,
+    **_: object,
 ) -> Sent:
     return _sent(
         worker=worker, jobs=[(s.id, s.token) for s in settlements],
-        outcomes=[str(s.outcome) for s in settlements], leases=list(done_leases),
+        outcomes=[str(s.outcome) for s in settlements], leases=list(done_leases or ()),
     )  # fmt: skip
 
 

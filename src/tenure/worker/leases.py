@@ -96,7 +96,7 @@ class LeasedJob:
         self.cancelled = Flag()
         self.lost = Flag()
         self.completed = False
-        """The handler called `complete(on=...)`. Set in the thread that runs the handler."""
+        """The handler ended its job with `on=`. Set in the thread that runs the handler."""
         self.progress: tuple[float | None, str | None] | None = None
         """Set in the thread that runs the handler; the heartbeat thread sends and clears it."""
         self.waits: dict[int, float] | None = None

@@ -1,7 +1,8 @@
 """Operations on jobs.
 
 enqueue.py      store new jobs with their tickets, keys and parents
-claim.py        peek; take tickets, put their jobs on leases
+claim.py        peek; take tickets, put their jobs on leases; what a worker holds
+choose.py       claims by task names, or in one order across queues
 settle.py       end attempts
 sweep.py        promote, extend leases, sweep expired ones
 notes.py        progress and checkpoints of running jobs

@@ -22,6 +22,7 @@ from tenure.store.records import (
     NewLease,
     Peeked,
     ReadTicket,
+    SeenTicket,
     TakenTicket,
 )
 from tenure.store.rows import Freed, features_of, is_plain
@@ -168,6 +169,17 @@ class SQLiteTx(Tx):
             last = tickets[-1]  # the single writer read the head of the lane: all up to this one
             await self.fetch("drop_tickets", priority=last.priority, position=last.position, **lane)
             taken += tickets
+        return await self._put_on_leases(wanted, taken)
+
+    async def take_spots(self, wanted: Wanted, spots: Sequence[SeenTicket]) -> list[TakenTicket]:
+        taken: list[ReadTicket] = []
+        for spot in spots:
+            name = {
+                "queue": spot.queue, "needs": spot.needs, "priority": spot.priority,
+                "position": spot.position,
+            }  # fmt: skip
+            taken += await self.fetch_as(ReadTicket, "take_suspect", **name)
+            await self.fetch("drop_suspect", **name)
         return await self._put_on_leases(wanted, taken)
 
     async def open_gates(self, queues: Mapping[str, Ask]) -> list[OpenGate]:

@@ -166,16 +166,26 @@ set token = b.value ->> 'token', worker = b.value ->> 'worker', detail = b.value
 from json_each(:rows) as b
 where e.seq = b.value ->> 'seq';
 
--- name: landed
-select b.value ->> 'id' as id, b.value ->> 'token' as token
+-- name: recorded_ends
+select h.id, h.token, h.state as kind, h.reason, h.result, h.error, null as detail, 1 as in_full,
+       h.attempts = h.max_attempts as was_last,
+       exists (select 1 from tenure.event e where e.job_id = h.id and e.token = h.token
+               and e.kind = 'cancel requested') as asked
 from json_each(:rows) as b
-where (exists (select 1 from tenure.history h where h.id = b.value ->> 'id'
-               and h.token = b.value ->> 'token' and h.worker = :worker)
-       or exists (select 1 from tenure.event e where e.job_id = b.value ->> 'id'
-                  and e.token = b.value ->> 'token' and e.worker = :worker
-                  and instr(' ' || :kinds || ' ', ' ' || e.kind || ' ') > 0))
-  and not exists (select 1 from tenure.event e where e.job_id = b.value ->> 'id'
-                  and e.token = b.value ->> 'token' and e.kind = 'crashed');
+     cross join tenure.history as h on h.id = b.value ->> 'id' and h.token = b.value ->> 'token'
+where h.worker = :worker
+  and not exists (select 1 from tenure.event e where e.job_id = h.id
+                  and e.token = h.token and e.kind = 'crashed')
+union all
+select e.job_id, e.token, e.kind, e.detail ->> 'reason', null, e.detail -> 'error', e.detail,
+       e.kind in ('retried', 'snoozed', 'released', 'unknown_task'), 1,
+       exists (select 1 from tenure.event a where a.job_id = e.job_id and a.token = e.token
+               and a.kind = 'cancel requested')
+from json_each(:rows) as b
+     cross join tenure.event as e on e.job_id = b.value ->> 'id' and e.token = b.value ->> 'token'
+where e.worker = :worker and instr(' ' || :kinds || ' ', ' ' || e.kind || ' ') > 0
+  and not exists (select 1 from tenure.event c where c.job_id = e.job_id
+                  and c.token = e.token and c.kind = 'crashed');
 
 -- name: drop_leases
 -- succeed, retry and the other settlements: only when none of their (job, token) is live, never
