@@ -100,8 +100,8 @@ KEEP = (
         _KEEP + "test_a_replay_keeps_what_the_task_says",
         (
             sql(POSTGRES, "operate", "replay",
-                "gate, gate_key, keep_succeeded_seconds, keep_other_seconds\n    from new",
-                "gate, gate_key, null, null\n    from new"),
+                "gate, gate_key, keep_succeeded_seconds, keep_other_seconds,\n",
+                "gate, gate_key, null, null,\n"),
             sql(SQLITE, "operate", "replay", "h.keep_succeeded_seconds, h.keep_other_seconds",
                 "null, null"),
         ),

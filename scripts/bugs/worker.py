@@ -155,14 +155,14 @@ WORKER = (
     Bug(
         "bell-is-the-truth", "a worker looks for work only when the bell rings",
         "tests/worker/test_idle.py::test_what_the_bell_did_not_tell_is_found_all_the_same",
-        (python("worker/claiming/claimer", "await polling.rest(polling.look_at() - now())",
-                "await polling.rest(3600.0)"),),
+        (python("worker/claiming/claimer", "seconds = polling.look_at() - now()",
+                "seconds = 3600.0"),),
         NONE,
     ),
     Bug(
         "hoards", "a worker claims without looking at its slots",
         "tests/worker/test_claims.py::test_a_saturated_queue_does_not_stall_another",
-        (python("worker/claiming/claimer", "return slots + ahead - self._slots.in_use(queue)",
+        (python("worker/claiming/claimer", "limit = slots + ahead - self._slots.in_use(queue)",
                 "return slots + ahead"),
          python("worker/claiming/claimer", "room[kind] = free + prefetch if worth and has_memory else 0",
                 "room[kind] = executor.slots + prefetch"),),

@@ -8,6 +8,7 @@ handle.py      the handle of an enqueued job
 blocking.py    warns of synchronous calls in async code
 waiting.py     how a caller waits: look, rest, look again
 tasks.py       tasks, typed calls of them, and the sets in which they are registered
+batches.py     batch handlers: one call for many jobs
 signature.py   the arguments of a task: a call as JSON, and back
 workflow.py    workflows: build, enqueue and follow them
 schedules.py   schedules: add, edit, pause, trigger and list them
@@ -34,6 +35,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from tenure.app import Tenure
+    from tenure.batches import Batch, Item
     from tenure.claiming.claimer import AsyncClaimer, Claimer
     from tenure.claiming.housekeeping import Housework
     from tenure.claiming.jobs import AsyncClaimedJob, ClaimedJob
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
         Job,
         JobWait,
         Progress,
+        Replace,
         State,
         Step,
         Unique,
@@ -77,6 +80,7 @@ __all__ = [
     "AsyncTransaction",
     "Attempt",
     "AttemptOutcome",
+    "Batch",
     "Call",
     "Cancel",
     "Changes",
@@ -93,6 +97,7 @@ __all__ = [
     "GateWait",
     "Handle",
     "Housework",
+    "Item",
     "Job",
     "JobEvent",
     "JobWait",
@@ -107,6 +112,7 @@ __all__ = [
     "PausedQueue",
     "Progress",
     "Record",
+    "Replace",
     "Retry",
     "Running",
     "ScheduleInfo",
@@ -143,6 +149,7 @@ _HOMES = {
     "rules.attempts": ("Attempt", "AttemptOutcome"),
     "rules.gates": ("Gate", "GateSeen", "GateWait", "Limits", "LineSeen"),
     "rules.graph": ("NodePage", "NodeSeen", "ParentEnd", "WorkflowAdded", "WorkflowSeen"),
+    "batches": ("Batch", "Item"),
     "hooks": ("JobEvent",),
     "rules.job": (
         "ErrorInfo",
@@ -150,6 +157,7 @@ _HOMES = {
         "Job",
         "JobWait",
         "Progress",
+        "Replace",
         "State",
         "Step",
         "Unique",

@@ -274,10 +274,12 @@ def test_one_call_does_all_housekeeping(app: Tenure) -> None:
         assert claimer.housekeeping() == Housework()
 
     async def in_async() -> Housework:
+        late = NewJob(task="mail", expires_at=datetime.now(UTC) - timedelta(hours=1))
         async with app, AsyncClaimer(app) as claimer:
+            await app.async_store.enqueue([late])
             return await claimer.housekeeping(everything=True)
 
-    assert asyncio.run(in_async()) == Housework()
+    assert asyncio.run(in_async()) == Housework(expired=1)
 
 
 def test_a_claimer_keeps_house_while_it_waits(app: Tenure) -> None:

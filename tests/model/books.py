@@ -96,6 +96,7 @@ class Work:
     held: bool = False
     cancel_requested: bool = False
     due_at: datetime | None = None
+    start_by: datetime | None = None
     queued_at: datetime | None = None
     reason: str | None = None
     error: str | None = None
@@ -358,7 +359,8 @@ class Books:
             unique_scope=work.key[1] if work.key else None,
             unique_key=unique.key if unique else None,
             unique_until=unique.until if unique else None, result_json=work.result,
-            error_json=work.error, notes_json=work.notes_json,
+            error_json=work.error, notes_json=work.notes_json, start_by=work.start_by,
+            finish_by=work.job.finish_by,
         )  # fmt: skip
 
 

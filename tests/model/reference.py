@@ -22,7 +22,19 @@ from tenure.errors import (
     TenantMismatch,
 )
 from tenure.rules.claim import Lease
-from tenure.rules.job import Beat, Enqueued, Event, Job, Json, NewStep, Progress, State, Step, Until
+from tenure.rules.job import (
+    Beat,
+    Enqueued,
+    Event,
+    Job,
+    Json,
+    NewJob,
+    NewStep,
+    Progress,
+    State,
+    Step,
+    Until,
+)
 from tenure.rules.lifecycle import AT_MOST_ONCE, Outcome, Settlement
 from tenure.rules.limits import FAR_FUTURE, MAX_SECONDS
 from tenure.rules.notes import NoteValue
@@ -87,7 +99,51 @@ class Model(Books):
             self.jobs[work.id] = work
             self._place_new(work, now)
         self._free([work.id for work in created if work.parents], now)
-        return answers
+        return self._replace_holders(wishes, answers, now)
+
+    def _replace_holders(
+        self, wishes: list[Wish], answers: list[Enqueued], now: datetime
+    ) -> list[Enqueued]:
+        """Waiting jobs are changed in the order of their numbers."""
+        replaced = list(answers)
+        order = sorted(range(len(wishes)), key=lambda n: (answers[n].id, n))
+        for n in order:
+            unique = wishes[n].job.unique
+            if answers[n].created or unique is None or unique.on_conflict is None:
+                continue
+            if self._replace(self.jobs.get(JobId(answers[n].id)), wishes[n].job, now):
+                replaced[n] = msgspec.structs.replace(answers[n], replaced=True)
+        return replaced
+
+    def _replace(self, work: Work | None, new: NewJob, now: datetime) -> bool:
+        assert new.unique is not None
+        rule = new.unique.on_conflict
+        assert rule is not None
+        if work is None or not work.live or work.where is Where.LEASE or work.job.task != new.task:
+            return False
+        changes = rule.args and work.job.args != new.args
+        if not (changes or rule.postpone):
+            return False
+        had_ticket = self._leave_line(work)
+        if changes:
+            work.job = msgspec.structs.replace(work.job, args=new.args, metadata=new.metadata)
+            assert work.key is not None
+            self.keys[work.key].meant = (new.task, new.args)
+        due = work.due_at
+        if rule.postpone:
+            due = new.due_at or now + timedelta(seconds=new.delay_seconds or 0)
+            if rule.postpone_at_most_seconds is not None:
+                most = work.created_at + timedelta(seconds=rule.postpone_at_most_seconds)
+                due = min(due, most)
+            within, since = new.start_within_seconds, max(due, now)
+            work.start_by = None if within is None else since + timedelta(seconds=within)
+            work.job = msgspec.structs.replace(work.job, finish_by=new.finish_by)
+        work.story.append(Event(now, "replaced", work.token))
+        if had_ticket:
+            self._put_in_line(work, now, due, "replaced")
+        else:
+            work.due_at = due if due is not None and due > now else None
+        return True
 
     @staticmethod
     def _stamped(wish: Wish, tenant: str | None) -> Wish:
@@ -102,6 +158,8 @@ class Model(Books):
         if work.job.delay_seconds is not None:
             due = now + timedelta(seconds=work.job.delay_seconds)
         work.due_at = due if due is not None and due > now else None
+        if work.job.start_within_seconds is not None:
+            work.start_by = (work.due_at or now) + timedelta(seconds=work.job.start_within_seconds)
         if work.parents:
             work.where = Where.WAITING
             for parent in work.parents:
@@ -211,7 +269,9 @@ class Model(Books):
             taken = self._take_from(queues) if tasks is None else self._take_of(queues, tasks)
             if not taken:
                 return []
-            granted = [self.jobs[id] for id, token in taken if self._has_token(id, token)]
+            met = [self.jobs[id] for id, token in taken if self._has_token(id, token)]
+            self._skip_late([work for work in met if self._is_late(work, now)], now)
+            granted = [work for work in met if work.live]
         for work in granted:
             work.where = Where.LEASE
             if work.job.unique is not None and work.job.unique.until is Until.STARTED:
@@ -221,6 +281,34 @@ class Model(Books):
         blocks += [[work] for work in granted if work.crashes]
         until = now + timedelta(seconds=lease_seconds)
         return [self._grant(worker, block, now, until) for block in blocks]
+
+    @staticmethod
+    def _is_late(work: Work, now: datetime) -> bool:
+        """It was not started in time."""
+        return work.start_by is not None and work.start_by < now and work.attempts == 0
+
+    def _skip_late(self, late: list[Work], now: datetime) -> None:
+        for work in late:
+            self._end(work, State.SKIPPED, "expired", now)
+        self._let_go(late, now)
+
+    def expire(self, *, most: int, now: datetime) -> int:
+        """Page by page: a child of a job of an earlier page is skipped with its parent."""
+        count, after = 0, (now - timedelta(days=999), 0)
+        while True:
+            late = sorted(
+                (work.start_by, work.id) for work in self.jobs.values()
+                if work.live and work.start_by is not None and self._is_late(work, now)
+            )  # fmt: skip
+            page = [each for each in late if each > after][:most]
+            if not page:
+                return count
+            after = page[-1]
+            waiting = [self.jobs[id] for _, id in page if self.jobs[id].where is not Where.LEASE]
+            for work in waiting:
+                self._leave_line(work)
+            self._skip_late(waiting, now)
+            count += len(waiting)
 
     def _take_from(self, queues: Mapping[str, int]) -> list[tuple[JobId, int]]:
         """Tickets in order; of jobs with a crash on record only the first, in all queues."""
@@ -712,6 +800,7 @@ class Model(Books):
         work.keep_until = None
         work.duration_seconds = None
         work.attempts = work.crashes = 0
+        work.start_by = None
         self._put_in_line(work, now, None, "replayed")
         for child in self.jobs.values():
             if child.where is Where.WAITING and id in child.parents:

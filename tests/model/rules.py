@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from tenure.rules.codec import encode
-from tenure.rules.job import NewJob, NewStep, State, Unique, Until
+from tenure.rules.job import NewJob, NewStep, Replace, State, Unique, Until
 from tenure.rules.lifecycle import (
     Settlement,
     abort,
@@ -41,6 +41,11 @@ LEASE_SECONDS = (5.0, 30.0, 30.0, 60.0)
 NO_LEASE = LeaseId(10**9)
 ERROR = encode({"type": "ValueError", "message": "no"})
 MANY = 14
+REPLACE = (
+    Replace(),
+    Replace(args=False, postpone=True),
+    Replace(postpone=True, postpone_at_most_seconds=8.0),
+)
 
 
 @dataclass
@@ -169,9 +174,14 @@ def _wish(scene: Scene, rnd: Random) -> Wish:
             key=rnd.choice("kl"), scope=rnd.choice((None, None, "shared")), until=until,
             period_seconds=rnd.choice((10.0, 40.0)) if until is Until.PERIOD else None,
             retake_failed=rnd.random() < 0.3,
+            on_conflict=rnd.choice((None, *REPLACE)),
         )  # fmt: skip
     if rnd.random() < 0.2:
         options["at_most_once"] = True
+    if rnd.random() < 0.15:
+        options["start_within_seconds"] = rnd.choice((0.0, 3.0, 10.0))
+    if rnd.random() < 0.1:
+        options["finish_by"] = scene.now + timedelta(seconds=9)
     if rnd.random() < 0.1:
         options |= {"timeout_seconds": 2.5, "metadata": encode({"by": "me"})}
     for name in ("keep_succeeded_seconds", "keep_other_seconds"):
@@ -456,6 +466,10 @@ def promote(scene: Scene, rnd: Random) -> Op:
     return scene.op("promote", most=rnd.choice((1, 2, 100)), lost=_lost(rnd))
 
 
+def expire(scene: Scene, rnd: Random) -> Op:
+    return scene.op("expire", most=rnd.choice((1, 2, 100)))
+
+
 def sweep(scene: Scene, rnd: Random) -> Op:
     most = rnd.choice((1, 2, 20, 20))
     times = [scene.model.leases[id].expires_at for id in scene.model.expired(scene.now)]
@@ -551,6 +565,7 @@ RULES: dict[str, tuple[int, Rule]] = {
     "start_once": (5, start_once),
     "record_step": (3, record_step),
     "promote": (6, promote),
+    "expire": (3, expire),
     "sweep": (8, sweep),
     "repeat": (7, repeat),
     "cancel": (5, cancel),

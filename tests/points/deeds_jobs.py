@@ -10,7 +10,7 @@ from tenure.rules import lifecycle
 from tenure.rules.claim import NEEDS, Ask, Claimed
 from tenure.rules.codec import encode
 from tenure.rules.gates import Limits
-from tenure.rules.job import NewStep, State, Unique, Until
+from tenure.rules.job import NewStep, Replace, State, Unique, Until
 from tenure.rules.lifecycle import Settlement
 from tenure.rules.ticks import ScheduleTiming
 from tenure.store import NewSchedule
@@ -20,6 +20,7 @@ from tests.support.plain import Plain
 from tests.support.work import ERROR, add, add_many, job, settle
 
 BULK = 120  # goes by COPY
+REPLACE = Replace(postpone=True, postpone_at_most_seconds=60)
 
 
 class EnqueueOne(Deed):
@@ -60,6 +61,33 @@ class EnqueueUnique(Deed):
 
     def ends(self, *, landed: bool) -> Counter[str]:
         return all_of(2 + landed)
+
+
+class EnqueueReplacing(Deed):
+    """Two waiting jobs get new arguments: one is ready, one is due later."""
+
+    name, call, about = "enqueue replacing", "enqueue", "replace_job"
+    new = tuple(
+        job(args=encode({"n": 2}), unique=Unique(key=key, on_conflict=REPLACE), delay_seconds=5)
+        for key in ("a", "b")
+    )
+
+    def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
+        add(hand.store, hand.now, args=encode({"n": 1}), unique=Unique(key="a"))
+        add(hand.store, hand.now, args=encode({"n": 1}), unique=Unique(key="b"), delay_seconds=9)
+
+    def do(self, hand: Hand) -> None:
+        hand.store.enqueue(self.new, now=hand.now)
+
+    def again(self, hand: Hand) -> None:
+        answers = hand.store.enqueue(self.new, now=hand.now)
+        assert [answer.replaced for answer in answers] == [True, True]
+
+    def work(self, hand: Hand, held: Claimed) -> None:  # noqa: ARG002
+        assert held.args == '{"n":2}'
+
+    def ends(self, *, landed: bool) -> Counter[str]:  # noqa: ARG002
+        return all_of(2)
 
 
 class EnqueueChildren(Deed):
@@ -407,6 +435,47 @@ class Sweep(Deed):
         return Counter(failed=1, skipped=1, succeeded=4)
 
 
+class Expire(Deed):
+    """Three jobs were not started in time: one has a child, one a key, one is at a gate."""
+
+    name, call, about = "expire", "expire", "late_jobs"
+
+    def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
+        hand.store.declare_gates({"g": Limits(max_running=1)}, now=hand.now)
+        parent = add(hand.store, hand.now, start_within_seconds=5)
+        add(hand.store, hand.now, parents=(parent,))
+        add(hand.store, hand.now, start_within_seconds=5, unique=Unique(key="a"))
+        add(hand.store, hand.now, start_within_seconds=5, gate="g")
+        add(hand.store, hand.now, start_within_seconds=500)
+        hand.clock.advance(10)
+
+    def do(self, hand: Hand) -> None:
+        hand.store.expire(now=hand.now)
+
+    def again(self, hand: Hand) -> None:
+        add(hand.store, hand.now, unique=Unique(key="b"))
+
+    def ends(self, *, landed: bool) -> Counter[str]:  # noqa: ARG002
+        return Counter(skipped=4, succeeded=2)
+
+
+class ClaimLate(Deed):
+    """A claim meets two jobs that were not started in time, and one that was."""
+
+    name, call, about = "claim late", "claim", "finish"
+
+    def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
+        add_many(hand.store, hand.now, 2, start_within_seconds=5)
+        add(hand.store, hand.now)
+        hand.clock.advance(10)
+
+    def do(self, hand: Hand) -> None:
+        hand.take()
+
+    def ends(self, *, landed: bool) -> Counter[str]:  # noqa: ARG002
+        return Counter(skipped=2, succeeded=1)
+
+
 class Promote(Deed):
     """Three jobs are due, one of them at a gate, and one is not."""
 
@@ -560,8 +629,8 @@ class StartOnce(Deed):
 
 
 JOB_DEEDS: tuple[type[Deed], ...] = (
-    EnqueueOne, EnqueueBulk, EnqueueUnique, EnqueueChildren, EnqueueAtGate, EnqueueOn, EnqueueLent,
-    Claim, ClaimByNeeds, ClaimByTask, ClaimAtGate, Extend, Succeed, SucceedFeatured, Retry, Fail,
-    SettleBatch, Complete, CompleteLent, Sweep, Promote, Fire, RecordStep, Checkpoint, Report,
-    Annotate, StartOnce,
+    EnqueueOne, EnqueueBulk, EnqueueUnique, EnqueueReplacing, EnqueueChildren, EnqueueAtGate,
+    EnqueueOn, EnqueueLent, Claim, ClaimByNeeds, ClaimByTask, ClaimAtGate, ClaimLate, Extend,
+    Succeed, SucceedFeatured, Retry, Fail, SettleBatch, Complete, CompleteLent, Sweep, Expire,
+    Promote, Fire, RecordStep, Checkpoint, Report, Annotate, StartOnce,
 )  # fmt: skip

@@ -14,7 +14,7 @@ from msgspec.json import decode
 from tenure.rules import lifecycle
 from tenure.rules.claim import NEEDS, Ask, Claimed, Lease
 from tenure.rules.codec import encode
-from tenure.rules.job import Enqueued, State, Unique, Until
+from tenure.rules.job import Enqueued, Replace, State, Unique, Until
 from tenure.store import LANDED, Changes, Store
 from tenure.store.jobs.sweep import Swept
 from tests.support.plain import Plain
@@ -321,6 +321,50 @@ class Sweep(Deed):
         assert far.sweep(now=self.clock.now) == Swept()
 
 
+class EnqueueReplacing(Deed):
+    """A waiting job gets new arguments and a new due time."""
+
+    name = "enqueue replacing"
+
+    def lay(self) -> None:
+        self.waiting = add(self.near, self.clock.now, args=encode(1), unique=Unique(key="a"))
+
+    def do(self, store: Store) -> list[Enqueued]:
+        unique = Unique(key="a", on_conflict=Replace(postpone=True))
+        return store.enqueue(
+            [job(args=encode(2), unique=unique, delay_seconds=5)], now=self.clock.now
+        )
+
+    def check(self, answer: list[Enqueued], far: Store) -> None:  # noqa: ARG002
+        assert answer == [Enqueued(self.waiting, created=False, same_args=False, replaced=True)]
+        assert self.states() == {self.waiting: (State.SCHEDULED, 2)}
+        kinds = [event.kind for event in self.near.timeline(self.waiting)]
+        assert kinds == ["enqueued", "replaced"]
+
+
+class Expire(Deed):
+    """Two jobs were not started in time; one of them has a child."""
+
+    name = "expire"
+
+    def lay(self) -> None:
+        self.late = add_many(self.near, self.clock.now, 2, start_within_seconds=5)
+        self.child = add(self.near, self.clock.now, parents=(self.late[0],))
+        self.other = add(self.near, self.clock.now)
+        self.clock.advance(10)
+
+    def do(self, store: Store) -> int:
+        return store.expire(now=self.clock.now)
+
+    def check(self, answer: int, far: Store) -> None:
+        assert answer in (0, 2)  # a repeat finds nothing
+        states = self.states()
+        for id in (*self.late, self.child):
+            assert states[id][0] is State.SKIPPED
+        assert states[self.other] == (State.QUEUED, 1)
+        assert far.expire(now=self.clock.now) == 0
+
+
 class ClaimByNeeds(Deed):
     """Of two kinds some are wanted, and no more than a few kilobytes."""
 
@@ -606,6 +650,8 @@ DEEDS: dict[str, type[Deed]] = {
         Annotate,
         StartOnce,
         Sweep,
+        EnqueueReplacing,
+        Expire,
         ClaimByNeeds,
         ClaimByTask,
         CancelMany,

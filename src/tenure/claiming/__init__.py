@@ -4,7 +4,7 @@ claimer.py       `Claimer` and `AsyncClaimer`: what users call
 jobs.py          the claimed jobs: their data, and how to end them
 core.py          what both claimers do, in one body
 heartbeats.py    a thread that renews the leases
-housekeeping.py  promote, sweep, fire, heal and prune in one call
+housekeeping.py  promote, sweep, expire, fire, heal and prune in one call
 """
 
 from tenure.claiming.claimer import AsyncClaimer, Claimer

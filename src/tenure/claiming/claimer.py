@@ -80,9 +80,9 @@ class Claimer(_Claimer):
         return cast(list[ClaimedJob], self._core.heartbeats.held())
 
     def housekeeping(self, *, everything: bool = False) -> Housework:
-        """Do what each worker does for all, as far as it is due: promote, sweep, fire, heal, prune.
+        """Do what each worker does for all: promote, sweep, expire, fire, heal, prune.
 
-        `everything`: whether it is due or not.
+        Only what is due, or `everything`.
         """
         return drive(self._core.housekeeping(self._app.whole_store, everything=everything))
 
@@ -120,9 +120,9 @@ class AsyncClaimer(_Claimer):
         return cast(list[AsyncClaimedJob], self._core.heartbeats.held())
 
     async def housekeeping(self, *, everything: bool = False) -> Housework:
-        """Do what each worker does for all, as far as it is due: promote, sweep, fire, heal, prune.
+        """Do what each worker does for all: promote, sweep, expire, fire, heal, prune.
 
-        `everything`: whether it is due or not.
+        Only what is due, or `everything`.
         """
         store = self._app.whole_async_store
         return await self._core.housekeeping(store, everything=everything)

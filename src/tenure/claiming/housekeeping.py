@@ -1,4 +1,4 @@
-"""The work that each worker does for all: promote, sweep, fire, heal and prune, when it is due."""
+"""The work that each worker does for all, when it is due: see `Housework`."""
 
 import logging
 from collections.abc import Callable, Collection, Mapping
@@ -9,13 +9,16 @@ from tenure.errors import ClockDoubted
 from tenure.rules.retention import Keep
 from tenure.store.api import Runner, run_on
 from tenure.store.gates.limits import heal_gates
+from tenure.store.jobs.expire import expire
 from tenure.store.jobs.sweep import promote, sweep
 from tenure.store.prune import prune
 from tenure.store.schedules.fire import fire
 from tenure.store.workflows.stop import heal_workflows
 
 PAGE = 1000
-SECONDS = {"promote": 1.0, "sweep": 5.0, "fire": 1.0, "heal": 60.0, "prune": 3600.0}
+SECONDS = {
+    "promote": 1.0, "sweep": 5.0, "expire": 5.0, "fire": 1.0, "heal": 60.0, "prune": 3600.0
+}  # fmt: skip
 """How often each chore is done."""
 FIRST_PRUNE_SECONDS = 60.0
 log = logging.getLogger("tenure.claiming")
@@ -30,6 +33,8 @@ class Housework(msgspec.Struct):
     """Jobs of expired leases that are in their queues again."""
     finished: int = 0
     """Jobs of expired leases that have failed or were cancelled."""
+    expired: int = 0
+    """Jobs that were not started in time, and are skipped now."""
     fired: int = 0
     """Jobs that schedules have enqueued."""
     healed: int = 0
@@ -74,6 +79,8 @@ async def do_chores(
             done.requeued += swept.requeued
             done.finished += swept.finished
             more = swept.more
+    if "expire" in chores:
+        done.expired = await run_on(runner, expire)
     if "fire" in chores:
         done.fired = len((await run_on(runner, fire)).jobs)
     if "heal" in chores:

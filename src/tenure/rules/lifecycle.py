@@ -73,7 +73,8 @@ TRANSITIONS: Mapping[str, Transition] = {
         _row("enqueue", set(), {W, S, Q}, By.CLIENT, "a valid job, a free unique key"),
         _row("free", {W}, {S, Q, State.CANCELLED, State.SKIPPED}, By.STORE, "finished parents"),
         _row("promote", {S}, {Q}, By.ANY_WORKER, "a due time that has come; the token stays"),
-        _row("claim", {Q}, {R, State.CANCELLED}, By.WORKER, "the live ticket"),
+        _row("claim", {Q}, {R, State.CANCELLED, State.SKIPPED}, By.WORKER, "the live ticket"),
+        _row("expire", {W, S, Q}, {State.SKIPPED}, By.ANY_WORKER, "a time to start that is over"),
         _row("succeed", {R}, {State.SUCCEEDED}, By.WORKER, _HELD),
         _row("retry", {R}, {S, Q, State.FAILED, State.CANCELLED}, By.WORKER, _HELD),
         _row("fail", {R}, {State.FAILED}, By.WORKER, _HELD),
@@ -445,6 +446,8 @@ WAITS_FOR_ALL = frozenset({When.ALL_SUCCEEDED, When.ALL_FINISHED})
 
 
 PARENTS_FINISHED = "parents finished"
+EXPIRED = "expired"
+"""The reason of a job that was not started in time."""
 
 
 def after_parents(

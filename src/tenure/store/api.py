@@ -38,6 +38,7 @@ from tenure.store.jobs import bulk, named_keys, operate
 from tenure.store.jobs import sweep as leases
 from tenure.store.jobs.claim import claim, held, peek
 from tenure.store.jobs.enqueue import enqueue
+from tenure.store.jobs.expire import expire
 from tenure.store.jobs.notes import annotate, report_progress, save_checkpoint, start_once
 from tenure.store.jobs.replay import replay as replay_job
 from tenure.store.jobs.settle import settle
@@ -53,6 +54,7 @@ from tenure.store.lending import (
 from tenure.store.look import facts, find, health
 from tenure.store.look import jobs as look
 from tenure.store.look import workers as presence
+from tenure.store.look.idle import is_idle
 from tenure.store.prune import prune as prune_store
 from tenure.store.schedules import change as schedules
 from tenure.store.schedules.fire import fire
@@ -191,8 +193,10 @@ class Operations:
     start_once = operation(start_once)
     record_step = operation(record_step)
     peek = operation(peek, reads=True)
+    is_idle = operation(is_idle, reads=True)
     promote = operation(leases.promote)
     sweep = operation(leases.sweep)
+    expire = operation(expire)
 
     cancel = operation(operate.cancel)
     hold = operation(operate.hold)

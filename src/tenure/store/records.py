@@ -59,6 +59,20 @@ class LockedJob(NamedTuple):
     features: int
 
 
+class WaitingJob(NamedTuple):
+    """The task and the arguments of a locked job."""
+
+    task: str
+    args: str
+
+
+class LateJob(NamedTuple):
+    """A locked job that was not started in time."""
+
+    id: int
+    start_by: Time
+
+
 class LeasedJob(NamedTuple):
     """A locked job that this worker has on a lease."""
 
@@ -232,7 +246,8 @@ class TakenTicket(NamedTuple):
     retry: str | None
     metadata: str | None
     features: int
-    cancel_requested: Flag
+    ends: int
+    """0: it may run. 1: its cancellation is requested. 2: it has expired."""
     needs: int
     lease: int | None
     claimed_at: Time
@@ -378,8 +393,9 @@ class ReadTicket(NamedTuple):
     retry: str | None
     metadata: str | None
     features: int
-    cancel_requested: Flag
+    ends: int
     needs: int
+    start_by: Time
 
 
 class NewLease(NamedTuple):
@@ -402,6 +418,8 @@ RETURNED_BY: Returned = {
     JobToken: ("lock_unlocked", "still_live", "request_cancels", "cancel_requested_jobs"),
     StoredJob: ("stored_jobs",),
     LockedJob: ("lock_job", "lock_live_jobs", "started_too_soon"),
+    WaitingJob: ("waiting_job",),
+    LateJob: ("late_jobs",),
     LeasedJob: ("lock_leased",),
     RecordedEnd: ("recorded_ends",),
     SweptJob: ("lock_swept",),

@@ -50,6 +50,7 @@ class LeasedJob:
 
     __slots__ = (
         "asked_at",
+        "batch",
         "cancelled",
         "completed",
         "end_taken",
@@ -84,6 +85,8 @@ class LeasedJob:
         """The kilobytes of its arguments and, once it has ended, of its result."""
         self.on_progress = on_progress
         """Called in the thread that runs the handler, after each report."""
+        self.batch: list[LeasedJob] | None = None
+        """All jobs of its batch, itself included. The first one has the slot."""
         self.started_at: float | None = None
         """Set when the handler starts, in the thread that runs it."""
         self.stop: Stop | None = None

@@ -14,6 +14,7 @@ import msgspec
 from tenure.errors import InvalidInput, StoreError
 from tenure.rules.claim import MAX_CLAIM_KB, Ask, Claim, Claimed, Demand, Lease
 from tenure.rules.job import State
+from tenure.rules.lifecycle import EXPIRED
 from tenure.rules.limits import check_int, check_name, check_seconds, not_this
 from tenure.store.gate_records import GateName
 from tenure.store.gates.passing import Passed, any_gates, pass_gates, passed_before, queue_order
@@ -145,8 +146,8 @@ async def _from_queues(scope: Scope, wanted: Wanted, now: datetime | None) -> Cl
         taken = await scope.transact(partial(_take, wanted=wanted, now=now), Mode.LONE)
         turns.difference_update(wanted.queues)
         turns.update(taken.turns)
-        if taken.asked:  # (!) finished as cancelled, not handed out
-            await _cancel_asked(scope, wanted, taken, now)
+        if taken.ending:  # (!) finished as cancelled or skipped, not handed out
+            await _end_now(scope, wanted, taken, now)
         if taken.claim or not taken.tickets:
             return taken.claim
     return Claim()  # (!) a claim that consumed only void tickets goes on at once, but not for ever
@@ -166,8 +167,8 @@ async def _chosen(
         op = partial(_take_chosen, wanted=wanted, tasks=names, most=total,
                      walks=scope.session.looked, now=now)  # fmt: skip
         taken = await scope.transact(op, Mode.LONE)
-        if taken.asked:
-            await _cancel_asked(scope, wanted, taken, now)
+        if taken.ending:
+            await _end_now(scope, wanted, taken, now)
         if taken.claim or taken.tickets == 0:
             return taken.claim
     return Claim()
@@ -271,8 +272,8 @@ async def _pass(scope: Scope, wanted: Wanted, now: datetime | None, *, first: bo
         op = partial(_take_gated, wanted=wanted, now=now, first=first, only=only)
         taken = await scope.transact(op, Mode.GATE)
         looked_at -= wanted.queues.keys() - taken.looked_at
-        if taken.asked:
-            await _cancel_asked(scope, wanted, taken, now)
+        if taken.ending:
+            await _end_now(scope, wanted, taken, now)
         if taken.claim:
             break
         if taken.tickets:
@@ -308,8 +309,8 @@ class _Taken(NamedTuple):
     tickets: int
     """How many tickets, void ones included."""
     claim: Claim
-    asked: list[TakenTicket]
-    """Jobs with a cancel request."""
+    ending: list[TakenTicket]
+    """Jobs with a cancel request, and jobs that were not started in time."""
     turns: Collection[str] = ()
     """Queues with tickets at gates."""
     looked_at: Set[str] = frozenset()
@@ -345,24 +346,24 @@ async def _take_gated(
 
 def _taken(tx: Tx, wanted: Wanted, passed: Passed) -> _Taken:
     tickets = passed.rows
-    asked = [ticket for ticket in tickets if ticket.cancel_requested]
+    ending = [ticket for ticket in tickets if ticket.ends]
     granted = [
         ticket for ticket in tickets
-        if ticket.lease is not None and not ticket.cancel_requested
+        if ticket.lease is not None and not ticket.ends
     ]  # fmt: skip
-    return _Taken(len(tickets), Claim(_leases(tx, wanted, granted), passed.permits), asked)
+    return _Taken(len(tickets), Claim(_leases(tx, wanted, granted), passed.permits), ending)
 
 
-async def _cancel_asked(scope: Scope, wanted: Wanted, taken: _Taken, now: datetime | None) -> None:
-    """If this fails, the sweep cancels them. The claim still returns the other jobs."""
+async def _end_now(scope: Scope, wanted: Wanted, taken: _Taken, now: datetime | None) -> None:
+    """If this fails, the sweep finds them. The claim still returns the other jobs."""
     with suppress(StoreError):
-        await scope.transact(partial(_cancel, worker=wanted.worker, jobs=taken.asked, now=now))
+        await scope.transact(partial(_end, worker=wanted.worker, jobs=taken.ending, now=now))
 
 
-async def _cancel(tx: Tx, worker: str, jobs: list[TakenTicket], now: datetime | None) -> None:
-    """They have a lease of their own. If the worker dies before this, the sweep cancels them."""
+async def _end(tx: Tx, worker: str, jobs: list[TakenTicket], now: datetime | None) -> None:
+    """They have a lease of their own. If the worker dies before this, the sweep finds them."""
     tx.at(now)
-    await finish_jobs(tx, [_cancelled(job) for job in jobs])
+    await finish_jobs(tx, [_finish(job) for job in jobs])
     leases = sorted({job.lease for job in jobs if job.lease is not None})
     await drop_leases(tx, leases, worker)
     await end_workflows(tx)
@@ -419,5 +420,7 @@ def _lease(tx: Tx, wanted: Wanted, block: list[TakenTicket]) -> Lease:
     return Lease(lease_id, wanted.worker, claimed_at, expires_at, jobs)
 
 
-def _cancelled(job: TakenTicket) -> Finish:
-    return Finish(job.id, job.token, State.CANCELLED, reason="cancelled")
+def _finish(job: TakenTicket) -> Finish:
+    if job.ends == 1:
+        return Finish(job.id, job.token, State.CANCELLED, reason="cancelled")
+    return Finish(job.id, job.token, State.SKIPPED, reason=EXPIRED)

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from tenure.batches import alone
 from tenure.client import Client
 from tenure.errors import JobNotFound, PayloadInvalid
 from tenure.rules.claim import Claimed
@@ -91,6 +92,8 @@ class AttemptRunner:
         running = RunningHere(leased, self._app, self._worker)
         if signature.wants_running:
             args.insert(0, running)
+        if task.options_of_task.batch is not None:
+            return alone(task.fn, running, awaits=self.awaits), args, kwargs, running
         return task.fn, args, kwargs, running
 
     def raised(self, leased: LeasedJob, error: BaseException, seconds: float) -> Settlement | None:

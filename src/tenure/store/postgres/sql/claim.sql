@@ -18,7 +18,7 @@
 -- the stretch below a lane would walk the index of the lane's dead part.
 -- At most one suspect per claim: were there two, the death of the worker would charge both, and
 -- one of them may not have run. A block is what goes on one lease: the suspect alone, the jobs
--- whose cancellation is requested, all others.
+-- whose cancellation is requested, those that were not started in time, all others.
 -- Times come as bytes: the driver takes 0.7 microseconds to make a datetime of each.
 -- `ctid = any(array(...))`: the plan stays a TID scan whatever the statistics say.
 with recursive gap as materialized (
@@ -101,16 +101,18 @@ with recursive gap as materialized (
     delete from tenure.ready
     where ctid = any (array(select ctid from fit))
     returning queue, needs, priority, position, job_id, token
+), clock as materialized (
+    select coalesce(:now::timestamptz, clock_timestamp()) as now
 ), found as materialized (
     select t.queue, t.needs, t.priority, t.position, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
            j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry, j.metadata,
-           j.features, j.cancel_requested, j.unique_scope, j.unique_key, j.unique_until,
-           case when j.cancel_requested then -1 when j.crashes > 0 then j.id else 0 end as block
+           j.features, e.ends, j.unique_scope, j.unique_key, j.unique_until,
+           case when e.ends > 0 then -e.ends when j.crashes > 0 then j.id else 0 end as block
     from taken t left join lateral (
         select * from tenure.job
         where job.id = t.job_id and job.token = t.token and job.position = t.position offset 0) as j on true
-), clock as materialized (
-    select coalesce(:now::timestamptz, clock_timestamp()) as now
+         left join lateral (select case when j.cancel_requested then 1
+                when j.start_by < (select now from clock) and j.attempts = 0 then 2 else 0 end as ends) as e on true
 ), block as materialized (
     select b.block, nextval('tenure.lease_id') as lease, clock.now
     from clock, (select block from found where id is not null group by block order by block) as b
@@ -119,7 +121,7 @@ with recursive gap as materialized (
     select b.lease, :worker, :request_id, b.now, b.now + :lease_seconds * interval '1 second',
            (select ('[[' || string_agg(id || ',' || token, '],[') || ']]')::json
             from found f where f.block = b.block and f.id is not null),
-           case when :ahead and b.block = 0 then '[]'::json end
+           case when :ahead and b.block = 0 or b.block = -2 then '[]'::json end
     from block b
 ), started as (
     delete from tenure.unique_key k using found f
@@ -128,14 +130,17 @@ with recursive gap as materialized (
 )
 select f.queue, f.priority, f.position, f.id, f.token, f.task, f.args::text as args, f.tenant, f.attempts,
        f.max_attempts, f.crashes, timestamptz_send(f.created_at) as created_at, f.timeout_seconds, f.retry::text as retry,
-       f.metadata::text as metadata, f.features, f.cancel_requested, f.needs, b.lease, timestamptz_send(b.now) as claimed_at
+       f.metadata::text as metadata, f.features, f.ends, f.needs, b.lease, timestamptz_send(b.now) as claimed_at
 from found f left join block b on b.block = f.block and f.id is not null;
 
 -- name: claimed_before
 -- claim, repeated: what its first try, whose COMMIT got no answer, has left on leases.
 select j.queue, j.priority, j.position, j.id, j.token, j.task, j.args::text as args, j.tenant, j.attempts,
        j.max_attempts, j.crashes, timestamptz_send(j.created_at) as created_at, j.timeout_seconds, j.retry::text as retry,
-       j.metadata::text as metadata, j.features, j.cancel_requested, j.needs, l.id as lease, timestamptz_send(l.claimed_at) as claimed_at
+       j.metadata::text as metadata, j.features,
+       case when j.cancel_requested then 1
+                when j.start_by < l.claimed_at and j.attempts = 0 then 2 else 0 end as ends,
+       j.needs, l.id as lease, timestamptz_send(l.claimed_at) as claimed_at
 from tenure.lease l, json_array_elements(l.jobs) as pair,
      lateral (select * from tenure.job
               where id = (pair ->> 0)::bigint and token = (pair ->> 1)::bigint offset 0) as j
@@ -195,16 +200,18 @@ with spot as materialized (
     delete from tenure.ready
     where ctid = any (array(select ctid from spot))
     returning queue, needs, priority, position, job_id, token
+), clock as materialized (
+    select coalesce(:now::timestamptz, clock_timestamp()) as now
 ), found as materialized (
     select t.queue, t.needs, t.priority, t.position, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
            j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry, j.metadata,
-           j.features, j.cancel_requested, j.unique_scope, j.unique_key, j.unique_until,
-           case when j.cancel_requested then -1 when j.crashes > 0 then j.id else 0 end as block
+           j.features, e.ends, j.unique_scope, j.unique_key, j.unique_until,
+           case when e.ends > 0 then -e.ends when j.crashes > 0 then j.id else 0 end as block
     from taken t left join lateral (
         select * from tenure.job
         where job.id = t.job_id and job.token = t.token and job.position = t.position offset 0) as j on true
-), clock as materialized (
-    select coalesce(:now::timestamptz, clock_timestamp()) as now
+         left join lateral (select case when j.cancel_requested then 1
+                when j.start_by < (select now from clock) and j.attempts = 0 then 2 else 0 end as ends) as e on true
 ), block as materialized (
     select b.block, nextval('tenure.lease_id') as lease, clock.now
     from clock, (select block from found where id is not null group by block order by block) as b
@@ -213,7 +220,7 @@ with spot as materialized (
     select b.lease, :worker, :request_id, b.now, b.now + :lease_seconds * interval '1 second',
            (select ('[[' || string_agg(id || ',' || token, '],[') || ']]')::json
             from found f where f.block = b.block and f.id is not null),
-           case when :ahead and b.block = 0 then '[]'::json end
+           case when :ahead and b.block = 0 or b.block = -2 then '[]'::json end
     from block b
 ), started as (
     delete from tenure.unique_key k using found f
@@ -222,7 +229,7 @@ with spot as materialized (
 )
 select f.queue, f.priority, f.position, f.id, f.token, f.task, f.args::text as args, f.tenant, f.attempts,
        f.max_attempts, f.crashes, timestamptz_send(f.created_at) as created_at, f.timeout_seconds, f.retry::text as retry,
-       f.metadata::text as metadata, f.features, f.cancel_requested, f.needs, b.lease, timestamptz_send(b.now) as claimed_at
+       f.metadata::text as metadata, f.features, f.ends, f.needs, b.lease, timestamptz_send(b.now) as claimed_at
 from found f left join block b on b.block = f.block and f.id is not null;
 
 -- name: jobs_held_by

@@ -23,8 +23,7 @@ with batch as materialized (
     delete from tenure.job j using batch b
     where j.id = any (array[b.id]) and j.token = b.token
     returning j.*, b.claimed_at, b.result, b.duration
-)
-, ended as (
+), ended as (
     select gone.*, coalesce(keep_succeeded_seconds, (:keep::json ->> queue)::double precision) as keep,
            coalesce(:now::timestamptz, clock_timestamp()) as now
     from gone
@@ -33,12 +32,12 @@ with batch as materialized (
         id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
         state, priority, attempts, max_attempts, crashes, features, needs, tenant, queue, task, args, worker,
         result, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key, keep_until,
-        keep_succeeded_seconds, keep_other_seconds)
+        keep_succeeded_seconds, keep_other_seconds, start_by, finish_by)
     select id, token, created_at, claimed_at, now, duration, timeout_seconds, unique_seconds,
            'succeeded', priority, attempts + 1, max_attempts, crashes, features, needs, tenant, queue, task,
            args, :worker, result, retry, metadata, unique_scope, unique_key, unique_until, gate,
            gate_key, case when keep is not null then least(now + keep * interval '1 second', '9000-01-01 00:00:00+00') end,
-           keep_succeeded_seconds, keep_other_seconds
+           keep_succeeded_seconds, keep_other_seconds, start_by, finish_by
     from ended where keep is distinct from 0 or features & {CHILDREN | WORKFLOW} <> 0
 )
 select id, token, features, queue || e'\x1e' || gate || e'\x1e' || gate_key as line,
@@ -48,7 +47,7 @@ select id, token, features, queue || e'\x1e' || gate || e'\x1e' || gate_key as l
 from gone;
 
 -- name: finish
--- fail, skip, abort, cancel, sweep: the job moves to history. Guarded by id and token and, for a
+-- fail, skip, abort, cancel, expire, sweep: the job moves to history. Guarded by id and token and, for a
 -- worker, by its own lease row.
 with batch as materialized (
     select * from json_to_recordset(:rows::json) as b (
@@ -72,14 +71,14 @@ with batch as materialized (
         id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
         state, priority, attempts, max_attempts, crashes, features, needs, tenant, queue, task, args, worker,
         error, reason, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key, keep_until,
-        keep_succeeded_seconds, keep_other_seconds)
+        keep_succeeded_seconds, keep_other_seconds, start_by, finish_by)
     select id, token, created_at, (select claimed_at from tenure.lease l where l.id = ended.lease),
            now, duration, timeout_seconds, unique_seconds,
            ended.state::tenure.state, priority, attempts + coalesce(charged, 0), max_attempts,
            crashes + coalesce(crashed, 0), features, needs, tenant, queue, task, args, worker, last_error, why, retry, metadata,
            unique_scope, unique_key, unique_until, gate, gate_key,
            case when keep is not null then least(now + keep * interval '1 second', '9000-01-01 00:00:00+00') end,
-           keep_succeeded_seconds, keep_other_seconds
+           keep_succeeded_seconds, keep_other_seconds, start_by, finish_by
     from ended where keep is distinct from 0 or features & {CHILDREN | WORKFLOW} <> 0
 )
 select id, token, features, queue || e'\x1e' || gate || e'\x1e' || gate_key as line,
