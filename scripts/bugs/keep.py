@@ -108,6 +108,12 @@ KEEP = (
         unseen=_NOBODY,
     ),
     Bug(
+        "retake-by-the-first", "the first job of a call decides for all of them whether a key is retaken",
+        "tests/contract/test_keys.py::test_of_one_call_only_the_jobs_that_may_take_the_key_of_failed_work_do",
+        (python("store/keys", "                asking.add(key)\n", "                pass\n"),),
+        unseen=UNUSED + "take the keys of failed jobs",
+    ),
+    Bug(
         "wrong-clock-trusted", "prune trusts every clock",
         _KEEP + "test_a_clock_that_has_jumped_ahead_deletes_nothing",
         (python("rules/retention", "    if now - trusted_at <= JUMP:",

@@ -564,6 +564,12 @@ STORE = (
         unseen=UNUSED + "claim by hand",
     ),
     Bug(
+        "claimer-starts-silently", "a claimer does not say that a job with at_most_once has started",
+        "tests/claiming/test_claimer.py::test_a_job_that_starts_at_most_once_starts_with_its_claim",
+        (python("claiming/core", "        if not job.features & Feature.ONCE:\n", "        if True:\n"),),
+        unseen=UNUSED + "claim by hand",
+    ),
+    Bug(
         "claimer-keeps-rest", "a claimer keeps what it holds when it ends",
         "tests/claiming/test_claimer.py::test_what_is_left_goes_back_uncharged",
         (python("claiming/core", "            if left:\n", "            if False:\n"),),
