@@ -286,7 +286,7 @@ WORKER = (
     Bug(
         "start-not-recorded", "a handler that starts at most once does not say so before",
         "tests/worker/test_at_most_once.py::test_a_handler_that_raises_is_not_run_again",
-        (python("worker/running/run", "                await self._start_once(running)\n", ""),),
+        (python("worker/running/run", "                await self.start_once(running)\n", ""),),
         NONE,
     ),
     Bug(

@@ -31,7 +31,7 @@ def put(store: Store, clock: Clock, **options: object) -> Enqueued:
 def test_a_waiting_job_gets_the_new_arguments(store: Store, clock: Clock, plain: Plain) -> None:
     first = add(store, clock.now, args=OLD, unique=ARGS)
     answer = put(store, clock, unique=ARGS, metadata=encode({"by": "me"}))
-    assert answer == Enqueued(first, created=False, same_args=False, replaced=True)
+    assert answer == Enqueued(first, created=False, same_args=True, replaced=True)
     seen = store.get(first)
     assert (seen.args, seen.metadata, seen.token) == ({"n": 2}, {"by": "me"}, 2)
     assert [event.kind for event in store.timeline(first)] == ["enqueued", "replaced"]

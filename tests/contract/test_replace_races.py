@@ -32,7 +32,7 @@ def test_a_replacement_waits_for_a_claim_in_flight(
     getattr(first, ends)()
     undone = ends == "rollback"
     [answer] = replacing.result()
-    assert answer == Enqueued(id, created=False, same_args=False, replaced=undone)
+    assert answer == Enqueued(id, created=False, same_args=undone, replaced=undone)
     if undone:
         assert take_one(pg, clock.now).args == '{"n":2}'
     else:

@@ -113,6 +113,12 @@ class Model(Books):
                 continue
             if self._replace(self.jobs.get(JobId(answers[n].id)), wishes[n].job, now):
                 replaced[n] = msgspec.structs.replace(answers[n], replaced=True)
+        changed = {each.id for each in replaced if each.replaced}
+        for n, each in enumerate(replaced):  # the holder as it is now
+            if not each.created and each.id in changed:
+                wish, holder = wishes[n].job, self.jobs[JobId(each.id)].job
+                same = (wish.task, wish.args) == (holder.task, holder.args)
+                replaced[n] = msgspec.structs.replace(each, same_args=same)
         return replaced
 
     def _replace(self, work: Work | None, new: NewJob, now: datetime) -> bool:

@@ -336,7 +336,7 @@ class EnqueueReplacing(Deed):
         )
 
     def check(self, answer: list[Enqueued], far: Store) -> None:  # noqa: ARG002
-        assert answer == [Enqueued(self.waiting, created=False, same_args=False, replaced=True)]
+        assert answer == [Enqueued(self.waiting, created=False, same_args=True, replaced=True)]
         assert self.states() == {self.waiting: (State.SCHEDULED, 2)}
         kinds = [event.kind for event in self.near.timeline(self.waiting)]
         assert kinds == ["enqueued", "replaced"]

@@ -11,6 +11,7 @@ import pytest
 
 from tenure import Batch, Fixed, Gate, Item, Job, Skip, State, Tenure
 from tenure.errors import InvalidInput
+from tenure.rules.lifecycle import AT_MOST_ONCE
 from tenure.testing import drain
 from tests.worker.support import PATIENCE_SECONDS, ended, eventually, listen, process_of, working
 
@@ -75,6 +76,22 @@ def test_a_batch_does_not_wait_for_ever(app: Tenure, make: Make) -> None:
     with working(app):
         assert double.enqueue(3).wait(timeout_seconds=PATIENCE_SECONDS) == 6
     assert calls == [[3]]
+
+
+def test_jobs_of_a_batch_that_start_at_most_once_do(app: Tenure) -> None:
+    """Seen failing when a batch did not say that they start: the failing one ran again."""
+    calls: list[list[int]] = []
+
+    @app.task(batch=AT_ONCE, at_most_once=True, retry=Fixed(0))
+    def check(items: list[Item[int]]) -> list[int | Exception]:
+        calls.append([item.value for item in items])
+        return [ValueError("odd") if item.value % 2 else item.value for item in items]
+
+    with working(app):
+        bad = ended(app, check.enqueue(3).id)
+        good = ended(app, check.enqueue(4).id)
+    assert (bad.state, good.state, calls) == (State.FAILED, State.SUCCEEDED, [[3], [4]])
+    assert (bad.reason or "").startswith(AT_MOST_ONCE)
 
 
 def test_one_failing_item_does_not_fail_the_others(app: Tenure) -> None:

@@ -4,6 +4,8 @@ The job gets a new ticket at the end of its line, under a new token, and its old
 first. So a claim either had the job before, and nothing is changed, or it gets what is new.
 """
 
+import msgspec
+
 from tenure.rules.codec import fingerprint
 from tenure.rules.gates import line_name
 from tenure.rules.job import Enqueued, NewJob, Replace
@@ -16,21 +18,25 @@ from tenure.store.session import Tx
 
 
 async def replace_holders(tx: Tx, keyed: Numbered, held: dict[int, Enqueued]) -> set[int]:
-    """Change the waiting jobs that have the keys of these. `held` is updated.
+    """Change the waiting jobs that have the keys of these. `held` is updated: `same_args` tells of
+    the job as it is afterwards, so that a repeated call returns the same.
 
     Returns the jobs that are new after all: their keys were given back meanwhile.
     """
     again: Numbered = []
+    meant: dict[int, str] = {}
     order = {id: answer.id for id, answer in held.items()}
     wanted = [(order[id], id, job) for id, job in keyed if id in held and _rule(job) is not None]
     for _, id, job in sorted(wanted, key=lambda each: each[:2]):  # locked in order
-        replaced = await _replace(tx, held[id], job)
+        replaced = await _replace(tx, held[id], job, meant)
         if replaced is None:
             again.append((id, job))
         elif replaced:
-            held[id] = Enqueued(
-                held[id].id, created=False, same_args=held[id].same_args, replaced=True
-            )
+            held[id] = msgspec.structs.replace(held[id], replaced=True)
+    for id, job in keyed if meant else ():
+        if id in held and held[id].id in meant:
+            same = meant[held[id].id] == fingerprint(job.task, job.args)
+            held[id] = msgspec.structs.replace(held[id], same_args=same)
     if not again:
         return set()
     late = await claim_keys(tx, again)
@@ -46,8 +52,9 @@ def _rule(job: NewJob) -> Replace | None:
     return None if job.unique is None else job.unique.on_conflict
 
 
-async def _replace(tx: Tx, holder: Enqueued, new: NewJob) -> bool | None:
-    """Returns whether the holder was changed. None: it is not live any more.
+async def _replace(tx: Tx, holder: Enqueued, new: NewJob, meant: dict[int, str]) -> bool | None:
+    """Returns whether the holder was changed. None: it is not live any more. `meant` gets the
+    fingerprint of its new arguments.
 
     (!) Its ticket is taken before it is changed: without one, it was claimed.
     """
@@ -67,6 +74,8 @@ async def _replace(tx: Tx, holder: Enqueued, new: NewJob) -> bool | None:
     if job.parked is None and not await take_ticket(tx, job):
         return False
     await _change(tx, job, new, rule, changes_args=changes_args)
+    if changes_args:
+        meant[job.id] = fingerprint(new.task, new.args)
     return True
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from tenure.batches import Item, checked_results
 from tenure.errors import PayloadInvalid
+from tenure.rules.job import Feature
 from tenure.rules.lifecycle import Settlement
 from tenure.worker.leases import LeasedJob
 from tenure.worker.running.context import RunningHere
@@ -42,17 +43,23 @@ async def run_batch(
     running: list[LeasedJob] = []
     started = monotonic()
     for leased in members:
-        if leased.stop is not None:
-            ended.append((leased, runner.attempt(leased).stopped(leased.stop, 0.0)))
-            continue
         try:
             [value], _ = leased.task.signature.unpack(leased.job.args)
+            here = RunningHere(leased, app, worker)
+            if leased.job.features & Feature.ONCE and leased.stop_reason() is None:
+                await runner.start_once(here)
         except PayloadInvalid as error:
             ended.append((leased, runner.undecodable(leased, error)))
             continue
+        except BaseException as error:  # noqa: BLE001 - as if its handler had raised it
+            ended.append((leased, runner.raised(leased, error, 0.0)))
+            continue
+        if (stop := leased.stop_reason()) is not None:
+            ended.append((leased, runner.attempt(leased).stopped(stop, 0.0)))
+            continue
         leased.started_at = started
         running.append(leased)
-        items.append(Item(value, RunningHere(leased, app, worker)))
+        items.append(Item(value, here))
     if not items:
         return ended
     try:

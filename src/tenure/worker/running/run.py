@@ -53,7 +53,7 @@ class AttemptRunner:
             except PayloadInvalid as error:
                 return self.undecodable(leased, error)
             if leased.job.features & _ONCE:
-                await self._start_once(running)
+                await self.start_once(running)
                 if (stop := leased.stop_reason()) is not None:
                     return self.attempt(leased).stopped(stop, 0.0)
                 started = now()
@@ -77,7 +77,7 @@ class AttemptRunner:
         except BaseException as error:  # noqa: BLE001 - any exception of a handler is its failure
             return self.raised(leased, error, now() - started)
 
-    async def _start_once(self, running: RunningHere) -> None:
+    async def start_once(self, running: RunningHere) -> None:
         """The mark comes before the handler: after a crash the job must not run again."""
         if self.awaits:
             await running.start_once_async()
