@@ -22,7 +22,7 @@ COLOURLESS = {
         "transaction_async", "url", "use_url",
         "whole_async_store", "whole_store", "workflow", "workflow_run",
     },
-    "Handle": {"created", "gone", "id", "same_args"},
+    "Handle": {"created", "gone", "id", "replaced", "same_args"},
     "Running": {
         "attempt", "cancelled", "check", "crashes", "created_at", "id", "lost", "max_attempts",
         "metadata", "progress", "queue", "stopping", "task", "tenant", "token", "worker",
