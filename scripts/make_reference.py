@@ -39,6 +39,8 @@ HIDDEN = {
     },
     "TaskSet": {"declared_schedules"},
     "Task": {"bind", "signature", "stored_retry"},
+    "Transaction": {"check", "end"},
+    "AsyncTransaction": {"check", "end", "lent"},
 }  # fmt: skip
 """Public because other modules of the package need them, and of no use to users."""
 

@@ -6,14 +6,16 @@ store    bugs of stores: claims, leases, keys, parents, gates, schedules, tenant
 searches bugs of searches: filters, walks, pages
 keep     bugs of retention, of keys that outlive their jobs, of tasks that no worker has
 worker   bugs of the worker: heartbeats, settlements, slots, shutdown, handlers
+options  bugs of options: workers that end, deadlines, replacement, batches
 finding  the layers that look for a bug, the cheapest first
 """
 
 from scripts.bugs.bug import Bug
 from scripts.bugs.keep import KEEP
+from scripts.bugs.options import OPTIONS
 from scripts.bugs.rules import RULES
 from scripts.bugs.searches import SEARCHES
 from scripts.bugs.store import STORE
 from scripts.bugs.worker import WORKER
 
-BUGS: tuple[Bug, ...] = (*RULES, *STORE, *SEARCHES, *KEEP, *WORKER)
+BUGS: tuple[Bug, ...] = (*RULES, *STORE, *SEARCHES, *KEEP, *WORKER, *OPTIONS)

@@ -100,12 +100,18 @@ KEEP = (
         _KEEP + "test_a_replay_keeps_what_the_task_says",
         (
             sql(POSTGRES, "operate", "replay",
-                "gate, gate_key, keep_succeeded_seconds, keep_other_seconds\n    from new",
-                "gate, gate_key, null, null\n    from new"),
+                "gate, gate_key, keep_succeeded_seconds, keep_other_seconds,\n",
+                "gate, gate_key, null, null,\n"),
             sql(SQLITE, "operate", "replay", "h.keep_succeeded_seconds, h.keep_other_seconds",
                 "null, null"),
         ),
         unseen=_NOBODY,
+    ),
+    Bug(
+        "retake-by-the-first", "the first job of a call decides for all of them whether a key is retaken",
+        "tests/contract/test_keys.py::test_of_one_call_only_the_jobs_that_may_take_the_key_of_failed_work_do",
+        (python("store/keys", "                asking.add(key)\n", "                pass\n"),),
+        unseen=UNUSED + "take the keys of failed jobs",
     ),
     Bug(
         "wrong-clock-trusted", "prune trusts every clock",

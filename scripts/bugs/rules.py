@@ -33,7 +33,7 @@ JOBS = (
     Bug(
         "flagged-not-handed-out", "claim hands out every live ticket",
         "tests/contract/test_claim.py::test_a_job_whose_cancellation_is_requested_is_finished_and_not_handed_out",
-        (python("store/jobs/claim", " and not ticket.cancel_requested\n", "\n"),),
+        (python("store/jobs/claim", " and not ticket.ends\n", "\n"),),
         unseen=IN_ORDER + "; what goes back in line is cancelled before",
     ),
     Bug(
@@ -87,14 +87,16 @@ JOBS = (
     Bug(
         "read-back", "nobody looks whether it had landed",
         "tests/contract/test_settle.py::test_a_repeat_after_an_unanswered_commit_has_landed_already",
-        (python("store/jobs/settle", "if len(landed) < len(batch) and read_back:", "if False:"),),
+        (python("store/jobs/settle", "    if not read_back:\n", "    if True:\n"),),
     ),
     Bug(
         "read-back-own", "anybody's settlement counts as one's own",
         "tests/contract/test_settle.py::test_a_repeat_after_an_unanswered_commit_has_landed_already",
         (
-            sql(POSTGRES, "settle", "landed", " and h.worker = :worker", ""),
-            sql(SQLITE, "settle", "landed", " and h.worker = :worker", ""),
+            sql(POSTGRES, "settle", "recorded_ends",
+                "where id = b.id and token = b.token and worker = :worker",
+                "where id = b.id and token = b.token"),
+            sql(SQLITE, "settle", "recorded_ends", "where h.worker = :worker", "where true"),
         ),
         unseen=BEHIND + "a token belongs to one worker",
     ),
@@ -102,9 +104,42 @@ JOBS = (
         "read-back-own", "what a sweep ended counts as settled by the lost worker",
         "tests/contract/test_settle.py::test_what_a_sweep_ended_was_not_settled_by_its_worker",
         (
-            sql(POSTGRES, "settle", "landed", "e.kind = 'crashed'", "e.kind = 'nothing'"),
-            sql(SQLITE, "settle", "landed", "e.kind = 'crashed'", "e.kind = 'nothing'"),
+            sql(POSTGRES, "settle", "recorded_ends", "c.kind = 'crashed'", "c.kind = 'nothing'"),
+            sql(SQLITE, "settle", "recorded_ends", "e.kind = 'crashed'", "e.kind = 'nothing'"),
+            sql(SQLITE, "settle", "recorded_ends", "c.kind = 'crashed'", "c.kind = 'nothing'"),
         ),
+    ),
+    Bug(
+        "read-back-same", "any settlement of the attempt counts as this one",
+        "tests/contract/test_settle.py::test_a_second_settlement_has_landed_only_if_it_says_the_same",
+        (python("store/jobs/settle", "key in recorded and is_recorded(s, recorded[key])",
+                "key in recorded"),),
+        unseen=UNUSED + "settle an attempt in two ways",
+    ),
+    Bug(
+        "read-back-same", "a repeat is known by its name, not by what became of the job",
+        "tests/contract/test_settle.py::test_a_repeat_is_known_by_what_became_of_the_job",
+        (python("rules/lifecycle", "recorded.was_last and recorded.kind == State.FAILED",
+                "False"),),
+        unseen=UNUSED + "lose the reply to the settlement of a last attempt",
+    ),
+    Bug(
+        "lease-goes-with-its-last-job", "only leases that the worker names are looked at",
+        "tests/contract/test_settle.py::test_a_lease_goes_with_its_last_job_unless_the_worker_keeps_count",
+        (python("store/jobs/settle", "done_leases = sorted({s.lease for s in batch.values()})",
+                "done_leases = []"),),
+        unseen=UNUSED + "settle without counting",
+    ),
+    Bug(
+        "never-shorter", "a heartbeat sets the deadline, whatever it was",
+        "tests/contract/test_leases.py::test_a_heartbeat_never_shortens_a_lease",
+        (
+            sql(SQLITE, "sweep", "extend",
+                "max(expires_tick, :tick + cast(1e6 * :lease_seconds as integer))",
+                ":tick + cast(1e6 * :lease_seconds as integer)"),
+            sql(POSTGRES, "sweep", "extend", "        l.expires_at,\n", ""),
+        ),
+        unseen=UNUSED + "extend a lease by less than its length",
     ),
     Bug(
         "read-back-not-in-callers", "a repeat in the caller's transaction has landed",

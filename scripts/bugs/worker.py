@@ -142,7 +142,7 @@ WORKER = (
     Bug(
         "completed-unseen", "a job that completed itself is believed",
         "tests/worker/test_settling.py::test_a_completion_that_is_left_uncommitted_fails_when_its_lock_is_gone",
-        (python("worker/running/run", "committed = seen.state.final and", "committed = True or"),),
+        (python("worker/running/run", " if seen.state.final and seen.worker == worker else None", ""),),
         NONE,
     ),
     Bug(
@@ -155,14 +155,14 @@ WORKER = (
     Bug(
         "bell-is-the-truth", "a worker looks for work only when the bell rings",
         "tests/worker/test_idle.py::test_what_the_bell_did_not_tell_is_found_all_the_same",
-        (python("worker/claiming/claimer", "await polling.rest(polling.look_at() - now())",
-                "await polling.rest(3600.0)"),),
+        (python("worker/claiming/claimer", "seconds = polling.look_at() - now()",
+                "seconds = 3600.0"),),
         NONE,
     ),
     Bug(
         "hoards", "a worker claims without looking at its slots",
         "tests/worker/test_claims.py::test_a_saturated_queue_does_not_stall_another",
-        (python("worker/claiming/claimer", "return slots + ahead - self._slots.in_use(queue)",
+        (python("worker/claiming/claimer", "limit = slots + ahead - self._slots.in_use(queue)",
                 "return slots + ahead"),
          python("worker/claiming/claimer", "room[kind] = free + prefetch if worth and has_memory else 0",
                 "room[kind] = executor.slots + prefetch"),),
@@ -279,7 +279,7 @@ WORKER = (
         "no-back-off", "what has failed is tried again at once",
         "tests/unit/test_attempt.py::test_a_failure_waits_as_the_policy_of_its_job_says",
         (python("worker/running/attempt",
-                "return lifecycle.retry(self.job, error, self._delay(), reason, seconds)",
+                "return lifecycle.retry(self.job, error, self.delay_seconds(), reason, seconds)",
                 "return lifecycle.retry(self.job, error, 0.0, reason, seconds)"),),
         NONE,
         unseen=BEHIND + "no invariant says when to try again",
@@ -302,7 +302,13 @@ WORKER = (
     Bug(
         "start-not-recorded", "a handler that starts at most once does not say so before",
         "tests/worker/test_at_most_once.py::test_a_handler_that_raises_is_not_run_again",
-        (python("worker/running/run", "                await self._start_once(running)\n", ""),),
+        (python("worker/running/run", "                await self.start_once(running)\n", ""),),
         NONE,
+    ),
+    Bug(
+        "own-end-twice", "a handler's own retry or snooze counts as not committed",
+        "tests/worker/test_own_transactions.py::test_a_handler_ends_its_job_with_its_own_rows",
+        (python("worker/running/run", "    if seen.crashes != job.crashes:\n", "    if True:\n"),),
+        unseen=UNUSED + "put a job back in a transaction of its handler",
     ),
 )  # fmt: skip

@@ -8,6 +8,7 @@ handle.py      the handle of an enqueued job
 blocking.py    warns of synchronous calls in async code
 waiting.py     how a caller waits: look, rest, look again
 tasks.py       tasks, typed calls of them, and the sets in which they are registered
+batches.py     batch handlers: one call for many jobs
 signature.py   the arguments of a task: a call as JSON, and back
 workflow.py    workflows: build, enqueue and follow them
 schedules.py   schedules: add, edit, pause, trigger and list them
@@ -19,6 +20,7 @@ drawing.py     a workflow as text
 passwords.py   keeps passwords out of all messages and logs
 rules/         decisions without a database: life cycle, gates, retries, schedules, limits
 store/         SQLite and PostgreSQL; the only package with SQL or drivers
+claiming/      claim and settle jobs by hand, in a loop of your own
 worker/        claims jobs, runs their handlers and settles them
 testing/       run jobs inside the tests of an application
 benchmark/     what `tenure bench` runs
@@ -33,6 +35,10 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from tenure.app import Tenure
+    from tenure.batches import Batch, Item
+    from tenure.claiming.claimer import AsyncClaimer, Claimer
+    from tenure.claiming.housekeeping import Housework
+    from tenure.claiming.jobs import AsyncClaimedJob, ClaimedJob
     from tenure.control import Cancel, Retry, Skip, Snooze
     from tenure.handle import Handle
     from tenure.hooks import JobEvent
@@ -45,6 +51,7 @@ if TYPE_CHECKING:
         Job,
         JobWait,
         Progress,
+        Replace,
         State,
         Step,
         Unique,
@@ -58,6 +65,7 @@ if TYPE_CHECKING:
     from tenure.running import Running, current
     from tenure.schedules import Schedules
     from tenure.store.jobs.bulk import Changes
+    from tenure.store.lending import AsyncTransaction, Transaction
     from tenure.store.look.find import Page
     from tenure.store.look.jobs import About, Count, OldestReady, PausedQueue
     from tenure.store.schedules.records import ScheduleInfo, ScheduleRun
@@ -67,11 +75,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "About",
+    "AsyncClaimedJob",
+    "AsyncClaimer",
+    "AsyncTransaction",
     "Attempt",
     "AttemptOutcome",
+    "Batch",
     "Call",
     "Cancel",
     "Changes",
+    "ClaimedJob",
+    "Claimer",
     "Count",
     "Delays",
     "ErrorInfo",
@@ -82,6 +96,8 @@ __all__ = [
     "GateSeen",
     "GateWait",
     "Handle",
+    "Housework",
+    "Item",
     "Job",
     "JobEvent",
     "JobWait",
@@ -96,6 +112,7 @@ __all__ = [
     "PausedQueue",
     "Progress",
     "Record",
+    "Replace",
     "Retry",
     "Running",
     "ScheduleInfo",
@@ -109,6 +126,7 @@ __all__ = [
     "Task",
     "TaskSet",
     "Tenure",
+    "Transaction",
     "Unique",
     "Until",
     "Worker",
@@ -123,11 +141,15 @@ __all__ = [
 
 _HOMES = {
     "app": ("Tenure",),
+    "claiming.claimer": ("AsyncClaimer", "Claimer"),
+    "claiming.housekeeping": ("Housework",),
+    "claiming.jobs": ("AsyncClaimedJob", "ClaimedJob"),
     "control": ("Cancel", "Retry", "Skip", "Snooze"),
     "handle": ("Handle",),
     "rules.attempts": ("Attempt", "AttemptOutcome"),
     "rules.gates": ("Gate", "GateSeen", "GateWait", "Limits", "LineSeen"),
     "rules.graph": ("NodePage", "NodeSeen", "ParentEnd", "WorkflowAdded", "WorkflowSeen"),
+    "batches": ("Batch", "Item"),
     "hooks": ("JobEvent",),
     "rules.job": (
         "ErrorInfo",
@@ -135,6 +157,7 @@ _HOMES = {
         "Job",
         "JobWait",
         "Progress",
+        "Replace",
         "State",
         "Step",
         "Unique",
@@ -148,6 +171,7 @@ _HOMES = {
     "rules.ticks": ("ScheduleTiming",),
     "schedules": ("Schedules",),
     "store.jobs.bulk": ("Changes",),
+    "store.lending": ("AsyncTransaction", "Transaction"),
     "store.look.find": ("Page",),
     "store.look.jobs": ("About", "Count", "OldestReady", "PausedQueue"),
     "store.schedules.records": ("ScheduleInfo", "ScheduleRun"),

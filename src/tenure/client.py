@@ -8,8 +8,8 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
@@ -40,6 +40,7 @@ from tenure.store.gates import look as gate_look
 from tenure.store.jobs import named_keys, operate
 from tenure.store.jobs.enqueue import enqueue
 from tenure.store.jobs.replay import replay as replay_job
+from tenure.store.lending import AsyncTransaction, Transaction
 from tenure.store.look import facts, find
 from tenure.store.look import jobs as look
 from tenure.store.look import workers as presence
@@ -255,6 +256,26 @@ class Client(TaskSet):
 
     def _handles(self, calls: list[Call[R]], enqueued: list[Enqueued]) -> list[Handle[R]]:
         return [Handle(self, call.task, each) for call, each in zip(calls, enqueued, strict=True)]
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """A transaction on the database of this application, for rows of your own and jobs alike.
+
+        Run statements of your own with `execute`, and pass it as `on=` to enqueue or to finish jobs
+        in it. Commits at the end of the `with` block, and rolls back when an error leaves it.
+        """
+        if self._undeclared:
+            self._declare_gates()
+        with self._opened_store.transaction() as opened:
+            yield opened
+
+    @asynccontextmanager
+    async def transaction_async(self) -> AsyncIterator[AsyncTransaction]:
+        """`transaction` for async callers: `async with`, and await its methods."""
+        if self._undeclared:
+            await self._declare_gates_async()
+        async with self._opened_async_store.transaction() as opened:
+            yield opened
 
     def workflow(
         self,

@@ -87,6 +87,10 @@ class StoreBusy(StoreUnavailable):
     """Another transaction had a lock for longer than this operation may wait."""
 
 
+class RowsLocked(StoreBusy):
+    """Another transaction has locked rows that this operation needs. Other operations continue."""
+
+
 class StoreReadOnly(StoreError):
     """The database, or this role, does not allow writing."""
 
@@ -214,7 +218,7 @@ class UnknownTask(TenureError):
 
 
 class NotCommitted(TenureError):
-    """A handler completed its job in a transaction that did not commit. Recorded with the job."""
+    """A transaction did not commit: that in which a handler ended its job, or `transaction()`."""
 
 
 class ChildDied(TenureError):

@@ -41,15 +41,18 @@ class _Task(Protocol):
 
 class Handle(JobReference, Generic[R_co]):
     """An enqueued job. `created` is False when this job already held the unique key; `gone`: it has
-    finished and is no longer stored, and only its key is."""
+    finished and is no longer stored, and only its key is. `replaced` says whether this call has
+    changed that job: see `Replace`.
+    """
 
-    __slots__ = ("_app", "_task", "created", "gone", "id", "same_args")
+    __slots__ = ("_app", "_task", "created", "gone", "id", "replaced", "same_args")
 
     def __init__(self, app: _App, task: _Task, enqueued: Enqueued) -> None:
         self.id = enqueued.id
         self.created = enqueued.created
         self.same_args = enqueued.same_args
         self.gone = enqueued.gone
+        self.replaced = enqueued.replaced
         self._app = app
         self._task = task
 

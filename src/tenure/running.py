@@ -255,6 +255,55 @@ class Running(ABC):
     async def complete_async(self, result: object = None, *, on: object) -> None:
         """`complete` for async handlers and async connections."""
 
+    @abstractmethod
+    def fail(self, error: BaseException | str, *, on: object, reason: str = "error") -> None:
+        """Fail the job in the caller's own transaction. It is not tried again."""
+
+    @abstractmethod
+    async def fail_async(
+        self, error: BaseException | str, *, on: object, reason: str = "error"
+    ) -> None:
+        """`fail` for async handlers and async connections."""
+
+    @abstractmethod
+    def retry(
+        self, error: BaseException | str, *, on: object, after_seconds: float | None = None
+    ) -> None:
+        """Fail the attempt in the caller's own transaction. The job is tried again if it may be.
+
+        `after_seconds`: in place of the delay that the task's policy says.
+        """
+
+    @abstractmethod
+    async def retry_async(
+        self, error: BaseException | str, *, on: object, after_seconds: float | None = None
+    ) -> None:
+        """`retry` for async handlers and async connections."""
+
+    @abstractmethod
+    def snooze(self, seconds: float, *, on: object, reason: str = "snoozed") -> None:
+        """Put the job off in the caller's own transaction. The attempt is not charged."""
+
+    @abstractmethod
+    async def snooze_async(self, seconds: float, *, on: object, reason: str = "snoozed") -> None:
+        """`snooze` for async handlers and async connections."""
+
+    @abstractmethod
+    def skip(self, reason: str = "skipped", *, on: object) -> None:
+        """Finish the job as skipped in the caller's own transaction."""
+
+    @abstractmethod
+    async def skip_async(self, reason: str = "skipped", *, on: object) -> None:
+        """`skip` for async handlers and async connections."""
+
+    @abstractmethod
+    def cancel(self, reason: str = "cancelled by its handler", *, on: object) -> None:
+        """Finish the job as cancelled in the caller's own transaction."""
+
+    @abstractmethod
+    async def cancel_async(self, reason: str = "cancelled by its handler", *, on: object) -> None:
+        """`cancel` for async handlers and async connections."""
+
 
 _current: ContextVar[Running | None] = ContextVar("tenure_running", default=None)
 

@@ -16,7 +16,7 @@ annotations. A first parameter annotated `Running` is left out: the worker fills
 
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property, partial
 from pathlib import Path
@@ -37,13 +37,14 @@ from typing import (
 
 import msgspec
 
+from tenure.batches import Batch, Item, single
 from tenure.control import Instead
 from tenure.errors import InvalidInput, NoSuchMethod, TenantMismatch
 from tenure.handle import Handle
 from tenure.rules.claim import NEEDS, Kind
 from tenure.rules.codec import encode
 from tenure.rules.gates import Gate, Limits
-from tenure.rules.job import Json, NewJob, Unique
+from tenure.rules.job import Json, NewJob, Replace, Unique
 from tenure.rules.limits import (
     MAX_ATTEMPTS_LIMIT,
     MAX_PRIORITY,
@@ -62,6 +63,7 @@ from tenure.signature import Signature
 from tenure.store.schedules.records import NewSchedule
 
 P = ParamSpec("P")
+A = TypeVar("A")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 J = TypeVar("J", bound=Running)
@@ -87,6 +89,9 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     at_most_once: bool = False
     keep_succeeded_seconds: float | None = None
     keep_other_seconds: float | None = None
+    start_within_seconds: float | None = None
+    finish_within_seconds: float | None = None
+    batch: Batch | None = None
 
     def __post_init__(self) -> None:
         take_keeps(self)
@@ -95,6 +100,9 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
         check_int("max_attempts", self.max_attempts, 1, MAX_ATTEMPTS_LIMIT)
         if self.timeout_seconds is not None:
             check_seconds("timeout_seconds", self.timeout_seconds, least=0.001)
+        for name in ("start_within_seconds", "finish_within_seconds"):
+            if getattr(self, name) is not None:
+                check_seconds(name, getattr(self, name))
         if not (self.retry is None or isinstance(self.retry, Policy) or callable(self.retry)):
             raise InvalidInput(
                 "retry must be a policy such as Exponential() or Fixed(60), or a function of the "
@@ -106,12 +114,24 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidInput(f"at_most_once must be a bool, not {self.at_most_once!r:.60}")
         if not (self.gate is None or isinstance(self.gate, Gate)):
             raise InvalidInput(f"gate must be a Gate(name, ...), not {self.gate!r:.60}")
+        if self.batch is not None:
+            self._check_batch()
         for name in ("retry_on", "fail_on"):
             kinds = getattr(self, name)
             if not isinstance(kinds, tuple) or not all(_is_error(kind) for kind in kinds):
                 raise InvalidInput(
                     f"{name} must be a tuple of exception classes, not {kinds!r:.60}"
                 )
+
+    def _check_batch(self) -> None:
+        if not isinstance(self.batch, Batch):
+            raise InvalidInput(f"batch must be a Batch(max_size=...), not {self.batch!r:.60}")
+        if self.gate is not None:
+            raise InvalidInput("a batch task cannot have a gate; limit it by the slots of a queue")
+        if self.isolation != "none":
+            raise InvalidInput(
+                'a batch task cannot have isolation="process"; leave one of them out'
+            )
 
     def retries(self, error: BaseException) -> bool:
         """Does the task try again after this error?"""
@@ -131,17 +151,25 @@ class CallOptions(msgspec.Struct, frozen=True, kw_only=True):
     due_at: datetime | None = None
     key: str | None = None
     unique: Unique | None = None
+    replace: Replace | bool = False
     tenant: str | None = None
     max_attempts: int | None = None
     timeout_seconds: float | None = None
     metadata: Mapping[str, object] | None = None
     parents: Iterable[int | Handle[Any]] = ()
+    expires_at: datetime | None = None
+    start_within_seconds: float | None = None
+    finish_by: datetime | None = None
+    finish_within_seconds: float | None = None
     on: object | None = None
     keep_succeeded_seconds: float | None = None
     keep_other_seconds: float | None = None
 
     def __post_init__(self) -> None:
-        take_lengths(self, "delay_seconds", "timeout_seconds")
+        take_lengths(
+            self, "delay_seconds", "timeout_seconds", "start_within_seconds",
+            "finish_within_seconds",
+        )  # fmt: skip
         take_keeps(self)
 
 
@@ -157,11 +185,16 @@ class _CallOptions(TypedDict, total=False):
     due_at: datetime
     key: str
     unique: Unique
+    replace: Replace | bool
     tenant: str
     max_attempts: int
     timeout_seconds: float | timedelta
     metadata: Mapping[str, object]
     parents: "Iterable[int | Handle[Any]]"  # as text, which the reference shows
+    expires_at: datetime
+    start_within_seconds: float | timedelta
+    finish_by: datetime
+    finish_within_seconds: float | timedelta
     on: object
     keep_succeeded_seconds: float | timedelta
     keep_other_seconds: float | timedelta
@@ -264,7 +297,9 @@ class Task(Generic[P, R]):
 
         Read late, because annotations may name things that are defined further down.
         """
-        return Signature(self.name, self.fn, CallOptions.__struct_fields__)
+        batch = self.options_of_task.batch
+        fn = self.fn if batch is None else single(self.name, self.fn)
+        return Signature(self.name, fn, CallOptions.__struct_fields__)
 
     @cached_property
     def stored_retry(self) -> Json | None:
@@ -419,6 +454,9 @@ class TaskSet:
         at_most_once: bool = False,
         keep_succeeded_seconds: float | timedelta | None = None,
         keep_other_seconds: float | timedelta | None = None,
+        start_within_seconds: float | timedelta | None = None,
+        finish_within_seconds: float | timedelta | None = None,
+        batch: Batch | None = None,
         **unknown: Never,
     ) -> "_Decorator":
         """Register the decorated function as a task: `@app.task()`, `@app.task(queue="mail")`.
@@ -433,11 +471,12 @@ class TaskSet:
             raise InvalidInput(f"a task has no option {min(unknown)!r}; its options are {known}")
         options = TaskOptions(
             queue=queue, priority=priority, max_attempts=max_attempts,
-            timeout_seconds=None if timeout_seconds is None else seconds_of(timeout_seconds),
-            retry=retry, retry_on=retry_on, fail_on=fail_on, isolation=isolation, gate=gate,
-            at_most_once=at_most_once,
+            timeout_seconds=_seconds(timeout_seconds), retry=retry, retry_on=retry_on,
+            fail_on=fail_on, isolation=isolation, gate=gate, at_most_once=at_most_once,
             keep_succeeded_seconds=stored_keep("keep_succeeded_seconds", keep_succeeded_seconds),
             keep_other_seconds=stored_keep("keep_other_seconds", keep_other_seconds),
+            start_within_seconds=_seconds(start_within_seconds),
+            finish_within_seconds=_seconds(finish_within_seconds), batch=batch,
         )  # fmt: skip
         return _Decorator(self, name, options)
 
@@ -506,6 +545,10 @@ class TaskSet:
         self._tasks[task.name] = task
 
 
+def _seconds(length: float | timedelta | None) -> float | None:
+    return None if length is None else seconds_of(length)
+
+
 class _Decorator:
     """`@app.task(...)`, typed: drops the injected `Running` from the parameters."""
 
@@ -521,6 +564,15 @@ class _Decorator:
     ) -> Task[..., R]: ...
     @overload
     def __call__(self, fn: Callable[Concatenate[object, ...], R | Instead]) -> Task[..., R]: ...
+    # A batch handler: a call has one argument, that of one item.
+    @overload
+    def __call__(
+        self, fn: Callable[[list[Item[A]]], Awaitable[Sequence[R | Exception | Instead]]]
+    ) -> Task[[A], R]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[list[Item[A]]], Sequence[R | Exception | Instead]]
+    ) -> Task[[A], R]: ...
     @overload
     def __call__(self, fn: Callable[Concatenate[J, P], Awaitable[R | Instead]]) -> Task[P, R]: ...
     @overload
@@ -576,6 +628,8 @@ def _new_job(task: Task[..., Any], args: Json, chosen: CallOptions) -> NewJob:
             retry=task.stored_retry, needs=task.needs, at_most_once=options.at_most_once,
             keep_succeeded_seconds=options.keep_succeeded_seconds,
             keep_other_seconds=options.keep_other_seconds,
+            start_within_seconds=options.start_within_seconds,
+            finish_within_seconds=options.finish_within_seconds,
         )  # fmt: skip
     metadata = _metadata(parent, chosen.metadata)
     return NewJob(
@@ -606,7 +660,20 @@ def _new_job(task: Task[..., Any], args: Json, chosen: CallOptions) -> NewJob:
             if chosen.keep_other_seconds is None
             else chosen.keep_other_seconds
         ),
+        expires_at=chosen.expires_at,
+        start_within_seconds=_within(
+            chosen.expires_at, chosen.start_within_seconds, options.start_within_seconds
+        ),
+        finish_by=chosen.finish_by,
+        finish_within_seconds=_within(
+            chosen.finish_by, chosen.finish_within_seconds, options.finish_within_seconds
+        ),
     )
+
+
+def _within(at: datetime | None, chosen: float | None, of_task: float | None) -> float | None:
+    """The seconds until a deadline: of the call, or of its task if the call names no time."""
+    return of_task if at is None and chosen is None else chosen
 
 
 def _unique(chosen: CallOptions) -> Unique | None:
@@ -615,11 +682,22 @@ def _unique(chosen: CallOptions) -> Unique | None:
         raise InvalidInput(
             f"unique must be a Unique(key=...), not {unique!r:.60}; give a string as key="
         )
+    replace = _replacement(chosen.replace)
     if chosen.key is None:
+        if replace is not None:
+            raise InvalidInput("replace= needs key=; with unique=, give Unique(on_conflict=...)")
         return unique
     if unique is not None:
         raise InvalidInput("give key= or unique=, not both")
-    return Unique(key=chosen.key)
+    return Unique(key=chosen.key, on_conflict=replace)
+
+
+def _replacement(given: object) -> Replace | None:
+    if isinstance(given, bool):
+        return Replace() if given else None
+    if isinstance(given, Replace):
+        return given
+    raise InvalidInput(f"replace must be True or a Replace(...), not {given!r:.60}")
 
 
 def _parents(given: object) -> tuple[int, ...]:

@@ -35,6 +35,8 @@ def url(
     """The store's address, on the caller's database; with --pooler, behind PgBouncer."""
     if library.is_postgres:
         return reach(request.getfixturevalue("pg_migrated_url"))
+    if library.driver in ("sqlite-apsw", "sqlite-lent"):
+        return f"sqlite:///{app_file}"
     return f"sqlite:///{app_file}?driver=sqlite3&allow_affected_sqlite=1"
 
 

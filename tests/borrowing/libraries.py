@@ -8,6 +8,7 @@ of the store.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import sqlite3
 from abc import ABC, abstractmethod
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import aiosqlite
+import apsw
 import asyncpg
 import psycopg
 import psycopg2
@@ -150,6 +152,73 @@ class Plainly(Caller):
 
     def close(self) -> None:
         self.done(self.on.close())
+
+
+class Apsw(Caller):
+    """apsw, whose users may have rows made into something else."""
+
+    def open(self) -> None:
+        self.on = apsw.Connection(self.address)
+        self.on.set_busy_timeout(5000)
+        self.on.row_trace = lambda _, row: ["a row", *row]
+
+    def begin(self) -> None:
+        self.rows("begin immediate")
+
+    def rows(self, sql: str) -> list[Any]:
+        return [tuple(row[1:]) for row in self.on.execute(sql).fetchall()]
+
+    def commit(self) -> None:
+        self.rows("commit")
+
+    def rollback(self) -> None:
+        self.rows("rollback")
+
+    def savepoint(self) -> None:
+        self.rows("savepoint here")
+
+    def release(self) -> None:
+        self.rows("release savepoint here")
+
+    def to_savepoint(self) -> None:
+        self.rows("rollback to savepoint here")
+
+    def close(self) -> None:
+        self.on.close()
+
+
+class Lent(Apsw):
+    """No library: the store lends a connection."""
+
+    def open(self) -> None:
+        self.on = None
+
+    def begin(self) -> None:
+        self._block = self.store.transaction()
+        enter = getattr(self._block, "__aenter__", None) or self._block.__enter__
+        self.on = self.done(enter())
+
+    def rows(self, sql: str) -> list[Any]:
+        answer = self.done(self.on.execute(sql))
+        has_rows = getattr(answer, "description", True)
+        return list(self.done(answer.fetchall())) if has_rows else []
+
+    def commit(self) -> None:
+        self._leave(None)
+
+    def rollback(self) -> None:
+        with contextlib.suppress(ZeroDivisionError):
+            self._leave(ZeroDivisionError("the caller changed their mind"))
+
+    def _leave(self, error: Exception | None) -> None:
+        kind = None if error is None else type(error)
+        block: Any = self._block
+        leave = getattr(block, "__aexit__", None) or block.__exit__
+        self.done(leave(kind, error, None))
+
+    def close(self) -> None:
+        if self.on.is_open:
+            self.rollback()
 
 
 class Asyncpg(Caller):
@@ -350,6 +419,13 @@ LIBRARIES = (
         "AsyncSession-aiosqlite", SQLAlchemy, "AsyncSession sqlite+aiosqlite", True, is_quick=True
     ),
     Library("Django-sqlite3", Django, "sqlite3", is_quick=True),
+    Library("apsw", Apsw, "sqlite-apsw", is_quick=True),
+    Library("apsw on an async store", Apsw, "sqlite-apsw", True),
+    Library("transaction-sqlite", Lent, "sqlite-lent", is_quick=True),
+    Library("transaction-sqlite-async", Lent, "sqlite-lent", True),
+    Library("transaction-sqlite3", Lent, "sqlite3-lent"),
+    Library("transaction-postgres", Lent, "lent", is_quick=True),
+    Library("transaction-postgres-async", Lent, "lent", True),
 )
 
 

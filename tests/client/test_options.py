@@ -60,7 +60,7 @@ BAD_CALLS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"parents": "5"}, InvalidInput, "a list of handles or ids"),
     ({"parents": ["x"]}, OutOfRange, "a parent's id must be a whole number"),
     ({"parents": [404]}, JobNotFound, "parent 404 does not exist"),
-    ({"on": "connection"}, InvalidInput, "on= takes a sqlite3.Connection"),
+    ({"on": "connection"}, InvalidInput, "on= takes what transaction"),
 ]
 
 

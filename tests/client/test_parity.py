@@ -18,10 +18,11 @@ COLOURLESS = {
     "Tenure": {
         "add", "around", "async_store", "close_loop", "declared_schedules", "find", "handle",
         "in_use_by_worker", "include", "is_local", "listen", "on_start", "on_stop", "on_trial",
-        "run_worker", "schedule", "schedules", "store", "task", "tenant", "url", "use_url",
+        "run_worker", "schedule", "schedules", "store", "task", "tenant", "transaction",
+        "transaction_async", "url", "use_url",
         "whole_async_store", "whole_store", "workflow", "workflow_run",
     },
-    "Handle": {"created", "gone", "id", "same_args"},
+    "Handle": {"created", "gone", "id", "replaced", "same_args"},
     "Running": {
         "attempt", "cancelled", "check", "crashes", "created_at", "id", "lost", "max_attempts",
         "metadata", "progress", "queue", "stopping", "task", "tenant", "token", "worker",
@@ -47,7 +48,7 @@ PAIRS = [
     (kind, name.removesuffix("_async"))
     for kind in KINDS
     for name in sorted(public(kind))
-    if name.endswith("_async")
+    if name.endswith("_async") and name not in COLOURLESS[kind.__name__]
 ]
 
 

@@ -30,9 +30,10 @@ with warnings.catch_warnings():  # it prefers another library to httpx
 LARGE = 2**70
 ARGS = {"to": "Zoë", "n": LARGE, "data": "AAE=", "tags": ["a", "b"]}
 ENGINE = frozenset({
-    "announce", "claim", "declare_gates", "declare_schedules", "enqueue", "extend", "fire",
-    "heal_gates", "heal_workflows", "health_facts", "peek", "promote", "record_step",
-    "report_progress", "retire", "save_checkpoint", "annotate", "start_once", "settle", "sweep",
+    "announce", "claim", "declare_gates", "declare_schedules", "enqueue", "expire", "extend",
+    "fire", "heal_gates", "heal_workflows", "health_facts", "held", "is_idle", "peek", "promote",
+    "record_step", "report_progress", "retire", "save_checkpoint", "annotate", "start_once",
+    "settle", "sweep",
 })  # fmt: skip
 """What only workers, the command line and `Handle` ask of a store."""
 

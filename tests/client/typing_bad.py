@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from tenure import Handle, Running, Tenure
+from tenure import Batch, Handle, Item, Running, Tenure
 from tenure.store import AsyncStore, Store
 from tests.client.typing_good import (
     Report,
@@ -124,3 +124,14 @@ async def in_the_wrong_colour(store: Store, async_store: AsyncStore) -> None:
     await async_store.get("7")  # E
     print(async_store.get(7).state)  # E
     AsyncStore.get(store, "7")  # E
+
+
+@app.task(batch=Batch())
+def sizes(items: list[Item[str]]) -> list[int]:
+    return [len(item.value) for item in items]
+
+
+sizes.enqueue(5)  # E
+sizes.enqueue("a", "b")  # E
+sizes.options(replace="yes")  # E
+app.task(batch=5)  # E

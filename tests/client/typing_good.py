@@ -13,12 +13,15 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from tenure import (
+    Batch,
     Call,
     Cancel,
     Exponential,
     Handle,
+    Item,
     Job,
     JobEvent,
+    Replace,
     Retry,
     Running,
     ScheduleInfo,
@@ -261,3 +264,22 @@ def current_job() -> Running:
     job = current()
     assert job is not None
     return job
+
+
+# Batches, replacement, deadlines
+
+
+@app.task(batch=Batch(max_size=64, wait_seconds=0.05), queue="gpu")
+async def embed(items: list[Item[str]]) -> list[list[float]]:
+    return [[float(len(item.value)), float(item.job.id)] for item in items]
+
+
+@app.task(batch=Batch())
+def shorten(items: list[Item[TrainSpec]]) -> list[str | Exception | Skip]:
+    return [ValueError("no") if item.job.attempt > 1 else Skip() for item in items]
+
+
+assert_type(embed.enqueue("text"), Handle[list[float]])
+assert_type(shorten.call(TrainSpec(epochs=3)), Call[str])
+embed.options(key="a", replace=True, start_within_seconds=5).enqueue("text")
+embed.options(key="a", replace=Replace(postpone=True), finish_by=datetime.now(UTC)).enqueue("t")

@@ -179,7 +179,7 @@ def test_when_a_cancellation_fails_the_claim_keeps_what_it_took_and_the_sweep_ca
     flagged, good = add_many(store, clock.now, 2)
     plain.rows(f"update tenure.job set cancel_requested = true where id = {flagged}")
     with monkeypatch.context() as patched:
-        patched.setattr(claim, "_cancel", full)
+        patched.setattr(claim, "_end", full)
         assert [job.id for job in take(store, clock.now)] == [good]
     assert store.get(flagged).state is State.RUNNING
     clock.advance(31)

@@ -81,7 +81,9 @@ def bring(store: Store, clock: Clock, place: str) -> Stage:
     """Bring a new job into a place."""
     now = clock.now
     parent = add(store, now, queue=PARENTS)
-    id = add(store, now, queue=LINE, parents=(parent,), unique=KEY)
+    id = add(
+        store, now, queue=LINE, parents=(parent,), unique=KEY, start_within_seconds=LONG_SECONDS
+    )
     leases = {worker: _decoy(store, now, worker) for worker in ("w1", "w2")}
     stage = Stage(store, clock, id, parent, Presented(id, 0, leases["w1"]))
     if not place.startswith("waiting"):
@@ -171,6 +173,7 @@ EXECUTORS: dict[str, Callable[[Stage], bool]] = {
     "abort": lambda s: s.settle(lifecycle.abort(s.presented)),
     "skip": lambda s: s.settle(lifecycle.skip(s.presented)),
     "sweep": _sweep,
+    "expire": lambda s: s.store.expire(now=s.clock.advance(LONG_SECONDS + 1)) > 0,
     "cancel": _cancel,
     "hold": lambda s: s.store.hold(s.id, now=s.now),
     "unhold": lambda s: s.store.unhold(s.id, now=s.now),

@@ -66,6 +66,8 @@ def one_of_each(store: Store, clock: Clock) -> dict[str, int]:
         "args": add(store, now, args=encode({"user": 17, "deep": {"list": ["a", {"b": True}]}})),
         "metadata": add(store, now, metadata=encode({"tenant_id": "x"})),
         "due": add(store, now, delay_seconds=7200),
+        "start_by": add(store, now, start_within_seconds=3600),
+        "finish_by": add(store, now, finish_within_seconds=3600),
     }
     workflow = store.enqueue_workflow(flow({"a": ()}, name="import"), now=now)
     [node] = store.list_nodes(workflow.id).nodes
@@ -96,7 +98,8 @@ CASES = {
     "args.deep.list.0=a": "args", "args.deep.list.1.b=true": "args", "args.user!=null": "args",
     "notes.loss<1": "running", "notes.loss=0.3": "running",
     "metadata.tenant_id=x": "metadata", 'metadata."tenant_id"="x"': "metadata",
-    "due>now": "due", "due<+3h": "due", "started>1h": "failed running", "finished>1h": "failed",
+    "due>now": "due", "due<+3h": "due", "start_by>now": "start_by", "finish_by<+3h": "finish_by",
+    "started>1h": "failed running", "finished>1h": "failed",
     "started=..3m": "failed", "created>3m": "running", "created=2m..": "running",
     "state=queued,running queue=r": "running", "state!=queued,scheduled": "failed running",
 }  # fmt: skip

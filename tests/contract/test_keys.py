@@ -36,6 +36,20 @@ def test_a_key_leads_to_its_job_live_and_finished(store: Store, clock: Clock) ->
     assert (found.id, found.state) == (id, State.SUCCEEDED)
 
 
+def test_of_one_call_only_the_jobs_that_may_take_the_key_of_failed_work_do(
+    store: Store, clock: Clock
+) -> None:
+    """Seen failing when the first job of a key asked for all: both were the failed job."""
+    old = add(store, clock.now, unique=FOREVER)
+    run(store, clock.now, OTHER_ENDS[0])
+    uniques = (FOREVER, AGAIN, FOREVER, AGAIN)
+    first, *others = store.enqueue([job(unique=each) for each in uniques], now=clock.now)
+    assert (first.id, first.created) == (old, False)
+    assert [each.created for each in others] == [True, False, False]
+    assert len({each.id for each in others}) == 1
+    assert store.get_by_key(TASK, "k").id == others[0].id
+
+
 def test_a_key_that_no_job_has_is_not_found(store: Store, clock: Clock) -> None:
     add(store, clock.now, unique=Unique(key="k"))
     run(store, clock.now, succeed)

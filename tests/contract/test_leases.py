@@ -27,6 +27,21 @@ def test_a_heartbeat_pushes_the_deadline_out(store: Store, clock: Clock) -> None
     assert store.sweep(now=clock.advance(1)).requeued == 1
 
 
+@rule("never-shorter")
+def test_a_heartbeat_never_shortens_a_lease(store: Store, clock: Clock) -> None:
+    """Seen failing with each deadline set anew: a lease of ten minutes had half a minute left."""
+    id = add(store, clock.now)
+    claimed = take_one(store, clock.now, lease_seconds=600)
+    deadline = clock.now + timedelta(seconds=600)
+    assert store.extend("w1", {claimed.lease_id: [id]}, now=clock.advance(20)).lost == ()
+    assert store.get(id, now=clock.now).expires_at == deadline
+    assert store.sweep(now=clock.advance(570)) == Swept()
+    store.extend("w1", {claimed.lease_id: [id]}, now=clock.now)
+    assert store.get(id, now=clock.now).expires_at == clock.now + timedelta(seconds=30)
+    assert store.sweep(now=clock.advance(29)) == Swept()
+    assert store.sweep(now=clock.advance(1)).requeued == 1
+
+
 @rule("late-heartbeat")
 def test_an_expired_lease_is_lost_even_before_anybody_swept_it(
     store: Store, plain: Plain, clock: Clock
@@ -180,7 +195,7 @@ def test_an_expired_lease_without_live_jobs_is_cleared_away(
     store: Store, plain: Plain, clock: Clock
 ) -> None:
     add(store, clock.now)
-    store.settle("w1", [succeed(take_one(store, clock.now))], now=clock.now)
+    store.settle("w1", [succeed(take_one(store, clock.now))], done_leases=(), now=clock.now)
     assert plain.one("select count(*) from tenure.lease") == 1
     assert store.sweep(now=clock.advance(30)) == Swept()
     assert plain.one("select count(*) from tenure.lease") == 0

@@ -16,7 +16,7 @@ from tenure.store.statements import TOPICS, Dialect, statements
 ONLY = {
     "postgres": {"notify_cancels", "insert_jobs", "copy_jobs", "copy_tickets", "highest_position",
                  "lowest_positions", "position_drawers", "notify", "look_at_gates",
-                 "free_nodes", "write_edges"},
+                 "free_nodes", "write_edges", "take_spots"},
     "sqlite": {"count_cancels", "succeed_keeping", "insert_job", "insert_plain_job", "insert_due",
                "insert_tickets", "take_suspect", "drop_tickets",
                "drop_suspect",
@@ -31,7 +31,7 @@ ONLY = {
 }  # fmt: skip
 
 # Ways from a store to something else. An async store has no use for `in_threads`.
-AROUND = {"for_tenant", "in_threads", "run", "bell"}
+AROUND = {"for_tenant", "in_threads", "run", "bell", "transaction"}
 
 # What is done to the store that is no transition of a job.
 OTHER_VERBS = {

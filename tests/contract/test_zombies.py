@@ -177,13 +177,13 @@ def test_every_outcome_has_a_zombie_test() -> None:
 
 def test_every_worker_write_has_a_zombie_test() -> None:
     """The operations that present a worker's name are those above; claim, which has no lease yet;
-    and retire, which touches no job. A new one needs its zombie test."""
+    retire, which touches no job; and held, which only looks. A new one needs its zombie test."""
     writes = {
         name
         for name, method in inspect.getmembers(Store, inspect.isfunction)
         if "worker" in inspect.signature(method).parameters
     }
     assert writes == {
-        "claim", "retire", "settle", "extend", "report_progress", "save_checkpoint", "record_step",
-        "annotate", "start_once", "grow_workflow",
+        "claim", "held", "retire", "settle", "extend", "report_progress", "save_checkpoint",
+        "record_step", "annotate", "start_once", "grow_workflow",
     }  # fmt: skip

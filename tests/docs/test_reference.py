@@ -19,7 +19,6 @@ from tenure.rules.claim import Claimed
 from tenure.rules.lifecycle import TRANSITIONS, Outcome, Settlement
 from tenure.store import AsyncStore, Store, open_async_store, open_store, url
 from tenure.store.jobs import claim
-from tenure.store.jobs.settle import EVENT_OF, UNKNOWN_TASK
 from tenure.store.look import jobs as looks
 from tests.docs.pages import ROOT, Section, page
 from tests.support.plain import Plain
@@ -70,7 +69,7 @@ def _set(cell: str) -> set[str]:
 
 
 def test_every_event_has_its_row() -> None:
-    kinds = {*EVENT_OF.values(), UNKNOWN_TASK, *job.FINAL_STATES}
+    kinds = {*lifecycle.KIND_OF.values(), lifecycle.UNKNOWN_TASK, *job.FINAL_STATES}
     kind_at = {"NewEvent": 2, "Event": 1}
     for path in (ROOT / "src/tenure/store").rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text("utf-8"))):

@@ -52,6 +52,8 @@ def in_line(store: Store, clock: Clock) -> None:
     assert store.get_by_key(TASK, "a").id == parent
     store.enqueue([job(queue="b", parents=(parent,), delay_seconds=5)], now=clock.now)
     store.peek(["default"], now=clock.now)
+    store.is_idle(["default"], now=clock.now)
+    store.expire(now=clock.now)
     held = take_one(store, clock.now, queue="b")
     store.extend("w1", {held.lease_id: [held.id]}, now=clock.now)
     assert store.report_progress("w1", [(held, 0.5, "half")], now=clock.now) == [LANDED]

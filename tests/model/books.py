@@ -25,6 +25,7 @@ from tenure.rules.job import (
     Step,
     Until,
 )
+from tenure.rules.lifecycle import AT_MOST_ONCE, Outcome, Settlement
 from tenure.rules.notes import NoteValue
 from tenure.store import Count, OldestReady, PausedQueue
 
@@ -95,6 +96,7 @@ class Work:
     held: bool = False
     cancel_requested: bool = False
     due_at: datetime | None = None
+    start_by: datetime | None = None
     queued_at: datetime | None = None
     reason: str | None = None
     error: str | None = None
@@ -200,6 +202,54 @@ class Hold:
     outcome: State | None = None
 
 
+class Settled(NamedTuple):
+    """How a worker has ended an attempt."""
+
+    worker: str
+    told: Settlement
+    asked: bool
+    """The job was asked to stop."""
+    was_last: bool
+    spent: bool
+    """It failed because it starts at most once."""
+    gave_up: bool
+    """It failed because no worker has its task."""
+    error: str | None
+    """What is in its row: without an error of its own, that of an earlier attempt."""
+    replayed: bool = False
+
+    def is_told_by(self, s: Settlement) -> bool:
+        """Would this settlement have left the same behind?"""
+        error = None if s.error is None else s.error.decode()
+        if self.spent and s.outcome in GOES_ON and error is None:
+            error = not_run_again(f"{AT_MOST_ONCE}: {s.reason}")
+        same_error = self.replayed or error in (None, self.error)
+        return same_error and self._left(s) == self._left(self.told)
+
+    def _left(self, s: Settlement) -> tuple[object, ...]:
+        """What is known of it. After a replay that is little."""
+        final, reason, delay = _FINAL.get(s.outcome, str(s.outcome)), s.reason, s.delay_seconds
+        if self.asked and s.outcome in GOES_ON:
+            final, reason, delay = "cancelled", "cancelled", 0.0
+        elif self.spent and s.outcome in GOES_ON:
+            final, reason, delay = "failed", f"{AT_MOST_ONCE}: {s.reason}", 0.0
+        elif s.give_up_seconds is not None:
+            final, delay = ("failed", 0.0) if self.gave_up else ("unknown_task", delay)
+        elif s.outcome is Outcome.RETRY and (self.was_last or self.replayed):
+            final, delay = "failed", 0.0
+        result = None if s.result == b"null" else s.result
+        return (final, reason) if self.replayed else (final, reason, delay, result)
+
+
+def not_run_again(reason: str | None) -> str:
+    """The error of a job that starts at most once, and has started."""
+    return encode({"type": "NotRunAgain", "message": reason}).decode()
+
+
+GOES_ON = (Outcome.RETRY, Outcome.SNOOZE, Outcome.RELEASE)
+_FINAL = {Outcome.FAIL: "failed", Outcome.ABORT: "cancelled"}
+
+
 class Books:
     """All that is known, and the operations that only look."""
 
@@ -211,7 +261,7 @@ class Books:
         self.paused: dict[str, PausedQueue] = {}
         self.notes: dict[JobId, Progress] = {}
         self.taken: dict[JobId, list[Step]] = {}
-        self.settled: dict[tuple[JobId, int], str] = {}
+        self.settled: dict[tuple[JobId, int], Settled] = {}
         self.last_job = 0
         self.last_lease = 0
 
@@ -309,7 +359,8 @@ class Books:
             unique_scope=work.key[1] if work.key else None,
             unique_key=unique.key if unique else None,
             unique_until=unique.until if unique else None, result_json=work.result,
-            error_json=work.error, notes_json=work.notes_json,
+            error_json=work.error, notes_json=work.notes_json, start_by=work.start_by,
+            finish_by=work.job.finish_by,
         )  # fmt: skip
 
 

@@ -22,13 +22,25 @@ from tenure.errors import (
     TenantMismatch,
 )
 from tenure.rules.claim import Lease
-from tenure.rules.codec import encode
-from tenure.rules.job import Beat, Enqueued, Event, Job, Json, NewStep, Progress, State, Step, Until
+from tenure.rules.job import (
+    Beat,
+    Enqueued,
+    Event,
+    Job,
+    Json,
+    NewJob,
+    NewStep,
+    Progress,
+    State,
+    Step,
+    Until,
+)
 from tenure.rules.lifecycle import AT_MOST_ONCE, Outcome, Settlement
 from tenure.rules.limits import FAR_FUTURE, MAX_SECONDS
 from tenure.rules.notes import NoteValue
 from tenure.store import LANDED, STALE, Answer, PausedQueue, Swept
 from tests.model.books import (
+    GOES_ON,
     Block,
     Books,
     Held,
@@ -37,10 +49,12 @@ from tests.model.books import (
     Key,
     Lane,
     LeaseId,
+    Settled,
     Where,
     Wish,
     Work,
     claimed,
+    not_run_again,
 )
 
 _LEASE_LOST = '{"type":"LeaseLost","message":"the worker died or stopped renewing its lease"}'
@@ -85,7 +99,57 @@ class Model(Books):
             self.jobs[work.id] = work
             self._place_new(work, now)
         self._free([work.id for work in created if work.parents], now)
-        return answers
+        return self._replace_holders(wishes, answers, now)
+
+    def _replace_holders(
+        self, wishes: list[Wish], answers: list[Enqueued], now: datetime
+    ) -> list[Enqueued]:
+        """Waiting jobs are changed in the order of their numbers."""
+        replaced = list(answers)
+        order = sorted(range(len(wishes)), key=lambda n: (answers[n].id, n))
+        for n in order:
+            unique = wishes[n].job.unique
+            if answers[n].created or unique is None or unique.on_conflict is None:
+                continue
+            if self._replace(self.jobs.get(JobId(answers[n].id)), wishes[n].job, now):
+                replaced[n] = msgspec.structs.replace(answers[n], replaced=True)
+        changed = {each.id for each in replaced if each.replaced}
+        for n, each in enumerate(replaced):  # the holder as it is now
+            if not each.created and each.id in changed:
+                wish, holder = wishes[n].job, self.jobs[JobId(each.id)].job
+                same = (wish.task, wish.args) == (holder.task, holder.args)
+                replaced[n] = msgspec.structs.replace(each, same_args=same)
+        return replaced
+
+    def _replace(self, work: Work | None, new: NewJob, now: datetime) -> bool:
+        assert new.unique is not None
+        rule = new.unique.on_conflict
+        assert rule is not None
+        if work is None or not work.live or work.where is Where.LEASE or work.job.task != new.task:
+            return False
+        changes = rule.args and work.job.args != new.args
+        if not (changes or rule.postpone):
+            return False
+        had_ticket = self._leave_line(work)
+        if changes:
+            work.job = msgspec.structs.replace(work.job, args=new.args, metadata=new.metadata)
+            assert work.key is not None
+            self.keys[work.key].meant = (new.task, new.args)
+        due = work.due_at
+        if rule.postpone:
+            due = new.due_at or now + timedelta(seconds=new.delay_seconds or 0)
+            if rule.postpone_at_most_seconds is not None:
+                most = work.created_at + timedelta(seconds=rule.postpone_at_most_seconds)
+                due = min(due, most)
+            within, since = new.start_within_seconds, max(due, now)
+            work.start_by = None if within is None else since + timedelta(seconds=within)
+            work.job = msgspec.structs.replace(work.job, finish_by=new.finish_by)
+        work.story.append(Event(now, "replaced", work.token))
+        if had_ticket:
+            self._put_in_line(work, now, due, "replaced")
+        else:
+            work.due_at = due if due is not None and due > now else None
+        return True
 
     @staticmethod
     def _stamped(wish: Wish, tenant: str | None) -> Wish:
@@ -100,6 +164,8 @@ class Model(Books):
         if work.job.delay_seconds is not None:
             due = now + timedelta(seconds=work.job.delay_seconds)
         work.due_at = due if due is not None and due > now else None
+        if work.job.start_within_seconds is not None:
+            work.start_by = (work.due_at or now) + timedelta(seconds=work.job.start_within_seconds)
         if work.parents:
             work.where = Where.WAITING
             for parent in work.parents:
@@ -196,14 +262,22 @@ class Model(Books):
     # Claim and heartbeat ----------------------------------------------------------------------
 
     def claim(
-        self, worker: str, queues: Mapping[str, int], *, lease_seconds: float, now: datetime
+        self,
+        worker: str,
+        queues: Mapping[str, int],
+        *,
+        lease_seconds: float,
+        now: datetime,
+        tasks: Collection[str] | None = None,
     ) -> list[Lease]:
         granted: list[Work] = []
         while not granted:
-            taken = self._take_from(queues)
+            taken = self._take_from(queues) if tasks is None else self._take_of(queues, tasks)
             if not taken:
                 return []
-            granted = [self.jobs[id] for id, token in taken if self._has_token(id, token)]
+            met = [self.jobs[id] for id, token in taken if self._has_token(id, token)]
+            self._skip_late([work for work in met if self._is_late(work, now)], now)
+            granted = [work for work in met if work.live]
         for work in granted:
             work.where = Where.LEASE
             if work.job.unique is not None and work.job.unique.until is Until.STARTED:
@@ -213,6 +287,34 @@ class Model(Books):
         blocks += [[work] for work in granted if work.crashes]
         until = now + timedelta(seconds=lease_seconds)
         return [self._grant(worker, block, now, until) for block in blocks]
+
+    @staticmethod
+    def _is_late(work: Work, now: datetime) -> bool:
+        """It was not started in time."""
+        return work.start_by is not None and work.start_by < now and work.attempts == 0
+
+    def _skip_late(self, late: list[Work], now: datetime) -> None:
+        for work in late:
+            self._end(work, State.SKIPPED, "expired", now)
+        self._let_go(late, now)
+
+    def expire(self, *, most: int, now: datetime) -> int:
+        """Page by page: a child of a job of an earlier page is skipped with its parent."""
+        count, after = 0, (now - timedelta(days=999), 0)
+        while True:
+            late = sorted(
+                (work.start_by, work.id) for work in self.jobs.values()
+                if work.live and work.start_by is not None and self._is_late(work, now)
+            )  # fmt: skip
+            page = [each for each in late if each > after][:most]
+            if not page:
+                return count
+            after = page[-1]
+            waiting = [self.jobs[id] for _, id in page if self.jobs[id].where is not Where.LEASE]
+            for work in waiting:
+                self._leave_line(work)
+            self._skip_late(waiting, now)
+            count += len(waiting)
 
     def _take_from(self, queues: Mapping[str, int]) -> list[tuple[JobId, int]]:
         """Tickets in order; of jobs with a crash on record only the first, in all queues."""
@@ -231,6 +333,33 @@ class Model(Books):
                     taken.append(ticket)
                     room -= 1
         return taken
+
+    def _take_of(
+        self, queues: Mapping[str, int], tasks: Collection[str]
+    ) -> list[tuple[JobId, int]]:
+        """Tickets of these tasks, from one queue; if there are none, the void ones."""
+        [(name, most)] = queues.items()
+        if name in self.paused:
+            return []
+        lanes = sorted(lane for lane in self.lines if lane[0] == name)
+        line = [(lane, ticket) for lane in lanes for ticket in self.lines[lane]]
+        live = [spot for spot in line if self._has_token(*spot[1])]
+        wanted = [spot for spot in live if self.jobs[spot[1][0]].job.task in tasks]
+        suspects = [spot for spot in wanted if self.jobs[spot[1][0]].crashes]
+        wanted = [spot for spot in wanted if spot not in suspects[1:]][:most]
+        chosen = wanted or [spot for spot in line if spot not in live]
+        for lane, ticket in chosen:
+            self.lines[lane].remove(ticket)
+        return [ticket for _, ticket in chosen]
+
+    def held(self, worker: str, *, now: datetime) -> list[Lease]:
+        return [
+            Lease(id, worker, block.claimed_at, block.expires_at, jobs)
+            for id, block in sorted(self.leases.items())
+            if block.worker == worker and block.expires_at > now
+            and (jobs := tuple(claimed(self.jobs[job], id) for job, token in sorted(block.jobs)
+                               if self._has_token(job, token)))
+        ]  # fmt: skip
 
     def _grant(self, worker: str, block: list[Work], now: datetime, until: datetime) -> Lease:
         self.last_lease += 1
@@ -253,7 +382,7 @@ class Model(Books):
             if lease is None or lease.worker != worker or lease.expires_at <= now:
                 lost.append(id)
                 continue
-            lease.expires_at = now + timedelta(seconds=lease_seconds)
+            lease.expires_at = max(lease.expires_at, now + timedelta(seconds=lease_seconds))
             lease.started = set(started) or lease.started  # a heartbeat reports all that started
             cancelled += [
                 (job, token) for job, token in lease.jobs
@@ -277,7 +406,7 @@ class Model(Books):
         worker: str,
         settlements: Sequence[Settlement],
         *,
-        done_leases: Sequence[LeaseId] = (),
+        done_leases: Sequence[LeaseId] | None = None,
         now: datetime,
     ) -> list[Answer]:
         first: dict[tuple[int, int], Settlement] = {}
@@ -290,13 +419,9 @@ class Model(Books):
         self._settle_held(worker, [s for s in held if s.outcome is Outcome.SUCCEED], now)
         others = [s for s in held if s.outcome is not Outcome.SUCCEED]
         self._settle_held(worker, sorted(others, key=lambda s: s.id), now)
-        landed = {(s.id, s.token) for s in held}
-        answers = [
-            LANDED
-            if (s.id, s.token) in landed or self.settled.get((JobId(s.id), s.token)) == worker
-            else STALE
-            for s in settlements
-        ]
+        answers = [LANDED if self._has_landed(worker, s, held) else STALE for s in settlements]
+        if done_leases is None:
+            done_leases = [LeaseId(s.lease) for s in settlements]
         for id in done_leases:
             lease = self.leases.get(id)
             in_use = lease is not None and any(self._has_token(*pair) for pair in lease.jobs)
@@ -304,21 +429,33 @@ class Model(Books):
                 del self.leases[id]
         return answers
 
+    def _has_landed(self, worker: str, s: Settlement, now: Collection[Settlement]) -> bool:
+        """Is this what became of the attempt, now or before?"""
+        end = self.settled.get((JobId(s.id), s.token))
+        told = end is not None and end.worker == worker and end.is_told_by(s)
+        return told or s in now  # of a job that is not kept, nothing else is known
+
     def _settle_held(self, worker: str, settlements: Iterable[Settlement], now: datetime) -> None:
         ended: list[Work] = []
         back: list[tuple[Work, Settlement]] = []
         for s in settlements:
             work = self.jobs[JobId(s.id)]
             lease = self.leases[LeaseId(s.lease)]
-            self.settled[work.id, s.token] = worker
+            was_last = work.attempts + 1 >= work.job.max_attempts
             work.error = work.error if s.error is None else s.error.decode()
             spent = work.id in lease.once
             before = work.attempts
             final, reason = self._end_of_attempt(work, s, spent)
             if spent and s.error is None and final is State.FAILED:
-                work.error = encode({"type": "NotRunAgain", "message": reason}).decode()
+                work.error = not_run_again(reason)
             if final is None and self._was_unknown_for(work, now) >= _given_up(s):
                 final, reason, work.error = State.FAILED, "no worker has its task", _UNKNOWN_TASK
+            self.settled[work.id, s.token] = Settled(
+                worker, s, work.cancel_requested, was_last,
+                spent=spent and s.outcome in GOES_ON,
+                gave_up=reason == "no worker has its task",
+                error=work.error,
+            )  # fmt: skip
             outcome = _REQUEUED[s.outcome] if final is None else final
             if final is not None or s.give_up_seconds is None:
                 work.tries.append(
@@ -362,7 +499,7 @@ class Model(Books):
     def _end_of_attempt(work: Work, s: Settlement, spent: bool) -> tuple[State | None, str | None]:
         """Charge the attempt, and say in which final state the job is now, if any, and why."""
         last = work.attempts + 1 >= work.job.max_attempts
-        again = s.outcome in (Outcome.RETRY, Outcome.SNOOZE, Outcome.RELEASE)
+        again = s.outcome in GOES_ON
         if spent and again and not work.cancel_requested:
             work.attempts += 1
             return State.FAILED, f"{AT_MOST_ONCE}: {s.reason}"
@@ -663,10 +800,13 @@ class Model(Books):
             Event(work.finished_at, work.final, work.token, work.worker),
             Event(now, "replayed", work.token + 1),
         ]
+        if (attempt := (id, work.token)) in self.settled:
+            self.settled[attempt] = self.settled[attempt]._replace(replayed=True)
         work.final = work.finished_at = work.claimed_at = work.worker = work.result = None
         work.keep_until = None
         work.duration_seconds = None
         work.attempts = work.crashes = 0
+        work.start_by = None
         self._put_in_line(work, now, None, "replayed")
         for child in self.jobs.values():
             if child.where is Where.WAITING and id in child.parents:

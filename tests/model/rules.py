@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from tenure.rules.codec import encode
-from tenure.rules.job import NewJob, NewStep, State, Unique, Until
+from tenure.rules.job import NewJob, NewStep, Replace, State, Unique, Until
 from tenure.rules.lifecycle import (
     Settlement,
     abort,
@@ -41,6 +41,11 @@ LEASE_SECONDS = (5.0, 30.0, 30.0, 60.0)
 NO_LEASE = LeaseId(10**9)
 ERROR = encode({"type": "ValueError", "message": "no"})
 MANY = 14
+REPLACE = (
+    Replace(),
+    Replace(args=False, postpone=True),
+    Replace(postpone=True, postpone_at_most_seconds=8.0),
+)
 
 
 @dataclass
@@ -169,9 +174,14 @@ def _wish(scene: Scene, rnd: Random) -> Wish:
             key=rnd.choice("kl"), scope=rnd.choice((None, None, "shared")), until=until,
             period_seconds=rnd.choice((10.0, 40.0)) if until is Until.PERIOD else None,
             retake_failed=rnd.random() < 0.3,
+            on_conflict=rnd.choice((None, *REPLACE)),
         )  # fmt: skip
     if rnd.random() < 0.2:
         options["at_most_once"] = True
+    if rnd.random() < 0.15:
+        options["start_within_seconds"] = rnd.choice((0.0, 3.0, 10.0))
+    if rnd.random() < 0.1:
+        options["finish_by"] = scene.now + timedelta(seconds=9)
     if rnd.random() < 0.1:
         options |= {"timeout_seconds": 2.5, "metadata": encode({"by": "me"})}
     for name in ("keep_succeeded_seconds", "keep_other_seconds"):
@@ -292,6 +302,19 @@ def claim(scene: Scene, rnd: Random) -> Op:
     return scene.op("claim", rnd.choice(WORKERS), queues, lease_seconds=seconds, lost=_lost(rnd))
 
 
+def claim_by_task(scene: Scene, rnd: Random) -> Op:
+    queues = {rnd.choice(QUEUES): rnd.choice((1, 2, 10))}
+    tasks = rnd.choice(([TASKS[0]], [TASKS[1]], [*TASKS]))
+    return scene.op(
+        "claim", rnd.choice(WORKERS), queues, lease_seconds=30.0, tasks=tasks, lost=_lost(rnd)
+    )
+
+
+def held(scene: Scene, rnd: Random) -> Op:
+    """What does a worker hold?"""
+    return scene.op("held", rnd.choice(WORKERS))
+
+
 def settle(scene: Scene, rnd: Random) -> Op | None:
     """A batch of what the worker holds, of what it has lost, and of repetitions."""
     worker = rnd.choice(WORKERS)
@@ -308,7 +331,7 @@ def settle(scene: Scene, rnd: Random) -> Op | None:
     rnd.shuffle(batch)
     if not batch:
         return None
-    done = sorted({held.lease_id for held in batch}) if rnd.random() < 0.6 else []
+    done = rnd.choice((None, [], sorted({held.lease_id for held in batch})))
     settlements = [_settlement(scene, rnd, held) for held in batch]
     unkept = any(_leaves_no_trace(scene, held.id) for held in batch)
     lost = Lost.NOTHING if unkept else _lost(rnd)
@@ -443,6 +466,10 @@ def promote(scene: Scene, rnd: Random) -> Op:
     return scene.op("promote", most=rnd.choice((1, 2, 100)), lost=_lost(rnd))
 
 
+def expire(scene: Scene, rnd: Random) -> Op:
+    return scene.op("expire", most=rnd.choice((1, 2, 100)))
+
+
 def sweep(scene: Scene, rnd: Random) -> Op:
     most = rnd.choice((1, 2, 20, 20))
     times = [scene.model.leases[id].expires_at for id in scene.model.expired(scene.now)]
@@ -527,6 +554,8 @@ RULES: dict[str, tuple[int, Rule]] = {
     "enqueue_plain": (3, enqueue_plain),
     "enqueue_and_finish": (1, enqueue_and_finish),
     "claim": (15, claim),
+    "claim_by_task": (4, claim_by_task),
+    "held": (2, held),
     "settle": (20, settle),
     "intrude": (4, intrude),
     "extend": (6, extend),
@@ -536,6 +565,7 @@ RULES: dict[str, tuple[int, Rule]] = {
     "start_once": (5, start_once),
     "record_step": (3, record_step),
     "promote": (6, promote),
+    "expire": (3, expire),
     "sweep": (8, sweep),
     "repeat": (7, repeat),
     "cancel": (5, cancel),

@@ -7,7 +7,7 @@ out of the SQL of SQLite, or out of the Python that both stores share.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
@@ -17,9 +17,8 @@ import pytest
 
 from tenure.rules import lifecycle
 from tenure.store import moves
-from tenure.store.jobs import claim, settle, sweep
-from tenure.store.records import MovedJob
-from tenure.store.session import Tx
+from tenure.store.jobs import choose, claim, settle, sweep
+from tenure.store.records import SeenTicket
 from tenure.store.sqlite import tx as sqlite_tx
 from tenure.store.sqlite.tx import SCHEMA
 from tenure.store.statements import statements
@@ -66,7 +65,11 @@ def _mild(standing: lifecycle.Standing, *, charged: bool) -> lifecycle.Move:  # 
     return lifecycle.after_crash(standing, charged=False)
 
 
-async def _idle(tx: Tx, jobs: Sequence[MovedJob]) -> None:
+def _first(seen: list[SeenTicket], wanted: object, tasks: object, most: int) -> object:  # noqa: ARG001
+    return seen[:most]
+
+
+async def _idle(*_: object) -> None:
     pass
 
 
@@ -80,8 +83,11 @@ RULES: dict[str, Broken] = {
     "a success presents its token": sql("succeed", r"and j\.token = b\.token"),
     "a success presents a lease of its worker": sql("lease_of_worker", r"and worker = :worker"),
     "a retry presents a lease of its worker": sql("lock_leased", r"and l\.worker = :worker"),
-    "a repeated settlement has landed": nothing("landed", 2),
-    "what a sweep took back has not landed": sql("landed", r"and not exists .*"),
+    "a repeated settlement has landed": nothing("recorded_ends", 10),
+    "another settlement has not landed": python(settle, "is_recorded", lambda *_: True),
+    "a lease goes with its last job": python(settle, "drop_leases", _idle),
+    "a heartbeat never shortens a lease": sql("extend", r"max\(expires_tick, (.*?\))\)", r"\1"),
+    "a claim by tasks takes no other": python(choose, "_choose", _first),
     "a lease in use is not dropped": sql("drop_leases", r"and not exists .*?\n(?=returning)"),
     "a heartbeat is refused after the deadline": sql("extend", r"and lease\.expires_tick > :tick"),
     "a heartbeat names its worker": sql("extend", r"and lease\.worker = :worker"),

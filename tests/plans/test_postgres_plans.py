@@ -26,9 +26,11 @@ ALLOWED = {
     ("first_running", "job"): _COPY,
     ("held_jobs", "lease"): "counts the jobs of every lease; an overview, never on a worker's path",
     ("count_live", "job"): "counts every live job; an overview, never on a worker's path",
+    ("is_busy", "lease"): "leases are few; only before a worker ends",
     ("holders", "lease"): "leases are few; only looked at for the running jobs of a page",
     ("running_tasks", "lease"): "leases are few; `why` looks at a bounded number of their jobs",
     ("walk_running", "lease"): "leases are few; only looked at to list running jobs",
+    ("jobs_held_by", "lease"): "leases are few; never on a worker's path",
     ("claimed_before", "lease"): "leases are few; only after a COMMIT that got no answer",
 }
 

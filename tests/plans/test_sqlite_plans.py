@@ -24,6 +24,7 @@ ALLOWED = {
     ("first_running", Scan("job", None)): _COPY,
     ("held_jobs", Scan("lease", None)): "counts the jobs of every lease; never on a worker's path",
     ("count_live", Scan("job", None)): "counts every live job; never on a worker's path",
+    ("is_busy", Scan("lease", None)): "leases are few; only before a worker ends",
     ("holders", Scan("lease", None)): "leases are few; only for the running jobs of a page",
     ("walk_running", Scan("lease", None)): "leases are few; only to list running jobs",
     (

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import timedelta
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from tenure.rules import lifecycle
 from tenure.rules.claim import NEEDS, Ask, Claimed
 from tenure.rules.codec import encode
 from tenure.rules.gates import Limits
-from tenure.rules.job import NewStep, State, Unique, Until
+from tenure.rules.job import NewStep, Replace, State, Unique, Until
 from tenure.rules.lifecycle import Settlement
 from tenure.rules.ticks import ScheduleTiming
 from tenure.store import NewSchedule
@@ -20,6 +20,7 @@ from tests.support.plain import Plain
 from tests.support.work import ERROR, add, add_many, job, settle
 
 BULK = 120  # goes by COPY
+REPLACE = Replace(postpone=True, postpone_at_most_seconds=60)
 
 
 class EnqueueOne(Deed):
@@ -62,6 +63,33 @@ class EnqueueUnique(Deed):
         return all_of(2 + landed)
 
 
+class EnqueueReplacing(Deed):
+    """Two waiting jobs get new arguments: one is ready, one is due later."""
+
+    name, call, about = "enqueue replacing", "enqueue", "replace_job"
+    new = tuple(
+        job(args=encode({"n": 2}), unique=Unique(key=key, on_conflict=REPLACE), delay_seconds=5)
+        for key in ("a", "b")
+    )
+
+    def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
+        add(hand.store, hand.now, args=encode({"n": 1}), unique=Unique(key="a"))
+        add(hand.store, hand.now, args=encode({"n": 1}), unique=Unique(key="b"), delay_seconds=9)
+
+    def do(self, hand: Hand) -> None:
+        hand.store.enqueue(self.new, now=hand.now)
+
+    def again(self, hand: Hand) -> None:
+        answers = hand.store.enqueue(self.new, now=hand.now)
+        assert [answer.replaced for answer in answers] == [True, True]
+
+    def work(self, hand: Hand, held: Claimed) -> None:  # noqa: ARG002
+        assert held.args == '{"n":2}'
+
+    def ends(self, *, landed: bool) -> Counter[str]:  # noqa: ARG002
+        return all_of(2)
+
+
 class EnqueueChildren(Deed):
     """Children of a job that has ended, of one that runs, of one in line, and of all of them."""
 
@@ -101,7 +129,7 @@ class EnqueueOn(Deed):
     """A job becomes real with the caller's own row."""
 
     name, call, about = "enqueue in the caller's transaction", "enqueue", "insert_job"
-    driver = "sqlite3"
+    driver: ClassVar[Literal["apsw", "sqlite3"]] = "sqlite3"
 
     def do(self, hand: Hand) -> None:
         caller = Caller(hand.url)
@@ -116,6 +144,18 @@ class EnqueueOn(Deed):
     def check(self, hand: Hand, *, landed: bool) -> None:
         with Plain(hand.url) as plain:
             assert plain.one("select count(*) from ledger") == landed, "a row without its job"
+
+
+class EnqueueLent(EnqueueOn):
+    """The same in a transaction that the store lends."""
+
+    name, call, about = "enqueue in a lent transaction", "enqueue", "insert_job"
+    driver = "apsw"
+
+    def do(self, hand: Hand) -> None:
+        with hand.store.transaction() as lent:
+            lent.execute("insert into ledger values (0, 0)")
+            hand.store.enqueue([job(unique=Unique(key="a"))], on=lent, now=hand.now)
 
 
 class Claim(Deed):
@@ -157,6 +197,23 @@ class ClaimByNeeds(Deed):
 
     def ends(self, *, landed: bool) -> Counter[str]:  # noqa: ARG002
         return all_of(8)
+
+
+class ClaimByTask(Deed):
+    """Jobs of one task are chosen among those of another."""
+
+    name, call, about = "claim by task", "claim", "look_ahead"
+
+    def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
+        for task in ("mail", "audio", "mail"):
+            add_many(hand.store, hand.now, 2, task=task)
+
+    def do(self, hand: Hand) -> None:
+        claim = hand.store.claim(VICTIM, {"default": 5}, tasks=["audio"], now=hand.now)
+        assert sum(len(lease.jobs) for lease in claim) == 2
+
+    def ends(self, *, landed: bool) -> Counter[str]:  # noqa: ARG002
+        return all_of(6)
 
 
 class ClaimAtGate(Deed):
@@ -309,7 +366,7 @@ class Complete(Deed):
     """A handler's own row and the end of its job are one transaction."""
 
     name, call, about = "settle in the caller's transaction", "settle", "caller: insert into ledger"
-    driver = "sqlite3"
+    driver: ClassVar[Literal["apsw", "sqlite3"]] = "sqlite3"
     has_effects = True
 
     def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
@@ -324,8 +381,28 @@ class Complete(Deed):
         return all_of(2)
 
 
+class CompleteLent(Complete):
+    """The same in a transaction that the store lends."""
+
+    name, call, about = "settle in a lent transaction", "settle", "succeed"
+    driver = "apsw"
+
+    def do(self, hand: Hand) -> None:
+        complete_lent(hand, self.held, VICTIM)
+
+
+def complete_lent(hand: Hand, held: Claimed, worker: str) -> None:
+    """What a handler with an effect does in a transaction of the store."""
+    with hand.store.transaction() as lent:
+        lent.execute(f"insert into ledger values ({held.id}, {held.token})")
+        hand.store.settle(worker, [lifecycle.succeed(held)], on=lent, now=hand.now)
+
+
 def complete(hand: Hand, held: Claimed, worker: str) -> None:
     """What a handler with an effect does."""
+    if hand.url.startswith("sqlite") and "driver=sqlite3" not in hand.url:
+        complete_lent(hand, held, worker)
+        return
     caller = Caller(hand.url)
     caller.begin()
     caller.execute(f"insert into ledger values ({held.id}, {held.token})")
@@ -356,6 +433,47 @@ class Sweep(Deed):
 
     def ends(self, *, landed: bool) -> Counter[str]:  # noqa: ARG002
         return Counter(failed=1, skipped=1, succeeded=4)
+
+
+class Expire(Deed):
+    """Three jobs were not started in time: one has a child, one a key, one is at a gate."""
+
+    name, call, about = "expire", "expire", "late_jobs"
+
+    def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
+        hand.store.declare_gates({"g": Limits(max_running=1)}, now=hand.now)
+        parent = add(hand.store, hand.now, start_within_seconds=5)
+        add(hand.store, hand.now, parents=(parent,))
+        add(hand.store, hand.now, start_within_seconds=5, unique=Unique(key="a"))
+        add(hand.store, hand.now, start_within_seconds=5, gate="g")
+        add(hand.store, hand.now, start_within_seconds=500)
+        hand.clock.advance(10)
+
+    def do(self, hand: Hand) -> None:
+        hand.store.expire(now=hand.now)
+
+    def again(self, hand: Hand) -> None:
+        add(hand.store, hand.now, unique=Unique(key="b"))
+
+    def ends(self, *, landed: bool) -> Counter[str]:  # noqa: ARG002
+        return Counter(skipped=4, succeeded=2)
+
+
+class ClaimLate(Deed):
+    """A claim meets two jobs that were not started in time, and one that was."""
+
+    name, call, about = "claim late", "claim", "finish"
+
+    def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
+        add_many(hand.store, hand.now, 2, start_within_seconds=5)
+        add(hand.store, hand.now)
+        hand.clock.advance(10)
+
+    def do(self, hand: Hand) -> None:
+        hand.take()
+
+    def ends(self, *, landed: bool) -> Counter[str]:  # noqa: ARG002
+        return Counter(skipped=2, succeeded=1)
 
 
 class Promote(Deed):
@@ -511,8 +629,8 @@ class StartOnce(Deed):
 
 
 JOB_DEEDS: tuple[type[Deed], ...] = (
-    EnqueueOne, EnqueueBulk, EnqueueUnique, EnqueueChildren, EnqueueAtGate, EnqueueOn, Claim,
-    ClaimByNeeds, ClaimAtGate, Extend, Succeed, SucceedFeatured, Retry, Fail, SettleBatch, Complete,
-    Sweep, Promote, Fire, RecordStep, Checkpoint, Report, Annotate,
-    StartOnce,
+    EnqueueOne, EnqueueBulk, EnqueueUnique, EnqueueReplacing, EnqueueChildren, EnqueueAtGate,
+    EnqueueOn, EnqueueLent, Claim, ClaimByNeeds, ClaimByTask, ClaimAtGate, ClaimLate, Extend,
+    Succeed, SucceedFeatured, Retry, Fail, SettleBatch, Complete, CompleteLent, Sweep, Expire,
+    Promote, Fire, RecordStep, Checkpoint, Report, Annotate, StartOnce,
 )  # fmt: skip

@@ -100,6 +100,7 @@ def stretch(trip: Tripwire) -> None:
     for module, name, watched in (
         (sqlite_driver, "connect", _connect),
         (borrowed_sqlite, "Blocking", WatchedHandle),
+        (borrowed_sqlite, "BlockingApsw", WatchedApswHandle),
         (wire, "Blocking", WatchedWire),
         (borrowed_postgres, "Blocking", WatchedWire),
     ):
@@ -156,6 +157,21 @@ class WatchedHandle(borrowed_sqlite.Blocking):
     async def executemany(self, sql: str, rows: Sequence[tuple[object, ...]]) -> None:
         _pass_sqlite(self.connection, sql, sqlite3.Cursor(self.connection).execute)
         await super().executemany(sql, rows)
+
+
+class WatchedApswHandle(borrowed_sqlite.BlockingApsw):
+    """The same on a connection that the store has lent."""
+
+    async def execute(self, sql: str, params: Any = ()) -> list[Row]:
+        _pass_sqlite(self.connection, sql, self._run)
+        return await super().execute(sql, params)
+
+    async def executemany(self, sql: str, rows: Sequence[tuple[object, ...]]) -> None:
+        _pass_sqlite(self.connection, sql, self._run)
+        await super().executemany(sql, rows)
+
+    def _run(self, sql: str) -> None:
+        apsw.Connection.execute(self.connection, sql)
 
 
 def _connect(path: str, driver: str) -> Any:

@@ -26,7 +26,7 @@ FENCED = ("settle", "report_progress", "save_checkpoint", "record_step", "annota
           "grow_workflow")  # fmt: skip
 ENDS = {"succeed": "succeeded", "fail": "failed", "skip": "skipped", "abort": "cancelled"}
 PUT_BACK = {"retried", "snoozed", "released", "unknown_task", "crashed"}
-OPERATED = {"freed", "unheld", "moved", *ENDS.values()}
+OPERATED = {"freed", "unheld", "moved", "replaced", *ENDS.values()}
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,8 @@ def _choice(term: Term, choice: Any, job: Job, made: Crowd) -> bool:
             _text(choice, name))  # fmt: skip
     if isinstance(choice, Span):
         number = {
-            "created": job.created_at, "due": job.due_at, "started": job.claimed_at,
+            "created": job.created_at, "due": job.due_at, "start_by": job.start_by,
+            "finish_by": job.finish_by, "started": job.claimed_at,
             "finished": job.finished_at,
         }.get(term.field, getattr(job, term.field, None))  # fmt: skip
         return number is not None and _within(choice, number)

@@ -44,7 +44,7 @@ class Face:
         method = getattr(self.store, name)
         if name == "for_tenant":
             return lambda tenant: cast(Store, Face(method(tenant), self.loop))
-        if name == "bell":
+        if name in ("bell", "transaction"):
             return cast(Callable[..., Any], method)
         return partial(self._run, method)
 

@@ -69,6 +69,7 @@ def _values(store: Store, clock: Clock) -> None:
     add(store, clock.now, args=encode(None), timeout_seconds=0.1 + 0.2, max_attempts=10_000)
     add(store, clock.now, keep_succeeded_seconds=0.1 + 0.2, keep_other_seconds=math.inf)
     add(store, clock.now, retry=dump_policy(Fixed(1 / 3)))
+    add(store, clock.now, start_within_seconds=1e6, finish_within_seconds=2e6)
     results: list[object] = [None, "text \\u00e9 é", ODD_TEXT, 1.5e300, [], 2**63]
     for n, result in enumerate(results):
         add(

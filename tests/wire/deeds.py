@@ -14,7 +14,7 @@ from msgspec.json import decode
 from tenure.rules import lifecycle
 from tenure.rules.claim import NEEDS, Ask, Claimed, Lease
 from tenure.rules.codec import encode
-from tenure.rules.job import Enqueued, State, Unique, Until
+from tenure.rules.job import Enqueued, Replace, State, Unique, Until
 from tenure.store import LANDED, Changes, Store
 from tenure.store.jobs.sweep import Swept
 from tests.support.plain import Plain
@@ -321,6 +321,50 @@ class Sweep(Deed):
         assert far.sweep(now=self.clock.now) == Swept()
 
 
+class EnqueueReplacing(Deed):
+    """A waiting job gets new arguments and a new due time."""
+
+    name = "enqueue replacing"
+
+    def lay(self) -> None:
+        self.waiting = add(self.near, self.clock.now, args=encode(1), unique=Unique(key="a"))
+
+    def do(self, store: Store) -> list[Enqueued]:
+        unique = Unique(key="a", on_conflict=Replace(postpone=True))
+        return store.enqueue(
+            [job(args=encode(2), unique=unique, delay_seconds=5)], now=self.clock.now
+        )
+
+    def check(self, answer: list[Enqueued], far: Store) -> None:  # noqa: ARG002
+        assert answer == [Enqueued(self.waiting, created=False, same_args=True, replaced=True)]
+        assert self.states() == {self.waiting: (State.SCHEDULED, 2)}
+        kinds = [event.kind for event in self.near.timeline(self.waiting)]
+        assert kinds == ["enqueued", "replaced"]
+
+
+class Expire(Deed):
+    """Two jobs were not started in time; one of them has a child."""
+
+    name = "expire"
+
+    def lay(self) -> None:
+        self.late = add_many(self.near, self.clock.now, 2, start_within_seconds=5)
+        self.child = add(self.near, self.clock.now, parents=(self.late[0],))
+        self.other = add(self.near, self.clock.now)
+        self.clock.advance(10)
+
+    def do(self, store: Store) -> int:
+        return store.expire(now=self.clock.now)
+
+    def check(self, answer: int, far: Store) -> None:
+        assert answer in (0, 2)  # a repeat finds nothing
+        states = self.states()
+        for id in (*self.late, self.child):
+            assert states[id][0] is State.SKIPPED
+        assert states[self.other] == (State.QUEUED, 1)
+        assert far.expire(now=self.clock.now) == 0
+
+
 class ClaimByNeeds(Deed):
     """Of two kinds some are wanted, and no more than a few kilobytes."""
 
@@ -344,6 +388,29 @@ class ClaimByNeeds(Deed):
         assert self.plain.rows("select id from tenure.lease") == [(lease.id,)]
         rest = ids_of(take(far, self.clock.now))
         assert sorted(rest) == sorted([self.threads[2], *self.loop[2:], *self.others])
+
+
+class ClaimByTask(Deed):
+    """Jobs of one task, behind and between those of another."""
+
+    name = "claim by task"
+
+    def lay(self) -> None:
+        self.mails = add_many(self.near, self.clock.now, 3, task="mail")
+        self.audio = add_many(self.near, self.clock.now, 3, task="audio")
+        self.mails += add_many(self.near, self.clock.now, 1, task="mail")
+
+    def do(self, store: Store) -> list[Lease]:
+        return store.claim(WORKER, {"default": 2}, tasks=["audio"], now=self.clock.now)
+
+    def check(self, answer: list[Lease], far: Store) -> None:
+        [lease] = answer
+        assert ids_of([*lease.jobs]) == self.audio[:2]
+        running = {id for id, (state, _) in self.states().items() if state is State.RUNNING}
+        assert running == set(self.audio[:2])
+        assert self.plain.rows("select id from tenure.lease") == [(lease.id,)]
+        rest = ids_of(take(far, self.clock.now))
+        assert rest == [*self.mails[:3], self.audio[2], self.mails[3]]
 
 
 class OfMany(Deed):
@@ -583,7 +650,10 @@ DEEDS: dict[str, type[Deed]] = {
         Annotate,
         StartOnce,
         Sweep,
+        EnqueueReplacing,
+        Expire,
         ClaimByNeeds,
+        ClaimByTask,
         CancelMany,
         HoldMany,
         MoveMany,

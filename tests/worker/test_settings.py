@@ -84,8 +84,9 @@ def test_queues_that_make_no_sense(queues: Any, kind: type[Exception]) -> None:
         Worker(app, queues)
 
 
-OTHERS = {"queues", "health_file", "log_errors", "log_successes"}
+OTHERS = {"queues", "health_file", "log_errors", "log_successes", "until_idle"}
 KEEPS = {"keep_succeeded_seconds", "keep_other_seconds"}
+OPTIONAL = {"max_jobs", "max_jobs_per_child"}
 
 
 @pytest.mark.parametrize("name", [f for f in WorkerSettings.__struct_fields__ if f not in OTHERS])
@@ -95,8 +96,17 @@ def test_numbers_that_make_no_sense(name: str, value: object) -> None:
     if name in KEEPS and (value is None or value == float("inf")):
         Worker(app, **settings)  # as the default says, and for ever
         return
+    if value is None and name in OPTIONAL:
+        assert getattr(Worker(app, **settings).settings, name) is None
+        return
     with pytest.raises(InvalidInput, match=name):
         Worker(app, **settings)
+
+
+@pytest.mark.parametrize("value", [None, 1, "yes", [True]])
+def test_until_idle_is_true_or_false(value: Any) -> None:
+    with pytest.raises(ConfigError, match="until_idle"):
+        Worker(app, until_idle=value)
 
 
 @pytest.mark.parametrize("value", [-1, float("nan"), "10", 1, [1]])

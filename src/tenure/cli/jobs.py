@@ -57,6 +57,10 @@ WIDE = 70
 @click.option("--key", help="Unique key: at most one live job per task and key.")
 @click.option("--max-attempts", type=int, help="[default: the task's, or 5]")
 @click.option("--timeout-seconds", type=float, help="Stop an attempt that runs longer.")
+@click.option("--start-within-seconds", type=float,
+              help="Skip the job if it has not started after this time.")  # fmt: skip
+@click.option("--finish-within-seconds", type=float,
+              help="The job's deadline; shown, not enforced.")  # fmt: skip
 @click.option(
     "--wait", is_flag=True, help="Wait until the job finishes; exit with 1 unless it succeeds."
 )
@@ -121,7 +125,10 @@ def _wait(client: "Client", id: int, hint: str) -> Job:
             told = cause
 
 
-JOB_OPTIONS = ("queue", "priority", "delay_seconds", "key", "max_attempts", "timeout_seconds")
+JOB_OPTIONS = (
+    "queue", "priority", "delay_seconds", "key", "max_attempts", "timeout_seconds",
+    "start_within_seconds", "finish_within_seconds",
+)  # fmt: skip
 
 
 def job_of(context: CliContext, task: str, given: dict[str, Any]) -> NewJob:

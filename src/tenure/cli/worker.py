@@ -48,6 +48,15 @@ ENDING_SECONDS = 5.0
 @click.option("--unknown-task-seconds", type=float,
               help="Fail a job after no worker has had its task for this time.  [default: 7 days]"
               )  # fmt: skip
+@click.option("--until-idle", is_flag=True, default=None,
+              help="End when no job of the queues is ready, running or due soon.")  # fmt: skip
+@click.option("--idle-seconds", type=float,
+              help="With --until-idle: how soon is soon.  [default: 1]")  # fmt: skip
+@click.option("--max-jobs", type=int,
+              help="End after this many jobs. With --processes, each process is replaced "
+                   "then.")  # fmt: skip
+@click.option("--max-jobs-per-child", type=int,
+              help="Replace the child process of isolated tasks after this many jobs.")  # fmt: skip
 @click.option("--health-file", help="Touch this file while claims succeed.")
 @click.option(
     "--log-level",
@@ -81,6 +90,9 @@ def worker(context: CliContext, /, *, as_json: bool, log_format: Format, **given
     With --reload, a restart puts back jobs that do not finish in time, without charging an attempt.
     If the changed code cannot be imported, the command shows the error and waits for the next
     change.
+
+    With --until-idle or --max-jobs the worker ends by itself, with 0. It waits for its own jobs,
+    however long they take.
     """
     work(context, log_format="json" if as_json else log_format, **given)
 

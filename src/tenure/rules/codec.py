@@ -177,6 +177,15 @@ def encode_error(error: BaseException, *, max_chars: int = MAX_ERROR_CHARS) -> J
     return Json(_to_json(report))
 
 
+def error_json(error: BaseException | str) -> Json:
+    """An error that a caller gives: an exception, or a message."""
+    if isinstance(error, str):
+        error = Exception(error)
+    if not isinstance(error, BaseException):
+        raise InvalidInput(f"an error must be an exception or a message, not {error!r:.60}")
+    return encode_error(error)
+
+
 def add_output(error: Json, output: str) -> Json:
     """The encoded error with the end of the output of its process."""
     report = cast("dict[str, object]", decode(error))

@@ -126,6 +126,32 @@ class Until(StrEnum):
     FOREVER = "forever"
 
 
+class Replace(msgspec.Struct, frozen=True, kw_only=True):
+    """What an enqueue does to the waiting job that has its unique key.
+
+    A job that was claimed is not changed, nor is a job of another task.
+    """
+
+    args: bool = True
+    """Give the waiting job the arguments and the metadata of the new call."""
+    postpone: bool = False
+    """Give the waiting job the due time of the new call: its delay begins again."""
+    postpone_at_most_seconds: float | None = None
+    """It is never postponed further than this from when it was created."""
+
+    def __post_init__(self) -> None:
+        take_lengths(self, "postpone_at_most_seconds")
+        for name in ("args", "postpone"):
+            if type(getattr(self, name)) is not bool:
+                raise InvalidInput(f"{name} must be True or False, {not_this(getattr(self, name))}")
+        if not (self.args or self.postpone):
+            raise InvalidInput("Replace must change something: args=True, postpone=True, or both")
+        if self.postpone_at_most_seconds is not None:
+            check_seconds("postpone_at_most_seconds", self.postpone_at_most_seconds)
+            if not self.postpone:
+                raise InvalidInput("postpone_at_most_seconds needs postpone=True")
+
+
 class Unique(msgspec.Struct, frozen=True, kw_only=True):
     """At most one live job per (tenant, scope, key). `scope` defaults to the task's name.
 
@@ -138,9 +164,13 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
     until: Until = Until.FINISHED
     period_seconds: float | None = None
     retake_failed: bool = False
+    on_conflict: Replace | None = None
+    """What happens to the job that has the key already. None: nothing."""
 
     def __post_init__(self) -> None:
         take_lengths(self, "period_seconds")
+        if not (self.on_conflict is None or type(self.on_conflict) is Replace):
+            raise InvalidInput(f"on_conflict must be a Replace(...), {not_this(self.on_conflict)}")
         check_text("unique key", self.key, MAX_KEY_BYTES)
         if not self.key:
             raise InvalidName("unique key is empty; leave the key out for a job without one")
@@ -192,6 +222,14 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     worker says, or the default."""
     keep_other_seconds: float | None = None
     """The same after it has failed, or was cancelled or skipped."""
+    expires_at: datetime | None = None
+    """If it has used no attempt by then, the job ends as skipped."""
+    start_within_seconds: float | None = None
+    """The same, counted from its due time if it has one, else from now."""
+    finish_by: datetime | None = None
+    """A deadline that people see. Nothing happens when it passes."""
+    finish_within_seconds: float | None = None
+    """The same, counted like `start_within_seconds`."""
 
     def __post_init__(self) -> None:
         # A million of these may be created in a row: usual values pass without a function call.
@@ -215,8 +253,12 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             self.timeout_seconds is not None
             or self.keep_succeeded_seconds is not None
             or self.keep_other_seconds is not None
+            or self.expires_at is not None
+            or self.start_within_seconds is not None
+            or self.finish_by is not None
+            or self.finish_within_seconds is not None
         ):
-            self._check_lengths()
+            self._check_limits()
         if self.parents != ():
             check_parents(self.parents)
         if self.gate is not None or self.gate_key is not None:
@@ -235,6 +277,31 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         if type(self.at_most_once) is not bool:
             raise InvalidInput(f"at_most_once must be a bool, {not_this(self.at_most_once)}")
 
+    @property
+    def has_deadline(self) -> bool:
+        """Must it start, or is it to finish, by some time?"""
+        return (
+            self.expires_at is not None
+            or self.start_within_seconds is not None
+            or self.finish_by is not None
+            or self.finish_within_seconds is not None
+        )
+
+    def _check_limits(self) -> None:
+        if self.timeout_seconds is not None:
+            check_seconds("timeout_seconds", self.timeout_seconds, least=0.001)
+        take_keeps(self)
+        for at, within in (
+            ("expires_at", "start_within_seconds"), ("finish_by", "finish_within_seconds")
+        ):  # fmt: skip
+            time, seconds = getattr(self, at), getattr(self, within)
+            if time is not None and seconds is not None:
+                raise InvalidInput(f"give {at} or {within}, not both")
+            if time is not None:
+                check_time(at, time)
+            if seconds is not None:
+                check_seconds(within, seconds)
+
     def _check_gate(self) -> None:
         if self.gate is None:
             raise InvalidInput("gate_key needs a gate: give both or none")
@@ -247,11 +314,6 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             check_json("metadata", self.metadata)
         if self.retry is not None:
             check_json("retry", self.retry, "tenure.rules.retry.dump_policy(policy)")
-
-    def _check_lengths(self) -> None:
-        if self.timeout_seconds is not None:
-            check_seconds("timeout_seconds", self.timeout_seconds, least=0.001)
-        take_keeps(self)
 
     def _check_due(self) -> None:
         if self.delay_seconds is not None and self.due_at is not None:
@@ -277,6 +339,8 @@ class Enqueued(JobReference, Record, msgspec.Struct, frozen=True, gc=False):
     created: bool = True
     same_args: bool = True
     gone: bool = False
+    replaced: bool = False
+    """Whether the waiting job was changed, as `Replace` says. If not, it had been claimed."""
 
 
 class Beat(msgspec.Struct, frozen=True):
@@ -410,6 +474,17 @@ class Job(JobReference, Record, msgspec.Struct, frozen=True, kw_only=True, dict=
     needs: Kind | None = None
     """The kind of slot that it needs; None: that is known once a worker has claimed it."""
     notes_json: str | None = None
+    start_by: datetime | None = None
+    """If it has used no attempt by then, the job ends as skipped, with the reason `expired`."""
+    finish_by: datetime | None = None
+    """Its deadline. Nothing happens when it passes."""
+
+    @property
+    def met_deadline(self) -> bool | None:
+        """Has it succeeded by its `finish_by`? None: it has none, or it has not finished."""
+        if self.finish_by is None or self.finished_at is None:
+            return None
+        return self.state is State.SUCCEEDED and self.finished_at <= self.finish_by
 
     @cached_property
     def args(self) -> dict[str, Any]:

@@ -20,15 +20,18 @@ The token grows by one each time the job gets a new ticket, so it identifies one
 write about a running job presents the token and the lease, and changes nothing if one is outdated.
 """
 
+import json
+import math
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Protocol, assert_never
 
 import msgspec
 
-from tenure.rules.codec import clean_text
+from tenure.errors import InvalidInput
+from tenure.rules.codec import clean_text, encode
 from tenure.rules.job import FINAL_STATES, Json, State, When
-from tenure.rules.limits import MAX_REASON_LENGTH, check_seconds
+from tenure.rules.limits import MAX_REASON_LENGTH, check_seconds, not_encoded, not_this
 from tenure.rules.notes import NoteValue
 
 AT_MOST_ONCE = "not run again, because it starts at most once"
@@ -70,7 +73,8 @@ TRANSITIONS: Mapping[str, Transition] = {
         _row("enqueue", set(), {W, S, Q}, By.CLIENT, "a valid job, a free unique key"),
         _row("free", {W}, {S, Q, State.CANCELLED, State.SKIPPED}, By.STORE, "finished parents"),
         _row("promote", {S}, {Q}, By.ANY_WORKER, "a due time that has come; the token stays"),
-        _row("claim", {Q}, {R, State.CANCELLED}, By.WORKER, "the live ticket"),
+        _row("claim", {Q}, {R, State.CANCELLED, State.SKIPPED}, By.WORKER, "the live ticket"),
+        _row("expire", {W, S, Q}, {State.SKIPPED}, By.ANY_WORKER, "a time to start that is over"),
         _row("succeed", {R}, {State.SUCCEEDED}, By.WORKER, _HELD),
         _row("retry", {R}, {S, Q, State.FAILED, State.CANCELLED}, By.WORKER, _HELD),
         _row("fail", {R}, {State.FAILED}, By.WORKER, _HELD),
@@ -138,6 +142,8 @@ def succeed(
     job: HeldJob, result: Json | None = None, duration_seconds: float | None = None
 ) -> Settlement:
     """The attempt succeeded. The job is finished, and the attempt is charged."""
+    if result is not None and type(result) is not bytes:
+        raise not_encoded("the result")
     return Settlement(
         job.id, job.token, job.lease_id, Outcome.SUCCEED, result, duration_seconds=duration_seconds
     )
@@ -151,6 +157,8 @@ def retry(
     duration_seconds: float | None = None,
 ) -> Settlement:
     """The attempt failed and is charged: retry after the delay, or `failed` if none is left."""
+    if type(error) is not bytes:
+        raise not_encoded("the error")
     check_seconds("delay_seconds", delay_seconds)
     reason = _storable(reason)
     return Settlement(
@@ -163,6 +171,8 @@ def fail(
     job: HeldJob, error: Json, reason: str = "error", duration_seconds: float | None = None
 ) -> Settlement:
     """The attempt failed, and the job must not be retried, even if attempts are left."""
+    if type(error) is not bytes:
+        raise not_encoded("the error")
     reason = _storable(reason)
     return Settlement(
         job.id, job.token, job.lease_id, Outcome.FAIL, None, error, 0.0, reason, duration_seconds
@@ -238,6 +248,8 @@ def skip(
 
 def _storable(reason: str) -> str:
     """A reason that every database accepts: a handler's reason must not prevent the settlement."""
+    if not isinstance(reason, str):
+        raise InvalidInput(f"a reason must be a string, {not_this(reason)}")
     if reason.isprintable() and len(reason) <= MAX_REASON_LENGTH:
         return reason
     return clean_text(reason, MAX_REASON_LENGTH)
@@ -310,6 +322,81 @@ def after_unknown(job: Standing, settlement: Settlement, waited_seconds: float) 
     return Move(State.FAILED, reason=NO_TASK)
 
 
+def error_of(settlement: Settlement, move: Move) -> Json | None:
+    """The error that is recorded. If a job fails without an error of its own, it gets one."""
+    if move.reason == NO_TASK:
+        return _NO_TASK_ERROR
+    if settlement.error is None and move.to is State.FAILED:
+        return encode({"type": "NotRunAgain", "message": move.reason})
+    return settlement.error
+
+
+_NO_TASK_ERROR = Json(b'{"type":"UnknownTask","message":"no worker has had the task for too long"}')
+
+KIND_OF: Mapping[Outcome, str] = {
+    Outcome.SUCCEED: "succeeded",
+    Outcome.RETRY: "retried",
+    Outcome.FAIL: "failed",
+    Outcome.SNOOZE: "snoozed",
+    Outcome.RELEASE: "released",
+    Outcome.ABORT: "cancelled",
+    Outcome.SKIP: "skipped",
+}
+"""What the tables call each outcome: the state of a finished job, or the kind of an event."""
+
+UNKNOWN_TASK = "unknown_task"
+"""Kind of the event for tries of workers that do not have the task."""
+
+
+def kind_of(settlement: Settlement) -> str:
+    """The kind of the event for a settlement after which the job goes on."""
+    return KIND_OF[settlement.outcome] if settlement.give_up_seconds is None else UNKNOWN_TASK
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """How an attempt ended, as the tables tell it."""
+
+    kind: str
+    reason: str | None
+    result: str | None = None
+    error: str | None = None
+    delay_seconds: float = 0.0
+    in_full: bool = True
+    """False: the job was replayed since, and only the kind and the reason are known."""
+    was_last: bool = True
+    """No attempt was left after it, as far as is known."""
+    cancel_requested: bool = False
+
+
+def is_recorded(settlement: Settlement, recorded: Recorded) -> bool:
+    """Is this what the tables tell of the attempt? A duration may differ."""
+    reason = recorded.reason or ""
+    was_last = recorded.was_last and recorded.kind == State.FAILED
+    job = Standing(
+        0, 1 if was_last else 2, recorded.cancel_requested, spent=reason.startswith(AT_MOST_ONCE)
+    )
+    waited = math.inf if reason == NO_TASK else -math.inf
+    move = after_unknown(job, settlement, waited)
+    kind = str(move.to) if move.to.final else kind_of(settlement)
+    if (kind, move.reason) != (recorded.kind, recorded.reason):
+        return False
+    error = error_of(settlement, move)  # without one, the job keeps that of an earlier attempt
+    return not recorded.in_full or (
+        move.delay_seconds == recorded.delay_seconds
+        and _same_json(settlement.result, recorded.result)
+        and (error is None or _same_json(error, recorded.error))
+    )
+
+
+def _same_json(given: Json | None, stored: str | None) -> bool:
+    """Databases may store the same value with other blanks."""
+    one, other = (given or b"null").decode(), stored or "null"
+    try:
+        return one == other or json.dumps(json.loads(one)) == json.dumps(json.loads(other))
+    except (ValueError, RecursionError):  # then it is not what is stored
+        return False
+
+
 def after_crash(job: Standing, *, charged: bool) -> Move:
     """Turn an expired lease into the job's next state.
 
@@ -359,6 +446,8 @@ WAITS_FOR_ALL = frozenset({When.ALL_SUCCEEDED, When.ALL_FINISHED})
 
 
 PARENTS_FINISHED = "parents finished"
+EXPIRED = "expired"
+"""The reason of a job that was not started in time."""
 
 
 def after_parents(

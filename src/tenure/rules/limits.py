@@ -71,6 +71,11 @@ def check_text(what: str, text: str, max_bytes: int) -> None:
         raise InvalidName(f"{what} is {len(text.encode())} bytes long; the maximum is {max_bytes}")
 
 
+def not_encoded(what: str, maker: str = "tenure.rules.codec.encode(value)") -> InvalidInput:
+    """The error for a plain value where stored JSON is expected."""
+    return InvalidInput(f"{what} must be encoded first: use {maker}")
+
+
 def check_json(what: str, data: bytes, maker: str = "tenure.rules.codec.encode(value)") -> None:
     """Accept strict JSON in UTF-8 without NUL in its text, which every store keeps unchanged.
 
@@ -78,7 +83,7 @@ def check_json(what: str, data: bytes, maker: str = "tenure.rules.codec.encode(v
     other, or be read as a part of the statement's own JSON. (0.2 microseconds for 120 bytes.)
     """
     if type(data) is not bytes:
-        raise InvalidInput(f"{what} must be encoded first: use {maker}")
+        raise not_encoded(what, maker)
     try:
         _json_reader.decode(data)
         if not data.isascii():

@@ -60,7 +60,20 @@ class Facts(NamedTuple):
 def explain(facts: Facts) -> str:
     """One sentence."""
     by = fired_by(facts.job.metadata_json)
-    return _explain(facts) + ("" if by is None else f"; enqueued by {by}")
+    said = _explain(facts) + _deadlines(facts.job)
+    return said + ("" if by is None else f"; enqueued by {by}")
+
+
+def _deadlines(job: Job) -> str:
+    """By when it must start, and by when it should finish or should have finished."""
+    said = ""
+    waits = job.state in (State.WAITING, State.SCHEDULED, State.QUEUED)
+    if job.start_by is not None and waits and job.attempts == 0:
+        said += f"; it is skipped unless it starts by {_when(job.start_by)}"
+    if job.finish_by is not None:
+        met = {None: "it should finish", True: "in time", False: "not in time"}[job.met_deadline]
+        said += f"; {met}: by {_when(job.finish_by)}"
+    return said
 
 
 def _explain(facts: Facts) -> str:

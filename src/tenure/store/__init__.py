@@ -23,6 +23,7 @@ sqlite/         transactions on SQLite
 postgres/       transactions on PostgreSQL
 bell.py         how idle workers are woken
 borrowing.py    the caller's own connection (`on=`)
+lending.py      a connection of the store for the caller (`transaction()`)
 proxy.py        stores in front of another store, to see what passes
 """
 
@@ -32,6 +33,7 @@ from tenure.store.jobs.bulk import Changes
 from tenure.store.jobs.claim import Outlook
 from tenure.store.jobs.settle import LANDED, STALE, Answer
 from tenure.store.jobs.sweep import Swept
+from tenure.store.lending import AsyncTransaction, Transaction
 from tenure.store.look.find import Page
 from tenure.store.look.jobs import About, Count, OldestReady, PausedQueue
 from tenure.store.schedules.change import Declared
@@ -44,6 +46,7 @@ __all__ = [
     "About",
     "Answer",
     "AsyncStore",
+    "AsyncTransaction",
     "Bell",
     "Changes",
     "Count",
@@ -58,6 +61,7 @@ __all__ = [
     "ScheduleRun",
     "Store",
     "Swept",
+    "Transaction",
     "open_async_store",
     "open_store",
 ]

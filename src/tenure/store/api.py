@@ -23,6 +23,7 @@ import inspect
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, Self, TypeAlias, cast, overload
@@ -35,15 +36,25 @@ from tenure.store.gates import limits
 from tenure.store.gates import look as gate_look
 from tenure.store.jobs import bulk, named_keys, operate
 from tenure.store.jobs import sweep as leases
-from tenure.store.jobs.claim import claim, peek
+from tenure.store.jobs.claim import claim, held, peek
 from tenure.store.jobs.enqueue import enqueue
+from tenure.store.jobs.expire import expire
 from tenure.store.jobs.notes import annotate, report_progress, save_checkpoint, start_once
 from tenure.store.jobs.replay import replay as replay_job
 from tenure.store.jobs.settle import settle
 from tenure.store.jobs.steps import record_step
+from tenure.store.lending import (
+    AsyncTransaction,
+    InThread,
+    Transaction,
+    async_transaction,
+    refuse_inside,
+    transaction,
+)
 from tenure.store.look import facts, find, health
 from tenure.store.look import jobs as look
 from tenure.store.look import workers as presence
+from tenure.store.look.idle import is_idle
 from tenure.store.prune import prune as prune_store
 from tenure.store.schedules import change as schedules
 from tenure.store.schedules.fire import fire
@@ -173,6 +184,7 @@ class Operations:
 
     enqueue = operation(enqueue)
     claim = operation(claim)
+    held = operation(held, reads=True)
     extend = operation(leases.extend)
     settle = operation(settle)
     report_progress = operation(report_progress)
@@ -181,8 +193,10 @@ class Operations:
     start_once = operation(start_once)
     record_step = operation(record_step)
     peek = operation(peek, reads=True)
+    is_idle = operation(is_idle, reads=True)
     promote = operation(leases.promote)
     sweep = operation(leases.sweep)
+    expire = operation(expire)
 
     cancel = operation(operate.cancel)
     hold = operation(operate.hold)
@@ -289,7 +303,19 @@ class Store(Operations, BlockingRunner):
 
     def run(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run an operation of `tenure.store` to its end."""
+        session = self._scope.session
+        if session.lent and kwargs.get("on") is None and operation not in READERS:
+            refuse_inside(session)
         return drive(operation(self._scope, *args, **kwargs))
+
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        """A transaction of the store, with a connection for statements of your own.
+
+        Commits at the end of the `with` block, and rolls back when an error leaves it. Pass it as
+        `on=` to operations that shall be part of it.
+        """
+        session = self._scope.session
+        return transaction(session, session.lend)
 
     def close(self) -> None:
         """Close every connection. A store that is closed twice stays closed."""
@@ -351,7 +377,9 @@ class AsyncStore(Operations, AsyncRunner):
 
     async def run(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run an operation of `tenure.store`."""
-        on = kwargs.get("on")
+        on, session = kwargs.get("on"), self._scope.session
+        if session.lent and on is None and operation not in READERS:
+            refuse_inside(session)
         if operation in _GATHERED and self._gathering is not None and on is None:
             return await operation(self._gathering, *args, **kwargs)
         pool = None if self._threads is None else self._threads.of(_line_of(operation))
@@ -363,6 +391,19 @@ class AsyncStore(Operations, AsyncRunner):
         return await loop.run_in_executor(
             pool, lambda: drive(operation(self._scope, *args, **kwargs))
         )
+
+    def transaction(self) -> AbstractAsyncContextManager[AsyncTransaction]:
+        """A transaction of the store, with a connection for statements of your own.
+
+        Commits at the end of the `async with` block, and rolls back when an error leaves it. Pass
+        it as `on=` to operations that shall be part of it.
+        """
+        session, threads = self._scope.session, self._threads
+        if threads is None:
+            return async_transaction(session, session.lend)
+        if threads.of("writing") is None:
+            raise InvalidInput("this store is closed; open another one")
+        return async_transaction(session, lambda: InThread(session.lend()))
 
     async def close(self) -> None:
         """Close every connection. A store that is closed twice stays closed."""

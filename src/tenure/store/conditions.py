@@ -20,7 +20,7 @@ _COLUMNS = {
     "key": "t.unique_key", "priority": "t.priority", "attempts": "t.attempts",
     "reason": "t.reason", "gate": "t.gate", "created": "t.created_at",
     "finished": "t.finished_at", "worker": "t.worker", "started": "t.claimed_at",
-    "due": "t.due_at",
+    "due": "t.due_at", "start_by": "t.start_by", "finish_by": "t.finish_by",
 }  # fmt: skip
 _DOCUMENTS = {
     "args": "t.args",

@@ -20,20 +20,38 @@ Key = tuple[str, str, str]
 
 
 async def claim_keys(tx: Tx, new: Numbered) -> dict[int, Enqueued]:
-    """Take the unique keys of these jobs. Returns the holder for each job whose key was taken."""
-    keyed = [(id, job, key_of(job)) for id, job in new]
-    wanted: dict[Key, dict[str, object]] = {}
-    for id, job, key in keyed:
-        if key not in wanted:
-            wanted[key] = key_row(key, id, job.unique, job.task, job.args)
-    holders = await take_keys(tx, wanted)
+    """Take the unique keys of these jobs. Returns the holder for each job whose key was taken.
+
+    Of several jobs with one key the first asks for it. If it is refused, one that may take the key
+    of failed work asks again, also for the jobs behind it.
+    """
+    own = {id for id, _ in new}
     answers: dict[int, Enqueued] = {}
-    for id, job, key in keyed:
-        holder = holders[key]
-        if holder.id != id:
-            same = holder.fingerprint == fingerprint(job.task, job.args)
-            answers[id] = Enqueued(holder.id, created=False, same_args=same, gone=holder.gone)
+    while new:
+        wanted: dict[Key, dict[str, object]] = {}
+        for id, job in new:
+            key = key_of(job)
+            if key not in wanted:
+                wanted[key] = key_row(key, id, job.unique, job.task, job.args)
+        holders = await take_keys(tx, wanted)
+        again: Numbered = []
+        asking: set[Key] = set()
+        for id, job in new:
+            key, holder = key_of(job), holders[key_of(job)]
+            if _retakes(job) and not wanted[key]["retake"] and holder.id not in own:
+                asking.add(key)
+            if key in asking:
+                again.append((id, job))
+            elif holder.id != id:
+                same = holder.fingerprint == fingerprint(job.task, job.args)
+                answers[id] = Enqueued(holder.id, created=False, same_args=same, gone=holder.gone)
+        new = again
     return answers
+
+
+def _retakes(job: NewJob) -> bool:
+    """May it take the key of a job that did not succeed?"""
+    return job.unique is not None and job.unique.retake_failed
 
 
 def key_of(job: NewJob) -> Key:

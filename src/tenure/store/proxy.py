@@ -1,9 +1,11 @@
 """Stores that stand in front of another store, to see or to change what passes through."""
 
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Protocol
 
 from tenure.store.api import AsyncStore, Store
 from tenure.store.bell import Bell, OnCancel, Ring
+from tenure.store.lending import AsyncTransaction, Transaction
 from tenure.store.sqlite.threads import WRITING_THREADS
 
 
@@ -32,6 +34,9 @@ class StoreProxy(Store):
     def bell(self, ring: Ring, on_cancel: OnCancel | None = None) -> Bell:
         return self._store.bell(ring, on_cancel)
 
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        return self._store.transaction()
+
     def for_tenant(self, tenant: str) -> Store:
         return self._wrapper.wrap(self._store.for_tenant(tenant))
 
@@ -48,6 +53,9 @@ class AsyncStoreProxy(AsyncStore):
 
     def bell(self, ring: Ring, on_cancel: OnCancel | None = None) -> Bell:
         return self._store.bell(ring, on_cancel)
+
+    def transaction(self) -> AbstractAsyncContextManager[AsyncTransaction]:
+        return self._store.transaction()
 
     def for_tenant(self, tenant: str) -> AsyncStore:
         return self._wrapper.wrap_async(self._store.for_tenant(tenant))

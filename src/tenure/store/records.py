@@ -59,6 +59,20 @@ class LockedJob(NamedTuple):
     features: int
 
 
+class WaitingJob(NamedTuple):
+    """The task and the arguments of a locked job."""
+
+    task: str
+    args: str
+
+
+class LateJob(NamedTuple):
+    """A locked job that was not started in time."""
+
+    id: int
+    start_by: Time
+
+
 class LeasedJob(NamedTuple):
     """A locked job that this worker has on a lease."""
 
@@ -71,6 +85,21 @@ class LeasedJob(NamedTuple):
     claimed_at: Time
     spent: Flag
     """It starts at most once, and has started."""
+
+
+class RecordedEnd(NamedTuple):
+    """How a worker has settled an attempt before. `detail` is that of the event, if it is one."""
+
+    id: int
+    token: int
+    kind: str
+    reason: str | None
+    result: str | None
+    error: str | None
+    detail: str | None
+    in_full: Flag
+    was_last: Flag
+    asked: Flag
 
 
 class SweptJob(NamedTuple):
@@ -217,10 +246,49 @@ class TakenTicket(NamedTuple):
     retry: str | None
     metadata: str | None
     features: int
-    cancel_requested: Flag
+    ends: int
+    """0: it may run. 1: its cancellation is requested. 2: it has expired."""
     needs: int
     lease: int | None
     claimed_at: Time
+
+
+class HeldTicket(NamedTuple):
+    """A job on a lease, with the columns of `TakenTicket`, and the deadline of the lease."""
+
+    queue: str
+    priority: int
+    position: int
+    id: int
+    token: int
+    task: str
+    args: str
+    tenant: str
+    attempts: int
+    max_attempts: int
+    crashes: int
+    created_at: Time
+    timeout_seconds: float | None
+    retry: str | None
+    metadata: str | None
+    features: int
+    cancel_requested: Flag
+    needs: int
+    lease: int
+    claimed_at: Time
+    expires_at: Time
+
+
+class SeenTicket(NamedTuple):
+    """A ticket that a claim looks at, and the task of its job. None: the ticket is void."""
+
+    queue: str
+    needs: int
+    priority: int
+    position: int
+    suspect: Flag
+    size_kb: int
+    task: str | None
 
 
 class ExpiredLease(NamedTuple):
@@ -325,8 +393,9 @@ class ReadTicket(NamedTuple):
     retry: str | None
     metadata: str | None
     features: int
-    cancel_requested: Flag
+    ends: int
     needs: int
+    start_by: Time
 
 
 class NewLease(NamedTuple):
@@ -346,10 +415,13 @@ class BatchFeatures(NamedTuple):
 # --- which statements return them -----------------------------------------------------------------
 
 RETURNED_BY: Returned = {
-    JobToken: ("lock_unlocked", "still_live", "landed", "request_cancels", "cancel_requested_jobs"),
+    JobToken: ("lock_unlocked", "still_live", "request_cancels", "cancel_requested_jobs"),
     StoredJob: ("stored_jobs",),
     LockedJob: ("lock_job", "lock_live_jobs", "started_too_soon"),
+    WaitingJob: ("waiting_job",),
+    LateJob: ("late_jobs",),
     LeasedJob: ("lock_leased",),
+    RecordedEnd: ("recorded_ends",),
     SweptJob: ("lock_swept",),
     FinishedJob: ("finished_job", "finished_jobs", "finished_nodes"),
     FreedChild: ("freed_children",),
@@ -359,15 +431,17 @@ RETURNED_BY: Returned = {
     NamedKey: ("find_key",),
     LastEvent: ("last_events",),
     AddedTicket: ("add_tickets", "promote", "replay", "replay_jobs"),
+    SeenTicket: ("look_ahead",),
     ExpiredLease: ("lock_leases",),
     LeaseDeadline: ("expired_leases",),
     Peeked: ("peek",),
     MovedJob: ("finish",),
+    HeldTicket: ("jobs_held_by",),
 }
 """Of both databases."""
 
 RETURNED_BY_POSTGRES: Returned = {
-    TakenTicket: ("take_tickets", "claimed_before"),
+    TakenTicket: ("take_tickets", "take_spots", "claimed_before"),
     DrawnPositions: ("draw_positions",),
     NewLane: ("insert_jobs",),
     FreedNode: ("free_nodes",),

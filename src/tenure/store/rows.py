@@ -33,6 +33,10 @@ class JobRow(msgspec.Struct, omit_defaults=True, gc=False):
     size_kb: int = 0
     keep_succeeded: float | None = None
     keep_other: float | None = None
+    start_by: object = None
+    start_within: float | None = None
+    finish_by: object = None
+    finish_within: float | None = None
 
 
 def job_row(id: int, job: NewJob, due_at: object) -> JobRow:
@@ -49,6 +53,9 @@ def job_row(id: int, job: NewJob, due_at: object) -> JobRow:
         row.gate, row.gate_key = job.gate, line_name(job.tenant, job.gate_key)
     row.needs, row.size_kb = job.needs, job.size_kb
     row.keep_succeeded, row.keep_other = job.keep_succeeded_seconds, job.keep_other_seconds
+    if job.has_deadline:
+        row.start_by, row.start_within = job.expires_at, job.start_within_seconds
+        row.finish_by, row.finish_within = job.finish_by, job.finish_within_seconds
     return row
 
 
@@ -67,6 +74,10 @@ def is_plain(job: NewJob) -> bool:
         and not job.at_most_once
         and job.keep_succeeded_seconds is None
         and job.keep_other_seconds is None
+        and job.expires_at is None
+        and job.start_within_seconds is None
+        and job.finish_by is None
+        and job.finish_within_seconds is None
     )
 
 

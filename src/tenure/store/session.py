@@ -13,11 +13,21 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, auto
 from functools import partial, wraps
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, Self, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    cast,
+)
 
 import msgspec
 
-from tenure.errors import StoreBusy, TenantMismatch, ValueRefused
+from tenure.errors import TenantMismatch, ValueRefused
 from tenure.rules.claim import Ask
 from tenure.rules.filters import Term
 from tenure.rules.job import Json, NewJob, State
@@ -27,8 +37,18 @@ from tenure.rules.retention import Keep
 from tenure.store.bell import Bell, OnCancel, Ring
 from tenure.store.conditions import Side
 from tenure.store.gate_records import GateQuestion, LineFound, LinePicked, OpenGate
-from tenure.store.records import AddedTicket, LeaseDeadline, MovedJob, Peeked, TakenTicket
+from tenure.store.records import (
+    AddedTicket,
+    LeaseDeadline,
+    MovedJob,
+    Peeked,
+    SeenTicket,
+    TakenTicket,
+)
 from tenure.store.rows import Freed
+
+if TYPE_CHECKING:
+    from tenure.store.lending import GivenConnection
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -226,6 +246,10 @@ class Tx(Reader):
         """
 
     @abstractmethod
+    async def take_spots(self, wanted: Wanted, spots: Sequence[SeenTicket]) -> list[TakenTicket]:
+        """claim: the same as `take_tickets` for exactly these tickets, as far as they are left."""
+
+    @abstractmethod
     async def open_gates(self, queues: Mapping[str, Ask]) -> list[OpenGate]:
         """claim: lock the gates with waiting tickets of these queues, those that are not locked.
 
@@ -331,10 +355,6 @@ def _by_queue(keep: Mapping[str, Keep], field: str) -> str | None:
     return to_json(lengths) if lengths else None
 
 
-class RowsLocked(StoreBusy):
-    """Another transaction has locked rows that this operation needs. Other operations continue."""
-
-
 class Collided(Exception):
     """Raised inside a repeated operation to have it run again with `tx.collided` set."""
 
@@ -362,6 +382,10 @@ class Session(ABC):
     """Opens transactions on one database."""
 
     gates: "Gates"
+    looked: dict[Any, tuple[int, int]]
+    """How far claims by tasks have looked: see `choose`."""
+    lent: set[object]
+    """The transactions that callers have open: see lending.py."""
     swept_until: LeaseDeadline | None = None
     """The last expired lease that a sweep has passed over; the next sweep goes on behind it."""
     pruned_until: datetime | None = None
@@ -381,6 +405,10 @@ class Session(ABC):
 
         `blocking`: the caller does not await, so an async connection is refused.
         """
+
+    @abstractmethod
+    def lend(self) -> "GivenConnection":
+        """A connection for `transaction()`."""
 
     @abstractmethod
     async def migrate(self) -> int:

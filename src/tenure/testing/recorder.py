@@ -34,6 +34,7 @@ from tenure.store.gates import limits
 from tenure.store.jobs import bulk, named_keys, notes, operate, settle, steps, sweep
 from tenure.store.jobs.claim import claim
 from tenure.store.jobs.enqueue import enqueue
+from tenure.store.jobs.expire import expire
 from tenure.store.jobs.replay import replay as replay_job
 from tenure.store.look import workers as presence
 from tenure.store.proxy import AsyncStoreProxy, StoreProxy, StoreWrapper
@@ -367,11 +368,15 @@ def _claimed(leases: Sequence[Lease]) -> Answered:
 
 
 def _settle(
-    worker: str, settlements: Sequence[Settlement], *, done_leases: Sequence[int] = (), **_: object
+    worker: str,
+    settlements: Sequence[Settlement],
+    *,
+    done_leases: Sequence[int] | None = None,
+    **_: object,
 ) -> Sent:
     return _sent(
         worker=worker, jobs=[(s.id, s.token) for s in settlements],
-        outcomes=[str(s.outcome) for s in settlements], leases=list(done_leases),
+        outcomes=[str(s.outcome) for s in settlements], leases=list(done_leases or ()),
     )  # fmt: skip
 
 
@@ -471,6 +476,7 @@ OPS: dict[Callable[..., Any], Op] = {
         (sweep.extend, _extend, _beat),
         (sweep.promote, _of_all, _said),
         (sweep.sweep, _of_all, _swept),
+        (expire, _of_all, _said),
         (fire, _of_all, _fired),
         (schedules.declare_schedules, _of_all, _done),
         (schedules.add_schedule, _of_all, _done),

@@ -50,6 +50,7 @@ class LeasedJob:
 
     __slots__ = (
         "asked_at",
+        "batch",
         "cancelled",
         "completed",
         "end_taken",
@@ -84,6 +85,8 @@ class LeasedJob:
         """The kilobytes of its arguments and, once it has ended, of its result."""
         self.on_progress = on_progress
         """Called in the thread that runs the handler, after each report."""
+        self.batch: list[LeasedJob] | None = None
+        """All jobs of its batch, itself included. The first one has the slot."""
         self.started_at: float | None = None
         """Set when the handler starts, in the thread that runs it."""
         self.stop: Stop | None = None
@@ -96,7 +99,7 @@ class LeasedJob:
         self.cancelled = Flag()
         self.lost = Flag()
         self.completed = False
-        """The handler called `complete(on=...)`. Set in the thread that runs the handler."""
+        """The handler ended its job with `on=`. Set in the thread that runs the handler."""
         self.progress: tuple[float | None, str | None] | None = None
         """Set in the thread that runs the handler; the heartbeat thread sends and clears it."""
         self.waits: dict[int, float] | None = None

@@ -89,6 +89,11 @@ class WorkerProcess:
             self.intake.stop()
             self.intake.put_back_unstarted()
 
+    @property
+    def reached_max_jobs(self) -> bool:
+        """Has it ended because it has run as many jobs as `max_jobs` says?"""
+        return self.ready.is_set() and self.claimer.reached_max_jobs
+
     async def run(self) -> None:
         """Work until `stop` is called, then drain. Raises errors that prevent it from working."""
         self._loop = asyncio.get_running_loop()
@@ -205,8 +210,11 @@ class WorkerProcess:
         return {
             "async": Coroutines(s.async_slots, *common),
             "thread": Threads(s.thread_slots, *common),
-            "process": Children(s.process_slots, *common, kill_seconds=s.kill_seconds),
-        }
+            "process": Children(
+                s.process_slots, *common, kill_seconds=s.kill_seconds,
+                max_jobs=s.max_jobs_per_child,
+            ),
+        }  # fmt: skip
 
     def _start_background(self) -> Tasks:
         return [
@@ -215,6 +223,7 @@ class WorkerProcess:
             start_task(self._upkeep.promote(), "tenure-promote"),
             start_task(self._upkeep.sweep(), "tenure-sweep"),
             start_task(self._upkeep.prune(), "tenure-prune"),
+            start_task(self._upkeep.expire(), "tenure-expire"),
             start_task(self._upkeep.heal(), "tenure-heal"),
             start_task(self._ticker.run(), "tenure-ticker"),
         ]

@@ -13,6 +13,7 @@ from tenure.rules.limits import check_int, check_name, check_seconds
 from tenure.rules.retention import Keep, stored_keep, take_keeps
 
 MAX_SLOTS = 100_000
+MAX_JOBS = 10**9
 LogErrors = Literal["type", "message", "traceback"]
 
 
@@ -54,6 +55,15 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     kill_seconds: float = 5.0
     """How long a handler that was told to stop may take before it is killed or counts as stuck."""
 
+    max_jobs: int | None = None
+    """After it has started this many jobs, the worker claims no more, finishes them and ends."""
+    max_jobs_per_child: int | None = None
+    """After this many jobs, a new child process replaces one of `isolation="process"`."""
+    until_idle: bool = False
+    """Whether the worker ends when its queues have no work left."""
+    idle_seconds: float = 1.0
+    """With `until_idle`: jobs that are due within this time count as work."""
+
     log_errors: LogErrors | None = None
     """How much of a handler's error is logged. None: the traceback in a terminal, else the type."""
     log_successes: bool | None = None
@@ -72,8 +82,14 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("lease_seconds", "heartbeat_seconds", "promote_seconds", "sweep_seconds",
                      "schedule_seconds", "busy_poll_seconds", "idle_poll_seconds"):  # fmt: skip
             check_seconds(name, getattr(self, name), least=0.001)
-        for name in ("drain_seconds", "kill_seconds", "prune_seconds", "unknown_task_seconds"):
+        for name in ("drain_seconds", "kill_seconds", "prune_seconds", "unknown_task_seconds",
+                     "idle_seconds"):  # fmt: skip
             check_seconds(name, getattr(self, name))
+        for name in ("max_jobs", "max_jobs_per_child"):
+            if getattr(self, name) is not None:
+                check_int(name, getattr(self, name), 1, MAX_JOBS)
+        if type(self.until_idle) is not bool:
+            raise ConfigError(f"until_idle must be True or False, not {self.until_idle!r:.60}")
         _check_choice("log_errors", self.log_errors, get_args(LogErrors))
         _check_choice("log_successes", self.log_successes, (True, False))
         take_keeps(self)
@@ -170,6 +186,10 @@ class Settings(TypedDict, total=False):
     idle_poll_seconds: float
     drain_seconds: float
     kill_seconds: float
+    max_jobs: int | None
+    max_jobs_per_child: int | None
+    until_idle: bool
+    idle_seconds: float
     log_errors: LogErrors | None
     log_successes: bool | None
     health_file: str | PathLike[str] | None

@@ -72,6 +72,8 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._serving: asyncio.Task[None] | None = None
         self._stop_asked = False
+        self.reached_max_jobs = False
+        """Whether it has ended because it has run as many jobs as `max_jobs` says."""
 
     @property
     def name(self) -> str | None:
@@ -80,6 +82,8 @@ class Worker:
 
     def run(self) -> None:
         """Work until a signal comes or `stop` is called. A second signal ends the process at once.
+
+        With `until_idle` or `max_jobs` it may end sooner.
 
         Signals are caught when this is the main thread. SIGUSR1 writes all stacks to stderr.
         """
@@ -117,6 +121,7 @@ class Worker:
             with self.app.in_use_by_worker(), worker_on_this_loop():
                 await self._process.run()
         finally:  # so that it can be used again
+            self.reached_max_jobs = self._process.reached_max_jobs
             self._process, self._stop_asked = None, False
 
     def stop(self) -> None:

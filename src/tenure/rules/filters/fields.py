@@ -60,6 +60,8 @@ FIELDS: dict[str, Field] = {
         Field("gate", Kind.NAME, "its gate"),
         Field("created", Kind.TIME, "when it was enqueued"),
         Field("due", Kind.TIME, "when a scheduled job is due"),
+        Field("start_by", Kind.TIME, "until when it must have started, or else it is skipped"),
+        Field("finish_by", Kind.TIME, "its deadline"),
         Field("started", Kind.TIME, "when its last attempt was claimed"),
         Field("finished", Kind.TIME, "when it finished"),
         Field("args", Kind.JSON, "a value of its arguments, such as args.user"),

@@ -51,6 +51,10 @@ class Fields(TypedDict, total=False):
     created_until: datetime | None
     due_from: datetime | None
     due_until: datetime | None
+    start_by_from: datetime | None
+    start_by_until: datetime | None
+    finish_by_from: datetime | None
+    finish_by_until: datetime | None
     started_from: datetime | None
     started_until: datetime | None
     finished_from: datetime | None

@@ -29,7 +29,8 @@ Chunk = dict[Key, tuple[Any, ...]]
 _TIMES = frozenset(
     {"at", "claimed_at", "created_at", "due_at", "expires_at", "finished_at", "paused_at",
      "queued_at", "reported_at", "saved_at", "next_at", "done_until", "last_at", "changed_at",
-     "tick_at", "fired_at", "ended_at", "cancelled_at", "recorded_at", "keep_until"}
+     "tick_at", "fired_at", "start_by", "finish_by", "ended_at", "cancelled_at", "recorded_at",
+     "keep_until"}
 )  # fmt: skip
 _LONG_AGO = LONG_AGO.isoformat()
 _FLAGS = frozenset(
@@ -112,7 +113,7 @@ JOB_TABLES: tuple[Table, ...] = (
         """id token position created_at due_at queued_at timeout_seconds unique_seconds priority
         attempts max_attempts crashes features needs size_kb held cancel_requested tenant queue task
         args retry metadata error reason parked unique_scope unique_key unique_until gate
-        gate_key keep_succeeded_seconds keep_other_seconds""",
+        gate_key keep_succeeded_seconds keep_other_seconds start_by finish_by""",
     ),
     _table("ready", "job_id queue needs priority position token suspect size_kb"),
     _table("due", "job_id due_at token"),
@@ -121,7 +122,7 @@ JOB_TABLES: tuple[Table, ...] = (
         """id token created_at claimed_at finished_at duration_seconds timeout_seconds
         unique_seconds state priority attempts max_attempts crashes features needs tenant queue task
         args worker result error reason retry metadata unique_scope unique_key unique_until gate
-        gate_key keep_until keep_succeeded_seconds keep_other_seconds""",
+        gate_key keep_until keep_succeeded_seconds keep_other_seconds start_by finish_by""",
     ),
     _table("event", "job_id at token kind worker request_id detail"),
     _table("note", "job_id token fraction message reported_at checkpoint saved_at notes"),

@@ -1,9 +1,12 @@
 """Operations on jobs.
 
 enqueue.py      store new jobs with their tickets, keys and parents
-claim.py        peek; take tickets, put their jobs on leases
+replace.py      enqueue with a key that a waiting job has: change that job
+claim.py        peek; take tickets, put their jobs on leases; what a worker holds
+choose.py       claims by task names, or in one order across queues
 settle.py       end attempts
 sweep.py        promote, extend leases, sweep expired ones
+expire.py       end jobs that were not started in time
 notes.py        progress and checkpoints of running jobs
 steps.py        recorded steps of running jobs
 operate.py      cancel, hold, move, delete; pause and resume queues

@@ -14,11 +14,13 @@ import msgspec
 from tenure.errors import InvalidInput, StoreError
 from tenure.rules.claim import MAX_CLAIM_KB, Ask, Claim, Claimed, Demand, Lease
 from tenure.rules.job import State
-from tenure.rules.limits import check_int, check_name, check_seconds
+from tenure.rules.lifecycle import EXPIRED
+from tenure.rules.limits import check_int, check_name, check_seconds, not_this
 from tenure.store.gate_records import GateName
 from tenure.store.gates.passing import Passed, any_gates, pass_gates, passed_before, queue_order
+from tenure.store.jobs.choose import Walks, take_chosen
 from tenure.store.moves import drop_leases, finish_jobs
-from tenure.store.records import TakenTicket
+from tenure.store.records import HeldTicket, TakenTicket
 from tenure.store.rows import Finish
 from tenure.store.session import Mode, Row, Scope, Tx, Wanted, for_all_tenants, to_json, transaction
 from tenure.store.workflows.end import end_workflows
@@ -78,6 +80,8 @@ async def claim(
     new_permits: int = MAX_BLOCK,
     riders: float = 0.0,
     max_kb: int = MAX_CLAIM_KB,
+    tasks: Collection[str] | None = None,
+    most: int | None = None,
     now: datetime | None = None,
 ) -> Claim:
     """Take up to `queues[name]` jobs from each queue, by priority, then by position.
@@ -92,12 +96,23 @@ async def claim(
 
     At gates with `max_running` the worker gets at most `new_permits`. For each permit that it has
     there, it may take `riders` more jobs, and start one when another job of the gate has finished.
+
+    With `tasks`, take only jobs of tasks with these names. With `most`, take at most this many of
+    all queues together, in one order of priority. Either looks at the first 250 tickets of each
+    kind in each queue, and at 250 more behind those that the last claim has looked at in vain. It
+    passes over jobs at gates.
     """
     for_all_tenants("claim", scope.tenant)
     asks = _checked(worker, queues, lease_seconds)
+    if tasks is not None:
+        tasks = _checked_tasks(tasks)
+    if most is not None:
+        check_int("most", most, 1, MAX_BLOCK)
     check_int("new_permits", new_permits, 0, MAX_BLOCK)
     check_int("max_kb", max_kb, 0, MAX_KB)
     wanted = Wanted(worker, asks, lease_seconds, ahead, new_permits, riders, max_kb)
+    if tasks is not None or most is not None:
+        return await _chosen(scope, wanted, tasks, most, now)
     gates = scope.session.gates
     if gates.there is None:
         gates.there = await scope.transact(any_gates, Mode.READ)
@@ -131,11 +146,90 @@ async def _from_queues(scope: Scope, wanted: Wanted, now: datetime | None) -> Cl
         taken = await scope.transact(partial(_take, wanted=wanted, now=now), Mode.LONE)
         turns.difference_update(wanted.queues)
         turns.update(taken.turns)
-        if taken.asked:  # (!) finished as cancelled, not handed out
-            await _cancel_asked(scope, wanted, taken, now)
+        if taken.ending:  # (!) finished as cancelled or skipped, not handed out
+            await _end_now(scope, wanted, taken, now)
         if taken.claim or not taken.tickets:
             return taken.claim
     return Claim()  # (!) a claim that consumed only void tickets goes on at once, but not for ever
+
+
+async def _chosen(
+    scope: Scope,
+    wanted: Wanted,
+    tasks: Collection[str] | None,
+    most: int | None,
+    now: datetime | None,
+) -> Claim:
+    """Jobs of these tasks, or in one order across queues."""
+    names = None if tasks is None else frozenset(tasks)
+    total = sum(ask.most for ask in wanted.queues.values()) if most is None else most
+    for _ in range(_VOID_ROUNDS):
+        op = partial(_take_chosen, wanted=wanted, tasks=names, most=total,
+                     walks=scope.session.looked, now=now)  # fmt: skip
+        taken = await scope.transact(op, Mode.LONE)
+        if taken.ending:
+            await _end_now(scope, wanted, taken, now)
+        if taken.claim or taken.tickets == 0:
+            return taken.claim
+    return Claim()
+
+
+async def _take_chosen(
+    tx: Tx,
+    wanted: Wanted,
+    *,
+    tasks: frozenset[str] | None,
+    most: int,
+    walks: Walks,
+    now: datetime | None,
+) -> "_Taken":
+    tx.at(now)
+    before = await passed_before(tx, wanted.worker) if tx.repeat else Passed([])
+    if before.rows:
+        return _taken(tx, wanted, before)
+    rows = await take_chosen(tx, wanted, tasks, most, walks)
+    return _taken(tx, wanted, Passed(sorted(rows, key=_by_place)))
+
+
+def _by_place(ticket: TakenTicket) -> tuple[int, int]:
+    return ticket.priority, ticket.position
+
+
+def _checked_tasks(tasks: Collection[str]) -> frozenset[str]:
+    given: object = tasks
+    if isinstance(given, str) or not isinstance(given, Collection) or not given:
+        raise InvalidInput(f'tasks must be names of tasks: tasks=["app.send"], {not_this(tasks)}')
+    for name in tasks:
+        check_name("task", name)
+    return frozenset(tasks)
+
+
+@transaction(Mode.READ)
+async def held(tx: Tx, worker: str, *, now: datetime | None = None) -> list[Lease]:
+    """The leases of a worker that have not expired, with their live jobs, as a claim returns them.
+
+    A worker that has lost track of its jobs can settle or release them.
+    """
+    for_all_tenants("held", tx.tenant)
+    check_name("worker", worker)
+    tx.at(now)
+    rows = await tx.fetch_as(HeldTicket, "jobs_held_by", worker=worker)
+    leases: dict[int, list[HeldTicket]] = {}
+    for row in rows:
+        leases.setdefault(row.lease, []).append(row)
+    return [_held_lease(tx, worker, id, jobs) for id, jobs in leases.items()]
+
+
+def _held_lease(tx: Tx, worker: str, id: int, rows: list[HeldTicket]) -> Lease:
+    jobs = tuple(
+        Claimed(
+            row.id, row.token, id, row.task, row.args, row.queue, row.priority, row.tenant,
+            row.attempts, row.max_attempts, row.crashes, tx.when(row.created_at),
+            row.timeout_seconds, row.retry, row.metadata, row.features, row.needs,
+        )
+        for row in rows
+    )  # fmt: skip
+    return Lease(id, worker, tx.when(rows[0].claimed_at), tx.when(rows[0].expires_at), jobs)
 
 
 async def _past_gates(scope: Scope, wanted: Wanted, now: datetime | None) -> Claim:
@@ -178,8 +272,8 @@ async def _pass(scope: Scope, wanted: Wanted, now: datetime | None, *, first: bo
         op = partial(_take_gated, wanted=wanted, now=now, first=first, only=only)
         taken = await scope.transact(op, Mode.GATE)
         looked_at -= wanted.queues.keys() - taken.looked_at
-        if taken.asked:
-            await _cancel_asked(scope, wanted, taken, now)
+        if taken.ending:
+            await _end_now(scope, wanted, taken, now)
         if taken.claim:
             break
         if taken.tickets:
@@ -215,8 +309,8 @@ class _Taken(NamedTuple):
     tickets: int
     """How many tickets, void ones included."""
     claim: Claim
-    asked: list[TakenTicket]
-    """Jobs with a cancel request."""
+    ending: list[TakenTicket]
+    """Jobs with a cancel request, and jobs that were not started in time."""
     turns: Collection[str] = ()
     """Queues with tickets at gates."""
     looked_at: Set[str] = frozenset()
@@ -252,24 +346,24 @@ async def _take_gated(
 
 def _taken(tx: Tx, wanted: Wanted, passed: Passed) -> _Taken:
     tickets = passed.rows
-    asked = [ticket for ticket in tickets if ticket.cancel_requested]
+    ending = [ticket for ticket in tickets if ticket.ends]
     granted = [
         ticket for ticket in tickets
-        if ticket.lease is not None and not ticket.cancel_requested
+        if ticket.lease is not None and not ticket.ends
     ]  # fmt: skip
-    return _Taken(len(tickets), Claim(_leases(tx, wanted, granted), passed.permits), asked)
+    return _Taken(len(tickets), Claim(_leases(tx, wanted, granted), passed.permits), ending)
 
 
-async def _cancel_asked(scope: Scope, wanted: Wanted, taken: _Taken, now: datetime | None) -> None:
-    """If this fails, the sweep cancels them. The claim still returns the other jobs."""
+async def _end_now(scope: Scope, wanted: Wanted, taken: _Taken, now: datetime | None) -> None:
+    """If this fails, the sweep finds them. The claim still returns the other jobs."""
     with suppress(StoreError):
-        await scope.transact(partial(_cancel, worker=wanted.worker, jobs=taken.asked, now=now))
+        await scope.transact(partial(_end, worker=wanted.worker, jobs=taken.ending, now=now))
 
 
-async def _cancel(tx: Tx, worker: str, jobs: list[TakenTicket], now: datetime | None) -> None:
-    """They have a lease of their own. If the worker dies before this, the sweep cancels them."""
+async def _end(tx: Tx, worker: str, jobs: list[TakenTicket], now: datetime | None) -> None:
+    """They have a lease of their own. If the worker dies before this, the sweep finds them."""
     tx.at(now)
-    await finish_jobs(tx, [_cancelled(job) for job in jobs])
+    await finish_jobs(tx, [_finish(job) for job in jobs])
     leases = sorted({job.lease for job in jobs if job.lease is not None})
     await drop_leases(tx, leases, worker)
     await end_workflows(tx)
@@ -278,6 +372,11 @@ async def _cancel(tx: Tx, worker: str, jobs: list[TakenTicket], now: datetime | 
 def _checked(worker: str, queues: Mapping[str, int | Ask], lease_seconds: float) -> dict[str, Ask]:
     check_name("worker", worker)
     check_seconds("lease_seconds", lease_seconds, least=0.001)
+    if not isinstance(queues, Mapping):
+        raise InvalidInput(
+            f'claim takes how many jobs of which queue: claim(worker, {{"default": 1}}), '
+            f"{not_this(queues)}"
+        )
     if not queues:
         raise InvalidInput("claim needs at least one queue: a worker serves the queues it names")
     asks = {}
@@ -321,5 +420,7 @@ def _lease(tx: Tx, wanted: Wanted, block: list[TakenTicket]) -> Lease:
     return Lease(lease_id, wanted.worker, claimed_at, expires_at, jobs)
 
 
-def _cancelled(job: TakenTicket) -> Finish:
-    return Finish(job.id, job.token, State.CANCELLED, reason="cancelled")
+def _finish(job: TakenTicket) -> Finish:
+    if job.ends == 1:
+        return Finish(job.id, job.token, State.CANCELLED, reason="cancelled")
+    return Finish(job.id, job.token, State.SKIPPED, reason=EXPIRED)

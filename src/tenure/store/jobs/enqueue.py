@@ -7,6 +7,7 @@ from itertools import islice
 from tenure.errors import StoreBusy
 from tenure.rules.codec import fingerprint
 from tenure.rules.job import Enqueued, NewJob
+from tenure.store.jobs.replace import replace_holders
 from tenure.store.keys import claim_keys
 from tenure.store.moves import Numbered, insert_new, stamp
 from tenure.store.records import StoredJob
@@ -86,6 +87,10 @@ async def enqueue_in(
         answers |= held
         new = [(id, job) for id, job in new if id not in held]
     await insert_new(tx, new)
+    if held and any(job.unique is not None and job.unique.on_conflict for _, job in keyed):
+        for id in await replace_holders(tx, keyed, held):
+            del answers[id]
+        answers |= held
     if tx.repeat and not tx.collided and await _landed_before(tx, new, list(held)):
         raise Collided
     if not answers:

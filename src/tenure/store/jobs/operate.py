@@ -55,7 +55,7 @@ async def cancel(
         return await _final_state(tx, id)
     if job.parked == "parents" and job.features & Feature.WORKFLOW:
         await before_waiting_nodes_end(tx, [id])
-    if job.parked is not None or await _take_ticket(tx, job):
+    if job.parked is not None or await take_ticket(tx, job):
         await finish_jobs(tx, [Finish(id, job.token, State.CANCELLED, reason=reason)])
         if tx.workflow_news is not None:
             await end_workflows(tx)
@@ -79,7 +79,7 @@ async def hold(tx: Tx, id: JobId, *, reason: str = "held", now: datetime | None 
     job = await lock_live_job(tx, id)
     if job.held:
         return False
-    park = await _take_ticket(tx, job)
+    park = await take_ticket(tx, job)
     await tx.fetch("set_held", id=id, held=True, reason=reason, park=park)
     detail: dict[str, object] = {"reason": reason}
     await add_events(tx, [NewEvent(id, job.token, "held", None, detail, request_id=tx.request_id)])
@@ -130,7 +130,7 @@ async def move(
             "change_queue", id=id, queue=queue, priority=priority, change_due=due_at is not None,
             due_at=tx.time(due_at),
         )  # fmt: skip
-    elif await _take_ticket(tx, job):
+    elif await take_ticket(tx, job):
         due = due_at if due_at is not None else tx.when_or_none(job.due_at)
         ticket = Ticket(
             id, job.token, due_at=tx.time(due), reason="moved", queue=queue, priority=priority
@@ -255,7 +255,7 @@ async def _final_state(tx: Tx, id: int) -> State:
     return State(found.state)
 
 
-async def _take_ticket(tx: Tx, job: LockedJob) -> bool:
+async def take_ticket(tx: Tx, job: LockedJob) -> bool:
     """Take the job's live ticket, from `due` first and then, in a later statement, from `ready`."""
     named = {"id": job.id, "token": job.token}
     if job.due_at is not None and await tx.fetch("take_due_ticket", due_at=job.due_at, **named):

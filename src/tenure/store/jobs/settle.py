@@ -1,7 +1,7 @@
 """settle: attempts end. The happy path is one statement for the whole batch.
 
 Every write here is guarded by (id, token) and by the worker's own lease row. A settlement that does
-not match is returned as stale, unless it repeats one of the same worker that has landed.
+not match is returned as stale, unless it repeats what the same worker has written before.
 """
 
 from collections import deque
@@ -13,17 +13,20 @@ from typing import NamedTuple
 
 import msgspec
 
-from tenure.errors import InvalidInput, LeaseLost, StoreBusy, ValueRefused
-from tenure.rules.codec import encode
-from tenure.rules.job import State
+from tenure.errors import InvalidInput, LeaseLost, RowsLocked, StoreBusy, ValueRefused
 from tenure.rules.lifecycle import (
-    NO_TASK,
+    KIND_OF,
+    UNKNOWN_TASK,
     Move,
     Outcome,
+    Recorded,
     Settlement,
     Standing,
     after_settlement,
     after_unknown,
+    error_of,
+    is_recorded,
+    kind_of,
 )
 from tenure.rules.limits import check_name, not_this
 from tenure.rules.retention import Keep
@@ -36,13 +39,12 @@ from tenure.store.moves import (
     leased_rows,
 )
 from tenure.store.notes import noted, write_unsent
-from tenure.store.records import JobToken, LastEvent, LeasedJob, StoredJob
+from tenure.store.records import JobToken, LastEvent, LeasedJob, RecordedEnd, StoredJob
 from tenure.store.rows import Finish, NewEvent, Ticket, raw
 from tenure.store.session import (
     Done,
     Operation,
     R,
-    RowsLocked,
     Scope,
     Tx,
     for_all_tenants,
@@ -54,12 +56,9 @@ from tenure.store.workflows.stop import stop_workflows
 MAX_LOCKED = 10
 """How many locks one call that does not wait may run into: about two seconds in total."""
 
-EVENT_OF = {Outcome.RETRY: "retried", Outcome.SNOOZE: "snoozed", Outcome.RELEASE: "released"}
-UNKNOWN_TASK = "unknown_task"
-"""Kind of the event for tries of workers that do not have the task."""
-_SETTLED = " ".join(
-    [*EVENT_OF.values(), UNKNOWN_TASK, "succeeded", "failed", "cancelled", "skipped"]
-)
+_SETTLED = " ".join([*KIND_OF.values(), UNKNOWN_TASK])
+Key = tuple[int, int]
+"""The id and the token of an attempt."""
 
 
 _MAY_LOSE = frozenset({Outcome.RETRY, Outcome.FAIL, Outcome.ABORT})
@@ -93,7 +92,7 @@ async def settle(
     worker: str,
     settlements: Sequence[Settlement],
     *,
-    done_leases: Sequence[int] = (),
+    done_leases: Sequence[int] | None = None,
     patient: bool = True,
     on: object | None = None,
     keep: Mapping[str, Keep] | None = None,
@@ -101,10 +100,15 @@ async def settle(
 ) -> list[Answer]:
     """End attempts: one transaction, one answer per settlement, in order.
 
-    `done_leases` are leases that the worker believes to be used up; they are removed if that is
-    true. If the database refuses a batch as a whole, the batch is halved until the bad row is
-    alone. If another transaction has locked a row, the batch continues without that row: after a
-    wait, or at once if it is not `patient`.
+    A settlement has landed if this very outcome is the recorded one, also if an earlier call has
+    written it: the same kind, result, error, reason and delay. Otherwise it is stale.
+
+    A lease goes when its last job is settled. To look for that costs a statement: a worker that
+    keeps count names the leases that it believes to be used up as `done_leases`, perhaps none.
+
+    If the database refuses a batch as a whole, the batch is halved until the bad row is alone. If
+    another transaction has locked a row, the batch continues without that row: after a wait, or at
+    once if it is not `patient`.
     With `on`, the caller's own transaction, a stale settlement raises `LeaseLost`, so that the
     caller's rows roll back with it. So does one that an earlier transaction has committed already:
     the caller's rows were committed with it, and must not be again.
@@ -113,12 +117,17 @@ async def settle(
     for_all_tenants("settle", scope.tenant)
     check_name("worker", worker)
     check_keep(keep)
+    given: object = settlements
+    if not isinstance(given, Sequence) or {*map(type, given)} - {Settlement}:
+        raise InvalidInput(
+            "settle takes a list of settlements: settle(worker, [succeed(job), fail(other, error)])"
+        )
     if on is not None:
         return await scope.run_borrowed(
-            on, lambda tx: _settle_borrowed(tx, worker, settlements, keep, now)
+            on, lambda tx: _settle_borrowed(tx, worker, settlements, done_leases, now, keep=keep)
         )
     if not patient:
-        return await _settle_apart(scope, worker, settlements, keep, now)
+        return await _settle_apart(scope, worker, settlements, done_leases, now, keep=keep)
     return await _settle_halving(scope, worker, list(settlements), done_leases, now, keep=keep)
 
 
@@ -154,11 +163,13 @@ async def _settle_borrowed(
     tx: Tx,
     worker: str,
     settlements: Sequence[Settlement],
-    keep: Mapping[str, Keep] | None,
+    done_leases: Sequence[int] | None,
     now: datetime | None,
+    *,
+    keep: Mapping[str, Keep] | None,
 ) -> list[Answer]:
     """Settle all of these in the caller's transaction."""
-    answers = await _settle(tx, worker, settlements, (), now, keep=keep, read_back=False)
+    answers = await _settle(tx, worker, settlements, done_leases, now, keep=keep, read_back=False)
     if tx.workflow_news is not None:
         await end_workflows(tx)
     for settlement, answer in zip(settlements, answers, strict=True):
@@ -171,7 +182,7 @@ async def _settle_halving(
     scope: Scope,
     worker: str,
     settlements: list[Settlement],
-    done_leases: Sequence[int],
+    done_leases: Sequence[int] | None,
     now: datetime | None,
     *,
     keep: Mapping[str, Keep] | None,
@@ -183,12 +194,13 @@ async def _settle_halving(
     except StoreBusy:
         if len(settlements) <= 1:
             raise
-        return await _settle_apart(scope, worker, settlements, keep, now)
+        return await _settle_apart(scope, worker, settlements, done_leases, now, keep=keep)
     except ValueRefused as error:
         if len(settlements) <= 1:
             return [Answer(False, str(error)) for _ in settlements]
         half = len(settlements) // 2
-        first = await _settle_halving(scope, worker, settlements[:half], (), now, keep=keep)
+        early = None if done_leases is None else ()
+        first = await _settle_halving(scope, worker, settlements[:half], early, now, keep=keep)
         return first + await _settle_halving(
             scope, worker, settlements[half:], done_leases, now, keep=keep
         )
@@ -198,8 +210,10 @@ async def _settle_apart(
     scope: Scope,
     worker: str,
     settlements: Sequence[Settlement],
-    keep: Mapping[str, Keep] | None,
+    done_leases: Sequence[int] | None,
     now: datetime | None,
+    *,
+    keep: Mapping[str, Keep] | None,
 ) -> list[Answer]:
     """Settle all that need no row locked by another transaction; the rest are returned as busy.
 
@@ -208,12 +222,15 @@ async def _settle_apart(
     short wait: after `MAX_LOCKED` of them the remaining settlements are returned as busy, too.
     """
     answers = [BUSY] * len(settlements)
+    if done_leases is not None:
+        done_leases = ()  # those that the worker names may have jobs here that are busy
     parts, locked = deque([(0, len(settlements))]), 0
     while parts and locked < MAX_LOCKED:
         start, end = parts.popleft()
         settle_part = partial(
-            _settle_unlocked, worker=worker, settlements=settlements[start:end], keep=keep, now=now
-        )
+            _settle_unlocked, worker=worker, settlements=settlements[start:end],
+            done_leases=done_leases, keep=keep, now=now,
+        )  # fmt: skip
         try:
             answers[start:end] = await run_finishing(scope, settle_part, now)
             continue
@@ -232,8 +249,10 @@ async def _settle_unlocked(
     tx: Tx,
     worker: str,
     settlements: Sequence[Settlement],
-    keep: Mapping[str, Keep] | None,
+    done_leases: Sequence[int] | None,
     now: datetime | None,
+    *,
+    keep: Mapping[str, Keep] | None,
 ) -> list[Answer]:
     """Settle jobs where no other transaction has locked the job, a waiting child, or a workflow
     that this end changes."""
@@ -248,7 +267,7 @@ async def _settle_unlocked(
     hindered = set(await tx.fetch_column("hindered_parents", ids=ids, losing=losing))
     locked = live - {(id, token) for id, token in ours if id not in hindered}
     free = [s for s in settlements if (s.id, s.token) not in locked]
-    answers = iter(await _settle(tx, worker, free, (), now, keep=keep))
+    answers = iter(await _settle(tx, worker, free, done_leases, now, keep=keep))
     return [BUSY if (s.id, s.token) in locked else next(answers) for s in settlements]
 
 
@@ -256,7 +275,7 @@ async def _settle(
     tx: Tx,
     worker: str,
     settlements: Sequence[Settlement],
-    done_leases: Sequence[int],
+    done_leases: Sequence[int] | None,
     now: datetime | None,
     *,
     keep: Mapping[str, Keep] | None,
@@ -275,35 +294,59 @@ async def _settle(
     if len(succeeded) < len(batch):
         others = [s for s in batch.values() if s.outcome is not Outcome.SUCCEED]
         landed |= await _settle_others(tx, worker, others)
-    if len(landed) < len(batch) and read_back:
-        landed |= await _landed_before(tx, worker, [key for key in batch if key not in landed])
+    if done_leases is None:
+        done_leases = sorted({s.lease for s in batch.values()})
     if done_leases:
         await drop_leases(tx, done_leases, worker)
-    if len(landed) == len(batch):
+    if len(landed) == len(settlements):
         return [LANDED] * len(settlements)
-    return [LANDED if (s.id, s.token) in landed else STALE for s in settlements]
+    first = {key: batch[key] for key in landed}
+    rest = [s for s in settlements if first.get((s.id, s.token)) != s]
+    if not read_back:
+        rest = [s for s in rest if (s.id, s.token) in landed]
+    recorded = await _recorded_ends(tx, worker, rest)
+    known = {*recorded, *first}
+    gone = await _gone(tx, {s.id for s in rest if (s.id, s.token) not in known})
+
+    def has_landed(s: Settlement) -> bool:
+        key = (s.id, s.token)
+        if first.get(key) == s or s.id in gone:
+            return True
+        return key in recorded and is_recorded(s, recorded[key])
+
+    return [LANDED if has_landed(s) else STALE for s in settlements]
 
 
-async def _landed_before(
-    tx: Tx, worker: str, missed: list[tuple[int, int]]
-) -> set[tuple[int, int]]:
-    """(!) Which of these did this worker settle already, in a COMMIT that got no answer?
+async def _recorded_ends(
+    tx: Tx, worker: str, settlements: Sequence[Settlement]
+) -> dict[Key, Recorded]:
+    """(!) How this worker has settled these attempts, perhaps in a COMMIT that got no answer.
 
-    Of a job that is not kept nothing tells it. If a repeat finds no trace of a job, it has ended,
-    and most likely by the first try.
+    Of several settlements of one attempt the first one counts. Another one that says the same is
+    as good as landed; one that says something else is not.
     """
-    rows = to_json([{"id": id, "token": token} for id, token in missed])
-    landed: set[tuple[int, int]] = set(
-        await tx.fetch_as(JobToken, "landed", rows=rows, worker=worker, kinds=_SETTLED)
-    )
-    if tx.repeat and len(landed) < len(missed):
-        stored = {
-            job.id for job in await tx.fetch_as(
-                StoredJob, "stored_jobs", ids=to_json([id for id, _ in missed])
-            )
-        }  # fmt: skip
-        landed |= {(id, token) for id, token in missed if id not in stored}
-    return landed
+    if not settlements:
+        return {}
+    rows = to_json([{"id": s.id, "token": s.token} for s in settlements])
+    ends = await tx.fetch_as(RecordedEnd, "recorded_ends", rows=rows, worker=worker, kinds=_SETTLED)
+    return {(end.id, end.token): _recorded(end) for end in ends}
+
+
+async def _gone(tx: Tx, ids: set[int]) -> set[int]:
+    """Of a job that is not kept no row tells its end. If a repeat finds no trace of a job, it has
+    ended, and most likely by the first try."""
+    if not tx.repeat or not ids:
+        return set()
+    stored = await tx.fetch_as(StoredJob, "stored_jobs", ids=to_json(sorted(ids)))
+    return ids - {job.id for job in stored}
+
+
+def _recorded(end: RecordedEnd) -> Recorded:
+    detail = {} if end.detail is None else msgspec.json.decode(end.detail)
+    return Recorded(
+        end.kind, end.reason, end.result, end.error, detail.get("delay_seconds", 0.0),
+        bool(end.in_full), bool(end.was_last), bool(end.asked),
+    )  # fmt: skip
 
 
 async def _settle_others(
@@ -384,21 +427,10 @@ async def _succeed(tx: Tx, worker: str, batch: list[Settlement]) -> set[tuple[in
     return await finish_succeeded(tx, worker, by_lease)
 
 
-_UNKNOWN_TASK = msgspec.Raw(
-    b'{"type":"UnknownTask","message":"no worker has had the task for too long"}'
-)
-
-
 def _ending(s: Settlement, move: Move, worker: str) -> Finish:
-    error = raw(s.error)
-    if move.reason == NO_TASK:
-        error = _UNKNOWN_TASK
-    elif error is None and move.to is State.FAILED:  # a snooze or a release of its only start
-        error = msgspec.Raw(encode({"type": "NotRunAgain", "message": move.reason}))
     return Finish(
         s.id, s.token, move.to, s.lease, worker, charged=int(move.charged),
-        error=error, reason=move.reason,
-        duration=s.duration_seconds,
+        error=raw(error_of(s, move)), reason=move.reason, duration=s.duration_seconds,
     )  # fmt: skip
 
 
@@ -421,8 +453,7 @@ def _requeued(
         detail["duration_seconds"] = s.duration_seconds
     if notes is not None:
         detail["notes"] = notes
-    kind = EVENT_OF[s.outcome] if s.give_up_seconds is None else UNKNOWN_TASK
-    return NewEvent(s.id, s.token, kind, worker, detail)
+    return NewEvent(s.id, s.token, kind_of(s), worker, detail)
 
 
 def _lost(s: Settlement) -> str:

@@ -1,16 +1,17 @@
 """promote, extend, sweep: time passes. Any worker may do any of this; there is no leader."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
+from tenure.errors import InvalidInput, RowsLocked
 from tenure.rules.job import Beat, Feature
 from tenure.rules.lifecycle import Move, Standing, after_crash
-from tenure.rules.limits import check_int, check_name, check_seconds
+from tenure.rules.limits import check_int, check_name, check_seconds, not_this
 from tenure.rules.retention import Keep
 from tenure.store.jobs.settle import check_keep, run_finishing
 from tenure.store.moves import add_events, add_tickets, finish_jobs, note_new_tickets
@@ -19,7 +20,6 @@ from tenure.store.records import AddedTicket, ExpiredLease, JobToken, LeaseDeadl
 from tenure.store.rows import Finish, NewEvent, Ticket
 from tenure.store.session import (
     Mode,
-    RowsLocked,
     Scope,
     Tx,
     for_all_tenants,
@@ -63,6 +63,10 @@ async def promote(tx: Tx, *, most: int = 1000, now: datetime | None = None) -> i
     return len(promoted)
 
 
+def _are_ids(groups: Iterable[object]) -> bool:
+    return all(isinstance(ids, Collection) and not {*map(type, ids)} - {int} for ids in groups)
+
+
 @transaction(Mode.BEAT)
 async def extend(
     tx: Tx,
@@ -75,11 +79,18 @@ async def extend(
     """Heartbeat: push the deadlines of these leases out, and report which jobs have started.
 
     `leases` maps each lease to the ids of its jobs that have started. An expired lease is refused
-    and returned as lost, even if it was not swept yet: its worker must stop.
+    and returned as lost, even if it was not swept yet: its worker must stop. A deadline that is
+    further away than `lease_seconds` stays.
     """
     for_all_tenants("extend", tx.tenant)
     check_name("worker", worker)
     check_seconds("lease_seconds", lease_seconds, least=0.001)
+    given: object = leases
+    if not isinstance(given, Mapping) or not _are_ids([given, *given.values()]):
+        raise InvalidInput(
+            "extend takes the ids of leases, each with the ids of its jobs that have started: "
+            f"extend(worker, {{lease.id: [job.id]}}), {not_this(leases)}"
+        )
     tx.at(now)
     if not leases:
         return Beat((), ())

@@ -135,7 +135,8 @@ def _job(tx: Tx, row: JobRow, holder: Holder | None) -> Job:
         timeout_seconds=row.timeout_seconds, retry_json=row.retry, metadata_json=row.metadata,
         unique_scope=row.unique_scope, unique_key=row.unique_key, unique_until=row.unique_until,
         result_json=row.result, error_json=row.error, gate=row.gate, gate_key=row.gate_key,
-        needs=KINDS.get(row.needs), notes_json=row.notes,
+        needs=KINDS.get(row.needs), notes_json=row.notes, start_by=when(row.start_by),
+        finish_by=when(row.finish_by),
     )  # fmt: skip
 
 

@@ -44,6 +44,8 @@ class JobRow(NamedTuple):
     gate_key: str | None
     needs: int
     notes: str | None
+    start_by: Time
+    finish_by: Time
 
 
 class Holder(NamedTuple):

@@ -11,6 +11,7 @@ notify.py       which transaction notifies
 bell.py         rings when a notification comes
 copy_format.py  jobs as rows of COPY
 borrow.py       the caller's own connection
+lending.py      a connection of the store for its caller
 asyncpg_connection.py   a caller's connection of asyncpg
 psycopg2_connection.py  a caller's connection of psycopg2
 """

@@ -20,6 +20,10 @@ def can_copy(job: NewJob) -> bool:
         and not job.parents
         and job.gate is None
         and job.features == 0
+        and job.expires_at is None
+        and job.start_within_seconds is None
+        and job.finish_by is None
+        and job.finish_within_seconds is None
     )
 
 

@@ -6,6 +6,7 @@ import psycopg
 
 from tenure.errors import (
     InvalidInput,
+    RowsLocked,
     SchemaMissing,
     StoreError,
     StoreFull,
@@ -14,7 +15,6 @@ from tenure.errors import (
     ValueRefused,
 )
 from tenure.store import migrate
-from tenure.store.session import RowsLocked
 
 CONFLICTS = (
     psycopg.errors.DeadlockDetected,

@@ -36,12 +36,14 @@ from tenure.errors import (
 from tenure.store import migrate
 from tenure.store.bell import Bell, OnCancel, Ring, SilentBell
 from tenure.store.borrowing import unwrap
+from tenure.store.lending import GivenConnection
 from tenure.store.postgres.bell import CHANNELS, PostgresBell
 from tenure.store.postgres.borrow import wire_of
 from tenure.store.postgres.connection import Colour, Wire
 from tenure.store.postgres.errors import CONFLICTS, is_outage, is_unanswered, text_of, translate
 from tenure.store.postgres.floors import Floors
 from tenure.store.postgres.late import end_late, new_mark
+from tenure.store.postgres.lending import PostgresLent, unwrap_lent
 from tenure.store.postgres.notify import Notifier
 from tenure.store.postgres.tx import BorrowedTx, PostgresTx
 from tenure.store.session import (
@@ -57,6 +59,8 @@ from tenure.store.statements import migration_script, qualify, quoted, statement
 
 CONFLICT_TRIES = 10
 TIMEOUT_TRIES = 2
+MAX_LENDABLE = 4
+"""At most this number of connections for callers is kept for the next transaction."""
 ID_BLOCK = 64
 """More than 32: see `draw_ids`."""
 BULKS_PER_DRAW = 4
@@ -107,6 +111,7 @@ class Postgres(Session):
     ) -> None:
         self._limits = _limits(give_up_seconds)
         self._params = _connect_params(conninfo, transaction_pooler, _PLANNER | self._limits)
+        self._lent_params = _connect_params(conninfo, transaction_pooler, {})
         self._new_colour = colour
         self._schema = schema
         self._sql = statements("postgres", schema)
@@ -130,13 +135,16 @@ class Postgres(Session):
         self._pid = os.getpid()
         self._colour = self._new_colour()
         self._idle: list[Wire] = []
+        self._lendable: list[Wire] = []
+        self.lent = set()
+        self.looked = {}
         self._ids: deque[int] = deque()
         self.floors = Floors()
         self.gates = Gates()
 
     def _notice_fork(self) -> None:
         if self._pid != os.getpid():
-            self._inherited.append(self._idle)
+            self._inherited += [self._idle, self._lendable]
             self._start_process()
 
     async def transact(self, op: Operation[R], mode: Mode = Mode.WRITE) -> R:
@@ -291,11 +299,37 @@ class Postgres(Session):
         return ids
 
     async def borrow(self, connection: object, *, blocking: bool) -> Tx:
+        connection = unwrap_lent(connection, blocking=blocking)
         borrowed = await unwrap(connection, blocking=blocking)
         tx = BorrowedTx(wire_of(borrowed, blocking=blocking), self._sql, borrowed)
         tx.news = self._notifier.news(calm=False)
         tx.gates = self.gates
         return tx
+
+    def lend(self) -> GivenConnection:
+        if self._closed:
+            raise InvalidInput("this store is closed; open another one")
+        return PostgresLent(self)
+
+    async def connect_to_lend(self) -> Wire:
+        """A connection for the statements of callers, with the settings that their own have."""
+        self._notice_fork()
+        deadline = time.monotonic() + self._give_up_seconds
+        while self._lendable:
+            wire = self._lendable.pop()
+            if not wire.broken:
+                return wire
+        try:
+            return await self._connect(deadline, lent=True)
+        except psycopg.Error as error:
+            raise translate(error) from error
+
+    async def take_back(self, wire: Wire) -> None:
+        """A caller needs it no more."""
+        if self._closed or not wire.idle or len(self._lendable) >= MAX_LENDABLE:
+            await _discard(wire)
+        if not wire.broken:
+            self._lendable.append(wire)
 
     def bell(self, ring: Ring, on_cancel: OnCancel | None = None) -> Bell:
         if self._pooler:  # it hands the connection to others after each transaction
@@ -309,8 +343,9 @@ class Postgres(Session):
     async def aclose(self) -> None:
         self._closed = True
         if self._pid == os.getpid():
-            while self._idle:
-                await self._idle.pop().close()
+            for wires in (self._idle, self._lendable):
+                while wires:
+                    await wires.pop().close()
 
     async def migrate(self) -> int:
         deadline = time.monotonic() + self._give_up_seconds
@@ -409,9 +444,10 @@ class Postgres(Session):
         version, min_code, self._commits_late = rows[0][:3] if rows else (None, None, False)
         migrate.check_version(version, min_code)
 
-    async def _connect(self, deadline: float) -> Wire:
+    async def _connect(self, deadline: float, *, lent: bool = False) -> Wire:
         timeout = max(1, min(5, round(deadline - time.monotonic())))
-        wire = await self._colour.connect(**{"connect_timeout": timeout} | self._params)
+        params = self._lent_params if lent else self._params
+        wire = await self._colour.connect(**{"connect_timeout": timeout} | params)
         encoding = wire.server_encoding
         if encoding not in ("UTF8", None):
             await _discard(wire)

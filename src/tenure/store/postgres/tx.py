@@ -35,6 +35,7 @@ from tenure.store.records import (
     MovedJob,
     NewLane,
     Peeked,
+    SeenTicket,
     TakenTicket,
 )
 from tenure.store.rows import Freed, job_row, raw
@@ -190,6 +191,16 @@ class PostgresTx(Tx):
         taken = {(each.queue, each.needs, each.priority) for each in tickets}
         self._floors.note_taken(taken, len(tickets))
         return tickets
+
+    async def take_spots(self, wanted: Wanted, spots: Sequence[SeenTicket]) -> list[TakenTicket]:
+        rows = [
+            {"queue": s.queue, "needs": s.needs, "priority": s.priority, "position": s.position}
+            for s in spots
+        ]
+        return await self.fetch_as(
+            TakenTicket, "take_spots", rows=to_json(rows), worker=wanted.worker,
+            request_id=self.request_id, lease_seconds=wanted.lease_seconds, ahead=wanted.ahead,
+        )  # fmt: skip
 
     async def open_gates(self, queues: Mapping[str, Ask]) -> list[OpenGate]:
         rows = await self.fetch(

@@ -175,6 +175,8 @@ class _Template(msgspec.Struct, frozen=True, omit_defaults=True):
     at_most_once: bool = False
     keep_succeeded_seconds: float | None = None
     keep_other_seconds: float | None = None
+    start_within_seconds: float | None = None
+    finish_within_seconds: float | None = None
 
 
 class Stored(NamedTuple):
@@ -219,6 +221,11 @@ def check_job(job: NewJob) -> None:
         _metadata_reader.decode(job.metadata or b"{}")
     except msgspec.MsgspecError as error:
         raise InvalidInput("the metadata of the job of a schedule must be a JSON object") from error
+    if job.expires_at is not None or job.finish_by is not None:
+        raise InvalidInput(
+            "a schedule has many jobs: give start_within_seconds or finish_within_seconds in place "
+            "of expires_at or finish_by"
+        )
 
 
 def own(tx: Tx, name: str) -> Name:
@@ -326,7 +333,7 @@ def dump(job: NewJob) -> str:
             job.task, msgspec.Raw(job.args), job.queue, job.priority, job.max_attempts,
             job.timeout_seconds, job.unique, _raw(job.retry), _raw(job.metadata), job.gate,
             job.gate_key, job.needs, job.at_most_once, job.keep_succeeded_seconds,
-            job.keep_other_seconds,
+            job.keep_other_seconds, job.start_within_seconds, job.finish_within_seconds,
         )
     )  # fmt: skip
 
@@ -343,6 +350,8 @@ def job_of(tenant: str, text: str, by: FiredBy, due: datetime | None) -> NewJob:
         metadata=_with_origin(given, by), gate=t.gate, gate_key=t.gate_key, needs=t.needs,
         at_most_once=t.at_most_once,
         keep_succeeded_seconds=t.keep_succeeded_seconds, keep_other_seconds=t.keep_other_seconds,
+        start_within_seconds=t.start_within_seconds,
+        finish_within_seconds=t.finish_within_seconds,
     )  # fmt: skip
 
 

@@ -14,4 +14,5 @@ wal.py          which reader keeps the log from being emptied
 boot_clock.py   the clock by which leases expire
 bell.py         rings when a ticket was added
 borrow.py       the caller's own connection
+lending.py      a connection of the store for its caller
 """

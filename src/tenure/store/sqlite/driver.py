@@ -126,6 +126,14 @@ def _was_sqlite(path: str) -> bool:
         return True  # it cannot be told
 
 
+def forget_tracers(connection: Any) -> None:
+    """Rows come as they are again, whatever the last user of the connection made of them."""
+    if isinstance(connection, apsw.Connection):
+        connection.row_trace = connection.exec_trace = None
+    else:
+        connection.row_factory, connection.text_factory = None, str
+
+
 def result_code(error: BaseException) -> int | None:
     """SQLite's primary result code behind either library's exception."""
     if isinstance(error, apsw.Error):

@@ -24,6 +24,8 @@ class Turn:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._holder: int | None = None
+        self.is_lent = False
+        """The thread that has it is inside of `transaction()`."""
 
     def run(self, body: Callable[[], R], seconds: float, path: str) -> R:
         """Run `body` alone. Raises `StoreBusy` if the lock does not come free within this time."""
@@ -41,6 +43,11 @@ class Turn:
 
     def _run(self, body: Callable[[], None], seconds: float, path: str) -> bool:
         if self._holder == threading.get_ident():
+            if self.is_lent:
+                raise InvalidInput(
+                    "this thread has a transaction of the store open; pass it as on=, or do this "
+                    "after its `with` block"
+                )
             raise InvalidInput(
                 f"this thread is inside an operation on {path} already; do not call the store from "
                 "a signal handler or from inside an operation: set a flag there, and call it later"
@@ -78,6 +85,35 @@ class Turn:
         """Release it after `acquire`."""
         self._holder = None
         self._lock.release()
+
+    def lend(self, asks: Callable[[], None], seconds: float, path: str) -> None:
+        """Take it until `take_back`. `asks` is called just before."""
+        if self._holder == threading.get_ident():
+            raise InvalidInput(
+                f"this thread is inside an operation on {path} already; do not open a transaction "
+                "in a signal handler"
+            )
+        asks()
+        if not self._lock.acquire(timeout=_within_limit(seconds)):
+            raise StoreBusy(
+                f"another thread of this process has been inside a transaction on {path} for "
+                f"{seconds:g} s; look for what keeps it there"
+            )
+        self._holder = threading.get_ident()
+        self.is_lent = True
+
+    def is_lent_here(self) -> bool:
+        """Does this thread have it for a `transaction()`?"""
+        return self.is_lent and self._holder == threading.get_ident()
+
+    def take_back(self) -> None:
+        """At the end of a `transaction()`: release it, if this thread has it after all."""
+        if self._holder == threading.get_ident():
+            self.is_lent, self._holder = False, None
+        try:  # noqa: SIM105 - an interrupt in `suppress` would come before the release
+            self._lock.release()
+        except RuntimeError:
+            pass  # it was not taken
 
 
 def _within_limit(seconds: float) -> float:

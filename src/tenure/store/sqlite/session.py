@@ -26,6 +26,7 @@ from typing import Any, cast
 from tenure.errors import InvalidInput, StoreBusy, StoreError, ValueRefused
 from tenure.store import migrate
 from tenure.store.bell import Bell, OnCancel, Ring
+from tenure.store.lending import GivenConnection, is_inside
 from tenure.store.session import (
     Gates,
     Joint,
@@ -65,6 +66,7 @@ class _Process:
         self.writer: Connection | None = None
         self.reader: Connection | None = None
         self.watcher: Connection | None = None
+        self.lent: Connection | None = None
         self.watched: tuple[int, Signs] = (-1, NO_SIGNS)  # data_version, and the signs seen then
         self.files: Files | None = None  # those that are open, as long as there is a connection
         self.in_place_at = -1.0  # by the monotonic clock
@@ -129,7 +131,7 @@ class SQLite(Session):
         driver.check_library(driver_name, allow_affected)
         driver.check_file_system(path, allow_network)
         self.path = os.path.abspath(path)
-        self._driver: Driver = driver_name
+        self.driver_name: Driver = driver_name
         self._synchronous = synchronous
         self._give_up_seconds = give_up_seconds
         self._clock = Clock(boot_id())
@@ -138,6 +140,9 @@ class SQLite(Session):
         self._processes: list[_Process] = [_Process()]  # of this process and of its ancestors
         self._closed = False
         self.gates = Gates()
+        self.lent = set()
+        self.looked = {}
+        self._forked_inside = False
         _sessions.add(self)
         try:
             with _fork_lock:  # threads that open one file must not take each other for strangers
@@ -187,13 +192,52 @@ class SQLite(Session):
     async def borrow(self, connection: object, *, blocking: bool) -> Tx:
         from tenure.store.sqlite.borrow import borrowed_tx  # it imports this module
 
-        if self._driver != "sqlite3":
-            raise InvalidInput(
-                "on= takes a sqlite3.Connection to the file of a store opened with ?driver=sqlite3"
-            )
-        tx = await borrowed_tx(connection, self.path, self._clock, blocking=blocking)
+        tx = await borrowed_tx(connection, self, self._clock, blocking=blocking)
         tx.gates = self.gates
         return tx
+
+    def lend(self) -> GivenConnection:
+        from tenure.store.sqlite.lending import SQLiteLent  # it imports this module
+
+        self._refuse_if_closed()
+        return SQLiteLent(self)
+
+    def lock_to_lend(self, asks: Callable[[], None]) -> None:
+        """Take the writer lock of this process until `unlock_lent`."""
+        self._process().lock.lend(asks, self._give_up_seconds, self.path)
+
+    def begin_lent(self) -> Connection:
+        """Begin a transaction on the connection for callers, with the writer lock taken."""
+        process = self._process()
+        if process.lent is not None:
+            self._undo(process, process.lent)  # if an interrupt in a rollback left it open
+        if process.lent is None:
+            process.lent = self._connect(process)
+        connection = process.lent
+        driver.forget_tracers(connection)
+        self._begin(connection)
+        self._check_in_place(process)
+        _refuse_newer(connection)
+        return connection
+
+    def commit_lent(self, connection: Connection) -> None:
+        """Commit the transaction of a caller."""
+        try:
+            self._commit(connection)
+        except DriverError as error:
+            raise driver.translate(error, self.path, committing=True) from error
+
+    def undo_lent(self) -> None:
+        """Roll it back, if this thread has begun one, even if an interrupt came just then."""
+        process = self._processes[-1]
+        if process.lock.is_lent_here() and process.lent is not None:
+            self._undo(process, process.lent)
+
+    def unlock_lent(self) -> None:
+        """Release the writer lock, and wake a thread that waits for it."""
+        process = self._processes[-1]
+        process.lock.take_back()
+        self._leave(process, Call([]))
 
     async def migrate(self) -> int:
         process = self._process()
@@ -230,7 +274,7 @@ class SQLite(Session):
         time.sleep(seconds)
 
     async def storage_trouble(self) -> str | None:
-        return await wal.growth(self._names, self._driver, self.rest)
+        return await wal.growth(self._names, self.driver_name, self.rest)
 
     async def aclose(self) -> None:
         if self._closed:
@@ -254,12 +298,16 @@ class SQLite(Session):
         remove the WAL while the fork uses it, and with it the fork's commits.
         """
         process = self._processes[-1]
-        process.still = process.pid == os.getpid() and self._take_all(process)
+        self._forked_inside = bool(self.lent) and is_inside(self)
+        process.still = (
+            process.pid == os.getpid() and not self._forked_inside and self._take_all(process)
+        )
         if process.still:
             self._disconnect(process)
 
     def after_fork(self) -> None:
         """In the parent: go on."""
+        self._forked_inside = False
         process = self._processes[-1]
         if process.still:
             process.still = False
@@ -284,14 +332,19 @@ class SQLite(Session):
         self._alone(process.read_lock, disconnect)
 
     def _disconnect(self, process: _Process) -> None:
-        for connection in (process.reader, process.watcher, process.writer):
+        for connection in (process.reader, process.watcher, process.writer, process.lent):
             if connection is not None:
                 connection.close()
-        process.reader = process.watcher = process.writer = process.files = None
+        process.reader = process.watcher = process.writer = process.lent = process.files = None
 
     def _process(self) -> _Process:
         self._refuse_if_closed()
         if self._processes[-1].pid != os.getpid():
+            if self._forked_inside:  # its connections could not be closed: see `before_fork`
+                raise InvalidInput(
+                    "this process was forked inside of transaction(), and cannot use the store of "
+                    "its parent; fork before or after the `with` block, or open another store here"
+                )
             self._processes.append(_Process())
         return self._processes[-1]
 
@@ -462,7 +515,9 @@ class SQLite(Session):
             process.reader = None
         if process.watcher is connection:
             process.watcher = None
-        if process.writer is process.reader is process.watcher is None:
+        if process.lent is connection:
+            process.lent = None
+        if process.writer is process.reader is process.watcher is process.lent is None:
             process.files = None
         with suppress(*DriverError):
             connection.close()
@@ -572,12 +627,12 @@ class SQLite(Session):
             found = driver.whereabouts(self._names)
             known = process.files or (self._file, *found[1:])
             driver.check_in_place(self._names, known, found)
-        connection = driver.connect(self.path, self._driver)
+        connection = driver.connect(self.path, self.driver_name)
         try:
             # A new file needs a moment of exclusive access to become WAL; others may want it too.
             self._settings(connection)
             if self._file is None:
-                self._file = driver.enter_file(self.path, self._driver)
+                self._file = driver.enter_file(self.path, self.driver_name)
         except BaseException as error:
             connection.close()
             if isinstance(error, DriverError):

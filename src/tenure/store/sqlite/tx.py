@@ -22,6 +22,7 @@ from tenure.store.records import (
     NewLease,
     Peeked,
     ReadTicket,
+    SeenTicket,
     TakenTicket,
 )
 from tenure.store.rows import Freed, features_of, is_plain
@@ -141,6 +142,7 @@ class SQLiteTx(Tx):
             job.args.decode(), _text(job.retry), _text(job.metadata),
             "parents" if _waits(job) else None, *key, job.needs, job.size_kb,
             job.keep_succeeded_seconds, job.keep_other_seconds,
+            *self._deadlines(job, now),
         )  # fmt: skip
 
     def _is_ready(self, job: NewJob, now: int) -> bool:
@@ -152,6 +154,16 @@ class SQLiteTx(Tx):
         if job.delay_seconds is not None:
             due = now + int(1e6 * job.delay_seconds)
         return due if due is not None and due > now else None
+
+    def _deadlines(self, job: NewJob, now: int) -> tuple[int | None, int | None]:
+        """When it must start and finish, counted from its due time if it has one."""
+        if not job.has_deadline:
+            return None, None
+        since = self._due(job, now) or now
+        return (
+            _from(since, self.time(job.expires_at), job.start_within_seconds),
+            _from(since, self.time(job.finish_by), job.finish_within_seconds),
+        )
 
     async def take_tickets(self, wanted: Wanted) -> list[TakenTicket]:
         taken: list[ReadTicket] = []
@@ -168,6 +180,17 @@ class SQLiteTx(Tx):
             last = tickets[-1]  # the single writer read the head of the lane: all up to this one
             await self.fetch("drop_tickets", priority=last.priority, position=last.position, **lane)
             taken += tickets
+        return await self._put_on_leases(wanted, taken)
+
+    async def take_spots(self, wanted: Wanted, spots: Sequence[SeenTicket]) -> list[TakenTicket]:
+        taken: list[ReadTicket] = []
+        for spot in spots:
+            name = {
+                "queue": spot.queue, "needs": spot.needs, "priority": spot.priority,
+                "position": spot.position,
+            }  # fmt: skip
+            taken += await self.fetch_as(ReadTicket, "take_suspect", **name)
+            await self.fetch("drop_suspect", **name)
         return await self._put_on_leases(wanted, taken)
 
     async def open_gates(self, queues: Mapping[str, Ask]) -> list[OpenGate]:
@@ -208,10 +231,12 @@ class SQLiteTx(Tx):
 
     async def _put_on_leases(self, wanted: Wanted, taken: list[ReadTicket]) -> list[TakenTicket]:
         live = [ticket for ticket in sorted(taken, key=_by_position) if ticket.id is not None]
+        if [ticket for ticket in live if ticket.start_by is not None]:
+            live = [_ending(ticket, self._now["now"]) for ticket in live]
         leased = _on_lease([ticket for ticket in taken if ticket.id is None], None)
         for block in _blocks(live):
             first = block[0]
-            unstarted = wanted.ahead and not first.crashes and not first.cancel_requested
+            unstarted = first.ends == 2 or (wanted.ahead and not first.crashes and not first.ends)
             [lease] = await self.fetch_as(
                 NewLease, "insert_lease", worker=wanted.worker, request_id=self.request_id,
                 jobs=to_json([(ticket.id, ticket.token) for ticket in block]),
@@ -347,6 +372,11 @@ _NO_KEY = (None, None, None, None)
 _FAR_FUTURE = (FAR_FUTURE - EPOCH) // MICROSECOND
 
 
+def _from(since: int, at: int | None, seconds: float | None) -> int | None:
+    """A time, or one that is some seconds later than another."""
+    return at if seconds is None else since + int(1e6 * seconds)
+
+
 def _waits(job: NewJob) -> bool:
     """Does it wait for its parents?"""
     return bool(job.parents or job.features & Feature.PARENTS)
@@ -360,17 +390,24 @@ def _moved(jobs: list[MovedJob], names: Set[str | None]) -> Moved:
 def _on_lease(tickets: list[ReadTicket], lease: NewLease | None) -> list[TakenTicket]:
     """These tickets on one lease; without one they are void."""
     id, claimed_at = lease or (None, None)
-    rows = [(*ticket, id, claimed_at) for ticket in tickets]
+    rows = [(*ticket[:-1], id, claimed_at) for ticket in tickets]  # without `start_by`
     return as_records(TakenTicket, rows)
 
 
+def _ending(ticket: ReadTicket, now: int) -> ReadTicket:
+    """Mark a job that was not started in time."""
+    is_late = ticket.start_by is not None and ticket.start_by < now and not ticket.attempts
+    return ticket._replace(ends=2) if is_late and not ticket.ends else ticket
+
+
 def _blocks(tickets: list[ReadTicket]) -> list[list[ReadTicket]]:
-    """The tickets of each lease: all to be cancelled, all trusted ones, each suspect alone."""
-    asked = [ticket for ticket in tickets if ticket.cancel_requested]
-    others = [ticket for ticket in tickets if not ticket.cancel_requested]
+    """The tickets of each lease: all that end now, all trusted ones, each suspect alone."""
+    asked = [ticket for ticket in tickets if ticket.ends == 1]
+    expired = [ticket for ticket in tickets if ticket.ends == 2]
+    others = [ticket for ticket in tickets if not ticket.ends]
     trusted = [ticket for ticket in others if not ticket.crashes]
     suspects = [[ticket] for ticket in others if ticket.crashes]
-    return [block for block in (asked, trusted, *suspects) if block]
+    return [block for block in (asked, expired, trusted, *suspects) if block]
 
 
 def _holds(

@@ -9,14 +9,13 @@ from contextlib import suppress
 from datetime import datetime
 from functools import partial
 
-from tenure.errors import StoreError, StoreUnavailable, TenureError
+from tenure.errors import RowsLocked, StoreError, StoreUnavailable, TenureError
 from tenure.rules.job import State, When
 from tenure.store.moves import add_events, finish, free_children
 from tenure.store.records import JobToken
 from tenure.store.rows import Finish, NewEvent
 from tenure.store.session import (
     Mode,
-    RowsLocked,
     Scope,
     Tx,
     for_all_tenants,

@@ -63,7 +63,7 @@ class Noted(msgspec.Struct, frozen=True, tag="noted"):
 
 
 class Completed(msgspec.Struct, frozen=True, tag="completed"):
-    """From the child: the handler of this job called `complete(on=...)`."""
+    """From the child: the handler of this job has ended it with `on=`."""
 
     id: int
     token: int

@@ -55,9 +55,12 @@ class Children(InThreads):
         environment: Environment,
         *,
         kill_seconds: float,
+        max_jobs: int | None = None,
     ) -> None:
         super().__init__(slots, app, worker, environment)
         self._kill_seconds = kill_seconds
+        self._max_jobs = max_jobs
+        """How many jobs one child runs."""
         self._children: dict[int, ChildProcess] = {}
         self._watchdog = Watchdog()
 
@@ -92,7 +95,7 @@ class Children(InThreads):
         child, ended = self._send_job(leased, number)
         seconds = leased.seconds_run(self._environment.monotonic())
         stop, output = leased.stop_reason(), child.output()
-        if ended is None or ended.leaving or stop is not None:
+        if ended is None or ended.leaving or stop is not None or child.jobs == self._max_jobs:
             self._drop(number)
         if ended is not None and not ended.stopped:
             return _with_output(ended.settlement, output)
@@ -134,6 +137,7 @@ class Children(InThreads):
 
     def _mind(self, child: ChildProcess, leased: LeasedJob) -> Ended | None:
         """Wait until the handler has ended. Returns None if the child has died or was killed."""
+        child.jobs += 1
         child.send(Run(leased.job))
         sent_at = self._environment.monotonic()
         kill_at: float | None = None

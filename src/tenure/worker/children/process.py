@@ -155,6 +155,8 @@ class ChildProcess:
         self._output: deque[bytes] = deque()
         self._output_bytes = 0
         self._given_up: str | None = None
+        self.jobs = 0
+        """How many jobs it was given."""
 
     def _watch(self) -> None:
         """Without a watchdog there is no child."""

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+import msgspec
+
 from tenure.errors import SchemaError, StoreError
 from tenure.rules.claim import KINDS, NEEDS, Ask, Demand, Kind
 from tenure.store import AsyncStore
@@ -26,6 +28,8 @@ OUTAGE_PAUSE_SECONDS = 1.0
 TOUCH_SECONDS = 1.0
 RIDE_SECONDS, REST_SECONDS = 2.0, 0.1
 UNSETTLED = 4
+LAST_LOOK_SECONDS = 0.1
+"""How often a worker that ends by itself looks whether its jobs have ended."""
 MAX_KB_IN_HAND = 16 * 1024
 """A worker with more kilobytes of arguments and results than this claims no other jobs."""
 MAX_TICKET_KB = 3 * 1024
@@ -72,6 +76,9 @@ class Claimer:
         self._touched_at = -TOUCH_SECONDS
         self._round_at = environment.monotonic()
         self._file_fails = False
+        self._may_end = settings.until_idle or settings.max_jobs is not None
+        self.reached_max_jobs = False
+        """It has claimed as many jobs as it may, and they have finished."""
         self.claims = 0
 
     def idle_seconds(self) -> int:
@@ -105,12 +112,40 @@ class Claimer:
                 continue
             self._log_recovery()
             self._touch_health_file()
+            if self._may_end and not claimed and await self._has_ended():
+                return
             if claimed:
                 polling.claimed()
             if claimed or self._halfway:
                 await asyncio.sleep(0)
                 continue
-            await polling.rest(polling.look_at() - now())
+            seconds = polling.look_at() - now()
+            if self._may_end and self._leased_jobs.leases:
+                seconds = min(seconds, LAST_LOOK_SECONDS)
+            await polling.rest(seconds)
+
+    async def _has_ended(self) -> bool:
+        """Is this worker's work done: as many jobs as it may start, or no work left?
+
+        It waits for its own jobs first, however long they take: a drain would stop them.
+        """
+        if self._leased_jobs.leases:
+            return False
+        if self._intake.left == 0:
+            self.reached_max_jobs = True
+            log.info("worker %s has run %d jobs and ends", self._worker, self._settings.max_jobs)
+            return True
+        settings = self._settings
+        if not settings.until_idle:
+            return False
+        try:
+            idle = await self._store.is_idle(settings.queues, within_seconds=settings.idle_seconds)
+        except StoreError as error:
+            await self._after(error)
+            return False
+        if idle:
+            log.info("worker %s ends: its queues have no work left", self._worker)
+        return idle
 
     async def _look(self) -> None:
         """See whether there is work: jobs to claim, and upkeep for all workers."""
@@ -131,6 +166,9 @@ class Claimer:
             free = executor.free - self._slots.waiting(kind)
             worth = free > 0 or 4 * (free + prefetch) >= executor.slots + prefetch
             room[kind] = free + prefetch if worth and has_memory else 0
+            if self._intake.batches is not None and self._intake.batches.forming and has_memory:
+                batches, missing = self._intake.batches.room(kind)  # each will need a slot
+                room[kind] = max(0, room[kind] - batches) + missing
             kb = self._intake.result_kb.mean(kind)
             if kb >= 1.0:  # claimed jobs will have results, too
                 in_hand = executor.slots - free
@@ -150,6 +188,8 @@ class Claimer:
             room = self._room()  # again each time: a small rest is not worth a claim
             self._polling.is_full = not any(room[kind] for kind in self._intake.kinds.all)
             asks = self._ask(room)
+            if self._intake.left is not None:
+                asks = _at_most(asks, self._intake.left)
             if not asks:
                 break
             lanes = {(queue, needs) for queue, ask in asks.items() for needs in ask.of}
@@ -236,7 +276,11 @@ class Claimer:
         if slots is None:
             return MAX_BLOCK
         ahead = self._intake.queue_pace.prefetch(queue, slots)
-        return slots + ahead - self._slots.in_use(queue)
+        limit = slots + ahead - self._slots.in_use(queue)
+        if self._intake.batches is not None and self._intake.batches.forming:
+            batches, missing = self._intake.batches.room_in(queue)
+            limit = max(0, limit - batches) + missing
+        return limit
 
     async def _claim_asked(self, asks: Mapping[str, Ask]) -> "Counter[Lane]":
         got: Counter[Lane] = Counter()
@@ -340,3 +384,14 @@ class Claimer:
         if self._failing:
             log.info("claiming for %s works again", self._worker)
         self._failing = False
+
+
+def _at_most(asks: Mapping[str, Ask], left: int) -> dict[str, Ask]:
+    """The same, for this many jobs of all queues together."""
+    some = {}
+    for queue, ask in asks.items():
+        most = min(ask.most, left)
+        left -= most
+        if most:
+            some[queue] = msgspec.structs.replace(ask, most=most)
+    return some

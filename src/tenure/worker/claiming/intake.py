@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tenure.client import Client
 from tenure.rules.claim import Kind, Lease, Permits
 from tenure.rules.lifecycle import Settlement
+from tenure.worker.claiming.batches import Batches, whole
 from tenure.worker.claiming.gates import GatePermits
 from tenure.worker.claiming.polling import Polling
 from tenure.worker.claiming.slots import Means, Pace, QueueKinds, Slots, Suspects
@@ -64,10 +65,16 @@ class Intake:
         """The kilobytes of results and errors, by kind."""
         self._large_results: set[Kind] = set()
         self._permits = GatePermits(lambda kind: executors[kind].slots, self.slots.waiting_kinds)
+        self.batches: Batches | None = None
+        """None: the application has no batch tasks."""
+        if any(task.options_of_task.batch is not None for task in app):
+            self.batches = Batches(self._start_batches)
         self._suspects = Suspects()
         self._stopping = False
         self.ended: dict[tuple[str, Kind], int] = {}
         """How many attempts have ended, by queue and kind."""
+        self.left = settings.max_jobs
+        """How many more jobs this process may start. None: any number."""
         self.on_progress: Callable[[], None] | None = None
         """Called when a handler has reported progress, in its thread."""
 
@@ -81,6 +88,8 @@ class Intake:
         """Take on the jobs of a claimed lease. `permits`: what the claim says of gates."""
         now = self._environment.monotonic()
         self._watchlist.wake(now)
+        if self.left is not None:
+            self.left -= len(lease.jobs)
         if now >= safe_until:  # the claim returned late: other workers may have these jobs by now
             log.warning("worker %s got a lease too late; its jobs are put back", self._worker)
             self._permits.lower(permits)
@@ -112,6 +121,7 @@ class Intake:
             )
             give_up = self._settings.unknown_task_seconds
             self._backlog.add(leased, unknown_task(leased.job, give_up))
+        self._may_start_more(len(unknown))
         if self._stopping:  # the claim was under way when the worker was told to stop
             self._put_back(known, "shutdown")
         elif len(known) == 1 and not self._suspects.may_run(known[0]):
@@ -122,7 +132,12 @@ class Intake:
         else:
             if permits:
                 known = self._permits.admit(known, permits)
+            if self.batches is not None:
+                known = self.batches.gather(known)
             self._start(self.slots.admit(known))
+
+    def _start_batches(self, jobs: Sequence[LeasedJob]) -> None:
+        self._start(self.slots.admit(jobs))
 
     def _start(self, jobs: Sequence[LeasedJob]) -> None:
         for kind in {leased.task.kind: None for leased in jobs}:
@@ -130,7 +145,7 @@ class Intake:
             self.kinds.learn({leased.job.queue for leased in some}, kind)
             self.executors[kind].submit(some)
         if self._app.hooks.listeners:
-            for leased in jobs:
+            for leased in whole(jobs):
                 self._reporter.event("started", leased.job)
 
     def free_slot(self, leased: LeasedJob, settlement: Settlement | None) -> None:
@@ -139,6 +154,8 @@ class Intake:
             self._watchlist.forget(leased)
         if leased is self._suspects.tried:
             self._suspects.ended(leased)
+        if leased.batch is not None and leased.batch[0] is not leased:
+            return  # the first job of its batch had the slot
         following = self.slots.ended(leased)
         if following is not None:
             self._start([following])
@@ -226,6 +243,8 @@ class Intake:
 
     def put_back_unstarted(self) -> None:
         """Put back all jobs that have not started: the worker shuts down."""
+        if self.batches is not None:
+            self._put_back(self.batches.take_back(), "shutdown")
         self._put_back(self._permits.take_back_waiting(), "shutdown")
         self._put_back(self.slots.take_back_waiting(), "shutdown")
         for executor in self.executors.values():
@@ -236,7 +255,14 @@ class Intake:
         self.slots.take_back(jobs)
         self._put_back(jobs, reason)
 
+    def _may_start_more(self, count: int) -> None:
+        """This many claimed jobs were put back: they do not count."""
+        if self.left is not None:
+            self.left += count
+
     def _put_back(self, jobs: Sequence[LeasedJob], reason: str, spread: float = 0.0) -> None:
+        jobs = whole(jobs)
+        self._may_start_more(len(jobs))
         for leased in jobs:
             leased.slot_freed = True
             self._watchlist.timed.pop(leased, None)

@@ -121,7 +121,7 @@ class Attempt:
                 return lifecycle.abort(job, error.reason, seconds)
             case Retry():
                 delay = error.after_seconds
-                delay = self._delay() if delay is None else delay
+                delay = self.delay_seconds() if delay is None else delay
                 return lifecycle.retry(job, encode_error(error), delay, error.reason, seconds)
         if stop is Stop.SHUTDOWN:  # if its clean-up failed, the attempt is not charged either
             if not isinstance(error, WorkerStopping):
@@ -173,17 +173,18 @@ class Attempt:
         return lifecycle.release(self.job, f"no child process: {error}", _in_a_deploy(self.job))
 
     def not_committed(self, seconds: float) -> Settlement:
-        """`complete(on=...)` was called, but its transaction did not commit."""
+        """The handler ended its job with `on=`, but that transaction did not commit."""
         error = NotCommitted(
-            "complete(on=...) was called, but its transaction was not committed when the handler "
-            "ended"
+            "the handler ended its job with on=, but its transaction was not committed when the "
+            "handler ended"
         )
         return self._retry(encode_error(error), "not committed", seconds)
 
     def _retry(self, error: Json, reason: str, seconds: float) -> Settlement:
-        return lifecycle.retry(self.job, error, self._delay(), reason, seconds)
+        return lifecycle.retry(self.job, error, self.delay_seconds(), reason, seconds)
 
-    def _delay(self) -> float:
+    def delay_seconds(self) -> float:
+        """After which time the retry policy tries it again."""
         own, attempts = self.options.retry, self.job.attempts
         try:
             policy = own if callable(own) else load_policy(self.job.retry)

@@ -1,6 +1,7 @@
 """The running job that handlers get."""
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
@@ -11,7 +12,7 @@ from tenure.client import Client
 from tenure.control import Cancel
 from tenure.errors import InvalidInput, LeaseLost, StoreUnavailable
 from tenure.rules import lifecycle
-from tenure.rules.codec import decode, encode
+from tenure.rules.codec import decode, encode, error_json
 from tenure.rules.graph import GrowingNode, ParentEnd
 from tenure.rules.job import Feature, Json, State
 from tenure.rules.limits import check_progress
@@ -21,7 +22,7 @@ from tenure.store.workflows.grow import grow_workflow
 from tenure.store.workflows.look import parent_ends
 from tenure.tasks import Task
 from tenure.worker.leases import LeasedJob
-from tenure.worker.running.attempt import StoreAway
+from tenure.worker.running.attempt import Attempt, StoreAway
 from tenure.worker.running.steps import Steps
 from tenure.workflow import Growth
 
@@ -232,30 +233,90 @@ class RunningHere(Running):
             self._steps = Steps(known=not self._job.features & _STEPS)
         return self._steps
 
+    # --- ends in the caller's own transaction -----------------------------------------------------
+
     def complete(self, result: object = None, *, on: object) -> None:
-        success = self._success(result, on)
-        try:
-            self._app.whole_store.settle(self.worker, [success], on=on, keep=self._app.keep)
-        except StoreUnavailable as error:
-            raise StoreAway(str(error)) from error
-        self._leased.completed = True
+        self._end(self._success(result), on)
 
     async def complete_async(self, result: object = None, *, on: object) -> None:
-        success = self._success(result, on)
+        await self._end_async(self._success(result), on)
+
+    def fail(self, error: BaseException | str, *, on: object, reason: str = "error") -> None:
+        self._end(lifecycle.fail(self._job, error_json(error), reason), on)
+
+    async def fail_async(
+        self, error: BaseException | str, *, on: object, reason: str = "error"
+    ) -> None:
+        await self._end_async(lifecycle.fail(self._job, error_json(error), reason), on)
+
+    def retry(
+        self, error: BaseException | str, *, on: object, after_seconds: float | None = None
+    ) -> None:
+        self._end(self._retry(error, after_seconds), on)
+
+    async def retry_async(
+        self, error: BaseException | str, *, on: object, after_seconds: float | None = None
+    ) -> None:
+        await self._end_async(self._retry(error, after_seconds), on)
+
+    def snooze(self, seconds: float, *, on: object, reason: str = "snoozed") -> None:
+        self._end(lifecycle.snooze(self._job, seconds, reason), on)
+
+    async def snooze_async(self, seconds: float, *, on: object, reason: str = "snoozed") -> None:
+        await self._end_async(lifecycle.snooze(self._job, seconds, reason), on)
+
+    def skip(self, reason: str = "skipped", *, on: object) -> None:
+        self._end(lifecycle.skip(self._job, reason), on)
+
+    async def skip_async(self, reason: str = "skipped", *, on: object) -> None:
+        await self._end_async(lifecycle.skip(self._job, reason), on)
+
+    def cancel(self, reason: str = "cancelled by its handler", *, on: object) -> None:
+        self._end(lifecycle.abort(self._job, reason), on)
+
+    async def cancel_async(self, reason: str = "cancelled by its handler", *, on: object) -> None:
+        await self._end_async(lifecycle.abort(self._job, reason), on)
+
+    def _end(self, settlement: lifecycle.Settlement, on: object) -> None:
+        self._check_end(on)
+        told = self._leased.with_unsent(settlement)
         try:
-            await self._app.whole_async_store.settle(
-                self.worker, [success], on=on, keep=self._app.keep
+            self._app.whole_store.settle(
+                self.worker, [told], done_leases=(), on=on, keep=self._app.keep
             )
         except StoreUnavailable as error:
             raise StoreAway(str(error)) from error
         self._leased.completed = True
 
-    def _success(self, result: object, on: object) -> lifecycle.Settlement:
+    async def _end_async(self, settlement: lifecycle.Settlement, on: object) -> None:
+        self._check_end(on)
+        told = self._leased.with_unsent(settlement)
+        store = self._app.whole_async_store
+        try:
+            await store.settle(self.worker, [told], done_leases=(), on=on, keep=self._app.keep)
+        except StoreUnavailable as error:
+            raise StoreAway(str(error)) from error
+        self._leased.completed = True
+
+    def _check_end(self, on: object) -> None:
         if on is None:
-            raise InvalidInput("complete() needs on=, your open connection or session")
+            raise InvalidInput(
+                "this needs on=, your open connection, session or transaction; without one, return "
+                "a result, or return or raise Retry, Snooze, Skip, Cancel or an error"
+            )
         self._refuse_if_lost()
+
+    def _success(self, result: object) -> lifecycle.Settlement:
         data = None if result is None else encode(result, what=f"the result of job {self.id}")
-        return self._leased.with_unsent(lifecycle.succeed(self._job, data))
+        return lifecycle.succeed(self._job, data)
+
+    def _retry(
+        self, error: BaseException | str, after_seconds: float | None
+    ) -> lifecycle.Settlement:
+        delay = after_seconds
+        if delay is None:
+            delay = Attempt.of(self._leased, random.random).delay_seconds()
+        return lifecycle.retry(self._job, error_json(error), delay)
 
     # --- while our own database is away ----------------------------------------------------------
 

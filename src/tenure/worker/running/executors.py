@@ -26,6 +26,7 @@ from tenure.worker.environment import Environment, Thread
 from tenure.worker.leases import LeasedJob, Stop
 from tenure.worker.protected import misused_since
 from tenure.worker.running.attempt import Attempt
+from tenure.worker.running.batch import Ended, run_batch, stop_when_all_must
 from tenure.worker.running.run import AttemptRunner
 
 JOBS_WITHOUT_YIELD = 8
@@ -109,8 +110,9 @@ class Executor(ABC):
             self._environment.exit_now(70)
 
     def _end(self, leased: LeasedJob, settlement: Settlement | None) -> None:
-        """The handler has ended: its slot is free."""
-        self.job_count -= 1
+        """The handler has ended: its slot is free. A batch has one slot."""
+        if leased.batch is None or leased.batch[0] is leased:
+            self.job_count -= 1
         leased.slot_freed = True
         self.on_end(leased, settlement)
 
@@ -201,20 +203,38 @@ class Coroutines(Executor):
                 await sleeper
                 jobs = 0
             leased = self._backlog.popleft()
-            leased.stop_now = runner.cancel
-            try:
-                settlement = await attempts.run(leased)
-            finally:
-                leased.stop_now = None
-            if Forks.count != self._forks:
-                self.exit_if_forked()
-            self._end(leased, settlement)
+            if leased.batch is not None:
+                await self._run_batch(leased.batch, runner.cancel)
+            else:
+                leased.stop_now = runner.cancel
+                try:
+                    settlement = await attempts.run(leased)
+                finally:
+                    leased.stop_now = None
+                if Forks.count != self._forks:
+                    self.exit_if_forked()
+                self._end(leased, settlement)
             if runner.cancelling() or self._has_changed_context():
                 return
             jobs += 1
             if jobs >= JOBS_WITHOUT_YIELD:
                 jobs = 0
                 await asyncio.sleep(0)
+
+    async def _run_batch(self, members: list[LeasedJob], stop_now: Callable[[], object]) -> None:
+        stop_when_all_must(members, stop_now)
+        try:
+            ended = await run_batch(
+                self._attempts, members, app=self._app, worker=self._worker,
+                monotonic=self._environment.monotonic,
+            )  # fmt: skip
+        finally:
+            for leased in members:
+                leased.stop_now = None
+        if Forks.count != self._forks:
+            self.exit_if_forked()
+        for leased, settlement in ended:
+            self._end(leased, settlement)
 
     def _has_changed_context(self) -> bool:
         """Has a handler left context variables behind? (Takes 0.1 microseconds.)"""
@@ -285,6 +305,9 @@ class InThreads(Executor):
                 leased = self._backlog.popleft()
             except IndexError:
                 continue  # it was taken back
+            if leased.batch is not None:
+                self._run_batch(leased.batch)
+                continue
             try:
                 settlement = self._clean.copy().run(self._attempt, leased, number)
             except BaseException as error:  # noqa: BLE001 - the thread must not end
@@ -292,6 +315,20 @@ class InThreads(Executor):
             if Forks.count != self._forks:
                 self.exit_if_forked()
             self._report(leased, settlement)
+
+    def _run_batch(self, members: list[LeasedJob]) -> None:
+        try:
+            ended = self._clean.copy().run(self._batch, members)
+        except BaseException as error:  # noqa: BLE001 - the thread must not end
+            ended = [(leased, self._failed(leased, error)) for leased in members]
+        if Forks.count != self._forks:
+            self.exit_if_forked()
+        for leased, settlement in ended:
+            self._report(leased, settlement)
+
+    def _batch(self, members: list[LeasedJob]) -> list[Ended]:
+        """Run a batch in this thread."""
+        raise NotImplementedError  # tasks with isolation="process" have no batches
 
     def _failed(self, leased: LeasedJob, error: BaseException) -> Settlement | None:
         """An error of the worker itself ends the attempt, but not the thread."""
@@ -334,6 +371,14 @@ class Threads(InThreads):
 
     def _attempt(self, leased: LeasedJob, number: int) -> Settlement | None:  # noqa: ARG002
         return drive(self._attempts.run(leased))
+
+    def _batch(self, members: list[LeasedJob]) -> list[Ended]:
+        return drive(
+            run_batch(
+                self._attempts, members, app=self._app, worker=self._worker,
+                monotonic=self._environment.monotonic,
+            )
+        )  # fmt: skip
 
 
 class _InThread(AttemptRunner):

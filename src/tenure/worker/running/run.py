@@ -11,8 +11,10 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from tenure.batches import alone
 from tenure.client import Client
 from tenure.errors import JobNotFound, PayloadInvalid
+from tenure.rules.claim import Claimed
 from tenure.rules.job import Feature, Job
 from tenure.rules.lifecycle import Outcome, Settlement, succeed
 from tenure.running import reset_current, set_current
@@ -51,7 +53,7 @@ class AttemptRunner:
             except PayloadInvalid as error:
                 return self.undecodable(leased, error)
             if leased.job.features & _ONCE:
-                await self._start_once(running)
+                await self.start_once(running)
                 if (stop := leased.stop_reason()) is not None:
                     return self.attempt(leased).stopped(stop, 0.0)
                 started = now()
@@ -75,7 +77,7 @@ class AttemptRunner:
         except BaseException as error:  # noqa: BLE001 - any exception of a handler is its failure
             return self.raised(leased, error, now() - started)
 
-    async def _start_once(self, running: RunningHere) -> None:
+    async def start_once(self, running: RunningHere) -> None:
         """The mark comes before the handler: after a crash the job must not run again."""
         if self.awaits:
             await running.start_once_async()
@@ -90,6 +92,8 @@ class AttemptRunner:
         running = RunningHere(leased, self._app, self._worker)
         if signature.wants_running:
             args.insert(0, running)
+        if task.options_of_task.batch is not None:
+            return alone(task.fn, running, awaits=self.awaits), args, kwargs, running
         return task.fn, args, kwargs, running
 
     def raised(self, leased: LeasedJob, error: BaseException, seconds: float) -> Settlement | None:
@@ -114,23 +118,34 @@ async def confirm_completion(
     reporter: EventReporter,
     environment: Environment,
 ) -> Settlement | None:
-    """The handler called `complete(on=...)`: did its transaction commit?
+    """The handler ended its job with `on=`: did its transaction commit?
 
-    Returns the settlement that is still to be written. None: it committed, and wrote the success.
+    Returns the settlement that is still to be written. None: it committed, and wrote the end.
     `look` reads the job; its errors are raised.
     """
     job = leased.job
     try:
-        seen = await look(job.id)
-        committed = seen.state.final and seen.token == job.token and seen.worker == worker
+        kind = _ended(job, await look(job.id), worker)
     except JobNotFound:
-        committed = True  # finished, and deleted since
-    if committed:
+        kind = "succeeded"  # finished, and deleted since
+    if kind is not None:
         if settlement is None or settlement.outcome is not Outcome.SUCCEED:
             reporter.say(logging.ERROR, job, "failed after it had completed itself")
-        reporter.event("succeeded", job)
+        reporter.event(kind, job)
         return None
     if settlement is not None and settlement.outcome is Outcome.SUCCEED:
         attempt = Attempt.of(leased, environment.random)
         return attempt.not_committed(leased.seconds_run(environment.monotonic()))
     return settlement
+
+
+def _ended(job: Claimed, seen: Job, worker: str) -> str | None:
+    """How the handler has ended its job, if it has: the kind of the event. None: it has not.
+
+    A job with a newer token was put back, by the handler or by a sweep, which counts a crash.
+    """
+    if seen.token == job.token:
+        return str(seen.state) if seen.state.final and seen.worker == worker else None
+    if seen.crashes != job.crashes:
+        return None
+    return "retried" if seen.attempts > job.attempts else "snoozed"

@@ -60,7 +60,9 @@ class BlockedLoop:
         """Does not wait for locked rows: the thread has leases to renew."""
         try:
             told = leased.with_unsent(settlement)
-            [answer] = store.settle(self._worker, [told], patient=False, keep=self._keep)
+            [answer] = store.settle(
+                self._worker, [told], done_leases=(), patient=False, keep=self._keep
+            )
         except BaseException:
             self._owe(leased, settlement)
             raise

@@ -15,7 +15,7 @@ import msgspec
 from tenure.errors import ConfigError
 from tenure.passwords import remember
 from tenure.worker.children.app_ref import REFUSED
-from tenure.worker.supervisor.supervisor import Orders
+from tenure.worker.supervisor.supervisor import MAX_JOBS_REACHED, Orders
 from tenure.worker.worker import Worker
 
 log = logging.getLogger("tenure.worker")
@@ -46,6 +46,8 @@ def _work(supervisor: socket.socket, orders: Orders) -> None:
     worker = Worker(app, settings.pop("queues"), **settings)
     threading.Thread(target=_stop_when_alone, args=(supervisor, worker), daemon=True).start()
     worker.run()
+    if worker.reached_max_jobs:
+        sys.exit(MAX_JOBS_REACHED)
 
 
 def _orders(supervisor: socket.socket) -> Orders | None:

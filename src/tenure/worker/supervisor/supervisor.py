@@ -27,6 +27,9 @@ from tenure.worker.settings import WorkerSettings
 LOOK_SECONDS = 0.1
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.1, 10.0
 HEALTHY_SECONDS = 10.0
+MAX_JOBS_REACHED = 79
+"""The exit code of a worker process that has run as many jobs as `max_jobs` says."""
+
 log = logging.getLogger("tenure.worker")
 
 
@@ -52,6 +55,7 @@ class Supervisor:
         orders = Orders(app, msgspec.structs.asdict(settings), log_setup())
         self._orders = msgspec.json.encode(orders, enc_hook=_plain)
         self._count = count
+        self._until_idle = settings.until_idle
         self._environment = environment
         self._processes: list[_Supervised] = []
         # Not a `threading.Event`: if a signal handler interrupts its `wait` and calls `set`, both
@@ -68,14 +72,19 @@ class Supervisor:
             process.kill()
 
     def run(self) -> None:
-        """Run until `stop` is called and every process has ended."""
+        """Run until `stop` is called and every process has ended.
+
+        With `until_idle`, also until every process has ended by itself.
+        """
         self._processes = [_Supervised(self._orders, self._environment) for _ in range(self._count)]
         try:
             refused = False
             while not (refused or self._is_stopped(LOOK_SECONDS)):
                 refused = self._refused()
+                if self._until_idle and all(process.is_done() for process in self._processes):
+                    break
                 for process in self._processes:
-                    if not refused:
+                    if not refused and not (self._until_idle and process.is_done()):
                         process.replace_if_dead()
             for process in self._processes:
                 process.terminate()
@@ -157,10 +166,24 @@ class _Supervised:
     def _age(self) -> float:
         return self._environment.monotonic() - self._started_at
 
+    def is_done(self) -> bool:
+        """Has it ended because there is no work left?"""
+        return self._process is not None and self._process.poll() == 0
+
     def replace_if_dead(self) -> None:
-        """Start a successor, later and later while processes die soon after their start."""
+        """Start a successor, later and later while processes die soon after their start.
+
+        The successor of a process that has run its `max_jobs` starts at once.
+        """
         if self._process is not None and (code := self._process.poll()) is not None:
-            self._rest(f"worker process {self._process.pid} {_ending(code)}")
+            pid = self._process.pid
+            if code == MAX_JOBS_REACHED:
+                log.info("worker process %d has run its jobs; a new one starts", pid)
+                self.close()
+                self._process = None
+                self._pause, self._next_start = FIRST_PAUSE_SECONDS, 0.0
+            else:
+                self._rest(f"worker process {pid} {_ending(code)}")
         if self._process is None and self._environment.monotonic() >= self._next_start:
             self._try_to_start()
 

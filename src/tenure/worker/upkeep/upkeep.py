@@ -14,6 +14,8 @@ from tenure.worker.settings import WorkerSettings
 
 PROMOTE_PAGE = 1000
 HEAL_SECONDS = 60.0
+EXPIRE_SECONDS = 10.0
+"""How often jobs are looked for that were not started in time and that no claim meets."""
 PRUNE_SOON_SECONDS = 60.0
 """A worker asks at the latest after this time whether a prune is due: it may not run for an hour.
 After a failure it asks again after this time."""
@@ -66,6 +68,10 @@ class Upkeep:
         await asyncio.sleep(soon * (0.5 + self._environment.random() / 2))
         await self._repeat("pruning", self._prune, soon)
 
+    async def expire(self) -> None:
+        """End jobs that were not started in time, for ever."""
+        await self._repeat("expiring", self._expire, EXPIRE_SECONDS)
+
     async def heal(self) -> None:
         """Repair gates and workflows regularly, for ever."""
         await self._repeat("housekeeping", self._heal, self._settings.sweep_seconds)
@@ -101,6 +107,10 @@ class Upkeep:
     async def _prune(self) -> None:
         await self._store.prune(every_seconds=self._settings.prune_seconds)
         await asyncio.sleep(self._settings.prune_seconds)
+
+    async def _expire(self) -> None:
+        if await self._store.expire():
+            self._ring()  # their children may run now
 
     async def _heal(self) -> None:
         await asyncio.sleep(HEAL_SECONDS)

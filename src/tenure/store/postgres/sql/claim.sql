@@ -17,7 +17,7 @@
 -- the stretch below a lane would walk the index of the lane's dead part.
 -- At most one suspect per claim: were there two, the death of the worker would charge both, and
 -- one of them may not have run. A block is what goes on one lease: the suspect alone, the jobs
--- whose cancellation is requested, all others.
+-- whose cancellation is requested, those that were not started in time, all others.
 -- Times come as bytes: the driver takes 0.7 microseconds to make a datetime of each.
 -- `ctid = any(array(...))`: the plan stays a TID scan whatever the statistics say.
 with recursive gap as materialized (
@@ -93,16 +93,18 @@ with recursive gap as materialized (
     delete from tenure.ready
     where ctid = any (array(select ctid from fit))
     returning queue, needs, priority, position, job_id, token
+), clock as materialized (
+    select coalesce(:now::timestamptz, clock_timestamp()) as now
 ), found as materialized (
     select t.queue, t.needs, t.priority, t.position, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
            j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry, j.metadata,
-           j.features, j.cancel_requested, j.unique_scope, j.unique_key, j.unique_until,
-           case when j.cancel_requested then -1 when j.crashes > 0 then j.id else 0 end as block
+           j.features, e.ends, j.unique_scope, j.unique_key, j.unique_until,
+           case when e.ends > 0 then -e.ends when j.crashes > 0 then j.id else 0 end as block
     from taken t left join lateral (
         select * from tenure.job
         where job.id = t.job_id and job.token = t.token and job.position = t.position offset 0) as j on true
-), clock as materialized (
-    select coalesce(:now::timestamptz, clock_timestamp()) as now
+         left join lateral (select case when j.cancel_requested then 1
+                when j.start_by < (select now from clock) and j.attempts = 0 then 2 else 0 end as ends) as e on true
 ), block as materialized (
     select b.block, nextval('tenure.lease_id') as lease, clock.now
     from clock, (select block from found where id is not null group by block order by block) as b
@@ -111,7 +113,7 @@ with recursive gap as materialized (
     select b.lease, :worker, :request_id, b.now, b.now + :lease_seconds * interval '1 second',
            (select ('[[' || string_agg(id || ',' || token, '],[') || ']]')::json
             from found f where f.block = b.block and f.id is not null),
-           case when :ahead and b.block = 0 then '[]'::json end
+           case when :ahead and b.block = 0 or b.block = -2 then '[]'::json end
     from block b
 ), started as (
     delete from tenure.unique_key k using found f
@@ -120,14 +122,17 @@ with recursive gap as materialized (
 )
 select f.queue, f.priority, f.position, f.id, f.token, f.task, f.args::text as args, f.tenant, f.attempts,
        f.max_attempts, f.crashes, timestamptz_send(f.created_at) as created_at, f.timeout_seconds, f.retry::text as retry,
-       f.metadata::text as metadata, f.features, f.cancel_requested, f.needs, b.lease, timestamptz_send(b.now) as claimed_at
+       f.metadata::text as metadata, f.features, f.ends, f.needs, b.lease, timestamptz_send(b.now) as claimed_at
 from found f left join block b on b.block = f.block and f.id is not null;
 
 -- name: claimed_before
 -- claim, repeated: what its first try, whose COMMIT got no answer, has left on leases.
 select j.queue, j.priority, j.position, j.id, j.token, j.task, j.args::text as args, j.tenant, j.attempts,
        j.max_attempts, j.crashes, timestamptz_send(j.created_at) as created_at, j.timeout_seconds, j.retry::text as retry,
-       j.metadata::text as metadata, j.features, j.cancel_requested, j.needs, l.id as lease, timestamptz_send(l.claimed_at) as claimed_at
+       j.metadata::text as metadata, j.features,
+       case when j.cancel_requested then 1
+                when j.start_by < l.claimed_at and j.attempts = 0 then 2 else 0 end as ends,
+       j.needs, l.id as lease, timestamptz_send(l.claimed_at) as claimed_at
 from tenure.lease l, json_array_elements(l.jobs) as pair,
      lateral (select * from tenure.job
               where id = (pair ->> 0)::bigint and token = (pair ->> 1)::bigint offset 0) as j
@@ -153,3 +158,80 @@ select distinct virtualtransaction from pg_catalog.pg_locks
 where locktype = 'relation' and relation = 'tenure.ready'::regclass and granted
   and database = (select oid from pg_catalog.pg_database where datname = current_database())
   and mode not in ('AccessShareLock', 'RowShareLock') and pid is distinct from pg_backend_pid();
+
+-- name: look_ahead
+-- claim by tasks: the next tickets of these lanes, suspects among them, and the tasks of their jobs.
+-- It locks nothing.
+select r.queue, r.needs, r.priority, r.position, r.suspect, r.size_kb, j.task
+from json_to_recordset(:lanes::json) as l (
+         queue text, needs smallint, priority smallint, position bigint),
+     lateral (select queue, needs, priority, position, suspect, size_kb, job_id, token from tenure.ready
+              where queue = l.queue and needs = l.needs
+                and (priority, position) > (l.priority, l.position)
+              order by priority, position limit :most) as r
+     left join lateral (select task from tenure.job
+                        where id = r.job_id and token = r.token and position = r.position offset 0) as j
+       on true
+where not exists (select from tenure.queue p
+                  where p.name = r.queue and p.paused_at is not null offset 0);
+
+-- name: take_spots
+-- claim by tasks: take exactly these tickets, as `take_tickets` does. One that another session has
+-- locked or taken is passed over.
+with spot as materialized (
+    select r.ctid
+    from json_to_recordset(:rows::json) as b (
+             queue text, needs smallint, priority smallint, position bigint),
+         lateral (select ready.ctid from tenure.ready
+                  where ready.queue = b.queue and ready.needs = b.needs
+                    and ready.priority = b.priority and ready.position = b.position
+                    and not exists (select from tenure.queue p
+                                    where p.name = b.queue and p.paused_at is not null offset 0)
+                  for update skip locked) as r
+), taken as (
+    delete from tenure.ready
+    where ctid = any (array(select ctid from spot))
+    returning queue, needs, priority, position, job_id, token
+), clock as materialized (
+    select coalesce(:now::timestamptz, clock_timestamp()) as now
+), found as materialized (
+    select t.queue, t.needs, t.priority, t.position, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
+           j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry, j.metadata,
+           j.features, e.ends, j.unique_scope, j.unique_key, j.unique_until,
+           case when e.ends > 0 then -e.ends when j.crashes > 0 then j.id else 0 end as block
+    from taken t left join lateral (
+        select * from tenure.job
+        where job.id = t.job_id and job.token = t.token and job.position = t.position offset 0) as j on true
+         left join lateral (select case when j.cancel_requested then 1
+                when j.start_by < (select now from clock) and j.attempts = 0 then 2 else 0 end as ends) as e on true
+), block as materialized (
+    select b.block, nextval('tenure.lease_id') as lease, clock.now
+    from clock, (select block from found where id is not null group by block order by block) as b
+), leased as (
+    insert into tenure.lease (id, worker, request_id, claimed_at, expires_at, jobs, started)
+    select b.lease, :worker, :request_id, b.now, b.now + :lease_seconds * interval '1 second',
+           (select ('[[' || string_agg(id || ',' || token, '],[') || ']]')::json
+            from found f where f.block = b.block and f.id is not null),
+           case when :ahead and b.block = 0 or b.block = -2 then '[]'::json end
+    from block b
+), started as (
+    delete from tenure.unique_key k using found f
+    where f.unique_until = 'started' and k.tenant = any (array[f.tenant])
+      and k.scope = f.unique_scope and k.key = f.unique_key and k.job_id = f.id
+)
+select f.queue, f.priority, f.position, f.id, f.token, f.task, f.args::text as args, f.tenant, f.attempts,
+       f.max_attempts, f.crashes, timestamptz_send(f.created_at) as created_at, f.timeout_seconds, f.retry::text as retry,
+       f.metadata::text as metadata, f.features, f.ends, f.needs, b.lease, timestamptz_send(b.now) as claimed_at
+from found f left join block b on b.block = f.block and f.id is not null;
+
+-- name: jobs_held_by
+-- held: the live jobs on the leases of a worker.
+select j.queue, j.priority, j.position, j.id, j.token, j.task, j.args::text as args, j.tenant, j.attempts,
+       j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry::text as retry,
+       j.metadata::text as metadata, j.features, j.cancel_requested, j.needs, l.id as lease, l.claimed_at,
+       l.expires_at
+from tenure.lease l, json_array_elements(l.jobs) as pair,
+     lateral (select * from tenure.job
+              where id = (pair ->> 0)::bigint and token = (pair ->> 1)::bigint offset 0) as j
+where l.worker = :worker and l.expires_at > coalesce(:now::timestamptz, clock_timestamp())
+order by l.id, j.id;

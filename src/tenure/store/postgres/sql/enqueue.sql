@@ -28,7 +28,9 @@ batch as materialized (
         due_at timestamptz, tenant text, max_attempts smallint, timeout double precision, retry json,
         metadata json, features smallint, parked text, unique_scope text, unique_key text,
         unique_until text, unique_seconds double precision, gate text, gate_key text, needs smallint,
-        size_kb smallint, keep_succeeded double precision, keep_other double precision)
+        size_kb smallint, keep_succeeded double precision, keep_other double precision,
+        start_by timestamptz, start_within double precision, finish_by timestamptz,
+        finish_within double precision)
 ), new as materialized (
     select batch.*, case when due is null and parked is null then 1000 * nextval('tenure.position') end as position
     from batch
@@ -36,12 +38,15 @@ batch as materialized (
     insert into tenure.job (
         id, position, created_at, due_at, timeout_seconds, unique_seconds, priority, max_attempts,
         features, tenant, queue, task, args, retry, metadata, parked, unique_scope, unique_key,
-        unique_until, gate, gate_key, needs, size_kb, keep_succeeded_seconds, keep_other_seconds)
+        unique_until, gate, gate_key, needs, size_kb, keep_succeeded_seconds, keep_other_seconds,
+        start_by, finish_by)
     select id, position, t.now, due, timeout, unique_seconds, coalesce(priority, 0),
            coalesce(max_attempts, 5), coalesce(features, 0), coalesce(tenant, ''),
            coalesce(queue, 'default'), task, coalesce(args, 'null'), retry, metadata, parked,
            unique_scope, unique_key, unique_until, gate, gate_key, coalesce(needs, 0),
-           coalesce(size_kb, 0), keep_succeeded, keep_other
+           coalesce(size_kb, 0), keep_succeeded, keep_other,
+           coalesce(start_by, coalesce(due, t.now) + start_within * interval '1 second'),
+           coalesce(finish_by, coalesce(due, t.now) + finish_within * interval '1 second')
     from new, t
 ), queued as (
     insert into tenure.ready (position, job_id, token, priority, needs, size_kb, queue)
@@ -157,6 +162,45 @@ select k.job_id,
        and not exists (select from tenure.job j where j.id = k.job_id offset 0) as over, k.outcome
 from tenure.unique_key k
 where k.tenant = :tenant and k.scope = :scope and k.key = :key;
+
+-- name: waiting_job
+-- enqueue with Replace: what a job that is locked has been enqueued with.
+select task, args::text as args from tenure.job where id = :id;
+
+-- name: replace_job
+-- enqueue with Replace: a job that is locked, and whose ticket was taken. Returns when it is due.
+with t as materialized (select coalesce(:now::timestamptz, clock_timestamp()) as now),
+new as materialized (
+    select t.now, j.id,
+           case when :postpone::boolean then
+               least(coalesce(:due_at::timestamptz, t.now + :delay::double precision * interval '1 second', t.now),
+                     j.created_at + :at_most::double precision * interval '1 second')
+           else j.due_at end as due
+    from t, tenure.job j where j.id = :id
+)
+update tenure.job j
+set args = case when :change_args::boolean then :args::json else args end,
+    metadata = case when :change_args::boolean then :metadata::json else metadata end,
+    size_kb = case when :change_args::boolean then :size_kb::smallint else size_kb end,
+    gate_key = case when :change_args::boolean and gate is not null
+                    then coalesce(:gate_key::text, gate_key) else gate_key end,
+    due_at = case when parked is null then due_at else nullif(greatest(new.due, new.now), new.now) end,
+    start_by = case when :postpone::boolean
+                    then coalesce(:start_by::timestamptz, greatest(new.due, new.now)
+                                  + :start_within::double precision * interval '1 second')
+                    else start_by end,
+    finish_by = case when :postpone::boolean
+                     then coalesce(:finish_by::timestamptz, greatest(new.due, new.now)
+                                   + :finish_within::double precision * interval '1 second')
+                     else finish_by end
+from new
+where j.id = :id
+returning new.due;
+
+-- name: mark_key
+-- enqueue with Replace: the key tells what its job was enqueued with.
+update tenure.unique_key set fingerprint = :fingerprint
+where tenant = :tenant and scope = :scope and key = :key and job_id = :job_id;
 
 -- name: lock_finished_parents
 -- enqueue: a finished parent cannot be replayed, deleted or pruned before the child is there.

@@ -90,7 +90,7 @@ select t.id, t.token, t.state::text as state, t.task, t.args::text as args, t.qu
        t.queue_paused, t.unfinished_parents, t.timeout_seconds, t.retry::text as retry,
        t.metadata::text as metadata, t.unique_scope, t.unique_key, t.unique_until,
        t.result::text as result, t.error::text as error, t.gate, t.gate_key, t.needs,
-       t.notes::text as notes
+       t.notes::text as notes, t.start_by, t.finish_by
 from tenure.live as t
 where t.id >= :low and t.id <= :high
   and (:tenant::text is null or t.tenant in (:tenant::text, ''))
@@ -106,7 +106,7 @@ select t.id, t.token, t.state::text as state, t.task, t.args::text as args, t.qu
        t.queue_paused, t.unfinished_parents, t.timeout_seconds, t.retry::text as retry,
        t.metadata::text as metadata, t.unique_scope, t.unique_key, t.unique_until,
        t.result::text as result, t.error::text as error, t.gate, t.gate_key, t.needs,
-       t.notes::text as notes
+       t.notes::text as notes, t.start_by, t.finish_by
 from json_array_elements_text(:ids::json) with ordinality as e (id, n),
      lateral (select * from tenure.live as j where j.id = e.id::bigint offset 0) as t
 where (:tenant::text is null or t.tenant in (:tenant::text, ''))
@@ -123,7 +123,7 @@ select t.id, t.token, t.state::text as state, t.task, t.args::text as args, t.qu
        t.unique_key, t.unique_until, t.result::text as result, t.error::text as error, t.gate,
        t.gate_key, t.needs,
        case when t.features & {NOTES} <> 0
-            then (select n.notes::text from tenure.note n where n.job_id = t.id) end as notes
+            then (select n.notes::text from tenure.note n where n.job_id = t.id) end as notes, t.start_by, t.finish_by
 from tenure.history as t
 where t.id >= :low and t.id <= :high
   and (:tenant::text is null or t.tenant in (:tenant::text, ''))
@@ -141,7 +141,7 @@ select t.id, t.token, t.state::text as state, t.task, t.args::text as args, t.qu
        t.unique_key, t.unique_until, t.result::text as result, t.error::text as error, t.gate,
        t.gate_key, t.needs,
        case when t.features & {NOTES} <> 0
-            then (select n.notes::text from tenure.note n where n.job_id = t.id) end as notes
+            then (select n.notes::text from tenure.note n where n.job_id = t.id) end as notes, t.start_by, t.finish_by
 from json_array_elements_text(:ids::json) with ordinality as e (id, n),
      lateral (select * from tenure.history as j where j.id = e.id::bigint offset 0) as t
 where (:tenant::text is null or t.tenant in (:tenant::text, ''))

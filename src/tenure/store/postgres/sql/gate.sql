@@ -213,11 +213,13 @@ with spot as materialized (
 ), found as materialized (
     select t.queue, t.needs, t.priority, t.position, t.gate, t.key, j.id, j.token, j.task, j.args, j.tenant,
            j.attempts, j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry,
-           j.metadata, j.features, j.cancel_requested, j.unique_scope, j.unique_key, j.unique_until,
-           case when j.cancel_requested then -1 when j.crashes > 0 then j.id else 0 end as block
+           j.metadata, j.features, e.ends, j.unique_scope, j.unique_key, j.unique_until,
+           case when e.ends > 0 then -e.ends when j.crashes > 0 then j.id else 0 end as block
     from taken t left join lateral (
         select * from tenure.job
         where job.id = t.job_id and job.token = t.token and job.position = t.position offset 0) as j on true
+         left join lateral (select case when j.cancel_requested then 1
+                when j.start_by < :now::timestamptz and j.attempts = 0 then 2 else 0 end as ends) as e on true
 ), block as materialized (
     select b.block, nextval('tenure.lease_id') as lease, :now::timestamptz as now
     from (select block from found where id is not null group by block order by block) as b
@@ -226,7 +228,7 @@ with spot as materialized (
     select b.lease, :worker, :request_id, b.now, b.now + :lease_seconds * interval '1 second',
            (select ('[[' || string_agg(id || ',' || token, '],[') || ']]')::json
             from found f where f.block = b.block and f.id is not null),
-           case when :ahead and b.block = 0 then '[]'::json end
+           case when :ahead and b.block = 0 or b.block = -2 then '[]'::json end
     from block b
 ), held as (
     insert into tenure.gate_hold (lease, ids, tokens, worker, queue, gate, key)
@@ -240,7 +242,7 @@ with spot as materialized (
 )
 select f.queue, f.priority, f.position, f.id, f.token, f.task, f.args::text, f.tenant, f.attempts,
        f.max_attempts, f.crashes, timestamptz_send(f.created_at), f.timeout_seconds, f.retry::text,
-       f.metadata::text, f.features, f.cancel_requested, f.needs, b.lease, timestamptz_send(b.now),
+       f.metadata::text, f.features, f.ends, f.needs, b.lease, timestamptz_send(b.now),
        case when :several then f.queue || e'\x1e' || f.gate || e'\x1e' || f.key end
 from found f left join block b on b.block = f.block and f.id is not null;
 

@@ -3,7 +3,7 @@ select id, token, state::text as state, task, args::text as args, queue, priorit
        crashes, created_at, queued_at, due_at, claimed_at, finished_at, duration_seconds, worker,
        reason, held, cancel_requested, queue_paused, unfinished_parents, timeout_seconds,
        retry::text as retry, metadata::text as metadata, unique_scope, unique_key, unique_until, result::text as result,
-       error::text as error, gate, gate_key, needs, notes::text as notes
+       error::text as error, gate, gate_key, needs, notes::text as notes, start_by, finish_by
 from tenure.all_jobs
 where id = :id and (:tenant::text is null or tenant in (:tenant::text, ''));
 
@@ -45,6 +45,28 @@ select lane.queue, min(coalesce(j.queued_at, j.created_at)) as since,
                - min(coalesce(j.queued_at, j.created_at)))::double precision as age_seconds
 from lane, lateral (select created_at, queued_at from tenure.job where id = lane.job_id offset 0) as j
 group by lane.queue order by lane.queue;
+
+-- name: is_busy
+-- is_idle: has one of these queues a job that is ready, running or due soon? Those of paused queues do not count.
+with served as materialized (
+    select value as queue from json_array_elements_text(:queues::json)
+), open as materialized (
+    select s.queue from served s
+    where not exists (select from tenure.queue p where p.name = s.queue and p.paused_at is not null)
+)
+select exists (select from open, lateral (select from tenure.ready r where r.queue = open.queue limit 1) as r)
+    or exists (select from open, lateral (select from tenure.gated g where g.queue = open.queue limit 1) as g)
+    or exists (select from tenure.holding h,
+                    lateral (select queue from tenure.job
+                             where id = h.job_id and token = h.token offset 0) as j
+               where j.queue in (select queue from served))
+    or exists (select from (select job_id, token from tenure.due
+                            where due_at <= (select coalesce(:now::timestamptz, clock_timestamp())
+                                                    + :within_seconds * interval '1 second')
+                            order by due_at offset 0) as d,
+                    lateral (select queue from tenure.job
+                             where id = d.job_id and token = d.token offset 0) as j
+               where j.queue in (select queue from open)) as busy;
 
 -- name: job_events
 select at, kind, token, worker, detail::text as detail from tenure.event

@@ -84,11 +84,12 @@ with old as (
         id, token, position, created_at, queued_at, timeout_seconds, unique_seconds, priority, attempts,
         max_attempts, crashes, features, needs, size_kb, tenant, queue, task, args, retry, metadata,
         error, reason, unique_scope, unique_key, unique_until, gate, gate_key, keep_succeeded_seconds,
-        keep_other_seconds)
+        keep_other_seconds, finish_by)
     select id, token + 1, position, created_at, now, timeout_seconds, unique_seconds, priority, 0,
            max_attempts, 0, features | :features::smallint, needs, size_kb, tenant, queue, task, args, retry,
            metadata, error, 'replayed',
-           unique_scope, unique_key, unique_until, gate, gate_key, keep_succeeded_seconds, keep_other_seconds
+           unique_scope, unique_key, unique_until, gate, gate_key, keep_succeeded_seconds, keep_other_seconds,
+           finish_by
     from new
 ), queued as (
     insert into tenure.ready (position, job_id, token, priority, needs, size_kb, queue)

@@ -23,8 +23,7 @@ with batch as materialized (
     delete from tenure.job j using batch b
     where j.id = any (array[b.id]) and j.token = b.token
     returning j.*, b.claimed_at, b.result, b.duration
-)
-, ended as (
+), ended as (
     select gone.*, coalesce(keep_succeeded_seconds, (:keep::json ->> queue)::double precision) as keep,
            coalesce(:now::timestamptz, clock_timestamp()) as now
     from gone
@@ -33,12 +32,12 @@ with batch as materialized (
         id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
         state, priority, attempts, max_attempts, crashes, features, needs, tenant, queue, task, args, worker,
         result, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key, keep_until,
-        keep_succeeded_seconds, keep_other_seconds)
+        keep_succeeded_seconds, keep_other_seconds, start_by, finish_by)
     select id, token, created_at, claimed_at, now, duration, timeout_seconds, unique_seconds,
            'succeeded', priority, attempts + 1, max_attempts, crashes, features, needs, tenant, queue, task,
            args, :worker, result, retry, metadata, unique_scope, unique_key, unique_until, gate,
            gate_key, case when keep is not null then least(now + keep * interval '1 second', '9000-01-01 00:00:00+00') end,
-           keep_succeeded_seconds, keep_other_seconds
+           keep_succeeded_seconds, keep_other_seconds, start_by, finish_by
     from ended where keep is distinct from 0 or features & {CHILDREN | WORKFLOW} <> 0
 )
 select id, token, features, queue || e'\x1e' || gate || e'\x1e' || gate_key as line,
@@ -48,7 +47,7 @@ select id, token, features, queue || e'\x1e' || gate || e'\x1e' || gate_key as l
 from gone;
 
 -- name: finish
--- fail, skip, abort, cancel, sweep: the job moves to history. Guarded by id and token and, for a
+-- fail, skip, abort, cancel, expire, sweep: the job moves to history. Guarded by id and token and, for a
 -- worker, by its own lease row.
 with batch as materialized (
     select * from json_to_recordset(:rows::json) as b (
@@ -72,14 +71,14 @@ with batch as materialized (
         id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
         state, priority, attempts, max_attempts, crashes, features, needs, tenant, queue, task, args, worker,
         error, reason, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key, keep_until,
-        keep_succeeded_seconds, keep_other_seconds)
+        keep_succeeded_seconds, keep_other_seconds, start_by, finish_by)
     select id, token, created_at, (select claimed_at from tenure.lease l where l.id = ended.lease),
            now, duration, timeout_seconds, unique_seconds,
            ended.state::tenure.state, priority, attempts + coalesce(charged, 0), max_attempts,
            crashes + coalesce(crashed, 0), features, needs, tenant, queue, task, args, worker, last_error, why, retry, metadata,
            unique_scope, unique_key, unique_until, gate, gate_key,
            case when keep is not null then least(now + keep * interval '1 second', '9000-01-01 00:00:00+00') end,
-           keep_succeeded_seconds, keep_other_seconds
+           keep_succeeded_seconds, keep_other_seconds, start_by, finish_by
     from ended where keep is distinct from 0 or features & {CHILDREN | WORKFLOW} <> 0
 )
 select id, token, features, queue || e'\x1e' || gate || e'\x1e' || gate_key as line,
@@ -161,18 +160,32 @@ update tenure.event e set token = b.token, worker = b.worker, detail = b.detail
 from json_to_recordset(:rows::json) as b (job_id bigint, seq bigint, token bigint, worker text, detail json)
 where e.job_id = any (array[b.job_id]) and e.seq = b.seq;
 
--- name: landed
--- Zero rows changed: was it this worker's own settlement of this token, repeated? Not if a sweep
--- took the job back under this token: it writes the lost worker's name, but settled for it.
-select b.id, b.token
-from json_to_recordset(:rows::json) as b (id bigint, token bigint)
-where (exists (select from tenure.history h
-               where h.id = b.id and h.token = b.token and h.worker = :worker offset 0)
-       or exists (select from tenure.event e
-                  where e.job_id = b.id and e.token = b.token and e.worker = :worker
-                    and e.kind = any (string_to_array(:kinds, ' '))))
-  and not exists (select from tenure.event e
-                  where e.job_id = b.id and e.token = b.token and e.kind = 'crashed' offset 0);
+-- name: recorded_ends
+-- Zero rows changed: how has this worker settled these tokens before? Not at all if a sweep took the
+-- job back under this token: it writes the lost worker's name, but settled for it.
+with b as materialized (
+    select id, token from json_to_recordset(:rows::json) as b (id bigint, token bigint)
+), ends as materialized (
+    select h.id, h.token, h.state::text as kind, h.reason, h.result, h.error, null::json as detail,
+           true as in_full, h.attempts = h.max_attempts as was_last
+    from b, lateral (select id, token, state, reason, result, error, attempts, max_attempts
+                     from tenure.history
+                     where id = b.id and token = b.token and worker = :worker offset 0) as h
+    union all
+    select e.job_id, e.token, e.kind, e.detail ->> 'reason', null, e.detail -> 'error', e.detail,
+           e.kind = any (array['retried', 'snoozed', 'released', 'unknown_task']), true
+    from b, lateral (select job_id, token, kind, detail from tenure.event
+                     where job_id = b.id and token = b.token and worker = :worker
+                       and kind = any (string_to_array(:kinds, ' ')) offset 0) as e
+)
+select ends.id, ends.token, ends.kind, ends.reason, ends.result::text, ends.error::text,
+       ends.detail::text, ends.in_full, ends.was_last,
+       exists (select from tenure.event a
+               where a.job_id = ends.id and a.token = ends.token and a.kind = 'cancel requested'
+               offset 0) as asked
+from ends
+where not exists (select from tenure.event c
+                  where c.job_id = ends.id and c.token = ends.token and c.kind = 'crashed' offset 0);
 
 -- name: drop_leases
 -- succeed, retry and the other settlements: only when none of their (job, token) is live, never

@@ -140,7 +140,8 @@ with gone as materialized (
 delete from tenure.lease where id = any ((select ids from gone)::bigint[]);
 
 -- name: extend
--- extend: by lease and worker, refused after expiry. Returns the extended leases.
+-- extend: by lease and worker, refused after expiry. Never earlier than before. Returns the extended
+-- leases.
 with held as materialized (
     select l.id, b.started
     from json_to_recordset(:rows::json) as b (id bigint, started json),
@@ -150,7 +151,9 @@ with held as materialized (
                   for update skip locked) as l
 )
 update tenure.lease l
-set expires_at = coalesce(:now::timestamptz, clock_timestamp()) + :lease_seconds * interval '1 second',
+set expires_at = greatest(
+        l.expires_at,
+        coalesce(:now::timestamptz, clock_timestamp()) + :lease_seconds * interval '1 second'),
     started = coalesce(held.started, l.started)
 from held where l.id = any (array[held.id])
 returning l.id;

@@ -66,7 +66,8 @@ order by n.id;
 select id, token, position, created_at, due_at, queued_at, timeout_seconds, unique_seconds, priority,
        attempts, max_attempts, crashes, features, needs, size_kb, held, cancel_requested, tenant, queue, task,
        args::text as args, retry::text as retry, metadata::text as metadata, error::text as error, reason, parked, unique_scope,
-       unique_key, unique_until, gate, gate_key, keep_succeeded_seconds, keep_other_seconds
+       unique_key, unique_until, gate, gate_key, keep_succeeded_seconds, keep_other_seconds, start_by,
+       finish_by
 from tenure.job
 where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));
 
@@ -92,7 +93,7 @@ select id, token, created_at, claimed_at, finished_at, duration_seconds, timeout
        unique_seconds, state::text as state, priority, attempts, max_attempts, crashes, features, needs, tenant,
        queue, task, args::text as args, worker, result::text as result, error::text as error, reason, retry::text as retry,
        metadata::text as metadata, unique_scope, unique_key, unique_until, gate, gate_key,
-       keep_until, keep_succeeded_seconds, keep_other_seconds
+       keep_until, keep_succeeded_seconds, keep_other_seconds, start_by, finish_by
 from tenure.history
 where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));
 
@@ -126,7 +127,7 @@ copy tenure.job (
     id, token, position, created_at, due_at, queued_at, timeout_seconds, unique_seconds, priority,
     attempts, max_attempts, crashes, features, needs, size_kb, held, cancel_requested, tenant, queue,
     task, args, retry, metadata, error, reason, parked, unique_scope, unique_key, unique_until, gate, gate_key,
-    keep_succeeded_seconds, keep_other_seconds)
+    keep_succeeded_seconds, keep_other_seconds, start_by, finish_by)
 from stdin;
 
 -- name: write_ready
@@ -143,7 +144,7 @@ copy tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds,
     unique_seconds, state, priority, attempts, max_attempts, crashes, features, needs, tenant, queue,
     task, args, worker, result, error, reason, retry, metadata, unique_scope, unique_key, unique_until,
-    gate, gate_key, keep_until, keep_succeeded_seconds, keep_other_seconds)
+    gate, gate_key, keep_until, keep_succeeded_seconds, keep_other_seconds, start_by, finish_by)
 from stdin;
 
 -- name: write_event

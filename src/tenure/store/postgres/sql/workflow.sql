@@ -291,14 +291,14 @@ insert into tenure.job (
     id, token, created_at, queued_at, timeout_seconds, unique_seconds, priority, attempts,
     max_attempts, crashes, features, needs, size_kb, tenant, queue, task, args, retry, metadata, error,
     reason, parked, unique_scope, unique_key, unique_until, gate, gate_key, keep_succeeded_seconds,
-    keep_other_seconds)
+    keep_other_seconds, finish_by)
 select id, token + 1, created_at, coalesce(:now::timestamptz, clock_timestamp()), timeout_seconds,
        unique_seconds, priority, 0, max_attempts, 0, features | {CHILDREN}, needs,
        least((octet_length(args::text) + coalesce(octet_length(metadata::text), 0)
               + coalesce(octet_length(retry::text), 0)) / 1024, 32767),
        tenant, queue, task, args, retry,
        metadata, error, 'replayed', 'parents', unique_scope, unique_key, unique_until, gate, gate_key,
-       keep_succeeded_seconds, keep_other_seconds
+       keep_succeeded_seconds, keep_other_seconds, finish_by
 from old;
 
 -- name: wait_again

@@ -46,7 +46,7 @@ order by priority, position limit 1;
 -- claim: the head of a lane, suspects aside. A void ticket comes back without its job.
 select t.queue, t.priority, t.position, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
        j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry, j.metadata, j.features,
-       j.cancel_requested, t.needs
+       j.cancel_requested as ends, t.needs, j.start_by
 from (select queue, needs, priority, position, job_id, token from tenure.ready
       where queue = :queue and needs = :needs and suspect = 0
       order by priority, position limit :most) as t
@@ -57,7 +57,7 @@ order by t.priority, t.position;
 -- claim: one suspect.
 select t.queue, t.priority, t.position, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
        j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry, j.metadata, j.features,
-       j.cancel_requested, t.needs
+       j.cancel_requested as ends, t.needs, j.start_by
 from tenure.ready as t
      left join tenure.job as j on j.id = t.job_id and j.token = t.token and j.position = t.position
 where t.queue = :queue and t.needs = :needs and t.priority = :priority and t.position = :position;
@@ -91,3 +91,29 @@ where (tenant, scope, key, job_id) in (
     select j.tenant, j.unique_scope, j.unique_key, j.id
     from json_each(:ids) as b cross join tenure.job as j on j.id = b.value
     where j.unique_until = 'started');
+
+-- name: look_ahead
+-- claim by tasks: the next tickets of these lanes, suspects among them, and the tasks of their jobs.
+select r.queue, r.needs, r.priority, r.position, r.suspect, r.size_kb, j.task
+from json_each(:lanes) as l
+     cross join tenure.ready as r on r.queue = l.value ->> 'queue' and r.needs = l.value ->> 'needs'
+       and (r.priority, r.position) > (l.value ->> 'priority', l.value ->> 'position')
+       and (r.priority, r.position) <= (
+           select coalesce(max(p.priority), 1000), coalesce(max(p.position), 0) from (
+               select e.priority, e.position from tenure.ready e
+               where e.queue = l.value ->> 'queue' and e.needs = l.value ->> 'needs'
+                 and (e.priority, e.position) > (l.value ->> 'priority', l.value ->> 'position')
+               order by e.priority, e.position limit 1 offset :most - 1) as p)
+     left join tenure.job as j on j.id = r.job_id and j.token = r.token and j.position = r.position
+where not exists (select 1 from tenure.queue p where p.name = r.queue and p.paused_at is not null);
+
+-- name: jobs_held_by
+-- held: the live jobs on the leases of a worker.
+select j.queue, j.priority, j.position, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
+       j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry, j.metadata, j.features,
+       j.cancel_requested, j.needs, l.id as lease, l.claimed_at, l.expires_at
+from tenure.lease as l
+     cross join json_each(l.jobs) as pair
+     cross join tenure.job as j on j.id = pair.value ->> 0 and j.token = pair.value ->> 1
+where l.worker = :worker and l.boot = :boot and l.expires_tick > :tick
+order by l.id, j.id;

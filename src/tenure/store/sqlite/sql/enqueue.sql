@@ -23,8 +23,8 @@ update tenure.counter set position = position + :count returning position;
 insert into tenure.job (
     id, position, created_at, due_at, timeout_seconds, priority, max_attempts, features, tenant, queue,
     task, args, retry, metadata, parked, unique_scope, unique_key, unique_until, unique_seconds, needs,
-    size_kb, keep_succeeded_seconds, keep_other_seconds)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    size_kb, keep_succeeded_seconds, keep_other_seconds, start_by, finish_by)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_plain_job
 -- enqueue: one job that uses no feature; values are bound in this order.
@@ -110,6 +110,41 @@ select k.job_id,
        and not exists (select 1 from tenure.job j where j.id = k.job_id) as over, k.outcome
 from tenure.unique_key k
 where k.tenant = :tenant and k.scope = :scope and k.key = :key;
+
+-- name: waiting_job
+-- enqueue with Replace: what a job has been enqueued with.
+select task, args from tenure.job where id = :id;
+
+-- name: replace_job
+-- enqueue with Replace: a job whose ticket was taken. Returns when it is due.
+select case when :postpone then
+           min(coalesce(:due_at, :now + cast(1e6 * :delay as integer), :now),
+               coalesce(created_at + cast(1e6 * :at_most as integer), 9e18))
+       else due_at end as due
+from tenure.job where id = :id;
+update tenure.job as job
+set args = case when :change_args then :args else args end,
+    metadata = case when :change_args then :metadata else metadata end,
+    size_kb = case when :change_args then :size_kb else size_kb end,
+    gate_key = case when :change_args and gate is not null then coalesce(:gate_key, gate_key) else gate_key end,
+    due_at = case when parked is null then due_at else nullif(max(coalesce(new.due, 0), :now), :now) end,
+    start_by = case when :postpone
+                    then coalesce(:start_by, max(new.due, :now) + cast(1e6 * :start_within as integer))
+                    else start_by end,
+    finish_by = case when :postpone
+                     then coalesce(:finish_by, max(new.due, :now) + cast(1e6 * :finish_within as integer))
+                     else finish_by end
+from (select case when :postpone then
+                 min(coalesce(:due_at, :now + cast(1e6 * :delay as integer), :now),
+                     coalesce(created_at + cast(1e6 * :at_most as integer), 9e18))
+             else due_at end as due
+      from tenure.job where id = :id) as new
+where job.id = :id;
+
+-- name: mark_key
+-- enqueue with Replace: the key tells what its job was enqueued with.
+update tenure.unique_key set fingerprint = :fingerprint
+where tenant = :tenant and scope = :scope and key = :key and job_id = :job_id;
 
 -- name: lock_finished_parents
 -- enqueue: the single writer needs no lock.

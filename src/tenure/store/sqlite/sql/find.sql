@@ -87,7 +87,7 @@ select t.id, t.token, t.state, t.task, t.args, t.queue, t.priority, t.tenant, t.
        t.crashes, t.created_at, t.queued_at, t.due_at, t.claimed_at, t.finished_at, t.duration_seconds,
        t.worker, t.reason, t.held, t.cancel_requested, t.queue_paused, t.unfinished_parents,
        t.timeout_seconds, t.retry, t.metadata, t.unique_scope, t.unique_key, t.unique_until, t.result,
-       t.error, t.gate, t.gate_key, t.needs, t.notes
+       t.error, t.gate, t.gate_key, t.needs, t.notes, t.start_by, t.finish_by
 from tenure.live as t
 where t.id >= :low and t.id <= :high
   and (:tenant is null or t.tenant in (:tenant, ''))
@@ -101,7 +101,7 @@ select t.id, t.token, t.state, t.task, t.args, t.queue, t.priority, t.tenant, t.
        t.crashes, t.created_at, t.queued_at, t.due_at, t.claimed_at, t.finished_at, t.duration_seconds,
        t.worker, t.reason, t.held, t.cancel_requested, t.queue_paused, t.unfinished_parents,
        t.timeout_seconds, t.retry, t.metadata, t.unique_scope, t.unique_key, t.unique_until, t.result,
-       t.error, t.gate, t.gate_key, t.needs, t.notes
+       t.error, t.gate, t.gate_key, t.needs, t.notes, t.start_by, t.finish_by
 from json_each(:ids) as e cross join tenure.live as t on t.id = e.value
 where (:tenant is null or t.tenant in (:tenant, ''))
   and (true /*filter*/)
@@ -115,7 +115,7 @@ select t.id, t.token, t.state, t.task, t.args, t.queue, t.priority, t.tenant, t.
        0 as unfinished_parents, t.timeout_seconds, t.retry, t.metadata, t.unique_scope, t.unique_key,
        t.unique_until, t.result, t.error, t.gate, t.gate_key, t.needs,
        case when t.features & {NOTES}
-            then (select n.notes from tenure.note n where n.job_id = t.id) end as notes
+            then (select n.notes from tenure.note n where n.job_id = t.id) end as notes, t.start_by, t.finish_by
 from tenure.history as t
 where t.id >= :low and t.id <= :high
   and (:tenant is null or t.tenant in (:tenant, ''))
@@ -131,7 +131,7 @@ select t.id, t.token, t.state, t.task, t.args, t.queue, t.priority, t.tenant, t.
        0 as unfinished_parents, t.timeout_seconds, t.retry, t.metadata, t.unique_scope, t.unique_key,
        t.unique_until, t.result, t.error, t.gate, t.gate_key, t.needs,
        case when t.features & {NOTES}
-            then (select n.notes from tenure.note n where n.job_id = t.id) end as notes
+            then (select n.notes from tenure.note n where n.job_id = t.id) end as notes, t.start_by, t.finish_by
 from json_each(:ids) as e cross join tenure.history as t on t.id = e.value
 where (:tenant is null or t.tenant in (:tenant, ''))
   and (true /*filter*/)

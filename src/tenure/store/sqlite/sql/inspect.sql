@@ -3,7 +3,7 @@ select id, token, state, task, args, queue, priority, tenant, attempts, max_atte
        created_at, queued_at, due_at, claimed_at, finished_at, duration_seconds, worker, reason, held,
        cancel_requested, queue_paused, unfinished_parents, timeout_seconds, retry, metadata,
        unique_scope, unique_key, unique_until, result, error,
-       gate, gate_key, needs, notes
+       gate, gate_key, needs, notes, start_by, finish_by
 from tenure.all_jobs
 where id = :id and (:tenant is null or tenant in (:tenant, ''));
 
@@ -63,6 +63,22 @@ from lane cross join tenure.job as j on j.id = (
     order by r.position limit 1)
 where lane.priority is not null
 group by lane.queue order by lane.queue;
+
+-- name: is_busy
+-- is_idle: has one of these queues a job that is ready, running or due soon? Those of paused queues do not count.
+with open (queue) as (
+    select b.value from json_each(:queues) as b
+    where not exists (select 1 from tenure.queue p where p.name = b.value and p.paused_at is not null)
+)
+select exists (select 1 from open where exists (select 1 from tenure.ready r where r.queue = open.queue))
+    or exists (select 1 from open where exists (select 1 from tenure.gated g where g.queue = open.queue))
+    or exists (select 1 from tenure.holding h
+               cross join tenure.job as j on j.id = h.job_id and j.token = h.token
+               where j.queue in (select value from json_each(:queues)))
+    or exists (select 1 from tenure.due d
+               cross join tenure.job as j on j.id = d.job_id and j.token = d.token
+               where d.due_at <= :now + cast(1e6 * :within_seconds as integer)
+                 and j.queue in (select queue from open)) as busy;
 
 -- name: job_events
 select at, kind, token, worker, detail from tenure.event where job_id = :id order by seq;

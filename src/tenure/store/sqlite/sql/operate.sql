@@ -63,14 +63,14 @@ insert into tenure.job (
     id, token, position, created_at, queued_at, timeout_seconds, unique_seconds, priority, attempts,
     max_attempts, crashes, features, needs, size_kb, tenant, queue, task, args, retry, metadata, error,
     reason, unique_scope, unique_key, unique_until, gate, gate_key, keep_succeeded_seconds,
-    keep_other_seconds)
+    keep_other_seconds, finish_by)
 select h.id, h.token + 1, c.position, h.created_at, :now, h.timeout_seconds, h.unique_seconds, h.priority,
        0, h.max_attempts, 0, h.features | :features, h.needs,
        min((length(cast(h.args as blob)) + coalesce(length(cast(h.metadata as blob)), 0)
             + coalesce(length(cast(h.retry as blob)), 0)) / 1024, 32767),
        h.tenant, h.queue, h.task, h.args, h.retry, h.metadata,
        h.error, 'replayed', h.unique_scope, h.unique_key, h.unique_until, h.gate, h.gate_key,
-       h.keep_succeeded_seconds, h.keep_other_seconds
+       h.keep_succeeded_seconds, h.keep_other_seconds, h.finish_by
 from tenure.history h, tenure.counter c where h.id = :id
 returning id, features, queue, needs, priority, position, 0 as due_soon;
 insert into tenure.ready (queue, needs, priority, position, job_id, token, size_kb)

@@ -17,11 +17,12 @@ insert into temp.tenure.batch values (?, ?, ?, json(?), ?);
 insert into tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
     state, priority, attempts, max_attempts, crashes, features, needs, tenant, queue, task, args, worker,
-    result, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key)
+    result, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key,
+    start_by, finish_by)
 select j.id, j.token, j.created_at, b.claimed_at, :now, b.duration, j.timeout_seconds,
        j.unique_seconds, 'succeeded', j.priority, j.attempts + 1, j.max_attempts, j.crashes,
        j.features, j.needs, j.tenant, j.queue, j.task, j.args, :worker, b.result, j.retry, j.metadata,
-       j.unique_scope, j.unique_key, j.unique_until, j.gate, j.gate_key
+       j.unique_scope, j.unique_key, j.unique_until, j.gate, j.gate_key, j.start_by, j.finish_by
 from temp.tenure.batch as b cross join tenure.job as j on j.id = b.id and j.token = b.token;
 
 -- name: succeed_keeping
@@ -31,13 +32,13 @@ insert into tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
     state, priority, attempts, max_attempts, crashes, features, needs, tenant, queue, task, args, worker,
     result, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key, keep_until,
-    keep_succeeded_seconds, keep_other_seconds)
+    keep_succeeded_seconds, keep_other_seconds, start_by, finish_by)
 select j.id, j.token, j.created_at, b.claimed_at, :now, b.duration, j.timeout_seconds,
        j.unique_seconds, 'succeeded', j.priority, j.attempts + 1, j.max_attempts, j.crashes,
        j.features, j.needs, j.tenant, j.queue, j.task, j.args, :worker, b.result, j.retry, j.metadata,
        j.unique_scope, j.unique_key, j.unique_until, j.gate, j.gate_key,
        min(:now + cast(1e6 * coalesce(j.keep_succeeded_seconds, case when :keep is not null then :keep ->> ('$."' || j.queue || '"') end) as integer), :far_future),
-       j.keep_succeeded_seconds, j.keep_other_seconds
+       j.keep_succeeded_seconds, j.keep_other_seconds, j.start_by, j.finish_by
 from temp.tenure.batch as b cross join tenure.job as j on j.id = b.id and j.token = b.token
 where coalesce(j.keep_succeeded_seconds, case when :keep is not null then :keep ->> ('$."' || j.queue || '"') end, 1) <> 0
    or j.features & {CHILDREN | WORKFLOW} <> 0;
@@ -72,13 +73,13 @@ select j.id, j.token, j.features, j.queue || char(30) || j.gate || char(30) || j
 from temp.tenure.batch as b cross join tenure.job as j on j.id = b.id and j.token = b.token;
 
 -- name: finish
--- fail, skip, abort, cancel, sweep: the job moves to history. Guarded by id and token and,
+-- fail, skip, abort, cancel, expire, sweep: the job moves to history. Guarded by id and token and,
 -- for a worker, by its own lease row.
 insert into tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
     state, priority, attempts, max_attempts, crashes, features, needs, tenant, queue, task, args, worker,
     error, reason, retry, metadata, unique_scope, unique_key, unique_until, gate, gate_key, keep_until,
-    keep_succeeded_seconds, keep_other_seconds)
+    keep_succeeded_seconds, keep_other_seconds, start_by, finish_by)
 select j.id, j.token, j.created_at, l.claimed_at, :now, b.value ->> 'duration', j.timeout_seconds,
        j.unique_seconds, b.value ->> 'state', j.priority,
        j.attempts + coalesce(b.value ->> 'charged', 0), j.max_attempts,
@@ -86,7 +87,7 @@ select j.id, j.token, j.created_at, l.claimed_at, :now, b.value ->> 'duration', 
        b.value ->> 'worker', coalesce(b.value -> 'error', j.error), b.value ->> 'reason', j.retry, j.metadata, j.unique_scope, j.unique_key, j.unique_until,
        j.gate, j.gate_key,
        min(:now + cast(1e6 * coalesce(j.keep_other_seconds, case when :keep is not null then :keep ->> ('$."' || j.queue || '"') end) as integer), :far_future),
-       j.keep_succeeded_seconds, j.keep_other_seconds
+       j.keep_succeeded_seconds, j.keep_other_seconds, j.start_by, j.finish_by
 from json_each(:rows) as b
      cross join tenure.job as j on j.id = b.value ->> 'id' and j.token = b.value ->> 'token'
      left join tenure.lease as l on l.id = b.value ->> 'lease' and l.worker = b.value ->> 'worker'
@@ -166,16 +167,26 @@ set token = b.value ->> 'token', worker = b.value ->> 'worker', detail = b.value
 from json_each(:rows) as b
 where e.seq = b.value ->> 'seq';
 
--- name: landed
-select b.value ->> 'id' as id, b.value ->> 'token' as token
+-- name: recorded_ends
+select h.id, h.token, h.state as kind, h.reason, h.result, h.error, null as detail, 1 as in_full,
+       h.attempts = h.max_attempts as was_last,
+       exists (select 1 from tenure.event e where e.job_id = h.id and e.token = h.token
+               and e.kind = 'cancel requested') as asked
 from json_each(:rows) as b
-where (exists (select 1 from tenure.history h where h.id = b.value ->> 'id'
-               and h.token = b.value ->> 'token' and h.worker = :worker)
-       or exists (select 1 from tenure.event e where e.job_id = b.value ->> 'id'
-                  and e.token = b.value ->> 'token' and e.worker = :worker
-                  and instr(' ' || :kinds || ' ', ' ' || e.kind || ' ') > 0))
-  and not exists (select 1 from tenure.event e where e.job_id = b.value ->> 'id'
-                  and e.token = b.value ->> 'token' and e.kind = 'crashed');
+     cross join tenure.history as h on h.id = b.value ->> 'id' and h.token = b.value ->> 'token'
+where h.worker = :worker
+  and not exists (select 1 from tenure.event e where e.job_id = h.id
+                  and e.token = h.token and e.kind = 'crashed')
+union all
+select e.job_id, e.token, e.kind, e.detail ->> 'reason', null, e.detail -> 'error', e.detail,
+       e.kind in ('retried', 'snoozed', 'released', 'unknown_task'), 1,
+       exists (select 1 from tenure.event a where a.job_id = e.job_id and a.token = e.token
+               and a.kind = 'cancel requested')
+from json_each(:rows) as b
+     cross join tenure.event as e on e.job_id = b.value ->> 'id' and e.token = b.value ->> 'token'
+where e.worker = :worker and instr(' ' || :kinds || ' ', ' ' || e.kind || ' ') > 0
+  and not exists (select 1 from tenure.event c where c.job_id = e.job_id
+                  and c.token = e.token and c.kind = 'crashed');
 
 -- name: drop_leases
 -- succeed, retry and the other settlements: only when none of their (job, token) is live, never

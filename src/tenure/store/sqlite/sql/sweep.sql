@@ -90,10 +90,10 @@ delete from tenure.lease where id in (select value from json_each(:ids));
 delete from tenure.gate_hold where lease in (select value from json_each(:ids));
 
 -- name: extend
--- extend: by lease and worker, refused after expiry or after another boot.
+-- extend: by lease and worker, refused after expiry or after another boot. Never earlier than before.
 update tenure.lease as lease
-set expires_tick = :tick + cast(1e6 * :lease_seconds as integer),
-    expires_at = :now + cast(1e6 * :lease_seconds as integer),
+set expires_tick = max(expires_tick, :tick + cast(1e6 * :lease_seconds as integer)),
+    expires_at = :now + max(expires_tick - :tick, cast(1e6 * :lease_seconds as integer)),
     started = coalesce(b.value -> 'started', started)
 from json_each(:rows) as b
 where lease.id = b.value ->> 'id' and lease.worker = :worker

@@ -61,7 +61,7 @@ select j.id, j.token, j.position, j.created_at, j.due_at, j.queued_at, j.timeout
        j.unique_seconds, j.priority, j.attempts, j.max_attempts, j.crashes, j.features, j.needs, j.size_kb, j.held,
        j.cancel_requested, j.tenant, j.queue, j.task, j.args, j.retry, j.metadata, j.error, j.reason,
        j.parked, j.unique_scope, j.unique_key, j.unique_until, j.gate, j.gate_key,
-       j.keep_succeeded_seconds, j.keep_other_seconds
+       j.keep_succeeded_seconds, j.keep_other_seconds, j.start_by, j.finish_by
 from json_each(:ids) as b cross join tenure.job as j on j.id = b.value;
 
 -- name: ready_rows
@@ -81,7 +81,7 @@ select h.id, h.token, h.created_at, h.claimed_at, h.finished_at, h.duration_seco
        h.timeout_seconds, h.unique_seconds, h.state, h.priority, h.attempts, h.max_attempts,
        h.crashes, h.features, h.needs, h.tenant, h.queue, h.task, h.args, h.worker, h.result, h.error,
        h.reason, h.retry, h.metadata, h.unique_scope, h.unique_key, h.unique_until, h.gate, h.gate_key,
-       h.keep_until, h.keep_succeeded_seconds, h.keep_other_seconds
+       h.keep_until, h.keep_succeeded_seconds, h.keep_other_seconds, h.start_by, h.finish_by
 from json_each(:ids) as b cross join tenure.history as h on h.id = b.value;
 
 -- name: event_rows
@@ -109,8 +109,8 @@ insert into tenure.job (
     id, token, position, created_at, due_at, queued_at, timeout_seconds, unique_seconds, priority,
     attempts, max_attempts, crashes, features, needs, size_kb, held, cancel_requested, tenant, queue,
     task, args, retry, metadata, error, reason, parked, unique_scope, unique_key, unique_until, gate, gate_key,
-    keep_succeeded_seconds, keep_other_seconds)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    keep_succeeded_seconds, keep_other_seconds, start_by, finish_by)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: write_ready
 -- copy: the tickets of ready jobs.
@@ -127,8 +127,8 @@ insert into tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds,
     unique_seconds, state, priority, attempts, max_attempts, crashes, features, needs, tenant, queue,
     task, args, worker, result, error, reason, retry, metadata, unique_scope, unique_key, unique_until,
-    gate, gate_key, keep_until, keep_succeeded_seconds, keep_other_seconds)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    gate, gate_key, keep_until, keep_succeeded_seconds, keep_other_seconds, start_by, finish_by)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: write_event
 -- copy: the target draws a new `seq`, which only gives the order of the events of a job.

@@ -75,6 +75,44 @@ alter table tenure.note add column notes json;
 -- no heartbeat can take such a mark away.
 alter table tenure.lease add column once bigint[];
 
+
+-- --- finding jobs --------------------------------------------------------------------------------
+
+-- For people who look for jobs. A job that succeeds at once and has no key pays nothing for these.
+create index history_unsuccessful_finished on tenure.history (finished_at, id) where state <> 'succeeded';
+create index history_key on tenure.history (unique_key, id) where unique_key is not null;
+create index job_key on tenure.job (unique_key, id) where unique_key is not null;
+create index job_error on tenure.job (id) where error is not null;
+
+
+
+-- --- statistics ----------------------------------------------------------------------------------
+
+
+
+-- --- claiming by hand ----------------------------------------------------------------------------
+
+
+
+-- --- the feed of finished jobs -------------------------------------------------------------------
+
+
+
+-- --- deadlines and replacement -------------------------------------------------------------------
+
+-- A job ends as skipped if no attempt was used by `start_by`. `finish_by` is a deadline for people.
+alter table tenure.job add column start_by timestamptz;
+alter table tenure.job add column finish_by timestamptz;
+alter table tenure.history add column start_by timestamptz;
+alter table tenure.history add column finish_by timestamptz;
+
+-- Jobs that may expire. A job that has used an attempt is not among them.
+create index job_start_by on tenure.job (start_by, id)
+    where start_by is not null and attempts = 0;
+
+
+-- --- views ---------------------------------------------------------------------------------------
+
 -- The live half of `jobs`.
 create or replace view tenure.live as
     select j.id, j.token,
@@ -104,7 +142,8 @@ create or replace view tenure.live as
            j.timeout_seconds, j.retry, j.metadata, j.unique_scope, j.unique_key, j.unique_until,
            null::json as result, j.error, j.gate, j.gate_key, j.needs,
            case when j.features & 4 <> 0 then        -- it has a row in `note`
-               (select told.notes from tenure.note told where told.job_id = j.id) end as notes
+               (select told.notes from tenure.note told where told.job_id = j.id) end as notes,
+           j.start_by, j.finish_by
     from tenure.job j;
 
 -- Every job, as Tenure itself reads it: without its lease, which is looked up for running jobs alone.
@@ -117,7 +156,8 @@ create view tenure.all_jobs as
            h.retry, h.metadata, h.unique_scope, h.unique_key, h.unique_until, h.result, h.error,
            h.gate, h.gate_key, h.needs,
            case when h.features & 4 <> 0 then
-               (select told.notes from tenure.note told where told.job_id = h.id) end
+               (select told.notes from tenure.note told where told.job_id = h.id) end,
+           h.start_by, h.finish_by
     from tenure.history h;
 
 -- Where is my job? Every job with its state, its worker and its notes, for people. The columns of
@@ -128,7 +168,7 @@ create or replace view tenure.jobs as
            j.finished_at, j.duration_seconds, l.worker, j.reason, j.held, j.cancel_requested,
            j.queue_paused, j.unfinished_parents, j.timeout_seconds, j.retry, j.metadata,
            j.unique_scope, j.unique_key, j.unique_until, j.result, j.error, j.gate, j.gate_key,
-           j.needs, l.expires_at, j.notes
+           j.needs, l.expires_at, j.notes, j.start_by, j.finish_by
     from tenure.live j left join tenure.holding l on l.job_id = j.id and l.token = j.token
     union all
     select h.id, h.token, h.state, h.task, h.args, h.queue, h.priority, h.tenant, h.attempts,
@@ -137,30 +177,6 @@ create or replace view tenure.jobs as
            h.retry, h.metadata, h.unique_scope, h.unique_key, h.unique_until, h.result, h.error,
            h.gate, h.gate_key, h.needs, null,
            case when h.features & 4 <> 0 then
-               (select told.notes from tenure.note told where told.job_id = h.id) end
+               (select told.notes from tenure.note told where told.job_id = h.id) end,
+           h.start_by, h.finish_by
     from tenure.history h;
-
-
--- --- finding jobs --------------------------------------------------------------------------------
-
--- For people who look for jobs. A job that succeeds at once and has no key pays nothing for these.
-create index history_unsuccessful_finished on tenure.history (finished_at, id) where state <> 'succeeded';
-create index history_key on tenure.history (unique_key, id) where unique_key is not null;
-create index job_key on tenure.job (unique_key, id) where unique_key is not null;
-create index job_error on tenure.job (id) where error is not null;
-
-
-
--- --- statistics ----------------------------------------------------------------------------------
-
-
-
--- --- claiming by hand ----------------------------------------------------------------------------
-
-
-
--- --- the feed of finished jobs -------------------------------------------------------------------
-
-
-
--- --- deadlines and replacement -------------------------------------------------------------------

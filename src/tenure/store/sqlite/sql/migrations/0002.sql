@@ -32,6 +32,39 @@ alter table tenure.note add column notes text;
 -- The ids are a JSON array.
 alter table tenure.lease add column once text;
 
+
+-- --- finding jobs --------------------------------------------------------------------------------
+
+create index tenure.history_unsuccessful_finished on tenure.history (finished_at) where state <> 'succeeded';
+create index tenure.history_key on tenure.history (unique_key, id) where unique_key is not null;
+create index tenure.job_error on tenure.job (id) where error is not null;
+
+
+
+-- --- statistics ----------------------------------------------------------------------------------
+
+
+
+-- --- claiming by hand ----------------------------------------------------------------------------
+
+
+
+-- --- the feed of finished jobs -------------------------------------------------------------------
+
+
+
+-- --- deadlines and replacement -------------------------------------------------------------------
+
+alter table tenure.job add column start_by integer;
+alter table tenure.job add column finish_by integer;
+alter table tenure.history add column start_by integer;
+alter table tenure.history add column finish_by integer;
+create index tenure.job_start_by on tenure.job (start_by, id)
+    where start_by is not null and attempts = 0;
+
+
+-- --- views ---------------------------------------------------------------------------------------
+
 drop view tenure.jobs;
 drop view tenure.live;
 drop view tenure.holding;
@@ -69,7 +102,8 @@ create view tenure.live as
            j.timeout_seconds, j.retry, j.metadata, j.unique_scope, j.unique_key, j.unique_until,
            null as result, j.error, j.gate, j.gate_key, j.needs,
            case when j.features & 4 then
-               (select told.notes from tenure.note told where told.job_id = j.id) end as notes
+               (select told.notes from tenure.note told where told.job_id = j.id) end as notes,
+           j.start_by, j.finish_by
     from tenure.job j;
 
 create view tenure.all_jobs as
@@ -81,7 +115,8 @@ create view tenure.all_jobs as
            h.metadata, h.unique_scope, h.unique_key, h.unique_until, h.result, h.error,
            h.gate, h.gate_key, h.needs,
            case when h.features & 4 then
-               (select told.notes from tenure.note told where told.job_id = h.id) end
+               (select told.notes from tenure.note told where told.job_id = h.id) end,
+           h.start_by, h.finish_by
     from tenure.history h;
 
 -- Times are text here, in UTC.
@@ -102,7 +137,11 @@ create view tenure.jobs as
            j.gate_key, j.needs,
            strftime('%Y-%m-%dT%H:%M:%S', l.expires_at / 1000000, 'unixepoch')
                || printf('.%06dZ', l.expires_at % 1000000) as expires_at,
-           j.notes
+           j.notes,
+           strftime('%Y-%m-%dT%H:%M:%S', j.start_by / 1000000, 'unixepoch')
+               || printf('.%06dZ', j.start_by % 1000000) as start_by,
+           strftime('%Y-%m-%dT%H:%M:%S', j.finish_by / 1000000, 'unixepoch')
+               || printf('.%06dZ', j.finish_by % 1000000) as finish_by
     from tenure.live j left join tenure.holding l on l.job_id = j.id and l.token = j.token
     union all
     select h.id, h.token, h.state, h.task, h.args, h.queue, h.priority, h.tenant, h.attempts,
@@ -120,28 +159,9 @@ create view tenure.jobs as
            h.metadata, h.unique_scope, h.unique_key, h.unique_until, h.result, h.error,
            h.gate, h.gate_key, h.needs, null,
            case when h.features & 4 then
-               (select told.notes from tenure.note told where told.job_id = h.id) end
+               (select told.notes from tenure.note told where told.job_id = h.id) end,
+           strftime('%Y-%m-%dT%H:%M:%S', h.start_by / 1000000, 'unixepoch')
+               || printf('.%06dZ', h.start_by % 1000000),
+           strftime('%Y-%m-%dT%H:%M:%S', h.finish_by / 1000000, 'unixepoch')
+               || printf('.%06dZ', h.finish_by % 1000000)
     from tenure.history h;
-
-
--- --- finding jobs --------------------------------------------------------------------------------
-
-create index tenure.history_unsuccessful_finished on tenure.history (finished_at) where state <> 'succeeded';
-create index tenure.history_key on tenure.history (unique_key, id) where unique_key is not null;
-create index tenure.job_error on tenure.job (id) where error is not null;
-
-
-
--- --- statistics ----------------------------------------------------------------------------------
-
-
-
--- --- claiming by hand ----------------------------------------------------------------------------
-
-
-
--- --- the feed of finished jobs -------------------------------------------------------------------
-
-
-
--- --- deadlines and replacement -------------------------------------------------------------------

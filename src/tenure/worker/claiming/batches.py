@@ -1,0 +1,86 @@
+"""Gathers jobs of batch tasks until a batch is full, or its first job has waited long enough.
+
+A batch goes on as its first job, whose `batch` names them all, and takes one slot. A job with a
+crash on record is a batch of its own: if it kills the worker again, no other job is charged.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from tenure.rules.claim import Kind
+from tenure.worker.leases import LeasedJob
+
+Name = tuple[str, str]
+"""A task and a queue."""
+
+
+class Batches:
+    """The batches of one worker process that are not full yet. Lives on the event loop."""
+
+    def __init__(self, start: Callable[[Sequence[LeasedJob]], None]) -> None:
+        self._start = start
+        self.forming: dict[Name, list[LeasedJob]] = {}
+        self._timers: dict[Name, asyncio.TimerHandle] = {}
+
+    def gather(self, jobs: Sequence[LeasedJob]) -> list[LeasedJob]:
+        """Returns the jobs that are no part of a batch, and the first jobs of full batches."""
+        going: list[LeasedJob] = []
+        for leased in jobs:
+            batch = leased.task.options_of_task.batch
+            if batch is None:
+                going.append(leased)
+                continue
+            if leased.job.crashes or batch.max_size == 1:
+                leased.batch = [leased]
+                going.append(leased)
+                continue
+            name = (leased.task.name, leased.job.queue)
+            members = self.forming.setdefault(name, [])
+            members.append(leased)
+            if len(members) >= batch.max_size:
+                going.append(self._close(name))
+            elif len(members) == 1:
+                loop = asyncio.get_running_loop()
+                self._timers[name] = loop.call_later(batch.wait_seconds, self._time_is_up, name)
+        return going
+
+    def _time_is_up(self, name: Name) -> None:
+        if name in self.forming:
+            self._start([self._close(name)])
+
+    def _close(self, name: Name) -> LeasedJob:
+        members = self.forming.pop(name)
+        self._timers.pop(name).cancel()
+        for leased in members:
+            leased.batch = members
+        return members[0]
+
+    def take_back(self) -> list[LeasedJob]:
+        """Remove and return the jobs of batches that are not full."""
+        jobs = [leased for members in self.forming.values() for leased in members]
+        for timer in self._timers.values():
+            timer.cancel()
+        self.forming.clear()
+        self._timers.clear()
+        return jobs
+
+    def room(self, kind: Kind) -> tuple[int, int]:
+        """How many batches of this kind are not full, and how many jobs fit into them."""
+        return self._room([m for m in self.forming.values() if m[0].task.kind == kind])
+
+    def room_in(self, queue: str) -> tuple[int, int]:
+        """The same of one queue."""
+        return self._room([m for (_, of), m in self.forming.items() if of == queue])
+
+    @staticmethod
+    def _room(batches: Sequence[Sequence[LeasedJob]]) -> tuple[int, int]:
+        missing = 0
+        for members in batches:
+            batch = members[0].task.options_of_task.batch
+            missing += 0 if batch is None else batch.max_size - len(members)
+        return len(batches), missing
+
+
+def whole(jobs: Sequence[LeasedJob]) -> list[LeasedJob]:
+    """These jobs, with all jobs of the batches that they stand for."""
+    return [each for leased in jobs for each in (leased.batch or [leased])]
