@@ -83,6 +83,8 @@ class SweptJob(NamedTuple):
     max_attempts: int
     cancel_requested: Flag
     features: int
+    queue: str
+    task: str
 
 
 class FinishedJob(NamedTuple):
@@ -219,6 +221,8 @@ class TakenTicket(NamedTuple):
     features: int
     cancel_requested: Flag
     needs: int
+    queued_at: Time
+    """When it got this ticket; None: at its creation."""
     lease: int | None
     claimed_at: Time
 
@@ -264,6 +268,19 @@ class MovedJob(NamedTuple):
     """Its unique key as JSON: [tenant, scope, key]."""
     kept: Flag
     """It is in history now; else nothing of it is kept."""
+
+
+class EndedJob(NamedTuple):
+    """The same for a job that did not succeed, with what statistics need."""
+
+    id: int
+    token: int
+    features: int
+    line: str | None
+    key: str | None
+    kept: Flag
+    queue: str
+    task: str
 
 
 # --- one database only ----------------------------------------------------------------------------
@@ -327,6 +344,7 @@ class ReadTicket(NamedTuple):
     features: int
     cancel_requested: Flag
     needs: int
+    queued_at: Time
 
 
 class NewLease(NamedTuple):
@@ -362,7 +380,7 @@ RETURNED_BY: Returned = {
     ExpiredLease: ("lock_leases",),
     LeaseDeadline: ("expired_leases",),
     Peeked: ("peek",),
-    MovedJob: ("finish",),
+    EndedJob: ("finish",),
 }
 """Of both databases."""
 

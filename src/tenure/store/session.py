@@ -27,7 +27,14 @@ from tenure.rules.retention import Keep
 from tenure.store.bell import Bell, OnCancel, Ring
 from tenure.store.conditions import Side
 from tenure.store.gate_records import GateQuestion, LineFound, LinePicked, OpenGate
-from tenure.store.records import AddedTicket, LeaseDeadline, MovedJob, Peeked, TakenTicket
+from tenure.store.records import (
+    AddedTicket,
+    EndedJob,
+    LeaseDeadline,
+    MovedJob,
+    Peeked,
+    TakenTicket,
+)
 from tenure.store.rows import Freed
 
 P = ParamSpec("P")
@@ -83,6 +90,13 @@ class Moved(NamedTuple):
     """
 
     jobs: Sequence[MovedJob]
+    lines: Collection[Row] = ()
+
+
+class Ended(NamedTuple):
+    """The same for jobs that did not succeed."""
+
+    jobs: Sequence[EndedJob]
     lines: Collection[Row] = ()
 
 
@@ -281,7 +295,7 @@ class Tx(Reader):
         """succeed: move these jobs to history, where the worker has the lease that it presents."""
 
     @abstractmethod
-    async def finish_jobs(self, rows: str) -> Moved:
+    async def finish_jobs(self, rows: str) -> Ended:
         """fail, skip, abort, cancel, sweep: the same for rows of `finish`."""
 
     async def free_nodes(self, ids: list[int]) -> list[int]:

@@ -78,6 +78,9 @@ class Answer(msgspec.Struct, frozen=True):
     landed: bool
     error: str | None = None
     busy: bool = False
+    became: State | None = None
+    """The job has finished in this state, though the settlement says something else: it was asked
+    to stop, or no worker has had its task for too long."""
 
     @property
     def stale(self) -> bool:
@@ -272,16 +275,21 @@ async def _settle(
         await write_unsent(tx, worker, unsent)
     succeeded = [s for s in batch.values() if s.outcome is Outcome.SUCCEED]
     landed = await _succeed(tx, worker, succeeded)
+    became: dict[tuple[int, int], State] = {}
     if len(succeeded) < len(batch):
         others = [s for s in batch.values() if s.outcome is not Outcome.SUCCEED]
-        landed |= await _settle_others(tx, worker, others)
+        landed |= await _settle_others(tx, worker, others, became)
     if len(landed) < len(batch) and read_back:
         landed |= await _landed_before(tx, worker, [key for key in batch if key not in landed])
     if done_leases:
         await drop_leases(tx, done_leases, worker)
-    if len(landed) == len(batch):
+    if len(landed) == len(batch) and not became:
         return [LANDED] * len(settlements)
-    return [LANDED if (s.id, s.token) in landed else STALE for s in settlements]
+    return [
+        STALE if (s.id, s.token) not in landed else
+        Answer(True, became=became[s.id, s.token]) if (s.id, s.token) in became else LANDED
+        for s in settlements
+    ]  # fmt: skip
 
 
 async def _landed_before(
@@ -307,8 +315,9 @@ async def _landed_before(
 
 
 async def _settle_others(
-    tx: Tx, worker: str, settlements: list[Settlement]
+    tx: Tx, worker: str, settlements: list[Settlement], became: dict[tuple[int, int], State]
 ) -> set[tuple[int, int]]:
+    """Adds to `became` the ends that the settlement does not tell."""
     by_job = {(s.id, s.token): s for s in settlements}
     finishes: list[Finish] = []
     tickets: list[Ticket] = []
@@ -329,6 +338,8 @@ async def _settle_others(
             move = after_unknown(standing, settlement, before.waited_seconds)
         if move.to.final:
             finishes.append(_ending(settlement, move, worker))
+            if before is not None or _was_asked_to_stop(settlement, move):
+                became[job.id, job.token] = move.to
             continue
         tickets.append(_ticket(settlement, move))
         event = _requeued(tx, settlement, worker, job.claimed_at, notes.get(job.id))
@@ -344,6 +355,10 @@ async def _settle_others(
             await tx.fetch("fold_events", rows=to_json(folded))
         landed |= {(ticket.id, ticket.token) for ticket in tickets}
     return landed
+
+
+def _was_asked_to_stop(settlement: Settlement, move: Move) -> bool:
+    return move.to is State.CANCELLED and settlement.outcome is not Outcome.ABORT
 
 
 class _Unknown(NamedTuple):

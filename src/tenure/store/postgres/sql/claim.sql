@@ -103,7 +103,7 @@ with recursive gap as materialized (
     returning queue, needs, priority, position, job_id, token
 ), found as materialized (
     select t.queue, t.needs, t.priority, t.position, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
-           j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry, j.metadata,
+           j.max_attempts, j.crashes, j.created_at, j.queued_at, j.timeout_seconds, j.retry, j.metadata,
            j.features, j.cancel_requested, j.unique_scope, j.unique_key, j.unique_until,
            case when j.cancel_requested then -1 when j.crashes > 0 then j.id else 0 end as block
     from taken t left join lateral (
@@ -128,14 +128,16 @@ with recursive gap as materialized (
 )
 select f.queue, f.priority, f.position, f.id, f.token, f.task, f.args::text as args, f.tenant, f.attempts,
        f.max_attempts, f.crashes, timestamptz_send(f.created_at) as created_at, f.timeout_seconds, f.retry::text as retry,
-       f.metadata::text as metadata, f.features, f.cancel_requested, f.needs, b.lease, timestamptz_send(b.now) as claimed_at
+       f.metadata::text as metadata, f.features, f.cancel_requested, f.needs,
+       timestamptz_send(f.queued_at) as queued_at, b.lease, timestamptz_send(b.now) as claimed_at
 from found f left join block b on b.block = f.block and f.id is not null;
 
 -- name: claimed_before
 -- claim, repeated: what its first try, whose COMMIT got no answer, has left on leases.
 select j.queue, j.priority, j.position, j.id, j.token, j.task, j.args::text as args, j.tenant, j.attempts,
        j.max_attempts, j.crashes, timestamptz_send(j.created_at) as created_at, j.timeout_seconds, j.retry::text as retry,
-       j.metadata::text as metadata, j.features, j.cancel_requested, j.needs, l.id as lease, timestamptz_send(l.claimed_at) as claimed_at
+       j.metadata::text as metadata, j.features, j.cancel_requested, j.needs,
+       timestamptz_send(j.queued_at) as queued_at, l.id as lease, timestamptz_send(l.claimed_at) as claimed_at
 from tenure.lease l, json_array_elements(l.jobs) as pair,
      lateral (select * from tenure.job
               where id = (pair ->> 0)::bigint and token = (pair ->> 1)::bigint offset 0) as j
