@@ -13,7 +13,7 @@ import logging
 import os
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -328,13 +328,16 @@ class WorkerProcess:
         await ended.wait()
 
     async def _retire(self, stores: Stores) -> None:
+        await self._at_last(self._upkeep.write_statistics(), "write its last statistics")
+        await self._at_last(stores.settling.retire(self.name), "sign off")
+
+    async def _at_last(self, deed: Awaitable[None], what: str) -> None:
         try:
             async with asyncio.timeout(RETIRE_SECONDS):
-                await self._upkeep.write_statistics()
-                await stores.settling.retire(self.name)
+                await deed
         except (StoreError, TimeoutError) as error:
             why = str(error) or f"no response for {RETIRE_SECONDS:g} s"
-            log.warning("worker %s could not sign off: %s", self.name, why)
+            log.warning("worker %s could not %s: %s", self.name, what, why)
 
 
 async def _cancel(tasks: Tasks) -> None:

@@ -23,7 +23,7 @@ async def statistics(
     *,
     queue: str | None = None,
     task: str | None = None,
-    by: Collection[By] = ("queue", "task"),
+    by: By | Collection[By] = ("queue", "task"),
     every_seconds: int | None = None,
     now: datetime | None = None,
 ) -> list[Statistics]:

@@ -63,10 +63,11 @@ returning at, queue, task, outcome, ends, wait_seconds, run_seconds, array_to_js
 
 -- name: begin_depth
 -- sample_depth: at most one worker counts, unless it dies meanwhile.
-with t as materialized (select coalesce(:now::timestamptz, clock_timestamp()) as now)
-update tenure.depth_sample set next_at = t.now + interval '1 minute'
-from t where :force::boolean or next_at <= t.now
-returning t.now;
+insert into tenure.depth_sample as s (one, next_at)
+select 1, coalesce(:now::timestamptz, clock_timestamp()) + interval '1 minute'
+on conflict (one) do update set next_at = excluded.next_at
+where :force::boolean or s.next_at <= excluded.next_at - interval '1 minute'
+returning s.next_at - interval '1 minute' as now;
 
 -- name: count_depth
 -- sample_depth: one walk along all live jobs, without a look for the ticket of each. A job that neither

@@ -58,7 +58,9 @@ returning at, queue, task, outcome, ends, wait_seconds, run_seconds, waits, runs
 
 -- name: begin_depth
 -- sample_depth: at most one worker counts, unless it dies meanwhile.
-update tenure.depth_sample set next_at = :now + 60000000 where :force or next_at <= :now
+insert into tenure.depth_sample as s (one, next_at) values (1, :now + 60000000)
+on conflict (one) do update set next_at = excluded.next_at
+where :force or s.next_at <= :now
 returning :now as now;
 
 -- name: count_depth

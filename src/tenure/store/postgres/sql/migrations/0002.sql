@@ -179,13 +179,12 @@ create table tenure.depth (
     oldest_at timestamptz,              -- of queued jobs: since when the first one is ready
     primary key (queue, state)
 );
-create table tenure.depth_sample (
+create table tenure.depth_sample (      -- one row, or none
     one int primary key check (one = 1),
     sampled_at timestamptz,             -- null: never
     took_seconds double precision,
     next_at timestamptz not null        -- no worker counts before this time
 );
-insert into tenure.depth_sample (one, next_at) values (1, clock_timestamp());
 
 
 

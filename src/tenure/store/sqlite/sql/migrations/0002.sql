@@ -160,13 +160,12 @@ create table tenure.depth (
     oldest_at integer,                  -- of queued jobs: since when the first one is ready
     primary key (queue, state)
 ) strict, without rowid;
-create table tenure.depth_sample (
+create table tenure.depth_sample (      -- one row, or none
     one integer primary key check (one = 1),
     sampled_at integer,                 -- null: never
     took_seconds real,
     next_at integer not null            -- no worker counts before this time
 ) strict;
-insert into tenure.depth_sample (one, next_at) values (1, 0);
 
 
 

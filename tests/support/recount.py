@@ -1,0 +1,42 @@
+"""What statistics must say, counted again from the rows of the jobs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+from tenure.store import Store
+from tests.support.plain import Plain
+
+Ends = Counter[tuple[str, str, str]]
+"""By queue, task and outcome."""
+
+FINISHED = "select queue, task, cast(state as text) from tenure.history"
+AGAIN = """
+    select j.queue, j.task, e.kind from tenure.event e join tenure.jobs j on j.id = e.job_id
+    where e.kind in ('retried', 'snoozed')
+       or e.kind in ('succeeded', 'failed', 'cancelled', 'skipped')
+       or e.kind = 'crashed' and not exists (
+           select 1 from tenure.history h where h.id = e.job_id and h.token = e.token)
+"""
+"""Attempts after which the job runs again, and ends before a replay."""
+
+
+def recounted(url: str) -> Ends:
+    """What the rows of the jobs say. No job may have been pruned, deleted or moved."""
+    with Plain(url) as plain:
+        return Counter([*plain.rows(FINISHED), *plain.rows(AGAIN)])
+
+
+def told(store: Store) -> Ends:
+    """What the statistics say, of all that has happened lately."""
+    now = datetime.now(UTC)
+    found = store.statistics(
+        now - timedelta(days=1), now + timedelta(hours=1), by=("queue", "task", "outcome")
+    )
+    return Counter(
+        {
+            (str(each.queue), str(each.task), outcome): count
+            for each in found for outcome, count in each.counts.items()
+        }
+    )  # fmt: skip
