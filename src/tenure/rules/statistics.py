@@ -119,30 +119,34 @@ class Tally:
     def add(
         self, queue: str, task: str, outcome: str, wait_seconds: float, run_seconds: float
     ) -> None:
-        """An attempt has ended. For every job: it does nothing that can be done later."""
-        cell = self._cells.get((queue, task, outcome))
-        if cell is None:
-            cell = self._timed(queue, task, outcome)
-        cell.ends += 1
-        cell.wait_seconds += wait_seconds
-        cell.run_seconds += run_seconds
-        cell.waits[bisect_left(BOUNDS, wait_seconds)] += 1  # type: ignore[index]
-        cell.runs[bisect_left(BOUNDS, run_seconds)] += 1  # type: ignore[index]
+        """An attempt has ended."""
+        self.add_all(outcome, [(queue, task, wait_seconds, run_seconds)])
+
+    def add_all(self, outcome: str, ends: Iterable[tuple[str, str, float, float]]) -> None:
+        """Attempts have ended: queue, task, how long they waited and ran. It is done for every job
+        of a worker, so the loop calls as little as it can."""
+        cells = self._cells
+        for queue, task, wait_seconds, run_seconds in ends:
+            key = (queue, task, outcome)
+            cell = cells[key] if key in cells else self._cell(key)
+            cell.ends += 1
+            cell.wait_seconds += wait_seconds
+            cell.run_seconds += run_seconds
+            cell.waits[bisect_left(BOUNDS, wait_seconds)] += 1  # type: ignore[index]
+            cell.runs[bisect_left(BOUNDS, run_seconds)] += 1  # type: ignore[index]
 
     def add_untimed(self, queue: str, task: str, outcome: str) -> None:
         """A job has ended that did not run."""
-        self._timed(queue, task, outcome).ends += 1
+        self._cell((queue, task, outcome)).ends += 1
 
     def take(self) -> list[Counted]:
         """Remove and return all that was counted."""
         cells, self._cells = self._cells, {}
         return list(cells.values())
 
-    def _timed(self, queue: str, task: str, outcome: str) -> Counted:
-        key = (queue, task, outcome)
+    def _cell(self, key: tuple[str, str, str]) -> Counted:
         if key not in self._cells:
-            waits, runs = [0] * BUCKETS, [0] * BUCKETS
-            self._cells[key] = Counted(queue, task, outcome, waits=waits, runs=runs)
+            self._cells[key] = Counted(*key, waits=[0] * BUCKETS, runs=[0] * BUCKETS)
         return self._cells[key]
 
 

@@ -5,6 +5,7 @@ this worker's is not counted. Lives on the event loop.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from tenure.rules.statistics import OUTCOMES, Counted, Tally
@@ -14,6 +15,7 @@ from tenure.worker.leases import LeasedJob, LeasedJobs
 MOST_UNSENT = 360
 """If the store cannot be reached, the counts of an hour are kept."""
 _OUTCOMES = frozenset(OUTCOMES)
+_SECOND = timedelta(seconds=1)
 
 
 class EndCounter:
@@ -31,21 +33,30 @@ class EndCounter:
         """What is to be written, and when the worker began to count it, by the database's clock."""
 
     def ended(self, leased: LeasedJob, kind: str, seconds: float | None) -> None:
-        """An attempt has ended; its handler ran so long. For every job: so it does little."""
-        if kind not in _OUTCOMES:
-            return
-        job = leased.job
-        lease = self._leases.get(job.lease_id)
-        started_at = leased.started_at
-        if seconds is None or started_at is None or lease is None:
-            self._tally.add_untimed(job.queue, job.task, kind)
-            return
-        claimed_at = lease.claimed_at
-        if self._clock is None:
-            self._clock = (claimed_at, leased.taken_at)
-        ready_at = job.queued_at or job.created_at
-        waited = (claimed_at - ready_at).total_seconds() + started_at - leased.taken_at
-        self._tally.add(job.queue, job.task, kind, max(0.0, waited), seconds)
+        """An attempt has ended; its handler ran so long."""
+        if kind in _OUTCOMES:
+            self._count([(leased, seconds)], kind)
+
+    def succeeded(self, attempts: Sequence[tuple[LeasedJob, float | None]]) -> None:
+        """These have succeeded. Most jobs come here: for each it only calculates."""
+        if attempts:
+            self._count(attempts, "succeeded")
+
+    def _count(self, attempts: Sequence[tuple[LeasedJob, float | None]], kind: str) -> None:
+        leases = self._leases
+        timed: list[tuple[str, str, float, float]] = []
+        for leased, seconds in attempts:
+            job, started_at = leased.job, leased.started_at
+            if seconds is None or started_at is None or job.lease_id not in leases:
+                self._tally.add_untimed(job.queue, job.task, kind)
+                continue
+            claimed_at = leases[job.lease_id].claimed_at
+            ready_at = job.queued_at or job.created_at
+            waited = (claimed_at - ready_at) / _SECOND + started_at - leased.taken_at
+            timed += ((job.queue, job.task, waited if waited > 0 else 0.0, seconds),)
+            if self._clock is None:
+                self._clock = (claimed_at, leased.taken_at)
+        self._tally.add_all(kind, timed)
 
     def close_period(self) -> bool:
         """Put what was counted with what is to be written. Returns whether there is any."""

@@ -290,18 +290,19 @@ class Settler:
             self._ring()
         large = self._leased_jobs.kb
         report_all = self._reporter.reports_successes()
-        unreported: list[LeasedJob] = []
+        unwritten: list[LeasedJob] = []
+        succeeded: list[tuple[LeasedJob, float | None]] = []
         for leased, settlement in batch:
             if settlement is None:
-                unreported.append(leased)
+                unwritten.append(leased)
                 continue
             answer = next(answers)
             if report_all or answer is not LANDED or settlement.outcome is not Outcome.SUCCEED:
                 self._note(leased, settlement, answer)
             else:
-                self._counter.ended(leased, "succeeded", settlement.duration_seconds)
-                unreported.append(leased)
-        self._leased_jobs.settled(unreported)
+                succeeded.append((leased, settlement.duration_seconds))
+        self._counter.succeeded(succeeded)
+        self._leased_jobs.settled(unwritten + [leased for leased, _ in succeeded])
         if large > self._leased_jobs.kb:
             self._freed()
 

@@ -31,7 +31,9 @@ STEP_ROWS = 1000
 
 
 @transaction(Mode.WRITE)
-async def add_statistics(tx: Tx, process: str, rows: Sequence[Counted], *, at: datetime) -> None:
+async def add_statistics(
+    tx: Tx, process: str, rows: Sequence[Counted], *, at: datetime, now: datetime | None = None
+) -> None:
     """Write what a process has counted since `at`. The same call again changes nothing.
 
     A process uses a time only once.
@@ -40,7 +42,7 @@ async def add_statistics(tx: Tx, process: str, rows: Sequence[Counted], *, at: d
     check_name("process", process)
     check_time("at", at)
     _check(rows)
-    tx.at(None)
+    tx.at(now)
     if rows:
         await tx.fetch(
             "write_statistics", rows=to_json(list(rows)), span=WRITE_SECONDS, process=process,

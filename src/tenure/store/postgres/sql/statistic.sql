@@ -10,17 +10,19 @@ select coalesce(:at::timestamptz, to_timestamp(
        b.task, b.outcome, coalesce(:process::text, 'connection ' || pg_backend_pid()), b.waits, b.runs
 from json_to_recordset(:rows::json) as b (
     queue text, task text, outcome text, ends bigint, wait_seconds double precision,
-    run_seconds double precision, waits bigint[], runs bigint[])
+    run_seconds double precision, waits json, runs json)
 on conflict (span, at, queue, task, outcome, process) do update
 set ends = s.ends + excluded.ends,
     wait_seconds = s.wait_seconds + excluded.wait_seconds,
     run_seconds = s.run_seconds + excluded.run_seconds,
     waits = case when s.waits is null or excluded.waits is null then coalesce(s.waits, excluded.waits)
-            else (select array_agg(u.a + u.b order by u.n)
-                  from unnest(s.waits, excluded.waits) with ordinality as u (a, b, n)) end,
+            else (select json_agg(u.a::bigint + u.b::bigint order by u.n)
+                  from rows from (json_array_elements_text(s.waits), json_array_elements_text(excluded.waits))
+                       with ordinality as u (a, b, n)) end,
     runs = case when s.runs is null or excluded.runs is null then coalesce(s.runs, excluded.runs)
-           else (select array_agg(u.a + u.b order by u.n)
-                 from unnest(s.runs, excluded.runs) with ordinality as u (a, b, n)) end
+           else (select json_agg(u.a::bigint + u.b::bigint order by u.n)
+                 from rows from (json_array_elements_text(s.runs), json_array_elements_text(excluded.runs))
+                      with ordinality as u (a, b, n)) end
 where :adds::boolean;
 
 -- name: read_statistics
@@ -35,8 +37,11 @@ with picked as materialized (
                     and at < :until::timestamptz offset 0) as s
     where (:queue::text is null or s.queue = :queue) and (:task::text is null or s.task = :task)
 ), bucket as (
-    select p.stretch, p.queue, p.task, p.outcome, b.n, sum(b.wait) as waits, sum(b.run) as runs
-    from picked as p, unnest(p.waits, p.runs) with ordinality as b (wait, run, n)
+    select p.stretch, p.queue, p.task, p.outcome, b.n, sum(b.wait::bigint) as waits,
+           sum(b.run::bigint) as runs
+    from picked as p,
+         rows from (json_array_elements_text(p.waits), json_array_elements_text(p.runs))
+             with ordinality as b (wait, run, n)
     group by p.stretch, p.queue, p.task, p.outcome, b.n
 ), list as (
     select stretch, queue, task, outcome, json_agg(waits order by n)::text as waits,
@@ -58,8 +63,7 @@ delete from tenure.statistic
 where ctid = any (array(
     select ctid from tenure.statistic where span = :span and at < :before::timestamptz
     order by span, at, queue, task, outcome, process limit :most for update skip locked))
-returning at, queue, task, outcome, ends, wait_seconds, run_seconds, array_to_json(waits)::text as waits,
-          array_to_json(runs)::text as runs;
+returning at, queue, task, outcome, ends, wait_seconds, run_seconds, waits::text as waits, runs::text as runs;
 
 -- name: begin_depth
 -- sample_depth: at most one worker counts, unless it dies meanwhile.
@@ -103,9 +107,11 @@ from t where sampled_at is null or sampled_at <= :sampled_at::timestamptz
 returning one;
 
 -- name: clear_depth
+-- sample_depth: the last one goes.
 delete from tenure.depth;
 
 -- name: write_depth
+-- sample_depth: live jobs by queue and state.
 insert into tenure.depth (queue, state, jobs, oldest_at)
 select b.queue, b.state, b.jobs, b.oldest_at
 from json_to_recordset(:rows::json) as b (queue text, state text, jobs bigint, oldest_at timestamptz);

@@ -92,9 +92,11 @@ where sampled_at is null or sampled_at <= :sampled_at
 returning one;
 
 -- name: clear_depth
+-- sample_depth: the last one goes.
 delete from tenure.depth;
 
 -- name: write_depth
+-- sample_depth: live jobs by queue and state.
 insert into tenure.depth (queue, state, jobs, oldest_at)
 select b.value ->> 'queue', b.value ->> 'state', b.value ->> 'jobs', b.value ->> 'oldest_at'
 from json_each(:rows) as b;

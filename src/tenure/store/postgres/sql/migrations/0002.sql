@@ -166,8 +166,8 @@ create table tenure.statistic (
     outcome text collate "C" not null
         check (outcome in ('succeeded', 'failed', 'cancelled', 'skipped', 'retried', 'snoozed', 'crashed')),
     process text collate "C" not null,  -- empty: prune has added up the rows of all processes
-    waits bigint[],                     -- how many waited for how long, by bucket; null: none has run
-    runs bigint[],                      -- the same for the time that their handlers ran
+    waits json,                         -- how many waited for how long, by bucket; null: none has run
+    runs json,                          -- the same for the time that their handlers ran
     primary key (span, at, queue, task, outcome, process)
 );
 
