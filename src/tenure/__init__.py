@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     )
     from tenure.rules.record import Record
     from tenure.rules.retry import Delays, Exponential, Fixed
+    from tenure.rules.statistics import Depth, Histogram, QueueDepth, Statistics
     from tenure.rules.ticks import ScheduleTiming
     from tenure.running import Running, current
     from tenure.schedules import Schedules
@@ -74,6 +75,7 @@ __all__ = [
     "Changes",
     "Count",
     "Delays",
+    "Depth",
     "ErrorInfo",
     "Event",
     "Exponential",
@@ -82,6 +84,7 @@ __all__ = [
     "GateSeen",
     "GateWait",
     "Handle",
+    "Histogram",
     "Job",
     "JobEvent",
     "JobWait",
@@ -95,6 +98,7 @@ __all__ = [
     "ParentEnd",
     "PausedQueue",
     "Progress",
+    "QueueDepth",
     "Record",
     "Retry",
     "Running",
@@ -105,6 +109,7 @@ __all__ = [
     "Skip",
     "Snooze",
     "State",
+    "Statistics",
     "Step",
     "Task",
     "TaskSet",
@@ -144,6 +149,7 @@ _HOMES = {
     ),
     "rules.record": ("Record",),
     "rules.retry": ("Exponential", "Fixed", "Delays"),
+    "rules.statistics": ("Depth", "Histogram", "QueueDepth", "Statistics"),
     "running": ("Running", "current"),
     "rules.ticks": ("ScheduleTiming",),
     "schedules": ("Schedules",),

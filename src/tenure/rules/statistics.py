@@ -12,6 +12,8 @@ from typing import Literal, Self
 
 import msgspec
 
+from tenure.rules.record import Record
+
 BOUNDS = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0,
     10_800.0, 36_000.0,
@@ -34,7 +36,7 @@ SPANS = (WRITE_SECONDS, HOUR_SECONDS, DAY_SECONDS)
 By = Literal["queue", "task", "outcome"]
 
 
-class Histogram(msgspec.Struct, frozen=True):
+class Histogram(Record, msgspec.Struct, frozen=True):
     """How long something took: the number of times in each bucket, and their sum."""
 
     counts: tuple[int, ...] = (0,) * BUCKETS
@@ -150,7 +152,7 @@ class Tally:
         return self._cells[key]
 
 
-class Statistics(msgspec.Struct, frozen=True):
+class Statistics(Record, msgspec.Struct, frozen=True):
     """What ended in one group of jobs, within a time."""
 
     since: datetime
@@ -223,7 +225,7 @@ def _group(
     return Statistics(since, seconds, queue, task, outcome, counts, wait, run)
 
 
-class QueueDepth(msgspec.Struct, frozen=True):
+class QueueDepth(Record, msgspec.Struct, frozen=True):
     """How many live jobs of one queue are in one state."""
 
     queue: str
@@ -233,7 +235,7 @@ class QueueDepth(msgspec.Struct, frozen=True):
     """Of queued jobs: since when the first one is ready."""
 
 
-class Depth(msgspec.Struct, frozen=True):
+class Depth(Record, msgspec.Struct, frozen=True):
     """How many live jobs there were, by queue and state, when they were last counted."""
 
     sampled_at: datetime
