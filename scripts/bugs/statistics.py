@@ -38,8 +38,8 @@ STATISTICS = (
         (
             python(
                 "worker/process",
-                '        await self._at_last(self._upkeep.write_statistics(), "write its last statistics")\n',
-                "",
+                "if why := await _trouble(self._upkeep.write_statistics()):",
+                "if why := self._start_error:",
             ),
         ),
         unseen=_NOBODY,

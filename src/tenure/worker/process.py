@@ -328,16 +328,20 @@ class WorkerProcess:
         await ended.wait()
 
     async def _retire(self, stores: Stores) -> None:
-        await self._at_last(self._upkeep.write_statistics(), "write its last statistics")
-        await self._at_last(stores.settling.retire(self.name), "sign off")
+        if why := await _trouble(self._upkeep.write_statistics()):
+            log.warning("worker %s could not write its last statistics: %s", self.name, why)
+        if why := await _trouble(stores.settling.retire(self.name)):
+            log.warning("worker %s could not sign off: %s", self.name, why)
 
-    async def _at_last(self, deed: Awaitable[None], what: str) -> None:
-        try:
-            async with asyncio.timeout(RETIRE_SECONDS):
-                await deed
-        except (StoreError, TimeoutError) as error:
-            why = str(error) or f"no response for {RETIRE_SECONDS:g} s"
-            log.warning("worker %s could not %s: %s", self.name, what, why)
+
+async def _trouble(deed: Awaitable[None]) -> str:
+    """Do something at the end. Returns what was wrong; empty: nothing."""
+    try:
+        async with asyncio.timeout(RETIRE_SECONDS):
+            await deed
+    except (StoreError, TimeoutError) as error:
+        return str(error) or f"no response for {RETIRE_SECONDS:g} s"
+    return ""
 
 
 async def _cancel(tasks: Tasks) -> None:
