@@ -25,7 +25,26 @@ AGAIN = """
 def recounted(url: str) -> Ends:
     """What the rows of the jobs say. No job may have been pruned, deleted or moved."""
     with Plain(url) as plain:
-        return Counter([*plain.rows(FINISHED), *plain.rows(AGAIN)])
+        return recounted_in(plain)
+
+
+def recounted_in(plain: Plain) -> Ends:
+    """The same, through an open connection."""
+    return Counter([*plain.rows(FINISHED), *plain.rows(AGAIN)])
+
+
+def overcounted_in(plain: Plain) -> Ends:
+    """What the statistics count more often than it has happened: nothing, whatever goes wrong."""
+    counted = Counter(
+        {
+            (queue, task, outcome): ends
+            for queue, task, outcome, ends in plain.rows(
+                "select queue, task, outcome, sum(ends) from tenure.statistic"
+                " group by queue, task, outcome"
+            )
+        }
+    )
+    return counted - recounted_in(plain)
 
 
 def told(store: Store) -> Ends:
