@@ -40,6 +40,7 @@ from bench.worker import (
 from bench.workflows import graphs
 from bench.workloads import (
     backlog,
+    counting,
     drain,
     footprint,
     held_snapshot,
@@ -96,6 +97,7 @@ BENCHMARKS = tuple(
         enqueue_loads,
         drain,
         variety,
+        counting,
         scaling,
         backlog,
         promote,
