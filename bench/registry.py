@@ -41,6 +41,7 @@ from bench.worker import (
 from bench.workflows import graphs
 from bench.workloads import (
     backlog,
+    counting,
     drain,
     footprint,
     held_snapshot,
@@ -98,6 +99,7 @@ BENCHMARKS = tuple(
         enqueue_loads,
         drain,
         variety,
+        counting,
         scaling,
         backlog,
         promote,

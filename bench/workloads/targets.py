@@ -15,4 +15,6 @@ TARGETS = {
     "workloads.postgres.held_snapshot_pages": _FLAT,
     "workloads.postgres.wal_bytes_per_job": _LIMIT,
     "workloads.postgres.commits_per_job": _LIMIT,
+    "workloads.postgres.statistics": Target(0.97),
+    "workloads.sqlite.statistics": Target(0.97),
 }

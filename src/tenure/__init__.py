@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     )
     from tenure.rules.record import Record
     from tenure.rules.retry import Delays, Exponential, Fixed
+    from tenure.rules.statistics import Depth, Histogram, QueueDepth, Statistics
     from tenure.rules.ticks import ScheduleTiming
     from tenure.running import Running, current
     from tenure.schedules import Schedules
@@ -88,6 +89,7 @@ __all__ = [
     "Claimer",
     "Count",
     "Delays",
+    "Depth",
     "ErrorInfo",
     "Event",
     "Exponential",
@@ -96,6 +98,7 @@ __all__ = [
     "GateSeen",
     "GateWait",
     "Handle",
+    "Histogram",
     "Housework",
     "Item",
     "Job",
@@ -111,6 +114,7 @@ __all__ = [
     "ParentEnd",
     "PausedQueue",
     "Progress",
+    "QueueDepth",
     "Record",
     "Replace",
     "Retry",
@@ -122,6 +126,7 @@ __all__ = [
     "Skip",
     "Snooze",
     "State",
+    "Statistics",
     "Step",
     "Task",
     "TaskSet",
@@ -167,6 +172,7 @@ _HOMES = {
     ),
     "rules.record": ("Record",),
     "rules.retry": ("Exponential", "Fixed", "Delays"),
+    "rules.statistics": ("Depth", "Histogram", "QueueDepth", "Statistics"),
     "running": ("Running", "current"),
     "rules.ticks": ("ScheduleTiming",),
     "schedules": ("Schedules",),

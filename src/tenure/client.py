@@ -48,6 +48,8 @@ from tenure.store.proxy import StoreWrapper
 from tenure.store.prune import prune as prune_store
 from tenure.store.session import drive, for_all_tenants
 from tenure.store.sqlite.inspect_file import refuse_other_program, require_schema
+from tenure.store.statistics import depth as depths
+from tenure.store.statistics.look import statistics
 from tenure.store.url import check_scheme, sqlite_driver, sqlite_path
 from tenure.store.workflows import look as workflow_look
 from tenure.store.workflows.add import enqueue_workflow
@@ -158,6 +160,9 @@ class Client(TaskSet):
     count_finished, count_finished_async = both(look.count_finished)
     oldest_ready, oldest_ready_async = both(look.oldest_ready)
     paused_queues, paused_queues_async = both(look.paused_queues)
+    statistics, statistics_async = both(statistics)
+    depth, depth_async = both(depths.depth)
+    sample_depth, sample_depth_async = both(depths.sample_depth)
     about, about_async = both(look.about)
     gates, gates_async = both(gate_look.gates)
     gate_lines, gate_lines_async = both(gate_look.gate_lines)

@@ -17,6 +17,7 @@ from tenure.benchmark.figures import UNITS
 from tenure.rules.codec import encode
 from tenure.rules.job import NewJob, NewStep, State, Unique, Until
 from tenure.rules.lifecycle import fail, succeed
+from tenure.rules.statistics import Tally
 from tenure.store import open_store
 from tenure.store.migrate import VERSION
 from tests.cli.terminal import CTRL_C, PATIENCE_SECONDS, Terminal, run, start
@@ -42,6 +43,16 @@ def words_in(words: Sequence[str], world: World) -> list[str]:
 
 def nothing(_world: World) -> None:
     """No preparation is needed."""
+
+
+def in_turn(*acts: Act) -> Act:
+    """One after the other."""
+
+    def act(world: World) -> None:
+        for each in acts:
+            each(world)
+
+    return act
 
 
 def shows(
@@ -283,6 +294,22 @@ def _workers(lines: list[Any], _world: World) -> None:
     )  # fmt: skip
     assert line["queues"] == {"default": 4, "mail": 0}
     assert (line["running"], line["counts"]) == (0, {"stuck": 1})
+
+
+def _counted(world: World) -> None:
+    tally = Tally()
+    for outcome in ("succeeded", "succeeded", "failed", "retried"):
+        tally.add("mail", "shop.send", outcome, 0.07, 2.0)
+    with open_store(world.url) as store:
+        store.add_statistics("w", tally.take(), at=datetime.now(UTC))
+        store.sample_depth()
+
+
+def _statistics(lines: list[Any], _world: World) -> None:
+    [mail] = [line for line in lines if line["queue"] == "mail"]
+    assert mail["counts"] == {"succeeded": 2, "failed": 1, "retried": 1}
+    assert (mail["finished"], mail["run"]["count"]) == (3, 4)
+    assert 0.05 < mail["wait"]["p50"] <= 0.1
 
 
 def _stats(lines: list[Any], _world: World) -> None:
@@ -532,8 +559,14 @@ CASES: dict[str, Case] = {
         tells("workers", before=announce, look=_workers),
     ),
     "stats": Case(
-        shows("stats", texts=["shop.send", "failed", "2"]),
-        tells("stats", look=_stats),
+        in_turn(
+            shows("stats", "--exact", texts=["shop.send", "failed", "2"]),
+            shows("stats", before=_counted, texts=["33.3%", "live jobs, as counted"]),
+        ),
+        in_turn(
+            tells("stats", "--exact", look=_stats),
+            tells("stats", before=_counted, look=_statistics),
+        ),
     ),
     "top": Case(_top_in_terminal, tells("top", before=announce, look=_snapshot)),
     "db init": Case(

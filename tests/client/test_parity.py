@@ -110,6 +110,9 @@ STEPS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("replay", (ID,), {}),
     ("cancel", (ID,), {}),
     ("count_finished", (LATER - timedelta(days=2), LATER), {}),
+    ("sample_depth", (), {"force": True}),
+    ("depth", (), {}),
+    ("statistics", (LATER - timedelta(days=2), LATER), {}),
     ("delete", (ID,), {}),
     ("workers", (), {}),
     ("pause", ("other",), {}),
@@ -176,6 +179,8 @@ def _alike(answer: Any) -> Any:
         return [_alike(each) for each in answer]
     if hasattr(answer, "__struct_fields__"):
         return {
-            name: _alike(getattr(answer, name)) for name in answer.__struct_fields__ if name != "id"
+            name: _alike(getattr(answer, name))
+            for name in answer.__struct_fields__
+            if name not in ("id", "age_seconds", "took_seconds")
         }
     return None if isinstance(answer, datetime) else answer

@@ -36,7 +36,7 @@ AROUND = {"for_tenant", "in_threads", "run", "bell", "transaction"}
 # What is done to the store that is no transition of a job.
 OTHER_VERBS = {
     "extend", "pause", "resume", "prune", "progress", "checkpoint", "annotate", "start_once",
-    "step", "announce", "retire",
+    "step", "announce", "retire", "sample_depth",
     "copy", "every transition", "gate", "fire", "trigger", "schedule",
 }  # fmt: skip
 

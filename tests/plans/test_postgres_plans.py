@@ -19,6 +19,7 @@ NAMES = sorted(name for name in statements("postgres", "tenure") if plannable(na
 
 # What may read more than its answer, and why.
 _COPY = "a copy looks at everything, while no worker is alive"
+_SAMPLE = "counts every live job: one worker does, and for a hundredth of the time at most"
 ALLOWED = {
     ("count_all", "history"): _COPY,
     ("count_all", "job"): _COPY,
@@ -27,6 +28,8 @@ ALLOWED = {
     ("held_jobs", "lease"): "counts the jobs of every lease; an overview, never on a worker's path",
     ("count_live", "job"): "counts every live job; an overview, never on a worker's path",
     ("is_busy", "lease"): "leases are few; only before a worker ends",
+    ("count_depth", "job"): _SAMPLE,
+    ("count_depth", "ready"): _SAMPLE,
     ("holders", "lease"): "leases are few; only looked at for the running jobs of a page",
     ("running_tasks", "lease"): "leases are few; `why` looks at a bounded number of their jobs",
     ("walk_running", "lease"): "leases are few; only looked at to list running jobs",

@@ -17,6 +17,7 @@ NAMES = sorted(statements("sqlite", "tenure"))
 
 # What may scan, and why.
 _COPY = "a copy looks at everything, while no worker is alive"
+_SAMPLE = "counts every live job: one worker does, and for a hundredth of the time at most"
 ALLOWED = {
     ("count_all", Scan("history", None)): _COPY,
     ("count_all", Scan("job", None)): _COPY,
@@ -25,6 +26,8 @@ ALLOWED = {
     ("held_jobs", Scan("lease", None)): "counts the jobs of every lease; never on a worker's path",
     ("count_live", Scan("job", None)): "counts every live job; never on a worker's path",
     ("is_busy", Scan("lease", None)): "leases are few; only before a worker ends",
+    ("count_depth", Scan("job", None)): _SAMPLE,
+    ("count_depth", Scan("ready", None)): _SAMPLE,
     ("holders", Scan("lease", None)): "leases are few; only for the running jobs of a page",
     ("walk_running", Scan("lease", None)): "leases are few; only to list running jobs",
     (

@@ -9,6 +9,7 @@ from tenure.rules.claim import Claimed
 from tenure.rules.codec import encode
 from tenure.rules.job import NewStep, Unique, Until
 from tenure.rules.lifecycle import Settlement
+from tenure.rules.statistics import Tally
 from tests.points.deed import VICTIM, Deed, Hand, all_of
 from tests.support.plain import Plain
 from tests.support.work import ERROR, TASK, add, add_many, job, settle
@@ -143,4 +144,58 @@ class UnknownTask(Deed):
         return all_of(2)
 
 
-KEEP_DEEDS: tuple[type[Deed], ...] = (SucceedUnkept, PruneKept, FreeKey, RetakeKey, UnknownTask)
+class AddUpStatistics(Deed):
+    """Old counts are added up to an hour, in several steps: none is lost, and none counts twice."""
+
+    name, call, about = "prune: add up statistics", "prune", "take_statistics"
+    forgets = True
+
+    def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
+        tally = Tally()
+        for queue in ("a", "b"):
+            tally.add(queue, TASK, "succeeded", 0.3, 2.0)
+        rows = tally.take()
+        for n in range(3):
+            hand.store.add_statistics(f"p{n}", rows, at=hand.now)
+        hand.clock.advance(4 * 3600)
+
+    def do(self, hand: Hand) -> None:
+        hand.store.prune(now=hand.now)
+
+    def ends(self, *, landed: bool) -> Counter[str]:  # noqa: ARG002
+        return all_of(0)
+
+    def check(self, hand: Hand, *, landed: bool) -> None:  # noqa: ARG002
+        with Plain(hand.url) as plain:
+            spans = plain.rows(
+                "select span, cast(sum(ends) as integer), cast(sum(run_seconds) as integer) "
+                "from tenure.statistic group by span"
+            )
+        assert spans in ([(10, 6, 12)], [(3600, 6, 12)]), f"half done: {spans}"
+
+
+class CountCancelled(Deed):
+    """A cancelled job is counted if, and only if, it is cancelled; so is its skipped child."""
+
+    name, call, about = "cancel, and count it", "cancel", "write_statistics"
+    id: int
+
+    def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
+        self.id = add(hand.store, hand.now)
+        add(hand.store, hand.now, parents=(self.id,))
+
+    def do(self, hand: Hand) -> None:
+        hand.store.cancel(self.id, now=hand.now)
+
+    def ends(self, *, landed: bool) -> Counter[str]:
+        return Counter(cancelled=1, skipped=1) if landed else all_of(2)
+
+    def check(self, hand: Hand, *, landed: bool) -> None:
+        with Plain(hand.url) as plain:
+            counted = plain.rows("select outcome, ends from tenure.statistic order by outcome")
+        assert counted == ([("cancelled", 1), ("skipped", 1)] if landed else [])
+
+
+KEEP_DEEDS: tuple[type[Deed], ...] = (
+    SucceedUnkept, PruneKept, FreeKey, RetakeKey, UnknownTask, AddUpStatistics, CountCancelled,
+)  # fmt: skip

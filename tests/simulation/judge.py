@@ -15,6 +15,7 @@ from tests.support.books import Blow, Books, Expected, Grant, Violation, Violati
 from tests.support.history import Records, add_process, final_of
 from tests.support.invariants import report, violations
 from tests.support.plain import Plain
+from tests.support.recount import overcounted_in
 
 GRACE_SECONDS = 0.1
 """So long a fault may have an effect after its end."""
@@ -32,6 +33,8 @@ def judge(stage: Stage) -> str:
         audit.check(plain)
     except AssertionError as error:
         return f"the rows do not add up: {error}"
+    if over := overcounted_in(plain):
+        return f"the statistics count more than has ended: {dict(over)}"
     books = Books(records_of(stage), final_of(plain, _in_hub_time(stage)))
     broken = [
         *violations(books, expected_of(stage, books)), *losses(stage, books),

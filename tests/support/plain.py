@@ -41,6 +41,9 @@ TABLES = (
     "gate_hold",
     "gate_share",
     "bucket",
+    "statistic",
+    "depth",
+    "depth_sample",
     "workflow",
     "node",
 )

@@ -37,6 +37,7 @@ def told(store: Store, now: datetime) -> dict[str, object]:
         "workflows": store.list_workflows(now=now),
         "parents": {id: store.parent_ends(id, now=now) for id in ids},
         "schedules": store.list_schedules(now=now),
+        "statistics": store.statistics(now - timedelta(days=100), now, now=now),
         "oldest": [(each.queue, each.since) for each in store.oldest_ready(now=now)],
     }
 

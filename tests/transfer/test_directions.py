@@ -101,6 +101,7 @@ def test_nothing_of_the_tables_is_forgotten(urls: Urls) -> None:
     """A column that a later migration adds must be copied, too."""
     others = (
         cargo.UNIQUE_KEYS, cargo.QUEUES, cargo.GATES, cargo.WORKFLOWS, cargo.SCHEDULES, cargo.TICKS,
+        cargo.STATISTICS,
     )  # fmt: skip
     carried = {table.name: table.columns for table in (*cargo.JOB_TABLES, *others)}
     apart = {
@@ -121,6 +122,8 @@ def test_nothing_of_the_tables_is_forgotten(urls: Urls) -> None:
         "holding",
         "edge",
         "prune_clock",
+        "depth",
+        "depth_sample",
     }
     with Plain(urls[0]) as plain:
         if plain.is_postgres:

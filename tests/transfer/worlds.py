@@ -24,6 +24,7 @@ from tenure.rules.gates import Limits
 from tenure.rules.graph import NewWorkflow, OnFailure
 from tenure.rules.job import Json, NewStep, Unique, Until
 from tenure.rules.retry import Fixed, dump_policy
+from tenure.rules.statistics import Counted, Tally
 from tenure.rules.ticks import ScheduleTiming
 from tenure.store import NewSchedule, Store
 from tests.support.flows import failing, flow, more
@@ -40,7 +41,7 @@ def everything(store: Store, clock: Clock) -> None:
     """One scene per feature, at times with microseconds."""
     clock.advance(0.123456)
     for scene in (_lines, _values, _due, _tries, _crashes, _family, _holding, _keys, _notes, _stops,
-                  _operators, _pauses, _schedules, _gates, _workflows):  # fmt: skip
+                  _operators, _pauses, _schedules, _gates, _workflows, _statistics):  # fmt: skip
         clock.advance(1.000001)
         scene(store, clock)
     clock.advance(1.5)
@@ -246,6 +247,20 @@ def _schedules(store: Store, clock: Clock) -> None:
         store.fire(now=clock.advance(1.000001))
     store.trigger_schedule("quick", now=clock.now)
     store.pause_schedule("paused", reason=ODD_REASON, now=clock.now)
+
+
+def _statistics(store: Store, clock: Clock) -> None:
+    """Counts of two processes, old ones in hours and days, and some of each without times."""
+    tally = Tally()
+    for wait_seconds in (0.001, 0.1 + 0.2, 1e5):
+        tally.add("mail", "app.send", "succeeded", wait_seconds, 2.0)
+        tally.add("odd:name", "app.send", "failed", wait_seconds, 2.0)
+    rows = tally.take()
+    for days in (0, 3, 30):
+        at = clock.now - timedelta(days=days)
+        store.add_statistics("p", rows, at=at)
+        store.add_statistics("q", [Counted("mail", "app.send", "skipped", 3)], at=at)
+    store.prune(now=clock.now)
 
 
 def _pauses(store: Store, clock: Clock) -> None:

@@ -14,6 +14,7 @@ from bench.registry import BENCHMARKS
 from bench.report import Report
 from bench.workloads import (
     backlog,
+    counting,
     drain,
     enqueue,
     footprint,
@@ -31,7 +32,8 @@ from bench.workloads.turns import against_limit, compare_sides, part, take_turns
 from tests.support.postgres import Server
 
 MODULES = (
-    backlog, drain, enqueue, footprint, held_snapshot, promote, scaling, scheduled, variety,
+    backlog, counting, drain, enqueue, footprint, held_snapshot, promote, scaling, scheduled,
+    variety,
 )  # fmt: skip
 
 
@@ -146,6 +148,14 @@ def test_a_large_database_is_compared_with_a_small_one_by_pages(lab: SharedLab, 
 @pytest.mark.parametrize(("store", "figure"), [("postgres", "retries"), ("sqlite", "queues100")])
 def test_variety_is_drained(lab: SharedLab, store: Kind, figure: str) -> None:
     assert variety.drain_variety(lab, store, figure, jobs=201) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("store", "side"), [("postgres", "with statistics"), ("sqlite", "without")]
+)
+def test_a_worker_counts_or_does_not(lab: SharedLab, store: Kind, side: str) -> None:
+    assert counting.drain_counted(lab, store, side, jobs=201) > 0
 
 
 @pytest.mark.slow

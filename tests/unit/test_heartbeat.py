@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from tenure.rules.job import Beat
+from tenure.rules.limits import LONG_AGO
 from tenure.worker.environment import Environment
 from tenure.worker.leases import NO_TASK, LeasedJob, LeasedJobs, Stop, WorkerLease
 from tenure.worker.settings import WorkerSettings
@@ -58,7 +59,10 @@ class Timekeeper:
 
 def test_a_lease_that_was_given_up_is_not_renewed_while_the_event_loop_is_blocked() -> None:
     leased_jobs, store, environment = LeasedJobs(), Renewals(), At()
-    leased_jobs.leases = {1: WorkerLease(1, 30.0, 5.0, {}), 2: WorkerLease(2, 30.0, 50.0, {})}
+    leased_jobs.leases = {
+        1: WorkerLease(1, 30.0, 5.0, {}, LONG_AGO),
+        2: WorkerLease(2, 30.0, 50.0, {}, LONG_AGO),
+    }
     timekeeper = Timekeeper()
     heartbeat = Heartbeat(
         cast(Any, store), "me", WorkerSettings(queues={"default": 0}), environment,
@@ -113,7 +117,7 @@ def made(store: object, environment: At, leased_jobs: LeasedJobs, rests: int) ->
 
 def with_a_lease() -> LeasedJobs:
     leased_jobs = LeasedJobs()
-    leased_jobs.leases = {1: WorkerLease(1, 30.0, 1000.0, {7: cast(Any, Reporting())})}
+    leased_jobs.leases = {1: WorkerLease(1, 30.0, 1000.0, {7: cast(Any, Reporting())}, LONG_AGO)}
     return leased_jobs
 
 
@@ -225,7 +229,7 @@ def test_the_handlers_of_an_expired_lease_are_told_before_the_event_loop_runs() 
     leased_jobs, environment = LeasedJobs(), At()
     job = LeasedJob(cast(Any, None), NO_TASK, 0.0)
     stopping = job.stopping()
-    leased_jobs.leases = {1: WorkerLease(1, 30.0, 5.0, {7: job})}
+    leased_jobs.leases = {1: WorkerLease(1, 30.0, 5.0, {7: job}, LONG_AGO)}
     leased_jobs.heartbeats_fail = True
     environment.seconds = 10.0
     assert leased_jobs.give_up_expired(environment.monotonic()) == [1]
@@ -247,7 +251,7 @@ def test_any_error_of_a_heartbeat_ends_the_claims_and_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     leased_jobs, environment = LeasedJobs(), At()
-    leased_jobs.leases = {1: WorkerLease(1, 30.0, 1000.0, {})}
+    leased_jobs.leases = {1: WorkerLease(1, 30.0, 1000.0, {}, LONG_AGO)}
     heartbeat = Heartbeat(
         cast(Any, Broken()), "me", WorkerSettings(queues={"default": 0}), environment,
         leased_jobs=leased_jobs, timekeeper=cast(Any, Timekeeper()),

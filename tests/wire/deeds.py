@@ -15,6 +15,7 @@ from tenure.rules import lifecycle
 from tenure.rules.claim import NEEDS, Ask, Claimed, Lease
 from tenure.rules.codec import encode
 from tenure.rules.job import Enqueued, Replace, State, Unique, Until
+from tenure.rules.statistics import Counted, Tally
 from tenure.store import LANDED, Changes, Store
 from tenure.store.jobs.sweep import Swept
 from tests.support.plain import Plain
@@ -630,6 +631,61 @@ class PruneKept(Deed):
         assert self.states() == {self.stays: (State.SUCCEEDED, 1)}
 
 
+class AddStatistics(Deed):
+    """What a process has counted is there once, however often it is sent."""
+
+    name = "add statistics"
+
+    def do(self, store: Store) -> None:
+        tally = Tally()
+        for queue in ("a", "b", "a"):
+            tally.add(queue, TASK, "succeeded", 0.3, 2.0)
+        store.add_statistics("p", tally.take(), at=self.clock.now)
+
+    def check(self, answer: None, far: Store) -> None:  # noqa: ARG002
+        counted = self.plain.rows("select queue, ends from tenure.statistic order by queue")
+        assert counted == [("a", 2), ("b", 1)]
+
+
+class AddUpStatistics(Deed):
+    """Old counts are added up to an hour: none is lost, and none counts twice."""
+
+    name = "prune: add up statistics"
+
+    def lay(self) -> None:
+        for n in range(3):
+            rows = [Counted("a", TASK, "skipped", 5)]
+            self.near.add_statistics(f"p{n}", rows, at=self.clock.now)
+        self.clock.advance(4 * 3600)
+
+    def do(self, store: Store) -> int:
+        return store.prune(now=self.clock.now)
+
+    def check(self, answer: int, far: Store) -> None:  # noqa: ARG002
+        assert answer == 0
+        assert self.plain.rows("select span, ends from tenure.statistic") == [(3600, 15)]
+
+
+class SampleDepth(Deed):
+    """The live jobs are counted, by this process or by the next one."""
+
+    name = "count live jobs"
+
+    def lay(self) -> None:
+        add_many(self.near, self.clock.now, 3)
+
+    def do(self, store: Store) -> bool:
+        return store.sample_depth(force=True, now=self.clock.now)
+
+    def check(self, answer: bool, far: Store) -> None:  # noqa: ARG002
+        assert answer
+        found = self.near.depth(now=self.clock.now)
+        assert found is not None
+        assert [(each.queue, each.state, each.jobs) for each in found.queues] == [
+            ("default", "queued", 3)
+        ]
+
+
 DEEDS: dict[str, type[Deed]] = {
     deed.name: deed
     for deed in (
@@ -646,6 +702,9 @@ DEEDS: dict[str, type[Deed]] = {
         RetakeKey,
         FreeKey,
         PruneKept,
+        AddStatistics,
+        AddUpStatistics,
+        SampleDepth,
         Extend,
         Annotate,
         StartOnce,

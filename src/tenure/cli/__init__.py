@@ -13,7 +13,8 @@ screen.py     a terminal view that repaints itself
 
 jobs.py       enqueue, ls, get, why, timeline, attempts, steps, errors
 operate.py    replay, cancel, hold, unhold, move, rm, prune
-queues.py     queues, workers, stats
+queues.py     queues, workers
+stats.py      stats
 gate.py       gate list, show, set, reset
 key.py        key get, free
 schedule.py   schedule list, show, add, edit, pause, resume, trigger, remove

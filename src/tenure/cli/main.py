@@ -37,7 +37,7 @@ COMMANDS = {
     "schedule": ("tenure.cli.schedule:schedule", "Show and change schedules; run one now."),
     "workflow": ("tenure.cli.workflow:workflow", "Show workflows; cancel, pause, replay them."),
     "workers": ("tenure.cli.queues:workers", "Show the workers that are alive."),
-    "stats": ("tenure.cli.queues:stats", "Count jobs by queue and state."),
+    "stats": ("tenure.cli.stats:stats", "Show rates, failures, waits and run times."),
     "top": ("tenure.cli.top:top", "Watch jobs, rates and workers live."),
     "db": ("tenure.cli.database:db", "Create, migrate and show the schema."),
     "copy": ("tenure.cli.database:copy", "Copy all jobs from one database to another."),

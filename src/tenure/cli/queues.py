@@ -1,17 +1,15 @@
-"""Commands that show queues, workers and counts; pause and resume of queues."""
+"""Commands that show queues and workers; pause and resume of queues."""
 
 from collections import Counter, defaultdict
-from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import click
 
-from tenure.cli.context import CliContext, Number, json_option, with_context
+from tenure.cli.context import CliContext, json_option, with_context
 from tenure.cli.output import echo
 from tenure.cli.show import ago, span, write_json, write_table
 from tenure.rules.job import State
-from tenure.rules.limits import LONG_AGO
 
 if TYPE_CHECKING:
     from tenure.client import Client
@@ -130,25 +128,3 @@ def workers(context: CliContext, *, everyone: bool, as_json: bool) -> None:
         for w in seen
     )  # fmt: skip
     write_table(head, rows, empty="no worker is alive; start one with `tenure worker MODULE:APP`")
-
-
-@click.command()
-@click.option("--hours", default=24.0, show_default=True, type=Number(0, 876_000),
-              help="Count jobs that finished in this many last hours.")  # fmt: skip
-@json_option
-@with_context
-def stats(context: CliContext, *, hours: float, as_json: bool) -> None:
-    """Count live and recently finished jobs by queue, task and state."""
-    now = datetime.now(UTC)
-    since = max(LONG_AGO, now - timedelta(hours=hours))
-    client = context.client
-    counts = [*client.count_live(), *client.count_finished(since, now + timedelta(minutes=1))]
-    if as_json:
-        for count in counts:
-            write_json(count)
-        return
-    counts.sort(key=lambda c: (c.tenant, c.queue, c.task, c.state))
-    tenants = ("tenant",) if any(count.tenant for count in counts) else ()
-    head = (*tenants, "queue", "task", "state", "jobs")
-    rows = ([getattr(count, name) for name in head] for count in counts)
-    write_table(head, rows, empty="no jobs")

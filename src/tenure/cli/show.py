@@ -28,9 +28,11 @@ COLOURS = {
 }
 RIGHT = {"id", "attempt", "jobs", "slots", "pid", "age", "waiting", "scheduled", "queued",
          "running", "stuck", "seen", "started", "latest", "token", "median", "lowest",
-         "highest", "number", "ran"}  # fmt: skip
+         "highest", "number", "ran", "succeeded", "failed", "other", "again", "per second",
+         "failures", "wait p50", "wait p95", "run p50", "run p95"}  # fmt: skip
 """Columns of numbers. They are aligned to the right and never cut."""
-SPARE = ("host", "started", "pid", "charged", "notes", "token", "attempt", "waiting", "scheduled",
+SPARE = ("again", "other", "wait p50", "run p50", "per second", "wait p95", "failures", "succeeded",
+         "host", "started", "pid", "charged", "notes", "token", "attempt", "waiting", "scheduled",
          "queues", "tenant",
          "queue", "worker", "stuck", "function")  # fmt: skip
 """Columns that a narrow terminal leaves out, first to last."""

@@ -174,6 +174,8 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     features: int
     needs: int = UNKNOWN
     """Which slots it needs, as far as its ticket says."""
+    queued_at: datetime | None = None
+    """Since when it was ready; None: since its creation."""
 
     @property
     def size_kb(self) -> int:

@@ -7,6 +7,7 @@ gates/          let tickets pass, change limits
 workflows/      add, grow, act on workflows, end them
 schedules/      change schedules, fire their ticks
 look/           reads of jobs and workers
+statistics/     count what has ended, and live jobs
 copy/           copy all jobs from one store to another
 prune.py        finished jobs, and all that belongs to them, are removed
 moves.py        the verbs that move rows: every operation that changes jobs ends here

@@ -60,6 +60,9 @@ from tenure.store.schedules import change as schedules
 from tenure.store.schedules.fire import fire
 from tenure.store.session import P, R, Scope, Session, drive, for_all_tenants
 from tenure.store.sqlite.threads import WRITING_THREADS, GatheringScope, Line, Threads, Writer
+from tenure.store.statistics import depth as depths
+from tenure.store.statistics.look import statistics
+from tenure.store.statistics.write import add_statistics
 from tenure.store.url import open_session
 from tenure.store.workflows import act
 from tenure.store.workflows import look as workflow_look
@@ -233,6 +236,11 @@ class Operations:
     gate_wait = operation(facts.gate_wait, reads=True)
     health_facts = operation(health.health_facts, reads=True)
     storage_trouble = operation(health.storage_trouble, reads=True)
+
+    add_statistics = operation(add_statistics)
+    statistics = operation(statistics, reads=True)
+    sample_depth = operation(depths.sample_depth)
+    depth = operation(depths.depth, reads=True)
 
     announce = operation(presence.announce)
     retire = operation(presence.retire)

@@ -4,6 +4,7 @@
     add_tickets      a new ticket for a live job, at its gate if it has one
     finish           jobs move to history; their keys are freed and their children are told
     free_children    children whose parents have finished get tickets, or finish themselves
+    count_ends       statistics of jobs that no worker has settled
     add_events       entries of the jobs' timelines
     drop_leases      leases without live jobs are deleted
 
@@ -11,6 +12,7 @@ They run inside the transaction of their caller, and never open one. What the en
 for its workflow is left to `end_workflows`, which the caller runs last.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TypeVar
 
@@ -19,7 +21,15 @@ import msgspec
 from tenure.errors import InvalidInput, JobNotFound, TenantMismatch
 from tenure.rules.job import Feature, NewJob, State, When
 from tenure.rules.lifecycle import Ends, HeldJob, Move, Settlement, after_parents
-from tenure.store.records import AddedTicket, FinishedJob, FreedChild, LeasedJob, MovedJob
+from tenure.rules.statistics import WRITE_SECONDS, Counted
+from tenure.store.records import (
+    AddedTicket,
+    EndedJob,
+    FinishedJob,
+    FreedChild,
+    LeasedJob,
+    MovedJob,
+)
 from tenure.store.rows import Finish, Freed, NewEvent, Ticket
 from tenure.store.session import Done, Row, Tx, WorkflowNews, to_json
 
@@ -172,17 +182,40 @@ async def finish(tx: Tx, finishes: list[Finish]) -> tuple[set[tuple[int, int]], 
     finished = [(job, by_id[job.id].state) for job in moved.jobs if job.features & _RELEASES]
     children = await _release(tx, finished)
     await _forget_unkept(tx, moved.jobs)
+    await count_ends(
+        tx,
+        Counter(
+            (job.queue, job.task, str(by_id[job.id].state))
+            for job in moved.jobs if by_id[job.id].lease is None
+        ),
+    )  # fmt: skip
     return {(job.id, job.token) for job in moved.jobs}, children
 
 
-async def _forget_unkept(tx: Tx, jobs: Sequence[MovedJob]) -> None:
+async def count_ends(tx: Tx, ends: Mapping[tuple[str, str, str], int]) -> None:
+    """sweep, cancel, skip: count ends by queue, task and outcome, in their own transaction.
+
+    An attempt that is settled is counted by the process that settles it: see rules/statistics.py.
+    """
+    if ends:
+        rows = [
+            Counted(queue, task, outcome, count)
+            for (queue, task, outcome), count in sorted(ends.items())
+        ]
+        await tx.fetch(
+            "write_statistics", rows=to_json(rows), span=WRITE_SECONDS, process=None, at=None,
+            adds=True,
+        )  # fmt: skip
+
+
+async def _forget_unkept(tx: Tx, jobs: Sequence[MovedJob | EndedJob]) -> None:
     """Of a job that is not kept, nothing else is kept either."""
     gone = [job.id for job in jobs if not job.kept]
     if gone:
         await tx.fetch("forget_jobs", ids=to_json(gone))
 
 
-async def _release(tx: Tx, finished: list[tuple[MovedJob, State]]) -> list[int]:
+async def _release(tx: Tx, finished: Sequence[tuple[MovedJob | EndedJob, State]]) -> list[int]:
     """Release keys, write the end for children. Returns the children."""
     keyed = [
         key_end(job.id, job.key, state) for job, state in finished

@@ -12,6 +12,7 @@ from tenure.store.records import Returned, Time
 from tenure.store.schedules.fire import KEEP_TICKS_SECONDS, forget_ticks
 from tenure.store.schedules.records import read_clock
 from tenure.store.session import Mode, Scope, Tx, for_all_tenants, to_json
+from tenure.store.statistics.write import roll_up
 from tenure.store.workflows.prune import forget_workflows, oldest_workflow
 
 
@@ -60,7 +61,7 @@ async def prune(
     of a workflow are deleted together with the workflow, once its end is past the retention and
     none of them is kept for longer. Workers that were last seen a day ago are deleted, too. So are
     ticks of schedules whose job is finished, after the retention of succeeded jobs, or after a day
-    if that is longer.
+    if that is longer. Old statistics are added up to hours and days.
 
     With `every_seconds`, nothing is done if the last prune was less than that ago. Raises
     `ClockDoubted`, and deletes nothing, if the clock has jumped ahead; with `force` it is trusted.
@@ -94,6 +95,7 @@ async def prune(
     kept = timedelta(seconds=max(succeeded_seconds, KEEP_TICKS_SECONDS))
     await forget_ticks(scope, clock - kept, PRUNE_BATCH)
     await scope.transact(partial(forget_dead, now=now))
+    await roll_up(scope, clock)
     return removed
 
 

@@ -112,6 +112,8 @@ class SweptJob(NamedTuple):
     max_attempts: int
     cancel_requested: Flag
     features: int
+    queue: str
+    task: str
 
 
 class FinishedJob(NamedTuple):
@@ -249,6 +251,8 @@ class TakenTicket(NamedTuple):
     ends: int
     """0: it may run. 1: its cancellation is requested. 2: it has expired."""
     needs: int
+    queued_at: Time
+    """When it got this ticket; None: at its creation."""
     lease: int | None
     claimed_at: Time
 
@@ -334,6 +338,19 @@ class MovedJob(NamedTuple):
     """It is in history now; else nothing of it is kept."""
 
 
+class EndedJob(NamedTuple):
+    """The same for a job that did not succeed, with what statistics need."""
+
+    id: int
+    token: int
+    features: int
+    line: str | None
+    key: str | None
+    kept: Flag
+    queue: str
+    task: str
+
+
 # --- one database only ----------------------------------------------------------------------------
 
 
@@ -395,6 +412,7 @@ class ReadTicket(NamedTuple):
     features: int
     ends: int
     needs: int
+    queued_at: Time
     start_by: Time
 
 
@@ -435,7 +453,7 @@ RETURNED_BY: Returned = {
     ExpiredLease: ("lock_leases",),
     LeaseDeadline: ("expired_leases",),
     Peeked: ("peek",),
-    MovedJob: ("finish",),
+    EndedJob: ("finish",),
     HeldTicket: ("jobs_held_by",),
 }
 """Of both databases."""

@@ -39,6 +39,7 @@ from tenure.store.conditions import Side
 from tenure.store.gate_records import GateQuestion, LineFound, LinePicked, OpenGate
 from tenure.store.records import (
     AddedTicket,
+    EndedJob,
     LeaseDeadline,
     MovedJob,
     Peeked,
@@ -103,6 +104,13 @@ class Moved(NamedTuple):
     """
 
     jobs: Sequence[MovedJob]
+    lines: Collection[Row] = ()
+
+
+class Ended(NamedTuple):
+    """The same for jobs that did not succeed."""
+
+    jobs: Sequence[EndedJob]
     lines: Collection[Row] = ()
 
 
@@ -305,7 +313,7 @@ class Tx(Reader):
         """succeed: move these jobs to history, where the worker has the lease that it presents."""
 
     @abstractmethod
-    async def finish_jobs(self, rows: str) -> Moved:
+    async def finish_jobs(self, rows: str) -> Ended:
         """fail, skip, abort, cancel, sweep: the same for rows of `finish`."""
 
     async def free_nodes(self, ids: list[int]) -> list[int]:

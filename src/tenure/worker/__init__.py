@@ -10,6 +10,7 @@ upkeep/          work for all workers: promote, sweep, prune, heal, fire schedul
 children/        handlers in child processes
 settler.py       ends attempts: frees their slots, and writes their settlements in batches
 running/         one attempt: runs the handler, as a coroutine or in a thread
+counting.py      counts how attempts end, for statistics
 events.py        log lines and events about jobs
 stores.py        the connections
 memory.py        gives memory back after large jobs

@@ -73,27 +73,30 @@ class EventReporter:
         """Does a listener or the log want successes? The settler asks once per batch."""
         return bool(self._hooks.listeners) or log.isEnabledFor(self._levels["succeeded"])
 
-    def settled(self, leased: LeasedJob, settlement: Settlement, answer: Answer) -> None:
-        """Report what the store returned for this settlement."""
+    def settled(self, leased: LeasedJob, settlement: Settlement, answer: Answer) -> str | None:
+        """Report what the store returned for this settlement. Returns how the attempt has ended;
+        None: the job is no longer ours."""
         job = leased.job
         if not answer.landed:
             # The database's message about a refused row may quote the row: it is not logged.
             why = "the job is no longer ours" if answer.error is None else "the store refused it"
             self.say(logging.WARNING, job, f"{settlement.outcome} was refused: {why}")
             self.event("stale", job, settlement)
-            return
+            return None
         spent = bool(job.features & _ONCE) and leased.started_at is not None
         standing = Standing(job.attempts, job.max_attempts, bool(leased.cancelled), spent)
         move = after_settlement(standing, settlement)
-        kind = str(move.to) if move.to.final else _REQUEUED[settlement.outcome]
+        to = answer.became or move.to
+        kind = str(to) if to.final else _REQUEUED[settlement.outcome]
         again = f", again in {move.delay_seconds:.1f} s" if move.delay_seconds else ""
         level = self._levels.get(kind, logging.INFO)
         if kind != "succeeded" or (log.isEnabledFor(level) and self._has_room()):
             because = "" if settlement.reason == kind else self._because(settlement)
-            took = _took(kind, settlement) if move.to.final else ""
+            took = _took(kind, settlement) if to.final else ""
             trace = self._trace(job, settlement) if kind == "failed" else ""
             self.say(level, job, f"{kind}{because}{took}{again}{trace}")
         self.event(kind, job, settlement)
+        return kind
 
     def _has_room(self) -> bool:
         """May this success have a line? After `MAX_LINES` in a second, the rest are counted."""

@@ -6,6 +6,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Collection, Iterable
+from datetime import datetime
 from enum import Enum, auto
 from typing import Any
 
@@ -212,12 +213,26 @@ class LeasedJob:
 class WorkerLease:
     """One lease of this worker, and its jobs whose settlements are not written yet."""
 
-    __slots__ = ("given_up", "id", "jobs", "lease_seconds", "safe_until", "unreachable")
+    __slots__ = (
+        "claimed_at",
+        "given_up",
+        "id",
+        "jobs",
+        "lease_seconds",
+        "safe_until",
+        "unreachable",
+    )
 
     def __init__(
-        self, id: int, lease_seconds: float, safe_until: float, jobs: dict[int, LeasedJob]
+        self,
+        id: int,
+        lease_seconds: float,
+        safe_until: float,
+        jobs: dict[int, LeasedJob],
+        claimed_at: datetime,
     ) -> None:
         self.id = id
+        self.claimed_at = claimed_at
         self.lease_seconds = lease_seconds
         self.safe_until = safe_until
         """By this worker's monotonic clock; after it, another worker may have the jobs."""
@@ -256,7 +271,9 @@ class LeasedJobs:
             job = leased.job
             if len(job.args) >= 1024 or job.metadata is not None:
                 self._grow(leased, job.size_kb)
-        self.leases[lease.id] = WorkerLease(lease.id, lease_seconds, safe_until, by_id)
+        self.leases[lease.id] = WorkerLease(
+            lease.id, lease_seconds, safe_until, by_id, lease.claimed_at
+        )
         if lease.jobs[0].features & _GATE:  # gated jobs do not share leases with other jobs
             self.gated.add(lease.id)
 

@@ -14,7 +14,7 @@ import math
 import os
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -28,6 +28,7 @@ from tenure.worker.children.minder import Children
 from tenure.worker.claiming.claimer import Claimer
 from tenure.worker.claiming.intake import Intake
 from tenure.worker.claiming.polling import Polling
+from tenure.worker.counting import EndCounter
 from tenure.worker.environment import Environment
 from tenure.worker.events import EventReporter
 from tenure.worker.leases import LeasedJobs, Watchlist
@@ -72,6 +73,7 @@ class WorkerProcess:
         self.ready = asyncio.Event()
         self.reporter = EventReporter(app.hooks, self.name, settings, environment)
         self.leased_jobs = LeasedJobs()
+        self.counter = EndCounter(self.leased_jobs, environment)
         self.watchlist = Watchlist(environment.monotonic())
         self._samples: deque[tuple[float, dict[tuple[str, Kind], int]]] = deque()
         """How many attempts had ended, at heartbeats of the last minute."""
@@ -163,6 +165,7 @@ class WorkerProcess:
     def _build_claiming(self, stores: Stores, polling: Polling) -> None:
         store, settings, environment = stores.claiming, self.settings, self.environment
         self._upkeep = Upkeep(store, settings, environment, polling.ring)
+        self._upkeep.counter, self._upkeep.worker = self.counter, self.name
         self._ticker = Ticker(store, self.app, settings, environment, ring=polling.ring)
         self.executors = self._make_executors()
         self.intake = Intake(
@@ -180,7 +183,8 @@ class WorkerProcess:
         leased_jobs, reporter = self.leased_jobs, self.reporter
         self.settler = Settler(
             stores.settling, name, environment, backlog=self._backlog, leased_jobs=leased_jobs,
-            reporter=reporter, ring=polling.ring, freed=polling.slot_came_free, keep=settings.keep,
+            reporter=reporter, counter=self.counter, ring=polling.ring,
+            freed=polling.slot_came_free, keep=settings.keep,
         )  # fmt: skip
         self.settler.free_slot = self.intake.free_slot
         blocked_loop = BlockedLoop(
@@ -226,6 +230,7 @@ class WorkerProcess:
             start_task(self._upkeep.expire(), "tenure-expire"),
             start_task(self._upkeep.heal(), "tenure-heal"),
             start_task(self._ticker.run(), "tenure-ticker"),
+            start_task(self._upkeep.statistics(), "tenure-statistics"),
         ]
 
     def _log_queues(self) -> None:
@@ -334,12 +339,20 @@ class WorkerProcess:
         await ended.wait()
 
     async def _retire(self, stores: Stores) -> None:
-        try:
-            async with asyncio.timeout(RETIRE_SECONDS):
-                await stores.settling.retire(self.name)
-        except (StoreError, TimeoutError) as error:
-            why = str(error) or f"no response for {RETIRE_SECONDS:g} s"
+        if why := await _trouble(self._upkeep.write_statistics()):
+            log.warning("worker %s could not write its last statistics: %s", self.name, why)
+        if why := await _trouble(stores.settling.retire(self.name)):
             log.warning("worker %s could not sign off: %s", self.name, why)
+
+
+async def _trouble(deed: Awaitable[None]) -> str:
+    """Do something at the end. Returns what was wrong; empty: nothing."""
+    try:
+        async with asyncio.timeout(RETIRE_SECONDS):
+            await deed
+    except (StoreError, TimeoutError) as error:
+        return str(error) or f"no response for {RETIRE_SECONDS:g} s"
+    return ""
 
 
 async def _cancel(tasks: Tasks) -> None:

@@ -25,6 +25,7 @@ from tenure.rules.job import Feature
 from tenure.rules.lifecycle import Outcome, Settlement
 from tenure.rules.retention import Keep
 from tenure.store import LANDED, Answer, AsyncStore
+from tenure.worker.counting import EndCounter
 from tenure.worker.environment import Environment
 from tenure.worker.events import EventReporter
 from tenure.worker.leases import NO_TASK, LeasedJob, LeasedJobs
@@ -135,6 +136,7 @@ class Settler:
         backlog: Backlog,
         leased_jobs: LeasedJobs,
         reporter: EventReporter,
+        counter: EndCounter,
         ring: Callable[[], None],
         freed: Callable[[], None],
         keep: Mapping[str, Keep] | None = None,
@@ -146,6 +148,7 @@ class Settler:
         self._backlog = backlog
         self._leased_jobs = leased_jobs
         self._reporter = reporter
+        self._counter = counter
         self._ring = ring
         self._freed = freed
         self._pause = FIRST_PAUSE_SECONDS
@@ -233,8 +236,17 @@ class Settler:
                 )  # fmt: skip
                 await asyncio.sleep(LOOK_AGAIN_SECONDS)
             else:
+                if settlement is None:
+                    seconds = leased.seconds_run(self._environment.monotonic())
+                    self._counter.ended(leased, "succeeded", seconds)
                 return settlement if self._leased_jobs.has(leased) else None
         return None
+
+    def report(self, leased: LeasedJob, settlement: Settlement, answer: Answer) -> None:
+        """Report and count what the store returned for a settlement."""
+        kind = self._reporter.settled(leased, settlement, answer)
+        if kind is not None:
+            self._counter.ended(leased, kind, settlement.duration_seconds)
 
     def failing(self) -> bool:
         """Could the last batch not be written?"""
@@ -278,17 +290,19 @@ class Settler:
             self._ring()
         large = self._leased_jobs.kb
         report_all = self._reporter.reports_successes()
-        unreported: list[LeasedJob] = []
+        unwritten: list[LeasedJob] = []
+        succeeded: list[tuple[LeasedJob, float | None]] = []
         for leased, settlement in batch:
             if settlement is None:
-                unreported.append(leased)
+                unwritten.append(leased)
                 continue
             answer = next(answers)
             if report_all or answer is not LANDED or settlement.outcome is not Outcome.SUCCEED:
                 self._note(leased, settlement, answer)
             else:
-                unreported.append(leased)
-        self._leased_jobs.settled(unreported)
+                succeeded.append((leased, settlement.duration_seconds))
+        self._counter.succeeded(succeeded)
+        self._leased_jobs.settled(unwritten + [leased for leased, _ in succeeded])
         if large > self._leased_jobs.kb:
             self._freed()
 
@@ -342,7 +356,7 @@ class Settler:
         if answer.busy:
             self._backlog.locked.append((leased, settlement))
             return
-        self._reporter.settled(leased, settlement, answer)
+        self.report(leased, settlement, answer)
         failure = refused(leased.job, settlement, answer)
         if failure is not None:
             self._backlog.add(leased, failure)

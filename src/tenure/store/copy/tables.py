@@ -1,9 +1,11 @@
-"""The tables of a copy: jobs with events and steps, keys, pauses, gates, workflows, schedules.
+"""The tables of a copy: jobs with events and steps, keys, pauses, gates, workflows, schedules, and
+statistics.
 
 Rows are copied in one form for all stores: times are datetimes, flags are bools, and JSON is text,
 unchanged to the letter. Two stores hold the same data if these rows are equal.
 
-Not copied: leases and workers (a copy refuses to run while there are any); the clock of prune; void
+Not copied: leases and workers (a copy refuses to run while there are any); the clock of prune; the
+last count of live jobs, which the next worker makes again; void
 tickets; events of deleted jobs; the number of an event, which only gives the order of the events of
 a job; turns at gates, which the target writes itself; and buckets, so that all of them are full at
 first.
@@ -150,6 +152,12 @@ SCHEDULES = _table(
     timing job declared""",
 )
 TICKS = _table("tick", "tenant schedule tick_at fired_at job_id triggered")
+STATISTICS = _table(
+    "statistic",
+    "span at queue task outcome process ends wait_seconds run_seconds waits runs",
+)
+_NUMBERS = frozenset({"span"})
+"""Columns of keys that are integers."""
 
 
 class Kind(ABC):
@@ -239,13 +247,15 @@ class Workflows(Kind):
 
 
 class _Listed(Kind):
-    """The rows of one table. Its first columns are their key. Times in it are texts, in UTC."""
+    """The rows of one table. Its first columns are their key. Times and numbers in it are texts."""
 
     def __init__(self, what: str, table: Table, key_columns: int) -> None:
         self._what = what
         self._table = table
         self._names = table.columns[:key_columns]
-        self.first = tuple(_LONG_AGO if name in _TIMES else "" for name in self._names)
+        self.first = tuple(
+            _LONG_AGO if name in _TIMES else "0" if name in _NUMBERS else "" for name in self._names
+        )
 
     def name(self, key: Key) -> str:
         assert isinstance(key, tuple)
@@ -270,7 +280,7 @@ class _Listed(Kind):
 
     def _key(self, tx: Tx, row: Row) -> tuple[str, ...]:
         return tuple(
-            tx.when(value).isoformat() if name in _TIMES else value
+            tx.when(value).isoformat() if name in _TIMES else str(value)
             for name, value in zip(self._names, row, strict=False)
         )
 
@@ -294,5 +304,6 @@ def kinds(last_id: int = MAX_ID) -> tuple[Kind, ...]:
         Workflows(),
         Jobs(last_id),
         _Listed("tick", TICKS, 3),
+        _Listed("statistic", STATISTICS, 6),
         _Listed("schedule", SCHEDULES, 2),
     )

@@ -412,9 +412,10 @@ def _lease(tx: Tx, wanted: Wanted, block: list[TakenTicket]) -> Lease:
         Claimed(
             id, token, lease_id, task, args, queue, priority, tenant, attempts, max_attempts,
             crashes, times[created_at], timeout, retry, metadata, features, needs,
+            None if queued_at is None else when(queued_at),
         )
         for queue, priority, _, id, token, task, args, tenant, attempts, max_attempts, crashes,
-            created_at, timeout, retry, metadata, features, _, needs, _, _ in block
+            created_at, timeout, retry, metadata, features, _, needs, queued_at, _, _ in block
     )  # fmt: skip
     expires_at = claimed_at + timedelta(seconds=wanted.lease_seconds)
     return Lease(lease_id, wanted.worker, claimed_at, expires_at, jobs)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from tenure.errors import InvalidInput, LeaseLost, RowsLocked, StoreBusy, ValueRefused
+from tenure.rules.job import State
 from tenure.rules.lifecycle import (
     KIND_OF,
     UNKNOWN_TASK,
@@ -77,6 +78,9 @@ class Answer(msgspec.Struct, frozen=True):
     landed: bool
     error: str | None = None
     busy: bool = False
+    became: State | None = None
+    """The job has finished in this state, though the settlement says something else: it was asked
+    to stop, or no worker has had its task for too long."""
 
     @property
     def stale(self) -> bool:
@@ -291,14 +295,15 @@ async def _settle(
         await write_unsent(tx, worker, unsent)
     succeeded = [s for s in batch.values() if s.outcome is Outcome.SUCCEED]
     landed = await _succeed(tx, worker, succeeded)
+    became: dict[tuple[int, int], State] = {}
     if len(succeeded) < len(batch):
         others = [s for s in batch.values() if s.outcome is not Outcome.SUCCEED]
-        landed |= await _settle_others(tx, worker, others)
+        landed |= await _settle_others(tx, worker, others, became)
     if done_leases is None:
         done_leases = sorted({s.lease for s in batch.values()})
     if done_leases:
         await drop_leases(tx, done_leases, worker)
-    if len(landed) == len(settlements):
+    if len(landed) == len(settlements) and not became:
         return [LANDED] * len(settlements)
     first = {key: batch[key] for key in landed}
     rest = [s for s in settlements if first.get((s.id, s.token)) != s]
@@ -308,13 +313,14 @@ async def _settle(
     known = {*recorded, *first}
     gone = await _gone(tx, {s.id for s in rest if (s.id, s.token) not in known})
 
-    def has_landed(s: Settlement) -> bool:
+    def answer(s: Settlement) -> Answer:
         key = (s.id, s.token)
-        if first.get(key) == s or s.id in gone:
-            return True
-        return key in recorded and is_recorded(s, recorded[key])
+        if first.get(key) == s:
+            return Answer(True, became=became[key]) if key in became else LANDED
+        has_landed = s.id in gone or (key in recorded and is_recorded(s, recorded[key]))
+        return LANDED if has_landed else STALE
 
-    return [LANDED if has_landed(s) else STALE for s in settlements]
+    return [answer(s) for s in settlements]
 
 
 async def _recorded_ends(
@@ -350,8 +356,9 @@ def _recorded(end: RecordedEnd) -> Recorded:
 
 
 async def _settle_others(
-    tx: Tx, worker: str, settlements: list[Settlement]
+    tx: Tx, worker: str, settlements: list[Settlement], became: dict[tuple[int, int], State]
 ) -> set[tuple[int, int]]:
+    """Adds to `became` the ends that the settlement does not tell."""
     by_job = {(s.id, s.token): s for s in settlements}
     finishes: list[Finish] = []
     tickets: list[Ticket] = []
@@ -372,6 +379,8 @@ async def _settle_others(
             move = after_unknown(standing, settlement, before.waited_seconds)
         if move.to.final:
             finishes.append(_ending(settlement, move, worker))
+            if before is not None or _was_asked_to_stop(settlement, move):
+                became[job.id, job.token] = move.to
             continue
         tickets.append(_ticket(settlement, move))
         event = _requeued(tx, settlement, worker, job.claimed_at, notes.get(job.id))
@@ -387,6 +396,10 @@ async def _settle_others(
             await tx.fetch("fold_events", rows=to_json(folded))
         landed |= {(ticket.id, ticket.token) for ticket in tickets}
     return landed
+
+
+def _was_asked_to_stop(settlement: Settlement, move: Move) -> bool:
+    return move.to is State.CANCELLED and settlement.outcome is not Outcome.ABORT
 
 
 class _Unknown(NamedTuple):

@@ -1,6 +1,6 @@
 """promote, extend, sweep: time passes. Any worker may do any of this; there is no leader."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -14,7 +14,13 @@ from tenure.rules.lifecycle import Move, Standing, after_crash
 from tenure.rules.limits import check_int, check_name, check_seconds, not_this
 from tenure.rules.retention import Keep
 from tenure.store.jobs.settle import check_keep, run_finishing
-from tenure.store.moves import add_events, add_tickets, finish_jobs, note_new_tickets
+from tenure.store.moves import (
+    add_events,
+    add_tickets,
+    count_ends,
+    finish_jobs,
+    note_new_tickets,
+)
 from tenure.store.notes import noted
 from tenure.store.records import AddedTicket, ExpiredLease, JobToken, LeaseDeadline, SweptJob
 from tenure.store.rows import Finish, NewEvent, Ticket
@@ -279,6 +285,7 @@ async def _take_back(tx: Tx, leases: list[tuple[ExpiredLease, list[SweptJob]]]) 
     finishes: list[Finish] = []
     tickets: list[Ticket] = []
     events: list[NewEvent] = []
+    crashed: Counter[tuple[str, str, str]] = Counter()
     notes = await noted(tx, {job.id: job.features for _, jobs in leases for job in jobs})
     for lease, jobs in leases:
         claimed_at = tx.when(lease.claimed_at)
@@ -290,6 +297,7 @@ async def _take_back(tx: Tx, leases: list[tuple[ExpiredLease, list[SweptJob]]]) 
             if move.to.final:
                 finishes.append(_lost(job, lease.worker, move))
             else:
+                crashed[job.queue, job.task, "crashed"] += 1
                 tickets.append(
                     Ticket(
                         job.id, job.token, charged=int(move.charged), crashed=1, reason=move.reason
@@ -303,6 +311,7 @@ async def _take_back(tx: Tx, leases: list[tuple[ExpiredLease, list[SweptJob]]]) 
         await add_tickets(tx, tickets)
     await add_events(tx, events)
     await finish_jobs(tx, finishes)
+    await count_ends(tx, crashed)
     with_jobs = sum(bool(jobs) for _, jobs in leases)
     return _Done(len(tickets), len(finishes), with_jobs, len(leases) - with_jobs)
 

@@ -1,6 +1,6 @@
 """An open transaction on PostgreSQL: our own, or one that the caller owns."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Any
@@ -31,6 +31,7 @@ from tenure.store.postgres.notify import News
 from tenure.store.records import (
     AddedTicket,
     DrawnPositions,
+    EndedJob,
     FreedNode,
     MovedJob,
     NewLane,
@@ -42,6 +43,7 @@ from tenure.store.rows import Freed, job_row, raw
 from tenure.store.session import (
     Done,
     Edge,
+    Ended,
     Moved,
     Row,
     Searching,
@@ -315,14 +317,14 @@ class PostgresTx(Tx):
                 group["results"] = [raw(result) for result in results]
             groups.append(group)
         rows = to_json(groups)
-        return _moved(
-            await self.fetch_as(
-                MovedJob, "succeed", rows=rows, worker=worker, keep=self.keep_succeeded
-            )
+        moved = await self.fetch_as(
+            MovedJob, "succeed", rows=rows, worker=worker, keep=self.keep_succeeded
         )
+        return Moved(moved, _lines_at_gates([job.line for job in moved]))
 
-    async def finish_jobs(self, rows: str) -> Moved:
-        return _moved(await self.fetch_as(MovedJob, "finish", rows=rows, keep=self.keep_other))
+    async def finish_jobs(self, rows: str) -> Ended:
+        jobs = await self.fetch_as(EndedJob, "finish", rows=rows, keep=self.keep_other)
+        return Ended(jobs, _lines_at_gates(job.line for job in jobs))
 
     async def free_nodes(self, ids: list[int]) -> list[int]:
         nodes = await self.fetch_as(
@@ -351,9 +353,9 @@ def _lines(queues: Mapping[str, Ask]) -> list[tuple[str, int]]:
     return [(queue, needs) for queue, ask in queues.items() for needs in ask.of]
 
 
-def _moved(jobs: list[MovedJob]) -> Moved:
-    lines = {job.line for job in jobs if job.line is not None}
-    return Moved(jobs, lines_of(lines) if lines else ())
+def _lines_at_gates(names: Iterable[str | None]) -> Collection[Row]:
+    lines = {name for name in names if name is not None}
+    return lines_of(lines) if lines else ()
 
 
 class BorrowedTx(PostgresTx):

@@ -18,6 +18,7 @@ from tenure.rules.limits import FAR_FUTURE
 from tenure.store.gate_records import GateQuestion, LineFound, LinePicked, OpenGate, lines_of
 from tenure.store.records import (
     BatchFeatures,
+    EndedJob,
     MovedJob,
     NewLease,
     Peeked,
@@ -29,6 +30,7 @@ from tenure.store.rows import Freed, features_of, is_plain
 from tenure.store.session import (
     Done,
     Edge,
+    Ended,
     Moved,
     Row,
     Searching,
@@ -278,20 +280,22 @@ class SQLiteTx(Tx):
             )
         changed = driver.total_changes(self._connection) - before
         if changed < len(rows):
-            return await self._drop_live(await self.fetch_as(MovedJob, "moved_jobs"))
+            moved = await self.fetch_as(MovedJob, "moved_jobs")
+            await self._drop_live([job.id for job in moved])
+            return Moved(moved, _lines_at_gates({job.line for job in moved}))
         moved = as_records(MovedJob, [(id, token, 0, None, None, 1) for id, token, *_ in rows])
         if any(kind.features & ~Feature.GATE for kind in kinds):
             featured = {job.id: job for job in await self.fetch_as(MovedJob, "featured_in_batch")}
             moved = [featured.get(job.id, job) for job in moved]
         await self.fetch("drop_batch")
-        return _moved(moved, {kind.line for kind in kinds})
+        return Moved(moved, _lines_at_gates({kind.line for kind in kinds}))
 
-    async def finish_jobs(self, rows: str) -> Moved:
-        return await self._drop_live(
-            await self.fetch_as(
-                MovedJob, "finish", rows=rows, keep=self.keep_other, far_future=_FAR_FUTURE
-            )
+    async def finish_jobs(self, rows: str) -> Ended:
+        jobs = await self.fetch_as(
+            EndedJob, "finish", rows=rows, keep=self.keep_other, far_future=_FAR_FUTURE
         )
+        await self._drop_live([job.id for job in jobs])
+        return Ended(jobs, _lines_at_gates({job.line for job in jobs}))
 
     async def free_jobs(self, freed: Sequence[Freed]) -> None:
         """Row by row with bound values: half the cost of `add_tickets`."""
@@ -317,11 +321,10 @@ class SQLiteTx(Tx):
     async def write_rows(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
         await self._each(statement, rows)
 
-    async def _drop_live(self, moved: list[MovedJob]) -> Moved:
+    async def _drop_live(self, ids: list[int]) -> None:
         """Delete the live rows of jobs that are in history now."""
-        if moved:
-            await self.fetch("drop_live", ids=to_json([job.id for job in moved]))
-        return _moved(moved, {job.line for job in moved})
+        if ids:
+            await self.fetch("drop_live", ids=to_json(ids))
 
     async def _insert(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
         """Run an insert of one row for all of these, several at a time.
@@ -382,9 +385,9 @@ def _waits(job: NewJob) -> bool:
     return bool(job.parents or job.features & Feature.PARENTS)
 
 
-def _moved(jobs: list[MovedJob], names: Set[str | None]) -> Moved:
+def _lines_at_gates(names: Set[str | None]) -> Collection[Row]:
     lines = {name for name in names if name is not None}
-    return Moved(jobs, lines_of(lines) if lines else ())
+    return lines_of(lines) if lines else ()
 
 
 def _on_lease(tickets: list[ReadTicket], lease: NewLease | None) -> list[TakenTicket]:

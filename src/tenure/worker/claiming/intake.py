@@ -115,13 +115,7 @@ class Intake:
         for (queue, kind), jobs in sorted_out.items():
             self.kinds.learn_unsure(queue, kind, jobs)
         self._leased_jobs.add(lease, known + unknown, lease_seconds, safe_until)
-        for leased in unknown:
-            self._reporter.say(
-                logging.WARNING, leased.job, "this worker has no such task; put back"
-            )
-            give_up = self._settings.unknown_task_seconds
-            self._backlog.add(leased, unknown_task(leased.job, give_up))
-        self._may_start_more(len(unknown))
+        self._give_up(unknown)
         if self._stopping:  # the claim was under way when the worker was told to stop
             self._put_back(known, "shutdown")
         elif len(known) == 1 and not self._suspects.may_run(known[0]):
@@ -259,6 +253,16 @@ class Intake:
         """This many claimed jobs were put back: they do not count."""
         if self.left is not None:
             self.left += count
+
+    def _give_up(self, unknown: Sequence[LeasedJob]) -> None:
+        """Put back jobs of tasks that this worker does not have, or fail them in the end."""
+        for leased in unknown:
+            self._reporter.say(
+                logging.WARNING, leased.job, "this worker has no such task; put back"
+            )
+            give_up = self._settings.unknown_task_seconds
+            self._backlog.add(leased, unknown_task(leased.job, give_up))
+        self._may_start_more(len(unknown))
 
     def _put_back(self, jobs: Sequence[LeasedJob], reason: str, spread: float = 0.0) -> None:
         jobs = whole(jobs)

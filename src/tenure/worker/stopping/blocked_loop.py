@@ -94,5 +94,5 @@ class BlockedLoop:
         if leased.completed or answer.error is not None:  # the settler handles these cases
             self._settler.write_end(leased, settlement)
         else:
-            self._reporter.settled(leased, settlement, answer)
+            self._settler.report(leased, settlement, answer)
             self._settler.write_end(leased, None)

@@ -1,4 +1,5 @@
-"""Work that every worker does for all: promote due jobs, sweep expired leases, prune, heal.
+"""Work that every worker does for all: promote due jobs, sweep expired leases, prune, heal, and
+write statistics.
 
 The claimer's looks show whether there is something to do, so an idle worker sends one statement.
 """
@@ -8,7 +9,9 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from tenure.errors import TenureError
+from tenure.rules.statistics import WRITE_SECONDS
 from tenure.store import AsyncStore, Outlook
+from tenure.worker.counting import EndCounter
 from tenure.worker.environment import Environment
 from tenure.worker.settings import WorkerSettings
 
@@ -19,6 +22,10 @@ EXPIRE_SECONDS = 10.0
 PRUNE_SOON_SECONDS = 60.0
 """A worker asks at the latest after this time whether a prune is due: it may not run for an hour.
 After a failure it asks again after this time."""
+STATISTICS_SECONDS = 0.8 * WRITE_SECONDS
+"""About how often it writes statistics: at most ten seconds pass between two writes."""
+IDLE_SAMPLE_SECONDS = 60.0
+"""How often a worker without jobs counts the live jobs."""
 WAIT_FACTOR = 9
 """After a sweep that could take back nothing, the worker waits nine times as long as it took."""
 log = logging.getLogger("tenure.worker")
@@ -30,6 +37,10 @@ class Upkeep:
     before_sweep: Callable[[], Awaitable[None]]
     """Writes what an outage has left unwritten, so that the sweep does not charge jobs that this
     worker puts back. Set before the first sweep."""
+
+    counter: EndCounter
+    worker: str
+    """The name under which its counts are written. Both are set before the first loop starts."""
 
     def __init__(
         self,
@@ -44,6 +55,7 @@ class Upkeep:
         self._ring = ring
         self._due, self._expired = asyncio.Event(), asyncio.Event()
         self._storage_trouble = False
+        self._sampled_at = environment.monotonic()
         self._due.set()  # other workers may have left something undone
         self._expired.set()
 
@@ -71,6 +83,20 @@ class Upkeep:
     async def expire(self) -> None:
         """End jobs that were not started in time, for ever."""
         await self._repeat("expiring", self._expire, EXPIRE_SECONDS)
+
+    async def statistics(self) -> None:
+        """Write what this worker has counted, and count the live jobs, for ever."""
+        await self._repeat("writing statistics", self._statistics, STATISTICS_SECONDS)
+
+    async def write_statistics(self) -> None:
+        """Write what this worker has counted. What the store does not get is kept."""
+        unsent = self.counter.unsent
+        self.counter.close_period()
+        while unsent:
+            at, rows = unsent[0]
+            await self._store.add_statistics(self.worker, rows, at=at)
+            if unsent and unsent[0][1] is rows:
+                unsent.popleft()
 
     async def heal(self) -> None:
         """Repair gates and workflows regularly, for ever."""
@@ -111,6 +137,14 @@ class Upkeep:
     async def _expire(self) -> None:
         if await self._store.expire():
             self._ring()  # their children may run now
+
+    async def _statistics(self) -> None:
+        now = self._environment.monotonic()
+        busy = self.counter.close_period()
+        await self.write_statistics()
+        if busy or now - self._sampled_at >= IDLE_SAMPLE_SECONDS:
+            self._sampled_at = now
+            await self._store.sample_depth()
 
     async def _heal(self) -> None:
         await asyncio.sleep(HEAL_SECONDS)

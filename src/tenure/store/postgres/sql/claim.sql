@@ -97,7 +97,7 @@ with recursive gap as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
 ), found as materialized (
     select t.queue, t.needs, t.priority, t.position, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
-           j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry, j.metadata,
+           j.max_attempts, j.crashes, j.created_at, j.queued_at, j.timeout_seconds, j.retry, j.metadata,
            j.features, e.ends, j.unique_scope, j.unique_key, j.unique_until,
            case when e.ends > 0 then -e.ends when j.crashes > 0 then j.id else 0 end as block
     from taken t left join lateral (
@@ -122,7 +122,8 @@ with recursive gap as materialized (
 )
 select f.queue, f.priority, f.position, f.id, f.token, f.task, f.args::text as args, f.tenant, f.attempts,
        f.max_attempts, f.crashes, timestamptz_send(f.created_at) as created_at, f.timeout_seconds, f.retry::text as retry,
-       f.metadata::text as metadata, f.features, f.ends, f.needs, b.lease, timestamptz_send(b.now) as claimed_at
+       f.metadata::text as metadata, f.features, f.ends, f.needs,
+       timestamptz_send(f.queued_at) as queued_at, b.lease, timestamptz_send(b.now) as claimed_at
 from found f left join block b on b.block = f.block and f.id is not null;
 
 -- name: claimed_before
@@ -132,7 +133,8 @@ select j.queue, j.priority, j.position, j.id, j.token, j.task, j.args::text as a
        j.metadata::text as metadata, j.features,
        case when j.cancel_requested then 1
                 when j.start_by < l.claimed_at and j.attempts = 0 then 2 else 0 end as ends,
-       j.needs, l.id as lease, timestamptz_send(l.claimed_at) as claimed_at
+       j.needs, timestamptz_send(j.queued_at) as queued_at, l.id as lease,
+       timestamptz_send(l.claimed_at) as claimed_at
 from tenure.lease l, json_array_elements(l.jobs) as pair,
      lateral (select * from tenure.job
               where id = (pair ->> 0)::bigint and token = (pair ->> 1)::bigint offset 0) as j

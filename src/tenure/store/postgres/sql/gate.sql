@@ -212,7 +212,7 @@ with spot as materialized (
     returning queue, gate, key, needs, priority, position, job_id, token
 ), found as materialized (
     select t.queue, t.needs, t.priority, t.position, t.gate, t.key, j.id, j.token, j.task, j.args, j.tenant,
-           j.attempts, j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry,
+           j.attempts, j.max_attempts, j.crashes, j.created_at, j.queued_at, j.timeout_seconds, j.retry,
            j.metadata, j.features, e.ends, j.unique_scope, j.unique_key, j.unique_until,
            case when e.ends > 0 then -e.ends when j.crashes > 0 then j.id else 0 end as block
     from taken t left join lateral (
@@ -242,7 +242,7 @@ with spot as materialized (
 )
 select f.queue, f.priority, f.position, f.id, f.token, f.task, f.args::text, f.tenant, f.attempts,
        f.max_attempts, f.crashes, timestamptz_send(f.created_at), f.timeout_seconds, f.retry::text,
-       f.metadata::text, f.features, f.ends, f.needs, b.lease, timestamptz_send(b.now),
+       f.metadata::text, f.features, f.ends, f.needs, timestamptz_send(f.queued_at), b.lease, timestamptz_send(b.now),
        case when :several then f.queue || e'\x1e' || f.gate || e'\x1e' || f.key end
 from found f left join block b on b.block = f.block and f.id is not null;
 

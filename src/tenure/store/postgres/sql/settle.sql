@@ -84,7 +84,7 @@ with batch as materialized (
 select id, token, features, queue || e'\x1e' || gate || e'\x1e' || gate_key as line,
        case when unique_key is not null then json_build_array(tenant, unique_scope, unique_key)::text end as key,
        coalesce(keep_other_seconds, (:keep::json ->> queue)::double precision) is distinct from 0
-       or features & {CHILDREN | WORKFLOW} <> 0 as kept
+       or features & {CHILDREN | WORKFLOW} <> 0 as kept, queue, task
 from gone;
 
 -- name: lock_leased

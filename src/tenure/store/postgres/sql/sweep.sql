@@ -53,7 +53,7 @@ picked as materialized (
 ), new as materialized (
     select gone.*, 1000 * nextval('tenure.position') as position from gone
 ), moved as (
-    update tenure.job j set position = new.position, due_at = null, queued_at = (select now from t)
+    update tenure.job j set position = new.position, queued_at = j.due_at, due_at = null
     from new where j.id = any (array[new.job_id])
 ), queued as (
     insert into tenure.ready (position, job_id, token, priority, needs, size_kb, queue, suspect)
@@ -83,11 +83,13 @@ limit :most;
 
 -- name: lock_swept
 -- sweep: of the jobs on these leases, those whose token still matches and that no transaction has locked.
-select l.id as lease, j.id, j.token, j.attempts, j.max_attempts, j.cancel_requested, j.features
+select l.id as lease, j.id, j.token, j.attempts, j.max_attempts, j.cancel_requested, j.features, j.queue,
+       j.task
 from unnest(array(select (value #>> '{}')::bigint from json_array_elements(:ids::json))) as b (id),
      lateral (select id, jobs from tenure.lease where id = b.id offset 0) as l,
      json_array_elements(l.jobs) as pair,
-     lateral (select id, token, attempts, max_attempts, cancel_requested, features from tenure.job
+     lateral (select id, token, attempts, max_attempts, cancel_requested, features, queue, task
+              from tenure.job
               where id = (pair ->> 0)::bigint and token = (pair ->> 1)::bigint
               for update skip locked) as j
 order by j.id;

@@ -22,7 +22,9 @@ select 'workflows', count(*) from tenure.workflow
 union all
 select 'schedules', count(*) from tenure.schedule
 union all
-select 'ticks', count(*) from tenure.tick;
+select 'ticks', count(*) from tenure.tick
+union all
+select 'statistics', count(*) from tenure.statistic;
 
 -- name: counters
 -- copy: the highest id and the highest position that were ever drawn.
@@ -273,3 +275,24 @@ from stdin;
 select job_id, workflow_id, name, rule, added_by, paused
 from tenure.node
 where job_id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));
+
+-- name: next_statistic
+select span, at, queue, task, outcome, process from tenure.statistic
+where (span, at, queue, task, outcome, process)
+      > (:span::int, :at::timestamptz, :queue, :task, :outcome, :process)
+order by span, at, queue, task, outcome, process limit :most;
+
+-- name: statistic_rows
+select s.span, s.at, s.queue, s.task, s.outcome, s.process, s.ends, s.wait_seconds, s.run_seconds,
+       s.waits::text as waits, s.runs::text as runs
+from json_to_recordset(:rows::json) as b (
+         span int, at timestamptz, queue text, task text, outcome text, process text),
+     lateral (select * from tenure.statistic
+              where span = b.span and at = b.at and queue = b.queue and task = b.task
+                and outcome = b.outcome and process = b.process offset 0) as s;
+
+-- name: write_statistic
+-- copy: what has ended.
+copy tenure.statistic (
+    span, at, queue, task, outcome, process, ends, wait_seconds, run_seconds, waits, runs)
+from stdin;

@@ -46,7 +46,7 @@ order by priority, position limit 1;
 -- claim: the head of a lane, suspects aside. A void ticket comes back without its job.
 select t.queue, t.priority, t.position, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
        j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry, j.metadata, j.features,
-       j.cancel_requested as ends, t.needs, j.start_by
+       j.cancel_requested as ends, t.needs, j.queued_at, j.start_by
 from (select queue, needs, priority, position, job_id, token from tenure.ready
       where queue = :queue and needs = :needs and suspect = 0
       order by priority, position limit :most) as t
@@ -57,7 +57,7 @@ order by t.priority, t.position;
 -- claim: one suspect.
 select t.queue, t.priority, t.position, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
        j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry, j.metadata, j.features,
-       j.cancel_requested as ends, t.needs, j.start_by
+       j.cancel_requested as ends, t.needs, j.queued_at, j.start_by
 from tenure.ready as t
      left join tenure.job as j on j.id = t.job_id and j.token = t.token and j.position = t.position
 where t.queue = :queue and t.needs = :needs and t.priority = :priority and t.position = :position;

@@ -99,7 +99,7 @@ where queue = :queue and gate = :gate and key = :key order by priority, position
 -- returned without its job.
 select t.queue, t.priority, t.position, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
        j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry, j.metadata, j.features,
-       j.cancel_requested as ends, t.needs, j.start_by
+       j.cancel_requested as ends, t.needs, j.queued_at, j.start_by
 from (select * from tenure.gated
       where queue = :queue and gate = :gate and key = :key and (not suspect or position = :suspect)
       order by priority, position limit :count) as t

@@ -97,7 +97,7 @@ where (b.value ->> 'lease' is null or l.id is not null)
 select j.id, j.token, j.features, j.queue || char(30) || j.gate || char(30) || j.gate_key as line,
        case when j.unique_key is not null then json_array(j.tenant, j.unique_scope, j.unique_key) end as key,
        coalesce(j.keep_other_seconds, case when :keep is not null then :keep ->> ('$."' || j.queue || '"') end, 1) <> 0
-       or j.features & {CHILDREN | WORKFLOW} <> 0 as kept
+       or j.features & {CHILDREN | WORKFLOW} <> 0 as kept, j.queue, j.task
 from json_each(:rows) as b
      cross join tenure.job as j on j.id = b.value ->> 'id' and j.token = b.value ->> 'token'
      left join tenure.lease as l on l.id = b.value ->> 'lease' and l.worker = b.value ->> 'worker'

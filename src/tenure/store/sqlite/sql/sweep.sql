@@ -18,7 +18,7 @@ with picked as (
           order by due_at, job_id limit :most) as d
 )
 update tenure.job as job
-set position = (select c.position from tenure.counter c) + picked.n, due_at = null, queued_at = :now
+set position = (select c.position from tenure.counter c) + picked.n, queued_at = due_at, due_at = null
 from picked
 where job.id = picked.job_id and job.token = picked.token
 returning id, features, queue, needs, priority, position, 0 as due_soon;
@@ -53,7 +53,8 @@ limit :most;
 
 -- name: lock_swept
 -- sweep: the jobs on these leases whose token still matches.
-select l.id as lease, j.id, j.token, j.attempts, j.max_attempts, j.cancel_requested, j.features
+select l.id as lease, j.id, j.token, j.attempts, j.max_attempts, j.cancel_requested, j.features, j.queue,
+       j.task
 from json_each(:ids) as b
      cross join tenure.lease as l on l.id = b.value
      cross join json_each(l.jobs) as pair

@@ -22,7 +22,9 @@ select 'workflows', count(*) from tenure.workflow
 union all
 select 'schedules', count(*) from tenure.schedule
 union all
-select 'ticks', count(*) from tenure.tick;
+select 'ticks', count(*) from tenure.tick
+union all
+select 'statistics', count(*) from tenure.statistic;
 
 -- name: counters
 -- copy: the highest id and the highest position that were ever drawn.
@@ -253,3 +255,24 @@ values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: node_rows
 select n.job_id, n.workflow_id, n.name, n.rule, n.added_by, n.paused
 from json_each(:ids) as b cross join tenure.node as n on n.job_id = b.value;
+
+-- name: next_statistic
+select span, at, queue, task, outcome, process from tenure.statistic
+where (span, at, queue, task, outcome, process)
+      > (cast(:span as integer), :at, :queue, :task, :outcome, :process)
+order by span, at, queue, task, outcome, process limit :most;
+
+-- name: statistic_rows
+select s.span, s.at, s.queue, s.task, s.outcome, s.process, s.ends, s.wait_seconds, s.run_seconds,
+       s.waits, s.runs
+from json_each(:rows) as b
+     cross join tenure.statistic as s
+     on s.span = cast(b.value ->> 'span' as integer) and s.at = b.value ->> 'at'
+        and s.queue = b.value ->> 'queue' and s.task = b.value ->> 'task'
+        and s.outcome = b.value ->> 'outcome' and s.process = b.value ->> 'process';
+
+-- name: write_statistic
+-- copy: what has ended.
+insert into tenure.statistic (
+    span, at, queue, task, outcome, process, ends, wait_seconds, run_seconds, waits, runs)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);

@@ -88,6 +88,39 @@ create index job_error on tenure.job (id) where error is not null;
 
 -- --- statistics ----------------------------------------------------------------------------------
 
+-- What has ended: one row per process, queue, task and outcome every ten seconds, which prune adds up
+-- to hours and days.
+create table tenure.statistic (
+    at timestamptz not null,            -- when the process began to count
+    ends bigint not null check (ends >= 0),
+    wait_seconds double precision not null default 0,
+    run_seconds double precision not null default 0,
+    span int not null check (span in (10, 3600, 86400)),    -- for how many seconds the row stands
+    queue text collate "C" not null,
+    task text collate "C" not null,
+    outcome text collate "C" not null
+        check (outcome in ('succeeded', 'failed', 'cancelled', 'skipped', 'retried', 'snoozed', 'crashed')),
+    process text collate "C" not null,  -- empty: prune has added up the rows of all processes
+    waits json,                         -- how many waited for how long, by bucket; null: none has run
+    runs json,                          -- the same for the time that their handlers ran
+    primary key (span, at, queue, task, outcome, process)
+);
+
+-- How many live jobs there are, as a worker has last counted them.
+create table tenure.depth (
+    queue text collate "C" not null,
+    state text not null,
+    jobs bigint not null,
+    oldest_at timestamptz,              -- of queued jobs: since when the first one is ready
+    primary key (queue, state)
+);
+create table tenure.depth_sample (      -- one row, or none
+    one int primary key check (one = 1),
+    sampled_at timestamptz,             -- null: never
+    took_seconds double precision,
+    next_at timestamptz not null        -- no worker counts before this time
+);
+
 
 
 -- --- claiming by hand ----------------------------------------------------------------------------

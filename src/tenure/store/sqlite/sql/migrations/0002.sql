@@ -43,6 +43,39 @@ create index tenure.job_error on tenure.job (id) where error is not null;
 
 -- --- statistics ----------------------------------------------------------------------------------
 
+-- What has ended: one row per process, queue, task and outcome every ten seconds, which prune adds up
+-- to hours and days.
+create table tenure.statistic (
+    span integer not null check (span in (10, 3600, 86400)),    -- for how many seconds the row stands
+    at integer not null,                -- when the process began to count
+    queue text not null,
+    task text not null,
+    outcome text not null
+        check (outcome in ('succeeded', 'failed', 'cancelled', 'skipped', 'retried', 'snoozed', 'crashed')),
+    process text not null,              -- empty: prune has added up the rows of all processes
+    ends integer not null check (ends >= 0),
+    wait_seconds real not null default 0,
+    run_seconds real not null default 0,
+    waits text,                         -- how many waited for how long, by bucket; null: none has run
+    runs text,                          -- the same for the time that their handlers ran
+    primary key (span, at, queue, task, outcome, process)
+) strict, without rowid;
+
+-- How many live jobs there are, as a worker has last counted them.
+create table tenure.depth (
+    queue text not null,
+    state text not null,
+    jobs integer not null,
+    oldest_at integer,                  -- of queued jobs: since when the first one is ready
+    primary key (queue, state)
+) strict, without rowid;
+create table tenure.depth_sample (      -- one row, or none
+    one integer primary key check (one = 1),
+    sampled_at integer,                 -- null: never
+    took_seconds real,
+    next_at integer not null            -- no worker counts before this time
+) strict;
+
 
 
 -- --- claiming by hand ----------------------------------------------------------------------------
