@@ -7,6 +7,7 @@ import pytest
 from tenure.rules.codec import encode
 from tenure.rules.job import Enqueued, Replace, State, Unique
 from tenure.store import Store
+from tests.faults.test_unanswered import ENQUEUE, meanwhile
 from tests.support.proxy import Proxy
 from tests.support.stores import Clock
 from tests.support.work import add, job
@@ -23,9 +24,26 @@ def test_a_waiting_job_is_replaced_once_and_the_answer_says_so(
     answers = far.enqueue([job(args=encode(2), unique=unique, delay_seconds=5)], now=clock.now)
     assert cut.done
     [answer] = answers
-    assert (answer.id, answer.created, answer.replaced) == (waiting, False, True)
-    assert isinstance(answer, Enqueued)
+    assert answer == Enqueued(waiting, created=False, replaced=True)
     seen = near.get(waiting)
     assert (seen.state, seen.token, seen.args_json) == (State.SCHEDULED, 2, "2")
     kinds = [event.kind for event in near.timeline(waiting)]
     assert kinds == ["enqueued", "replaced"]
+
+
+def test_an_enqueue_whose_job_was_replaced_before_the_repeat_is_answered_with_its_job(
+    far: Store, near: Store, proxy: Proxy, clock: Clock
+) -> None:
+    """Seen failing when the new arguments counted as those of another job with the same id."""
+    far.paused_queues()
+    cut = proxy.cut_commit(ENQUEUE, landed=True)
+    unique = Unique(key="a", on_conflict=Replace())
+
+    def replace() -> None:
+        [replaced] = near.enqueue([job(args=encode(2), unique=unique)], now=clock.now)
+        assert replaced.replaced
+
+    first = [job(args=encode(1), unique=unique)]
+    [answer] = meanwhile(proxy, cut, lambda: far.enqueue(first, now=clock.now), replace)
+    assert answer == Enqueued(answer.id)
+    assert [found.args_json for found in near.list_jobs().jobs] == ["2"]

@@ -99,14 +99,19 @@ async def enqueue_in(
 
 
 async def _already_stored(tx: Tx, new: Numbered) -> set[int]:
-    """Which of these jobs did the unanswered first try store? A stranger's row is not ours."""
+    """Which of these jobs did the unanswered first try store? A stranger's row is not ours.
+
+    The arguments of a job with a key may have been replaced since.
+    """
     numbered = dict(new)
     stored = set()
     for found in await tx.fetch_as(StoredJob, "stored_jobs", ids=to_json(list(numbered))):
         job = numbered[found.id]
         same = (found.task, found.queue, found.tenant) == (job.task, job.queue, job.tenant)
-        print_found = fingerprint(found.task, found.args.encode())
-        if not same or print_found != fingerprint(job.task, job.args):
+        if same and job.unique is None:
+            found_print = fingerprint(found.task, found.args.encode())
+            same = found_print == fingerprint(job.task, job.args)
+        if not same:
             raise StoreBusy(f"job id {found.id} was issued twice by the database; enqueue again")
         stored.add(found.id)
     return stored
