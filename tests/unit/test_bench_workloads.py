@@ -32,7 +32,8 @@ from bench.workloads.turns import against_limit, compare_sides, part, take_turns
 from tests.support.postgres import Server
 
 MODULES = (
-    backlog, counting, drain, enqueue, footprint, held_snapshot, promote, scaling, scheduled, variety,
+    backlog, counting, drain, enqueue, footprint, held_snapshot, promote, scaling, scheduled,
+    variety,
 )  # fmt: skip
 
 
