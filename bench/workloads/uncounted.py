@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from unittest.mock import patch
 
 from tenure.worker.counting import EndCounter
 from tenure.worker.leases import LeasedJob
@@ -20,8 +21,8 @@ async def _write_nothing(_: Upkeep) -> None:
     await asyncio.Event().wait()
 
 
-EndCounter._count = _count_nothing  # type: ignore[method-assign]
-Upkeep.statistics = _write_nothing  # type: ignore[method-assign]
+patch.object(EndCounter, "_count", _count_nothing).start()
+patch.object(Upkeep, "statistics", _write_nothing).start()
 
 if __name__ == "__main__":
     from bench.workloads.app import app, queues

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -262,8 +262,14 @@ class Books:
         self.notes: dict[JobId, Progress] = {}
         self.taken: dict[JobId, list[Step]] = {}
         self.settled: dict[tuple[JobId, int], Settled] = {}
+        self.counted: Counter[tuple[str, str, str]] = Counter()
+        """The ends that no worker has settled, by queue, task and outcome."""
         self.last_job = 0
         self.last_lease = 0
+
+    def count(self, work: Work, outcome: str) -> None:
+        """A job ends without a settlement."""
+        self.counted[work.queue, work.job.task, str(outcome)] += 1
 
     def lease_of(self, work: Work) -> Block:
         """The one lease that holds this running job."""
@@ -371,6 +377,7 @@ def claimed(work: Work, lease: LeaseId) -> Claimed:
         work.id, work.token, lease, job.task, job.args.decode(), work.queue, work.priority,
         job.tenant, work.attempts, job.max_attempts, work.crashes, work.created_at,
         job.timeout_seconds, _text(job.retry), _text(job.metadata), work.features,
+        queued_at=work.queued_at,
     )  # fmt: skip
 
 

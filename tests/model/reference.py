@@ -59,6 +59,9 @@ from tests.model.books import (
 
 _LEASE_LOST = '{"type":"LeaseLost","message":"the worker died or stopped renewing its lease"}'
 _UNKNOWN_TASK = '{"type":"UnknownTask","message":"no worker has had the task for too long"}'
+_NO_TIME = timedelta(0)
+Became = dict[tuple[int, int], State]
+"""Ends that a settlement does not tell, by id and token."""
 _REQUEUED = {Outcome.RETRY: "retried", Outcome.SNOOZE: "snoozed", Outcome.RELEASE: "released"}
 
 
@@ -240,7 +243,7 @@ class Model(Books):
         )  # fmt: skip
         for _, id in due[:most]:
             work = self.jobs[id]
-            work.due_at, work.queued_at = None, now
+            work.queued_at, work.due_at = work.due_at, None
             self._append(work)
         return len(due[:most])
 
@@ -416,10 +419,15 @@ class Model(Books):
             s for s in first.values()
             if self.is_held(worker, JobId(s.id), s.token, LeaseId(s.lease))
         ]  # fmt: skip
-        self._settle_held(worker, [s for s in held if s.outcome is Outcome.SUCCEED], now)
+        became: Became = {}
+        self._settle_held(worker, [s for s in held if s.outcome is Outcome.SUCCEED], now, became)
         others = [s for s in held if s.outcome is not Outcome.SUCCEED]
-        self._settle_held(worker, sorted(others, key=lambda s: s.id), now)
-        answers = [LANDED if self._has_landed(worker, s, held) else STALE for s in settlements]
+        self._settle_held(worker, sorted(others, key=lambda s: s.id), now, became)
+        answers = [
+            Answer(True, became=became.get((s.id, s.token)) if s in held else None)
+            if self._has_landed(worker, s, held) else STALE
+            for s in settlements
+        ]  # fmt: skip
         if done_leases is None:
             done_leases = [LeaseId(s.lease) for s in settlements]
         for id in done_leases:
@@ -435,7 +443,9 @@ class Model(Books):
         told = end is not None and end.worker == worker and end.is_told_by(s)
         return told or s in now  # of a job that is not kept, nothing else is known
 
-    def _settle_held(self, worker: str, settlements: Iterable[Settlement], now: datetime) -> None:
+    def _settle_held(
+        self, worker: str, settlements: Iterable[Settlement], now: datetime, became: Became
+    ) -> None:
         ended: list[Work] = []
         back: list[tuple[Work, Settlement]] = []
         for s in settlements:
@@ -456,6 +466,10 @@ class Model(Books):
                 gave_up=reason == "no worker has its task",
                 error=work.error,
             )  # fmt: skip
+            asked = final is State.CANCELLED and s.outcome is not Outcome.ABORT
+            again = s.give_up_seconds is not None and self._was_unknown_for(work, now) >= _NO_TIME
+            if final is not None and (asked or again):
+                became[s.id, s.token] = final
             outcome = _REQUEUED[s.outcome] if final is None else final
             if final is not None or s.give_up_seconds is None:
                 work.tries.append(
@@ -570,6 +584,7 @@ class Model(Books):
                 self._put_in_line(work, now, work.due_at, "parents finished")
             else:
                 self._end(work, State.SKIPPED, "a parent did not succeed", now)
+                self.count(work, State.SKIPPED)
                 skipped.append(work)
         if skipped:
             self._let_go(skipped, now)
@@ -697,6 +712,7 @@ class Model(Books):
                 ended.append(work)
             else:
                 self._put_in_line(work, now, None, "lease lost")
+                self.count(work, "crashed")
                 back += 1
         self._let_go(ended, now)
         return back, len(ended)
@@ -704,6 +720,7 @@ class Model(Books):
     def _crash(self, work: Work, state: State, reason: str, lease: Block, now: datetime) -> None:
         work.error, work.worker = _LEASE_LOST, lease.worker
         self._end(work, state, reason, now)
+        self.count(work, state)
 
     # Operators --------------------------------------------------------------------------------
 
@@ -733,6 +750,7 @@ class Model(Books):
             return State.RUNNING
         self._leave_line(work)
         self._end(work, State.CANCELLED, reason, now)
+        self.count(work, State.CANCELLED)
         self._let_go([work], now)
         return State.CANCELLED
 

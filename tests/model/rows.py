@@ -52,6 +52,7 @@ def expected_rows(model: Model) -> Rows:
             (work.id, work.keep_until is not None, work.keep_until or work.finished_at)
             for work in jobs if not work.live
         ),
+        "statistics": dict(model.counted),
     }  # fmt: skip
 
 
@@ -126,6 +127,12 @@ def stored_rows(side: Side) -> Rows:
             for id, keep_until, finished_at in rows(
                 "select id, keep_until, finished_at from tenure.history")
         ),
+        "statistics": {
+            (queue, task, outcome): int(ends)
+            for queue, task, outcome, ends in rows(
+                "select queue, task, outcome, sum(ends) from tenure.statistic"
+                " group by queue, task, outcome")
+        },
     }  # fmt: skip
 
 

@@ -112,44 +112,39 @@ def _sum(one: Sequence[int] | None, other: Sequence[int] | None) -> list[int] | 
     return [a + b for a, b in zip(one, other, strict=True)]
 
 
+Cell = tuple[Counted, list[int], list[int]]
+"""A row, and its buckets of waits and runs."""
+
+
 class Tally:
     """What one process has counted since it last took it. Used by one thread."""
 
     def __init__(self) -> None:
-        self._cells: dict[tuple[str, str, str], Counted] = {}
+        self._cells: dict[tuple[str, str, str], Cell] = {}
 
     def add(
         self, queue: str, task: str, outcome: str, wait_seconds: float, run_seconds: float
     ) -> None:
         """An attempt has ended."""
-        self.add_all(outcome, [(queue, task, wait_seconds, run_seconds)])
+        counted, waits, runs = self.cell(queue, task, outcome)
+        counted.ends += 1
+        counted.wait_seconds += wait_seconds
+        counted.run_seconds += run_seconds
+        waits[bisect_left(BOUNDS, wait_seconds)] += 1
+        runs[bisect_left(BOUNDS, run_seconds)] += 1
 
-    def add_all(self, outcome: str, ends: Iterable[tuple[str, str, float, float]]) -> None:
-        """Attempts have ended: queue, task, how long they waited and ran. It is done for every job
-        of a worker, so the loop calls as little as it can."""
-        cells = self._cells
-        for queue, task, wait_seconds, run_seconds in ends:
-            key = (queue, task, outcome)
-            cell = cells[key] if key in cells else self._cell(key)
-            cell.ends += 1
-            cell.wait_seconds += wait_seconds
-            cell.run_seconds += run_seconds
-            cell.waits[bisect_left(BOUNDS, wait_seconds)] += 1  # type: ignore[index]
-            cell.runs[bisect_left(BOUNDS, run_seconds)] += 1  # type: ignore[index]
-
-    def add_untimed(self, queue: str, task: str, outcome: str) -> None:
-        """A job has ended that did not run."""
-        self._cell((queue, task, outcome)).ends += 1
+    def cell(self, queue: str, task: str, outcome: str) -> Cell:
+        """Where these are counted until the next `take`, with its buckets."""
+        key = (queue, task, outcome)
+        if key not in self._cells:
+            waits, runs = [0] * BUCKETS, [0] * BUCKETS
+            self._cells[key] = Counted(queue, task, outcome, waits=waits, runs=runs), waits, runs
+        return self._cells[key]
 
     def take(self) -> list[Counted]:
         """Remove and return all that was counted."""
         cells, self._cells = self._cells, {}
-        return list(cells.values())
-
-    def _cell(self, key: tuple[str, str, str]) -> Counted:
-        if key not in self._cells:
-            self._cells[key] = Counted(*key, waits=[0] * BUCKETS, runs=[0] * BUCKETS)
-        return self._cells[key]
+        return [counted for counted, _, _ in cells.values()]
 
 
 class Statistics(Record, msgspec.Struct, frozen=True):

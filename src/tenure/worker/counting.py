@@ -4,11 +4,12 @@ It counts what the store has recorded, and each attempt once: the end of a job t
 this worker's is not counted. Lives on the event loop.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from tenure.rules.statistics import OUTCOMES, Counted, Tally
+from tenure.rules.statistics import BOUNDS, OUTCOMES, Counted, Tally
 from tenure.worker.environment import Environment
 from tenure.worker.leases import LeasedJob, LeasedJobs
 
@@ -43,20 +44,30 @@ class EndCounter:
             self._count(attempts, "succeeded")
 
     def _count(self, attempts: Sequence[tuple[LeasedJob, float | None]], kind: str) -> None:
-        leases = self._leases
-        timed: list[tuple[str, str, float, float]] = []
+        leases, tally = self._leases, self._tally
+        first = attempts[0][0].job
+        queue, task = first.queue, first.task
+        counted, waits, runs = tally.cell(queue, task, kind)
         for leased, seconds in attempts:
             job, started_at = leased.job, leased.started_at
-            if seconds is None or started_at is None or job.lease_id not in leases:
-                self._tally.add_untimed(job.queue, job.task, kind)
+            if job.task != task or job.queue != queue:  # most jobs of a batch are alike
+                queue, task = job.queue, job.task
+                counted, waits, runs = tally.cell(queue, task, kind)
+            counted.ends += 1
+            lease_id = job.lease_id
+            if seconds is None or started_at is None or lease_id not in leases:
                 continue
-            claimed_at = leases[job.lease_id].claimed_at
-            ready_at = job.queued_at or job.created_at
-            waited = (claimed_at - ready_at) / _SECOND + started_at - leased.taken_at
-            timed += ((job.queue, job.task, waited if waited > 0 else 0.0, seconds),)
+            claimed_at = leases[lease_id].claimed_at
+            waited = (claimed_at - (job.queued_at or job.created_at)) / _SECOND
+            waited += started_at - leased.taken_at
+            if waited < 0.0:  # noqa: PLR1730 - no call of `max` for each job
+                waited = 0.0
+            counted.wait_seconds += waited
+            counted.run_seconds += seconds
+            waits[bisect_left(BOUNDS, waited)] += 1
+            runs[bisect_left(BOUNDS, seconds)] += 1
             if self._clock is None:
                 self._clock = (claimed_at, leased.taken_at)
-        self._tally.add_all(kind, timed)
 
     def close_period(self) -> bool:
         """Put what was counted with what is to be written. Returns whether there is any."""
