@@ -33,6 +33,7 @@ from tests.support.known import SERVER_CRASHED, Known
 from tests.support.patience import until
 from tests.support.plain import Plain
 from tests.support.postgres import Server
+from tests.support.recount import recounted, told
 from tests.support.recovery import Recovery, recoveries
 
 PEACE_SECONDS = 120.0
@@ -303,6 +304,8 @@ class Play:
         for log in self._stage.folder.glob("log-*"):
             assert NET not in log.read_text(), f"a safety net was needed: see {log}"
         folder, url = self._stage.folder, self._stage.url
+        counted, happened = told(self._stage.store).total(), recounted(url).total()
+        assert 0 < counted <= happened, f"the statistics count {counted} ends of {happened}"
         self._count(check(folder, url, self._known.expected(url)))
 
     @property
