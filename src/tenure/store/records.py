@@ -278,6 +278,7 @@ class HeldTicket(NamedTuple):
     features: int
     cancel_requested: Flag
     needs: int
+    queued_at: Time
     lease: int
     claimed_at: Time
     expires_at: Time

@@ -226,6 +226,7 @@ def _held_lease(tx: Tx, worker: str, id: int, rows: list[HeldTicket]) -> Lease:
             row.id, row.token, id, row.task, row.args, row.queue, row.priority, row.tenant,
             row.attempts, row.max_attempts, row.crashes, tx.when(row.created_at),
             row.timeout_seconds, row.retry, row.metadata, row.features, row.needs,
+            None if row.queued_at is None else tx.when(row.queued_at),
         )
         for row in rows
     )  # fmt: skip
