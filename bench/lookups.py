@@ -4,13 +4,14 @@ Rows are written in bulk by SQL: so many finished jobs (`--sizes 10000,1000000`)
 many live ones. The finished jobs lie on twenty days. Each search runs as a client runs it.
 The figure is the median time of its first page, and the ratio compares it with the smallest size.
 A search for rare jobs may end without a match; `detail` tells how many jobs it has looked at.
+`statistics` and `depth` are counts that look at no job.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
@@ -20,7 +21,10 @@ import psycopg
 from bench.harness import Result, check
 from bench.lab import Lab
 from bench.workloads.place import KINDS, Kind, Place, fresh_place
+from tenure.rules.statistics import Depth, Tally
+from tenure.store import Store
 
+NOTHING = Depth(datetime.now(UTC), 0.0, 0.0, ())
 SIZES = (10_000, 100_000)
 DAYS = 20
 TRIES = 5
@@ -61,13 +65,20 @@ SEARCHES = {
     "finished_before": "finished<3d",
     "not": "queue!=mail",
 }
-NAMES = tuple(f"lookups.{store}.{search}" for store in KINDS for search in SEARCHES)
+COUNTS: dict[str, Callable[[Store], Sequence[object]]] = {
+    "statistics": lambda store: store.statistics(),
+    "depth": lambda store: (store.depth() or NOTHING).queues,
+}
+"""Counts that look at no job: of what has ended within an hour, and of live jobs."""
+FIGURES = (*SEARCHES, *COUNTS)
+NAMES = tuple(f"lookups.{store}.{figure}" for store in KINDS for figure in FIGURES)
+PERIODS, PERIOD_SECONDS = 360, 20
 
 
 def run(lab: Lab) -> Iterator[Result]:
     """Measure."""
     for store in KINDS:
-        wanted = [name for name in SEARCHES if lab.wants(f"lookups.{store}.{name}")]
+        wanted = [name for name in FIGURES if lab.wants(f"lookups.{store}.{name}")]
         if wanted:
             yield from _results(lab, store, wanted)
 
@@ -78,6 +89,7 @@ def _results(lab: Lab, kind: Kind, wanted: Sequence[str]) -> Iterator[Result]:
     for size in sizes:
         with fresh_place(lab, kind) as place:
             fill(place, size)
+            fill_statistics(place)
             for name in wanted:
                 times, seen = _measure(place, name, TRIES * lab.rounds)
                 base = small.setdefault(name, times)
@@ -92,6 +104,8 @@ def _results(lab: Lab, kind: Kind, wanted: Sequence[str]) -> Iterator[Result]:
 
 
 def _measure(place: Place, name: str, tries: int) -> tuple[list[float], dict[str, object]]:
+    if name in COUNTS:
+        return _measure_counts(place, name, tries)
     text = SEARCHES[name]
     page = place.store.list_jobs(text)  # the connection, and the pages of an index
     times = []
@@ -101,6 +115,29 @@ def _measure(place: Place, name: str, tries: int) -> tuple[list[float], dict[str
         times.append(time.perf_counter() - start)
     check(bool(page.jobs) or page.next is not None or "rare" in name, f"{name} finds nothing")
     return times, {"filter": text, "jobs": len(page.jobs), "looked_at": page.looked_at}
+
+
+def _measure_counts(place: Place, name: str, tries: int) -> tuple[list[float], dict[str, object]]:
+    found = COUNTS[name](place.store)
+    times = []
+    for _ in range(tries):
+        start = time.perf_counter()
+        found = COUNTS[name](place.store)
+        times.append(time.perf_counter() - start)
+    check(bool(found), f"{name} finds nothing")
+    return times, {"jobs": len(found)}
+
+
+def fill_statistics(place: Place) -> None:
+    """What one process has counted of ten tasks in two hours, and a count of the live jobs."""
+    tally = Tally()
+    for n in range(1000):
+        tally.add("default", f"app.t{n % 10}", "succeeded", n / 100, n / 1000)
+    rows = tally.take()
+    now = datetime.now(UTC)
+    for n in range(PERIODS):
+        place.store.add_statistics("p", rows, at=now - timedelta(seconds=PERIOD_SECONDS * n))
+    place.store.sample_depth(force=True)
 
 
 # --- rows -----------------------------------------------------------------------------------------

@@ -360,7 +360,7 @@ def test_a_retry_that_waited_for_cancel_ends_the_job(
     settling = Background(lambda: pg.settle("w1", [retry(job, ERROR, 0.0)], now=clock.now))
     blocked_by(cancelling)
     cancelling.commit()
-    assert settling.result() == [LANDED]
+    assert settling.result() == [Answer(True, became=State.CANCELLED)]
     assert pg.get(job.id).state is State.CANCELLED
     assert tickets(pg_plain, job.id) == (0, 0)
 

@@ -13,7 +13,7 @@ from tenure.rules.claim import Claimed
 from tenure.rules.codec import encode
 from tenure.rules.job import Json, State, Unique
 from tenure.rules.lifecycle import Settlement, abort, fail, release, retry, skip, snooze, succeed
-from tenure.store import LANDED, STALE, Store
+from tenure.store import LANDED, STALE, Answer, Store
 from tests.support.plain import Plain
 from tests.support.rules import rule
 from tests.support.stores import Clock
@@ -124,7 +124,8 @@ def test_a_job_whose_cancellation_is_requested_does_not_come_back(
     id = add(store, clock.now)
     claimed = take_one(store, clock.now)
     assert store.cancel(id, now=clock.now) is State.RUNNING
-    assert settle(store, clock.now, end(claimed)) == [LANDED]
+    answers = settle(store, clock.now, end(claimed))
+    assert answers == [Answer(True, became=State.CANCELLED)]
     assert (store.get(id).state, store.get(id).reason) == (State.CANCELLED, "cancelled")
 
 

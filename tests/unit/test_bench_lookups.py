@@ -19,7 +19,7 @@ def test_every_search_has_a_figure(
     with SharedLab(pg_server, f"lookups.{kind}") as lab:
         lab.sizes = (200, 2000)
         results = {result.name: result for result in lookups.run(lab)}
-    assert set(results) == {f"lookups.{kind}.{name}" for name in lookups.SEARCHES}
+    assert set(results) == {f"lookups.{kind}.{name}" for name in lookups.FIGURES}
     assert all(result.ratio > 0 for result in results.values())
     found = {name: result.detail or {} for name, result in results.items()}
     assert all(detail["finished"] == 2000 for detail in found.values())
