@@ -132,7 +132,9 @@ def _work_as_json(world: World, command: str = "worker") -> None:
 
 def _enqueued(lines: list[Any], world: World) -> None:
     [line] = lines
-    assert line == {"id": line["id"], "created": True, "same_args": True, "gone": False}
+    assert line == {
+        "id": line["id"], "created": True, "same_args": True, "gone": False, "replaced": False,
+    }  # fmt: skip
     job = world.job(line["id"])
     assert (job.task, job.args_json, job.queue, job.priority) == (
         "shop.send",
