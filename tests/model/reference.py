@@ -299,6 +299,7 @@ class Model(Books):
     def _skip_late(self, late: list[Work], now: datetime) -> None:
         for work in late:
             self._end(work, State.SKIPPED, "expired", now)
+            self.count(work, State.SKIPPED)
         self._let_go(late, now)
 
     def expire(self, *, most: int, now: datetime) -> int:

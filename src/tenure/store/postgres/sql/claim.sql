@@ -198,7 +198,7 @@ with spot as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
 ), found as materialized (
     select t.queue, t.needs, t.priority, t.position, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
-           j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry, j.metadata,
+           j.max_attempts, j.crashes, j.created_at, j.queued_at, j.timeout_seconds, j.retry, j.metadata,
            j.features, e.ends, j.unique_scope, j.unique_key, j.unique_until,
            case when e.ends > 0 then -e.ends when j.crashes > 0 then j.id else 0 end as block
     from taken t left join lateral (
@@ -223,7 +223,8 @@ with spot as materialized (
 )
 select f.queue, f.priority, f.position, f.id, f.token, f.task, f.args::text as args, f.tenant, f.attempts,
        f.max_attempts, f.crashes, timestamptz_send(f.created_at) as created_at, f.timeout_seconds, f.retry::text as retry,
-       f.metadata::text as metadata, f.features, f.ends, f.needs, b.lease, timestamptz_send(b.now) as claimed_at
+       f.metadata::text as metadata, f.features, f.ends, f.needs,
+       timestamptz_send(f.queued_at) as queued_at, b.lease, timestamptz_send(b.now) as claimed_at
 from found f left join block b on b.block = f.block and f.id is not null;
 
 -- name: jobs_held_by
