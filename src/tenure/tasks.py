@@ -547,6 +547,28 @@ def _check_function(fn: Any) -> None:
             f"{fn.__qualname__} is a generator, and nothing consumes its items; return a list, or "
             "enqueue a job for each item"
         )
+    _check_first_parameter(fn)
+
+
+def _check_first_parameter(fn: Callable[..., Any]) -> None:
+    """Refuse a first parameter that no caller has a value for.
+
+    Only if it has no annotation: a caller's first argument would take its place.
+    """
+    first = next(iter(inspect.signature(fn).parameters.values()), None)
+    if first is None or first.annotation is not first.empty or fn.__name__ == "<lambda>":
+        return
+    in_class = "." in fn.__qualname__.rpartition("<locals>.")[2]
+    if first.name in ("self", "cls") and in_class:
+        raise InvalidInput(
+            f"{fn.__qualname__} is a method, which cannot be a task: nothing gives it its "
+            f"{first.name}; write a function"
+        )
+    if first.name in ("self", "cls", "job", "ctx"):
+        raise InvalidInput(
+            f"the first parameter of {fn.__qualname__} has no annotation: if {first.name} is the "
+            f"running job, write {first.name}: Running; if callers give it, annotate its type"
+        )
 
 
 def task_name(fn: Callable[..., Any]) -> str:

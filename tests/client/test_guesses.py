@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tenure import Tenure
+from tenure import Job, Tenure
 from tenure.errors import InvalidInput, NoSuchMethod
 
 GUESSES = (
@@ -78,34 +78,50 @@ def test_a_wrong_argument_is_named(
         asyncio.run(send.enqueue_async(*args, **kwargs))
 
 
-def test_a_first_parameter_without_a_value_is_explained(local: Tenure) -> None:
-    @local.task(name="with-job")
-    def with_job(job, x): ...  # type: ignore[no-untyped-def]
+def test_a_first_parameter_that_no_caller_gives_is_refused(local: Tenure) -> None:
+    def with_job(job, x=1): ...  # type: ignore[no-untyped-def]
 
-    @local.task(name="with-ctx")
-    def with_ctx(ctx, x): ...  # type: ignore[no-untyped-def]
+    def with_ctx(ctx, x=1): ...  # type: ignore[no-untyped-def]
 
-    @local.task(name="with-self")
-    def with_self(self, x): ...  # type: ignore[no-untyped-def]
-
-    @local.task(name="annotated")
-    def annotated(ctx: dict[str, int], x: int) -> None: ...
+    def with_self(self, x=1): ...  # type: ignore[no-untyped-def]
 
     class Shop:
-        @local.task(name="method")
-        def method(self, x: int) -> None: ...
+        def method(self, x: int = 1) -> None: ...
 
-    with pytest.raises(InvalidInput, match="'x'; if job is the running job, annotate it Running"):
-        with_job.enqueue(1)
-    with pytest.raises(InvalidInput, match="'x'; if ctx is the running job, annotate it Running"):
-        with_ctx.enqueue(1)
-    with pytest.raises(InvalidInput, match="'x'; if self is the running job, annotate it Running"):
-        with_self.enqueue(1)
+        def bound(self, x: int = 1) -> None: ...
+
+    for fn in (with_job, with_ctx, with_self):
+        name = fn.__name__.removeprefix("with_")
+        said = f"if {name} is the running job, write {name}: Running; if callers give it, annotate"
+        with pytest.raises(InvalidInput, match=said):
+            local.task(name="no")(fn)
+    with pytest.raises(InvalidInput, match=r"Shop\.method is a method, which cannot be a task"):
+        local.task(name="no")(Shop.method)
+    assert list(local) == []
+    local.task(name="bound")(Shop().bound).enqueue(5)
+    local.task(name="short")(lambda job: job).enqueue(5)
+
+    @local.task(name="annotated")
+    def annotated(job: dict[str, int], x: int) -> None: ...
+
+    @local.task(name="any")
+    def any_context(context: Any, x: int) -> None: ...
+
     with pytest.raises(InvalidInput, match=r"'x'$"):
-        annotated.enqueue({})  # type: ignore[call-arg]
-    method: Any = Shop.method
-    with pytest.raises(InvalidInput, match="'x'; a method cannot be a task, use a function"):
-        method.enqueue(1)
+        annotated.enqueue({})
+    with pytest.raises(InvalidInput, match="'x'; if context is the running job, annotate it Run"):
+        any_context.enqueue(1)
+
+
+def test_the_record_of_a_job_is_not_the_running_job(local: Tenure) -> None:
+    @local.task(name="wrong")
+    def wrong(job: Job, x: int) -> None: ...
+
+    for args in ((1,), (1, 2)):
+        with pytest.raises(InvalidInput, match="to receive the running job, write job: Running"):
+            wrong.enqueue(*args)  # type: ignore[arg-type, call-arg]
+    with pytest.raises(InvalidInput, match="'job' of wrong is annotated Job"):
+        local.run_worker()
 
 
 def test_a_task_with_any_names_takes_them(local: Tenure) -> None:

@@ -21,12 +21,13 @@ from tenure.errors import (
     WorkerStopping,
 )
 from tenure.rules import lifecycle
+from tenure.rules.arriving import SAME
 from tenure.rules.claim import Claimed
 from tenure.rules.codec import encode, encode_error, which_unfit
 from tenure.rules.job import Json
 from tenure.rules.lifecycle import Settlement
 from tenure.rules.retry import DEFAULT_POLICY, delay_seconds, load_policy
-from tenure.signature import SAME, check_result, refuse_containers
+from tenure.signature import check_result, refuse_containers
 from tenure.store import Answer
 from tenure.tasks import TaskOptions
 from tenure.worker.leases import LeasedJob, Stop
