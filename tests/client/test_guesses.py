@@ -108,7 +108,7 @@ def test_a_first_parameter_that_no_caller_gives_is_refused(local: Tenure) -> Non
     def any_context(context: Any, x: int) -> None: ...
 
     with pytest.raises(InvalidInput, match=r"'x'$"):
-        annotated.enqueue({})
+        annotated.enqueue({})  # type: ignore[call-arg]
     with pytest.raises(InvalidInput, match="'x'; if context is the running job, annotate it Run"):
         any_context.enqueue(1)
 
@@ -119,7 +119,7 @@ def test_the_record_of_a_job_is_not_the_running_job(local: Tenure) -> None:
 
     for args in ((1,), (1, 2)):
         with pytest.raises(InvalidInput, match="to receive the running job, write job: Running"):
-            wrong.enqueue(*args)  # type: ignore[arg-type, call-arg]
+            wrong.enqueue(*args)
     with pytest.raises(InvalidInput, match="'job' of wrong is annotated Job"):
         local.run_worker()
 

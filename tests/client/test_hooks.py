@@ -186,7 +186,7 @@ def test_a_generator_or_a_class_that_is_no_context_manager_is_refused(app: Tenur
 
     for hook in (generator, async_generator, Nothing):
         with pytest.raises(InvalidInput, match="decorate it with @contextmanager or @asynccontext"):
-            app.around(hook)  # type: ignore[arg-type]
+            app.around(hook)  # type: ignore[type-var]
     assert app.hooks.arounds == []
 
 
