@@ -140,7 +140,7 @@ class Signature:
                 continue
             if name in self._call_options:
                 given = f"{name}={value!r:.40}"
-                return f"{name} is an option; write .options({given}).enqueue(...)"
+                return f"{name} is an option; write .options({given}).enqueue(...) or .call(...)"
             near = get_close_matches(name, self._names, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             return f"it has no parameter {name!r}{hint}"

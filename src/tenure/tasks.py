@@ -350,6 +350,8 @@ _HINTS = {
 
 def _no_method(thing: object, name: str, shown: Callable[[], str]) -> AttributeError:
     """The error for an attribute that does not exist. It names `enqueue` if that is meant."""
+    if name == "configure":
+        return NoSuchMethod(f"a task has no method 'configure'; write {shown()}.options(...)")
     method = _ENQUEUE.get(name)
     if method is None:
         return AttributeError(f"{type(thing).__name__!r} object has no attribute {name!r}")
@@ -360,7 +362,10 @@ def _no_method(thing: object, name: str, shown: Callable[[], str]) -> AttributeE
 def job_of(what: object) -> NewJob:
     """The job of a call, or of a task without arguments."""
     if isinstance(what, Task):
-        what = what.call()
+        try:
+            what = what.call()
+        except InvalidInput as error:
+            raise InvalidInput(f"{error}; to give arguments, schedule task.call(...)") from error
     if not isinstance(what, Call):
         raise InvalidInput(f"a schedule takes a call such as task.call(...), not {what!r:.60}")
     return what.job
@@ -371,9 +376,7 @@ def _scheduled(name: str, timing: ScheduleTiming, what: object) -> NewSchedule:
     try:
         return NewSchedule(name=name, timing=timing, job=job_of(what))
     except InvalidInput as error:
-        raise InvalidInput(
-            f"schedule {name}: {error}; to give arguments, schedule task.call(...)"
-        ) from error
+        raise InvalidInput(f"schedule {name}: {error}") from error
 
 
 def _can_be_read(task: Task[..., Any]) -> bool:

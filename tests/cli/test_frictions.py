@@ -17,6 +17,7 @@ from tenure.cli import jobs, output
 from tenure.cli.main import COMMANDS
 from tenure.cli.show import progress_of
 from tenure.cli.words import MEANT, MEANT_IN, in_order
+from tenure.cli.worker import _queues
 from tenure.errors import StoreUnavailable
 from tenure.rules.claim import NEEDS
 from tenure.rules.codec import encode
@@ -85,13 +86,44 @@ def test_words_keep_their_order_otherwise() -> None:
     [
         ("retry", "replay"), ("show", "get"), ("list", "ls"), ("jobs", "ls"), ("delete", "rm"),
         ("migrate", "db migrate"), ("pause", "queues pause"), ("run", "worker"), ("purge", "prune"),
-        ("replya", "replay"), ("wokers", "workers"), ("beat", "worker"),
+        ("replya", "replay"), ("wokers", "workers"), ("beat", "worker"), ("flower", "top"),
     ],
 )  # fmt: skip
 def test_a_guess_leads_to_the_command(guess: str, meant: str) -> None:
     ended = inside(guess, "1")
     assert (ended.code, ended.out) == (2, "")
     assert f"no command {guess!r}. Did you mean `tenure {meant}`? See" in ended.err
+
+
+def test_a_shell_is_elsewhere() -> None:
+    ended = inside("shell")
+    assert (ended.code, ended.out) == (2, "")
+    assert "no command 'shell'. Use `python -i -m MODULE`, with the module of your" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("ls", "--state", "failed"), "'--state'; write `tenure ls state=failed`; see"),
+        (("ls", "--state=failed"), "'--state'; write `tenure ls state=failed`; see"),
+        (("ls", "--queue"), "'--queue'; write `tenure ls queue=...`; see"),
+        (("cancel", "--task", "a.b"), "'--task'; write `tenure cancel task=a.b`; see"),
+        (("worker", "--concurrency", "4"), "'--concurrency'; write --async-slots, --thread-slots"),
+        (("worker", "-A", "good:app"), "'-A'; write the application without an option, as in"),
+        (("dev", "-Q", "mail"), "'-Q'; write -q; see"),
+        (("ls", "--limti", "3"), "Did you mean"),
+    ],
+)
+def test_an_option_of_another_tool_leads_to_the_right_words(
+    words: tuple[str, ...], told: str
+) -> None:
+    ended = inside(*words)
+    assert (ended.code, ended.out) == (2, "")
+    assert told in ended.err, ended.err
+
+
+def test_spaces_between_queues_do_not_count() -> None:
+    assert _queues(("mail, default=2", " gpu")) == {"mail": 0, "default": 2, "gpu": 0}
 
 
 def test_a_guess_within_a_group_leads_to_its_command() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tenure import Job, Tenure
+from tenure import Gate, Job, Tenure
 from tenure.errors import InvalidInput, NoSuchMethod
 
 GUESSES = (
@@ -59,6 +59,7 @@ def test_any_other_attribute_is_missing_as_usual(send: Any) -> None:
     ("args", "kwargs", "message"),
     [
         (("x",), {"due_at": 5}, r"due_at is an option; write \.options\(due_at=5\)\.enqueue"),
+        (("x",), {"due_at": 5}, r"\.enqueue\(\.\.\.\) or \.call\(\.\.\.\)$"),
         (("x",), {"delay_seconds": 5}, r"write \.options\(delay_seconds=5\)\.enqueue"),
         (("x",), {"key": "k"}, r"key is an option; write \.options\(key='k'\)\.enqueue"),
         ((), {"too": "x"}, "it has no parameter 'too'; did you mean 'to'"),
@@ -122,6 +123,39 @@ def test_the_record_of_a_job_is_not_the_running_job(local: Tenure) -> None:
             wrong.enqueue(*args)
     with pytest.raises(InvalidInput, match="'job' of wrong is annotated Job"):
         local.run_worker()
+
+
+def test_configure_is_called_options(send: Any) -> None:
+    for thing in (send, send.options(priority=1)):
+        with pytest.raises(
+            NoSuchMethod, match=r"'configure'; write mail\.send.*\.options\(\.\.\.\)"
+        ):
+            thing.configure(priority=1)
+
+
+def test_a_misspelt_option_of_a_gate_is_named() -> None:
+    with pytest.raises(
+        InvalidInput, match="a gate has no option 'max_runing'; its options are max"
+    ):
+        Gate("x", max_runing=1)  # type: ignore[arg-type]
+
+
+def test_a_schedule_of_a_task_that_needs_arguments_names_call(local: Tenure, send: Any) -> None:
+    hint = r"'to'; to give arguments, schedule task\.call\(\.\.\.\)$"
+    for declare in (
+        lambda: local.schedules.add("s", send, cron="0 3 * * *"),
+        lambda: local.schedules.edit("s", send),
+        lambda: local.schedule("0 3 * * *")(send),
+    ):
+        with pytest.raises(InvalidInput, match=hint):
+            declare()
+
+
+def test_a_field_of_a_cron_expression_that_is_out_of_range_is_named(local: Tenure) -> None:
+    with pytest.raises(InvalidInput, match=r"\(Bad minute\); its fields are minute 0-59, hour"):
+        local.schedule("61 * * * *")
+    with pytest.raises(InvalidInput, match="write 5 fields, minute hour"):
+        local.schedule("* * *")
 
 
 def test_a_task_with_any_names_takes_them(local: Tenure) -> None:

@@ -130,7 +130,7 @@ def _queues(words: tuple[str, ...]) -> dict[str, int] | None:
         return None
     queues = {}
     for word in ",".join(words).split(","):
-        name, equals, slots = word.partition("=")
+        name, equals, slots = word.strip().partition("=")
         if equals and not (slots.isascii() and slots.isdigit()):
             raise ConfigError(f"{word!r}: slots must be a whole number, as in gpu=1")
         queues[name] = int(slots) if equals else 0

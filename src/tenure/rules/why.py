@@ -11,6 +11,8 @@ from tenure.rules.ticks import fired_by
 
 NO_HANDLER = "no handler"
 """The reason of a job that a worker without its task has put back."""
+UNFIT = "arguments do not fit this code"
+"""The same for a worker whose task has other parameters; the reason begins with it."""
 """The reason that a worker gives when it releases a job whose task it does not know."""
 LATE_HEARTBEATS = 1.5
 """A worker that was not seen for this many heartbeats may be dead."""

@@ -43,7 +43,10 @@ def translate(error: psycopg.Error) -> StoreError | InvalidInput:
         case "55P03" | "57014" | "40P01" | "40001":
             return RowsLocked(f"another transaction is in the way ({text}); try again")
         case "25006":
-            return StoreReadOnly(f"this server is read-only, a standby perhaps ({text})")
+            return StoreReadOnly(
+                f"this server is read-only, a standby perhaps ({text}); write the "
+                "host of the primary into the URL, or add target_session_attrs=read-write to it"
+            )
         case "42501":
             return StoreReadOnly(
                 f"this role lacks a privilege ({text}); see the docs on least privilege"
