@@ -126,9 +126,9 @@ class Hooks:
         if around not in self._useless:
             self._useless.append(around)
             log.error(
-                "around hook %s returned %.60r, which is not a context manager: decorate it with "
+                "around hook %s returned %s, which is not a context manager: decorate it with "
                 "@contextmanager and yield in it; jobs run without it",
-                _name(around), returned,
+                _name(around), f"{returned!r:.60}",
             )  # fmt: skip
 
     def async_arounds(self) -> list[str]:

@@ -119,6 +119,8 @@ def is_unanswered(error: psycopg.Error) -> bool:
 
 
 def text_of(error: psycopg.Error) -> str:
-    """The words of the server or of libpq on one line, without libpq's question for the reader."""
-    text = re.sub(r" Is the server running [^?]*\?", "", " ".join(str(error).split()))
+    """The words of the server or of libpq on one line, without the statement to which the server
+    points, and without libpq's question for the reader."""
+    text = " ".join(str(error).split())
+    text = re.sub(r" Is the server running [^?]*\?| LINE \d+: .*? \^", "", text)
     return text[:300] or type(error).__name__
