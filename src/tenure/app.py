@@ -9,13 +9,12 @@ send.enqueue("user@example.org")
 app.run_worker()
 """
 
-import inspect
 from collections.abc import Mapping
 from typing import TypeVar, Unpack
 
 from tenure.client import Client
 from tenure.errors import InvalidInput
-from tenure.hooks import Around, Listener, Setup, is_async
+from tenure.hooks import Around, Listener, Setup, gives_manager, is_async
 from tenure.worker.settings import Settings
 from tenure.worker.worker import Worker, refuse_async_arounds
 
@@ -44,7 +43,7 @@ class Tenure(Client):
         is logged; it neither stops the job nor changes its outcome. An async context manager needs
         an application whose tasks are all `async def`, without `isolation="process"`.
         """
-        if inspect.iscoroutinefunction(inspect.unwrap(hook)):
+        if not gives_manager(hook):
             raise InvalidInput(
                 "around needs a function that returns a context manager: decorate it with "
                 "@contextmanager or @asynccontextmanager, and yield in it"

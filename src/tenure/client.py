@@ -29,7 +29,7 @@ from tenure.passwords import shown_url
 from tenure.rules.gates import Limits
 from tenure.rules.graph import NewWorkflow, OnFailure, WorkflowAdded
 from tenure.rules.job import Enqueued, Job
-from tenure.rules.limits import JobId, check_id, id_of
+from tenure.rules.limits import JobId, Timeout, check_id, id_of, seconds_of
 from tenure.rules.retention import Keep
 from tenure.running import current, waiting_for
 from tenure.schedules import Schedules
@@ -67,7 +67,10 @@ _ENQUEUE = ("add_job", "defer", "delay", "enqueue", "enqueue_async", "send", "se
 RESTS = Rests(first_seconds=0.002, longest_seconds=0.25)
 
 
-async def _wait(runner: Runner, id: int, timeout_seconds: float | None) -> Job:
+async def _wait(runner: Runner, id: int, timeout_seconds: Timeout) -> Job:
+    if timeout_seconds is not None:
+        timeout_seconds = seconds_of(timeout_seconds)
+
     async def late() -> str:
         why = await run_on(runner, facts.why, id)
         return f"job {id} is not finished after {timeout_seconds:g} s: {why}"
@@ -192,12 +195,12 @@ class Client(TaskSet):
             if Path(path).is_file() and Path(path).stat().st_size:
                 require_schema(path, sqlite_driver(self.url))
 
-    def wait(self, id: JobId, *, timeout_seconds: float | None = None) -> Job:
+    def wait(self, id: JobId, *, timeout_seconds: Timeout = None) -> Job:
         """The job, once it is finished. Raises `WaitTimeout` when that takes too long, and
         `JobGone` if finished jobs of its task are not kept."""
         return drive(_wait(self.store, id_of(id), timeout_seconds))
 
-    async def wait_async(self, id: JobId, *, timeout_seconds: float | None = None) -> Job:
+    async def wait_async(self, id: JobId, *, timeout_seconds: Timeout = None) -> Job:
         """The job, once it is finished. Raises `WaitTimeout` when that takes too long, and
         `JobGone` if finished jobs of its task are not kept."""
         return await _wait(self.async_store, id_of(id), timeout_seconds)

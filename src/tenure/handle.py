@@ -5,7 +5,7 @@ from typing import Generic, Protocol, TypeVar, cast
 from tenure.errors import JobFailed, PayloadInvalid
 from tenure.rules.codec import decode
 from tenure.rules.job import Enqueued, Job, Progress, State
-from tenure.rules.limits import JobId, JobReference
+from tenure.rules.limits import JobId, JobReference, Timeout
 from tenure.rules.why import last_error
 
 D = TypeVar("D")
@@ -15,8 +15,8 @@ R_co = TypeVar("R_co", covariant=True)
 class _App(Protocol):
     """The part of an application that a handle uses."""
 
-    def wait(self, id: JobId, *, timeout_seconds: float | None = None) -> Job: ...
-    async def wait_async(self, id: JobId, *, timeout_seconds: float | None = None) -> Job: ...
+    def wait(self, id: JobId, *, timeout_seconds: Timeout = None) -> Job: ...
+    async def wait_async(self, id: JobId, *, timeout_seconds: Timeout = None) -> Job: ...
     def get(self, id: JobId) -> Job: ...
     async def get_async(self, id: JobId) -> Job: ...
     def progress(self, id: JobId) -> Progress: ...
@@ -59,11 +59,11 @@ class Handle(JobReference, Generic[R_co]):
     def __repr__(self) -> str:
         return f"<Handle of {self._task.name} {self.id}>"
 
-    def wait(self, *, timeout_seconds: float | None = None) -> R_co:
+    def wait(self, timeout_seconds: Timeout = None) -> R_co:
         """The typed result. Raises `JobFailed`, `WaitTimeout`, or `JobGone` if it is not kept."""
         return self._result(self._app.wait(self.id, timeout_seconds=timeout_seconds))
 
-    async def wait_async(self, *, timeout_seconds: float | None = None) -> R_co:
+    async def wait_async(self, timeout_seconds: Timeout = None) -> R_co:
         """The typed result. Raises `JobFailed`, `WaitTimeout`, or `JobGone` if it is not kept."""
         return self._result(await self._app.wait_async(self.id, timeout_seconds=timeout_seconds))
 

@@ -55,6 +55,8 @@ class Hooks:
 
     def __init__(self) -> None:
         self.arounds: list[Around] = []
+        self._useless: list[Around] = []
+        """Those of which the log says that they return no context manager."""
         self.listeners: list[Listener] = []
         self.starts: list[Setup] = []
         self.stops: list[Setup] = []
@@ -90,12 +92,52 @@ class Hooks:
         """
         async with AsyncExitStack() as stack:
             for around in self.arounds:
-                await stack.enter_async_context(_harmless(around, job))
+                await stack.enter_async_context(self._harmless(around, job))
             yield
+
+    @asynccontextmanager
+    async def _harmless(self, around: Around, job: Running) -> AsyncIterator[None]:
+        """One `around` hook, kept from breaking the job or hiding its error."""
+        try:
+            manager: object = around(job)
+            if isinstance(manager, AbstractAsyncContextManager):
+                await manager.__aenter__()
+            elif isinstance(manager, AbstractContextManager):
+                manager.__enter__()
+            else:
+                self._tell_useless(around, manager)
+        except BaseException as failure:  # even SystemExit: it is not an error of the job
+            if isinstance(failure, asyncio.CancelledError):
+                raise  # the worker stops the attempt
+            log.exception(
+                "around hook failed for job %d of %s; running the job without it", job.id, job.task
+            )
+            yield
+            return
+        try:
+            yield
+        except BaseException as error:
+            await _leave(manager, error, job)
+            raise
+        await _leave(manager, None, job)
+
+    def _tell_useless(self, around: Around, returned: object) -> None:
+        """Say once that a hook does not return a context manager."""
+        if around not in self._useless:
+            self._useless.append(around)
+            log.error(
+                "around hook %s returned %s, which is not a context manager: decorate it with "
+                "@contextmanager and yield in it; jobs run without it",
+                _name(around), f"{returned!r:.60}",
+            )  # fmt: skip
 
     def async_arounds(self) -> list[str]:
         """The names of the `around` hooks that are async context managers."""
-        return [getattr(hook, "__name__", repr(hook)) for hook in self.arounds if is_async(hook)]
+        return [_name(hook) for hook in self.arounds if is_async(hook)]
+
+
+def _name(hook: Around) -> str:
+    return getattr(hook, "__name__", repr(hook))
 
 
 def is_async(hook: Around) -> bool:
@@ -103,42 +145,25 @@ def is_async(hook: Around) -> bool:
     return inspect.isasyncgenfunction(inspect.unwrap(hook)) or hasattr(hook, "__aenter__")
 
 
+def gives_manager(hook: Around) -> bool:
+    """May this `around` hook return a context manager? Of a plain function only a call can tell."""
+    if isinstance(hook, type):
+        return hasattr(hook, "__enter__") or hasattr(hook, "__aenter__")
+    generates = inspect.isgeneratorfunction(hook) or inspect.isasyncgenfunction(hook)
+    return not generates and not inspect.iscoroutinefunction(inspect.unwrap(hook))
+
+
 async def _finished(returned: Awaitable[None] | None) -> None:
     if inspect.isawaitable(returned):
         await returned
 
 
-@asynccontextmanager
-async def _harmless(around: Around, job: Running) -> AsyncIterator[None]:
-    """One `around` hook, kept from breaking the job or hiding its error."""
-    try:
-        manager = around(job)
-        if isinstance(manager, AbstractAsyncContextManager):
-            await manager.__aenter__()
-        else:
-            manager.__enter__()
-    except BaseException as failure:  # even SystemExit: it is not an error of the job
-        if isinstance(failure, asyncio.CancelledError):
-            raise  # the worker stops the attempt
-        log.exception(
-            "around hook failed for job %d of %s; running the job without it", job.id, job.task
-        )
-        yield
-        return
-    try:
-        yield
-    except BaseException as error:
-        await _leave(manager, error, job)
-        raise
-    await _leave(manager, None, job)
-
-
-async def _leave(manager: Manager, error: BaseException | None, job: Running) -> None:
+async def _leave(manager: object, error: BaseException | None, job: Running) -> None:
     facts = (None, None, None) if error is None else (type(error), error, error.__traceback__)
     try:
         if isinstance(manager, AbstractAsyncContextManager):
             await manager.__aexit__(*facts)
-        else:
+        elif isinstance(manager, AbstractContextManager):
             manager.__exit__(*facts)
     except BaseException as failure:
         if isinstance(failure, asyncio.CancelledError):

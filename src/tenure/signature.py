@@ -8,23 +8,22 @@ out, because the worker fills it in.
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
-from functools import partial, reduce
-from itertools import count
+from functools import cached_property, partial, reduce
 from operator import or_
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
+from msgspec.inspect import Type
 from msgspec.structs import astuple
 
 from tenure.control import Control
 from tenure.errors import InvalidInput, PayloadInvalid
+from tenure.rules.arriving import SAME, first_change, loose_type
 from tenure.rules.codec import check_type, decoder, encode, why_unfit
-from tenure.rules.job import Json
+from tenure.rules.job import Job, Json
 from tenure.running import Running
 
-SAME = frozenset({str, int, float, bool, NoneType})
-"""Types that JSON has: such a value arrives unchanged, or as the annotation says."""
 _OF_THE_JOB = ("self", "job", "ctx", "context", "task", "running")
 """What the first parameter of a handler is called where it is the running job."""
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -40,7 +39,6 @@ class Signature:
         """`call_options`: the names of the options of a call, for error messages."""
         self._task = task
         self._call_options = call_options
-        self._is_method = "." in getattr(fn, "__qualname__", "").rpartition("<locals>.")[2]
         signature = inspect.signature(fn)
         hints = _hints(task, fn)
         params = list(signature.parameters.values())
@@ -65,11 +63,10 @@ class Signature:
         self._check(hints)
         self.accepts_none = _accepts_none(self.result_type)
         """May the handler return None?"""
+        fields = [_field(p, hints.get(p.name, object)) for p in params]
+        self._types = {name: kind for name, kind, *_ in fields}
         self._fields = msgspec.defstruct(
-            "Arguments",
-            [_field(p, hints.get(p.name, object)) for p in params],
-            kw_only=True,
-            forbid_unknown_fields=True,
+            "Arguments", fields, kw_only=True, forbid_unknown_fields=True
         )
         self._read = decoder(self._fields).decode
 
@@ -77,6 +74,11 @@ class Signature:
         """Check now that every annotation can be decoded, not when the first job runs."""
         for name in self._names:
             hint = hints.get(name, object)
+            if hint is Job and name == self._names[0] and not self.wants_running:
+                raise InvalidInput(
+                    f"parameter {name!r} of {self._task} is annotated Job, which is the record of "
+                    f"a stored job; to receive the running job, write {name}: Running"
+                )
             if _names_running(hint):
                 raise InvalidInput(
                     f"parameter {name!r} of {self._task} cannot receive the running job: make it "
@@ -84,6 +86,11 @@ class Signature:
                 )
             check_type(f"the annotation of parameter {name!r} of {self._task}", hint)
         _check_result_type(self._task, self.result_type)
+
+    @cached_property
+    def _loose_types(self) -> Mapping[str, Type | None]:
+        """The types of parameters whose annotations leave a part open. Most tasks need none."""
+        return {name: loose_type(kind) for name, kind in self._types.items()}
 
     def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Json:
         """A call as JSON. Refuses arguments that do not fit, or that would arrive changed."""
@@ -98,12 +105,7 @@ class Signature:
         for name, value in sent.items():
             if type(value) in SAME:
                 continue
-            came = getattr(arrived, name)
-            if name in self._bare:
-                change = _container_change(value, came) or _change(value, came)
-            else:
-                change = _change(value, came)
-            if change:
+            if change := first_change(value, getattr(arrived, name), self._loose_types[name]):
                 path, what, becomes = change
                 raise self._unfit(
                     f"{name}{path} is of type {what} and would arrive as {becomes}; annotate the "
@@ -138,7 +140,7 @@ class Signature:
                 continue
             if name in self._call_options:
                 given = f"{name}={value!r:.40}"
-                return f"{name} is an option; write .options({given}).enqueue(...)"
+                return f"{name} is an option; write .options({given}).enqueue(...) or .call(...)"
             near = get_close_matches(name, self._names, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             return f"it has no parameter {name!r}{hint}"
@@ -147,8 +149,6 @@ class Signature:
     def _no_value(self) -> str:
         """Why the first parameter may have no value."""
         first = self._names[0] if self._names else ""
-        if first in ("self", "cls") and self._is_method:
-            return "; a method cannot be a task, use a function"
         is_bare = first in self._bare and first in self._wanted
         if is_bare and first in _OF_THE_JOB:
             return f"; if {first} is the running job, annotate it Running"
@@ -280,43 +280,3 @@ def _names_running(hint: object) -> bool:
     return any(
         isinstance(part, type) and issubclass(part, Running) for part in (hint, *get_args(hint))
     )
-
-
-def _container_change(sent: Any, arrived: Any) -> tuple[str, str, str] | None:
-    """The first tuple or set in a value without annotations, which would arrive as a list."""
-    if type(arrived) is list and not isinstance(sent, list):
-        return "", type(sent).__name__, "a list"
-    pairs: Iterable[tuple[Any, Any, Any]] = ()
-    if type(arrived) is dict and isinstance(sent, Mapping):
-        pairs = ((key, item, arrived[key]) for key, item in sent.items() if key in arrived)
-    elif type(arrived) is list:
-        pairs = zip(count(), sent, arrived, strict=False)
-    for step, item, came in pairs:
-        if type(item) not in SAME and (change := _container_change(item, came)):
-            path, what, becomes = change
-            return f"[{step!r:.60}]{path}", what, becomes
-    return None
-
-
-def _change(sent: Any, arrived: Any) -> tuple[str, str, str] | None:
-    """The first value that would arrive as text or as a dict: (path, type sent, what arrives).
-
-    JSON has no other form for a date, a UUID or a record. With an annotation such a value is
-    decoded to its own type. Without one the handler would get another value than the caller gave.
-    """
-    kind = type(arrived)
-    if kind is str:
-        return None if isinstance(sent, str) else ("", type(sent).__name__, "text")
-    pairs: Iterable[tuple[Any, Any, Any]] = ()
-    if kind is dict:
-        if not isinstance(sent, Mapping):
-            return "", type(sent).__name__, "a dict"
-        if not SAME.issuperset(map(type, sent.values())):
-            pairs = ((key, item, arrived[key]) for key, item in sent.items() if key in arrived)
-    elif kind is list and isinstance(sent, list | tuple) and not SAME.issuperset(map(type, sent)):
-        pairs = zip(count(), sent, arrived, strict=False)
-    for step, item, came in pairs:
-        if change := _change(item, came):
-            path, what, becomes = change
-            return f"[{step!r:.60}]{path}", what, becomes
-    return None

@@ -385,6 +385,8 @@ _HINTS = {
 
 def _no_method(thing: object, name: str, shown: Callable[[], str]) -> AttributeError:
     """The error for an attribute that does not exist. It names `enqueue` if that is meant."""
+    if name == "configure":
+        return NoSuchMethod(f"a task has no method 'configure'; write {shown()}.options(...)")
     method = _ENQUEUE.get(name)
     if method is None:
         return AttributeError(f"{type(thing).__name__!r} object has no attribute {name!r}")
@@ -395,7 +397,10 @@ def _no_method(thing: object, name: str, shown: Callable[[], str]) -> AttributeE
 def job_of(what: object) -> NewJob:
     """The job of a call, or of a task without arguments."""
     if isinstance(what, Task):
-        what = what.call()
+        try:
+            what = what.call()
+        except InvalidInput as error:
+            raise InvalidInput(f"{error}; to give arguments, schedule task.call(...)") from error
     if not isinstance(what, Call):
         raise InvalidInput(f"a schedule takes a call such as task.call(...), not {what!r:.60}")
     return what.job
@@ -406,9 +411,7 @@ def _scheduled(name: str, timing: ScheduleTiming, what: object) -> NewSchedule:
     try:
         return NewSchedule(name=name, timing=timing, job=job_of(what))
     except InvalidInput as error:
-        raise InvalidInput(
-            f"schedule {name}: {error}; to give arguments, schedule task.call(...)"
-        ) from error
+        raise InvalidInput(f"schedule {name}: {error}") from error
 
 
 def _can_be_read(task: Task[..., Any]) -> bool:
@@ -598,6 +601,28 @@ def _check_function(fn: Any) -> None:
         raise InvalidInput(
             f"{fn.__qualname__} is a generator, and nothing consumes its items; return a list, or "
             "enqueue a job for each item"
+        )
+    _check_first_parameter(fn)
+
+
+def _check_first_parameter(fn: Callable[..., Any]) -> None:
+    """Refuse a first parameter that no caller has a value for.
+
+    Only if it has no annotation: a caller's first argument would take its place.
+    """
+    first = next(iter(inspect.signature(fn).parameters.values()), None)
+    if first is None or first.annotation is not first.empty or fn.__name__ == "<lambda>":
+        return
+    in_class = "." in fn.__qualname__.rpartition("<locals>.")[2]
+    if first.name in ("self", "cls") and in_class:
+        raise InvalidInput(
+            f"{fn.__qualname__} is a method, which cannot be a task: nothing gives it its "
+            f"{first.name}; write a function"
+        )
+    if first.name in ("self", "cls", "job", "ctx"):
+        raise InvalidInput(
+            f"the first parameter of {fn.__qualname__} has no annotation: if {first.name} is the "
+            f"running job, write {first.name}: Running; if callers give it, annotate its type"
         )
 
 

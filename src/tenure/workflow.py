@@ -38,7 +38,7 @@ from tenure.rules.graph import (
     in_order,
 )
 from tenure.rules.job import NewJob, When
-from tenure.rules.limits import check_name
+from tenure.rules.limits import Timeout, check_name, seconds_of
 from tenure.store import AsyncStore, Store
 from tenure.store.api import Operation, Runner, both, run_on
 from tenure.store.jobs.replay import replay as replay_job
@@ -333,8 +333,10 @@ async def _status(at: _At) -> WorkflowSeen:
     return await at.run(workflow_look.get_workflow)
 
 
-async def _wait(at: _At, *, timeout_seconds: float | None = None) -> WorkflowSeen:
+async def _wait(at: _At, *, timeout_seconds: Timeout = None) -> WorkflowSeen:
     """The workflow, once it has succeeded. Raises `WorkflowFailed` or `WaitTimeout`."""
+    if timeout_seconds is not None:
+        timeout_seconds = seconds_of(timeout_seconds)
 
     async def late() -> str:
         seen = await _status(at)
@@ -448,12 +450,12 @@ class WorkflowRun:
     ) -> R:
         return await procedure(_At(self._app.async_store, self.id), *args, **kwargs)
 
-    def result(self, node: Node[R], *, timeout_seconds: float | None = None) -> R:
+    def result(self, node: Node[R], *, timeout_seconds: Timeout = None) -> R:
         """The typed result of a node, once the node is finished. Raises `JobFailed`."""
         handle = self._app.handle(node.task, self.job_id(node))
         return handle.wait(timeout_seconds=timeout_seconds)
 
-    async def result_async(self, node: Node[R], *, timeout_seconds: float | None = None) -> R:
+    async def result_async(self, node: Node[R], *, timeout_seconds: Timeout = None) -> R:
         """The typed result of a node, once the node is finished. Raises `JobFailed`."""
         handle = self._app.handle(node.task, await self.job_id_async(node))
         return await handle.wait_async(timeout_seconds=timeout_seconds)

@@ -17,11 +17,12 @@ from tenure.cli import jobs, output
 from tenure.cli.main import COMMANDS
 from tenure.cli.show import progress_of
 from tenure.cli.words import MEANT, MEANT_IN, in_order
+from tenure.cli.worker import _queues
 from tenure.errors import StoreUnavailable
 from tenure.rules.claim import NEEDS
 from tenure.rules.codec import encode
 from tenure.rules.job import Job, NewJob, Progress, WorkerInfo
-from tenure.rules.lifecycle import fail, release
+from tenure.rules.lifecycle import fail, release, succeed, unknown_task
 from tenure.store import Store, open_store
 from tenure.store.postgres.errors import translate
 from tests.cli.inside import inside
@@ -85,13 +86,44 @@ def test_words_keep_their_order_otherwise() -> None:
     [
         ("retry", "replay"), ("show", "get"), ("list", "ls"), ("jobs", "ls"), ("delete", "rm"),
         ("migrate", "db migrate"), ("pause", "queues pause"), ("run", "worker"), ("purge", "prune"),
-        ("replya", "replay"), ("wokers", "workers"), ("beat", "worker"),
+        ("replya", "replay"), ("wokers", "workers"), ("beat", "worker"), ("flower", "top"),
     ],
 )  # fmt: skip
 def test_a_guess_leads_to_the_command(guess: str, meant: str) -> None:
     ended = inside(guess, "1")
     assert (ended.code, ended.out) == (2, "")
     assert f"no command {guess!r}. Did you mean `tenure {meant}`? See" in ended.err
+
+
+def test_a_shell_is_elsewhere() -> None:
+    ended = inside("shell")
+    assert (ended.code, ended.out) == (2, "")
+    assert "no command 'shell'. Use `python -i -m MODULE`, with the module of your" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("ls", "--state", "failed"), "'--state'; write `tenure ls state=failed`; see"),
+        (("ls", "--state=failed"), "'--state'; write `tenure ls state=failed`; see"),
+        (("ls", "--queue"), "'--queue'; write `tenure ls queue=...`; see"),
+        (("cancel", "--task", "a.b"), "'--task'; write `tenure cancel task=a.b`; see"),
+        (("worker", "--concurrency", "4"), "'--concurrency'; write --async-slots, --thread-slots"),
+        (("worker", "-A", "good:app"), "'-A'; write the application without an option, as in"),
+        (("dev", "-Q", "mail"), "'-Q'; write -q; see"),
+        (("ls", "--limti", "3"), "Did you mean"),
+    ],
+)
+def test_an_option_of_another_tool_leads_to_the_right_words(
+    words: tuple[str, ...], told: str
+) -> None:
+    ended = inside(*words)
+    assert (ended.code, ended.out) == (2, "")
+    assert told in ended.err, ended.err
+
+
+def test_spaces_between_queues_do_not_count() -> None:
+    assert _queues(("mail, default=2", " gpu")) == {"mail": 0, "default": 2, "gpu": 0}
 
 
 def test_a_guess_within_a_group_leads_to_its_command() -> None:
@@ -137,19 +169,24 @@ def test_a_path_in_place_of_a_module(given: str, told: str) -> None:
 
 
 def test_enqueue_says_when_nothing_knows_the_task(url: str) -> None:
-    unknown = "no worker that is alive and no other job has task mail.sned; "
+    unknown = "no worker that is alive has task mail.sned, and no job of it has run; "
     ended = inside("--url", url, "enqueue", "mail.sned")
     assert (ended.code, ended.out) == (0, "job 1\n")
-    assert ended.err == f"{unknown}check the name, or give --app to check it\n"
-    assert inside("--url", url, "enqueue", "mail.sned").err == ""  # another job has it
+    again = inside("--url", url, "enqueue", "mail.sned")
+    as_json = inside("--url", url, "enqueue", "mail.sned", "--json")
+    assert json.loads(as_json.out)["id"] == 3
+    for each in (ended, again, as_json):
+        assert each.err == f"{unknown}check the name, or give --app to check it\n"
     with open_store(url) as store:
-        for id in (1, 2):
-            store.cancel(id)
-            store.delete(id)
+        store.enqueue([NewJob(task="mail.old", queue="old")])
+        [lease] = store.claim("w0", {"old": 1})
+        store.settle("w0", [succeed(lease.jobs[0])])
+        assert inside("--url", url, "enqueue", "mail.old").err == ""  # a worker has known it
+        [lease] = store.claim("w0", {"default": 1})
+        store.settle("w0", [unknown_task(lease.jobs[0], 60, 600)])
         store.announce(WorkerInfo(name="w1", host="here", pid=1, tasks=("mail.send",)))
     assert inside("--url", url, "enqueue", "mail.sned").err == f"{unknown}did you mean mail.send?\n"
     assert inside("--url", url, "enqueue", "mail.send").err == ""
-    assert inside("--url", url, "enqueue", "mail.sedn", "--json").err == ""
 
 
 # --- queues ---------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from tenure.cli import health as cli_health
 from tenure.rules.codec import encode
 from tenure.rules.gates import Limits
 from tenure.rules.job import NewJob, WorkerInfo
+from tenure.rules.lifecycle import snooze, unknown_task
 from tenure.store import Store, open_store
 from tests.cli.inside import Ended, inside
 from tests.cli.terminal import start
@@ -128,6 +129,19 @@ def test_jobs_that_no_worker_knows(url: str) -> None:
         unhealthy(url, text)
         announced(store, name="w2", tasks=("shop.old",))
         assert health(url).code == 0
+
+
+def test_jobs_that_were_put_back_because_no_worker_knows_them(url: str) -> None:
+    """They are due later, and no queue has them meanwhile."""
+    with open_store(url) as store:
+        announced(store)
+        store.enqueue([NewJob(task="shop.old"), NewJob(task="known")])
+        [lease] = store.claim("w1", {"default": 2})
+        old, known = lease.jobs
+        store.settle("w1", [unknown_task(old, 300, 86_400), snooze(known, 300)])
+        unhealthy(url, "jobs of task shop.old wait in queue default, and no worker of the queue")
+        announced(store, name="w2", tasks=("shop.old",))
+        assert health(url).out == "healthy\n"
 
 
 def test_a_paused_queue_with_jobs(url: str) -> None:

@@ -222,8 +222,17 @@ MODULES = {
     "needy": "import no_such_library\n",
     "typo": "def f(:\n",
     "leaver": "import sys\nsys.exit(7)\n",
+    "factory": "from tenure import Tenure\ndef create_app(): return Tenure()\n",
+    "made": "from tenure import Tenure\ndef app(): return Tenure()\n",
+    "other": "app = dict()\n",
     "bare": "from tenure import Tenure\napp = Tenure()\n\n@app.task\ndef f(): ...\n",
 }
+
+
+FACTORY = (
+    "create_app is a function; write `app = create_app()` in factory, then `tenure worker "
+    "factory:app`"
+)
 
 
 @pytest.mark.parametrize(
@@ -236,6 +245,12 @@ MODULES = {
         (("pair.one",), ("there is no module pair.one; write pair:one",)),
         (("bare",), ("write @app.task() with parentheses", "bare.py, line 4)")),
         (("empty",), ("empty has no application; add app = Tenure(...) to it",)),
+        (("factory",), (FACTORY,)),
+        (("factory:app",), (FACTORY,)),
+        (("factory:create_app",), (FACTORY,)),
+        (("factory:create_app()",), (FACTORY,)),
+        (("made:app",), ("app is a function; write `jobs = app()` in made, then", "made:jobs`")),
+        (("other:app",), ("other:app is of type dict, not Tenure; add app = Tenure(...) to",)),
         (("pair",), ("pair has several applications; write pair:one or pair:two",)),
         (("pair:three",), ("no application called three; write pair:one or pair:two",)),
         (("broken",), ("broken cannot be imported: JSONDecodeError", "broken.py, line 3)")),

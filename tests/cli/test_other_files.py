@@ -41,7 +41,7 @@ def test_the_file_of_another_program_stays_as_it_is(words: tuple[str, ...], tmp_
     before = everything_in(tmp_path)
     ended = inside("--url", f"sqlite:///{tmp_path}/django.sqlite3", *words)
     assert (ended.code, ended.out) == (5, ""), ended
-    assert "belongs to another program: it has 1 tables and no Tenure schema" in ended.err
+    assert "belongs to another program: it has 1 table and no Tenure schema" in ended.err
     assert "Check the URL; to add Tenure's tables to this file, run `tenure db init`" in ended.err
     assert everything_in(tmp_path) == before
 

@@ -48,3 +48,17 @@ def test_a_worker_that_starts_without_its_database_says_so_first(tmp_path: Path)
         terminal.interrupt()
     before, _, _ = terminal.text.partition(" serves default on ")
     assert "the worker starts without its database and waits for it: PostgreSQL" in before
+
+
+@pytest.mark.slow
+def test_a_worker_that_creates_its_file_says_so_first(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text("from tenure import Tenure\napp = Tenure()\n")
+    told = f"created {tmp_path}/jobs.db, because there was no such file"
+    texts = []
+    for _ in range(2):
+        with Terminal("worker", "shop", url="sqlite:///jobs.db", folder=tmp_path) as terminal:
+            terminal.wait_for(" serves default on ")
+            terminal.interrupt()
+        texts.append(terminal.text)
+    assert told in texts[0].partition(" serves default on ")[0]
+    assert told not in texts[1]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
+from enum import Enum, IntEnum
 from pathlib import Path, PurePosixPath
 from typing import Any
 from uuid import uuid4
@@ -175,6 +177,86 @@ def test_tuples_and_sets_need_an_annotation(local: Tenure, value: object, said: 
     bare.enqueue([1, 2], 3, [4])
     args = local.get(told.enqueue((1,), {2}, [3]).id).args_json
     assert told.signature.unpack(args) == ([(1,), {2}, [3]], {})
+
+
+class Level(Enum):
+    LOW = 1
+
+
+class Size(IntEnum):
+    SMALL = 1
+
+
+@dataclass
+class Parcel:
+    label: str
+    extra: dict[str, Any]
+
+
+LIST = " is of type tuple and would arrive as a list; annotate the parameter"
+A_SET = " is of type set and would arrive as a list; annotate the parameter"
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "said"),
+    [
+        (dict, {"a": (1,)}, r"a\['a'\]" + LIST),
+        (dict[str, Any], {"a": [{2}]}, r"a\['a'\]\[0\]" + A_SET),
+        (list, [1, (2,)], r"a\[1\]" + LIST),
+        (list[object], [{2}], r"a\[0\]" + A_SET),
+        (Any | None, (1,), "a" + LIST),
+        (list[dict[str, Any]] | None, [{"b": (1,)}], r"a\[0\]\['b'\]" + LIST),
+        (tuple[int, Any], (1, (2,)), r"a\[1\]" + LIST),
+        (tuple[Any, ...], (1, (2,)), r"a\[1\]" + LIST),
+        (Parcel, Parcel("x", {"b": (1,)}), r"a\['extra'\]\['b'\]" + LIST),
+        (Any, Level.LOW, "a is of type Level and would arrive as 1; annotate the parameter"),
+        (dict, {"b": [Level.LOW]}, r"a\['b'\]\[0\] is of type Level and would arrive as 1"),
+        (int, Level.LOW, "a is of type Level and would arrive as 1"),
+    ],
+)  # fmt: skip
+def test_what_an_annotation_leaves_open_arrives_unchanged(
+    local: Tenure, kind: Any, value: object, said: str
+) -> None:
+    def work(a): ...  # type: ignore[no-untyped-def]
+
+    work.__annotations__["a"] = kind
+    task = local.task(name="work")(work)
+    with pytest.raises(InvalidInput, match=said):
+        task.enqueue(value)
+
+
+def test_further_arguments_arrive_unchanged(local: Tenure) -> None:
+    @local.task(name="rest")
+    def rest(*rest, **more): ...  # type: ignore[no-untyped-def]
+
+    with pytest.raises(
+        InvalidInput, match=r"rest\[1\] is of type tuple and would arrive as a list"
+    ):
+        rest.enqueue(1, (2,))
+    with pytest.raises(
+        InvalidInput, match=r"more\['x'\] is of type set and would arrive as a list"
+    ):
+        rest.enqueue(x={2})
+    rest.enqueue(1, [2], x=[3])
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (Sequence[int], (1, 2)),
+        (Sequence[Any], (1, [2])),
+        (dict[str, list[int]] | list[Any], {"a": (1,)}),
+        (dict[str, tuple[int, int]], {"a": (1, 2)}),
+        (dict[str, Any], {"a": [1, {"b": None}], "c": Size.SMALL}),
+        (Parcel, Parcel("x", {"b": [1]})),
+        (Level, Level.LOW),
+    ],
+)
+def test_what_an_annotation_says_is_accepted(local: Tenure, kind: Any, value: object) -> None:
+    def work(a): ...  # type: ignore[no-untyped-def]
+
+    work.__annotations__["a"] = kind
+    local.task(name="work")(work).enqueue(value)
 
 
 def test_a_path_is_text_and_comes_back_as_a_path(local: Tenure) -> None:

@@ -43,7 +43,7 @@ def tables(file: Path) -> int:
 def test_a_file_of_another_program_is_refused_and_stays_as_it_is(other: Path) -> None:
     before = other.read_bytes()
     app, work = app_on(other)
-    message = "belongs to another program: it has 1 tables .* call app.migrate"
+    message = "belongs to another program: it has 1 table and .* call app.migrate"
     with pytest.raises(SchemaMissing, match=message):
         work.enqueue()
     with pytest.raises(SchemaMissing, match=message):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tenure import Tenure
+from tenure import Gate, Job, Tenure
 from tenure.errors import InvalidInput, NoSuchMethod
 
 GUESSES = (
@@ -59,6 +59,7 @@ def test_any_other_attribute_is_missing_as_usual(send: Any) -> None:
     ("args", "kwargs", "message"),
     [
         (("x",), {"due_at": 5}, r"due_at is an option; write \.options\(due_at=5\)\.enqueue"),
+        (("x",), {"due_at": 5}, r"\.enqueue\(\.\.\.\) or \.call\(\.\.\.\)$"),
         (("x",), {"delay_seconds": 5}, r"write \.options\(delay_seconds=5\)\.enqueue"),
         (("x",), {"key": "k"}, r"key is an option; write \.options\(key='k'\)\.enqueue"),
         ((), {"too": "x"}, "it has no parameter 'too'; did you mean 'to'"),
@@ -78,34 +79,83 @@ def test_a_wrong_argument_is_named(
         asyncio.run(send.enqueue_async(*args, **kwargs))
 
 
-def test_a_first_parameter_without_a_value_is_explained(local: Tenure) -> None:
-    @local.task(name="with-job")
-    def with_job(job, x): ...  # type: ignore[no-untyped-def]
+def test_a_first_parameter_that_no_caller_gives_is_refused(local: Tenure) -> None:
+    def with_job(job, x=1): ...  # type: ignore[no-untyped-def]
 
-    @local.task(name="with-ctx")
-    def with_ctx(ctx, x): ...  # type: ignore[no-untyped-def]
+    def with_ctx(ctx, x=1): ...  # type: ignore[no-untyped-def]
 
-    @local.task(name="with-self")
-    def with_self(self, x): ...  # type: ignore[no-untyped-def]
-
-    @local.task(name="annotated")
-    def annotated(ctx: dict[str, int], x: int) -> None: ...
+    def with_self(self, x=1): ...  # type: ignore[no-untyped-def]
 
     class Shop:
-        @local.task(name="method")
-        def method(self, x: int) -> None: ...
+        def method(self, x: int = 1) -> None: ...
 
-    with pytest.raises(InvalidInput, match="'x'; if job is the running job, annotate it Running"):
-        with_job.enqueue(1)
-    with pytest.raises(InvalidInput, match="'x'; if ctx is the running job, annotate it Running"):
-        with_ctx.enqueue(1)
-    with pytest.raises(InvalidInput, match="'x'; if self is the running job, annotate it Running"):
-        with_self.enqueue(1)
+        def bound(self, x: int = 1) -> None: ...
+
+    for fn in (with_job, with_ctx, with_self):
+        name = fn.__name__.removeprefix("with_")
+        said = f"if {name} is the running job, write {name}: Running; if callers give it, annotate"
+        with pytest.raises(InvalidInput, match=said):
+            local.task(name="no")(fn)
+    with pytest.raises(InvalidInput, match=r"Shop\.method is a method, which cannot be a task"):
+        local.task(name="no")(Shop.method)
+    assert list(local) == []
+    local.task(name="bound")(Shop().bound).enqueue(5)
+    local.task(name="short")(lambda job: job).enqueue(5)
+
+    @local.task(name="annotated")
+    def annotated(job: dict[str, int], x: int) -> None: ...
+
+    @local.task(name="any")
+    def any_context(context: Any, x: int) -> None: ...
+
     with pytest.raises(InvalidInput, match=r"'x'$"):
         annotated.enqueue({})  # type: ignore[call-arg]
-    method: Any = Shop.method
-    with pytest.raises(InvalidInput, match="'x'; a method cannot be a task, use a function"):
-        method.enqueue(1)
+    with pytest.raises(InvalidInput, match="'x'; if context is the running job, annotate it Run"):
+        any_context.enqueue(1)
+
+
+def test_the_record_of_a_job_is_not_the_running_job(local: Tenure) -> None:
+    @local.task(name="wrong")
+    def wrong(job: Job, x: int) -> None: ...
+
+    for args in ((1,), (1, 2)):
+        with pytest.raises(InvalidInput, match="to receive the running job, write job: Running"):
+            wrong.enqueue(*args)
+    with pytest.raises(InvalidInput, match="'job' of wrong is annotated Job"):
+        local.run_worker()
+
+
+def test_configure_is_called_options(send: Any) -> None:
+    for thing in (send, send.options(priority=1)):
+        with pytest.raises(
+            NoSuchMethod, match=r"'configure'; write mail\.send.*\.options\(\.\.\.\)"
+        ):
+            thing.configure(priority=1)
+
+
+def test_a_misspelt_option_of_a_gate_is_named() -> None:
+    with pytest.raises(
+        InvalidInput, match="a gate has no option 'max_runing'; its options are max"
+    ):
+        Gate("x", max_runing=1)  # type: ignore[arg-type]
+
+
+def test_a_schedule_of_a_task_that_needs_arguments_names_call(local: Tenure, send: Any) -> None:
+    hint = r"'to'; to give arguments, schedule task\.call\(\.\.\.\)$"
+    for declare in (
+        lambda: local.schedules.add("s", send, cron="0 3 * * *"),
+        lambda: local.schedules.edit("s", send),
+        lambda: local.schedule("0 3 * * *")(send),
+    ):
+        with pytest.raises(InvalidInput, match=hint):
+            declare()
+
+
+def test_a_field_of_a_cron_expression_that_is_out_of_range_is_named(local: Tenure) -> None:
+    with pytest.raises(InvalidInput, match=r"\(Bad minute\); its fields are minute 0-59, hour"):
+        local.schedule("61 * * * *")
+    with pytest.raises(InvalidInput, match="write 5 fields, minute hour"):
+        local.schedule("* * *")
 
 
 def test_a_task_with_any_names_takes_them(local: Tenure) -> None:

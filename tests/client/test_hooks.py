@@ -174,6 +174,47 @@ def test_a_function_that_is_no_context_manager_is_refused(app: Tenure) -> None:
         app.around(surround)  # type: ignore[type-var]
 
 
+def test_a_generator_or_a_class_that_is_no_context_manager_is_refused(app: Tenure) -> None:
+    def generator(job: Running) -> Iterator[None]:  # noqa: ARG001
+        yield
+
+    async def async_generator(job: Running) -> AsyncIterator[None]:  # noqa: ARG001
+        yield
+
+    class Nothing:
+        def __init__(self, job: Running) -> None: ...
+
+    for hook in (generator, async_generator, Nothing):
+        with pytest.raises(InvalidInput, match="decorate it with @contextmanager or @asynccontext"):
+            app.around(hook)  # type: ignore[type-var]
+    assert app.hooks.arounds == []
+
+
+def test_a_plain_function_that_returns_no_context_manager_is_told_once(
+    app: Tenure, caplog: pytest.LogCaptureFixture
+) -> None:
+    def surround(job: Running) -> int:
+        return job.id
+
+    app.around(surround)  # type: ignore[type-var]
+
+    @app.task()
+    async def on_loop() -> int:
+        return 5
+
+    @app.task()
+    def in_thread() -> int:
+        return 6
+
+    with working(app):
+        for _ in range(2):
+            assert on_loop.enqueue().wait(timeout_seconds=30) == 5
+            assert in_thread.enqueue().wait(timeout_seconds=30) == 6
+    [line] = [r for r in caplog.records if "around hook" in r.getMessage()]
+    assert "around hook surround returned 1, which is not a context manager" in line.getMessage()
+    assert line.exc_info is None
+
+
 class Entering:
     """Raises on the way in."""
 

@@ -111,7 +111,7 @@ def test_without_any_the_error_says_what_to_do(
         (Path("jobs.db"), "url must be a string, not PosixPath"),
         ("jobs.db", "must start with sqlite:/// or .*; this one has no scheme; write sqlite:///jobs.db"),
         ("/srv/jobs.db", "write sqlite:////srv/jobs.db"),
-        ("host=h password=hunter2", "has no scheme; write sqlite:///jobs.db$"),
+        ("host=h password=hunter2", "list of keywords; write postgresql://USER:PASSWORD@HOST/DATABASE$"),
         ("mysql://localhost/jobs", "must start with sqlite:/// or .*; mysql:// is not supported"),
         ("postgresql+psycopg://h/jobs", r"remove \+psycopg and write postgresql://\.\.\."),
         ("postgres+asyncpg://h/jobs", r"remove \+asyncpg and write postgres://\.\.\."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -45,7 +46,30 @@ def test_patience_ends_and_the_job_goes_on(app: Tenure) -> None:
         assert handle.wait(timeout_seconds=30) == "done"
 
 
-async def _wait_async(app: Tenure, id: int, timeout_seconds: float) -> None:
+def test_patience_may_be_a_timedelta_and_stand_alone(app: Tenure) -> None:
+    @app.task()
+    def never() -> None: ...
+
+    handle, short = never.enqueue(), timedelta(milliseconds=50)
+    late = f"job {handle.id} is not finished after 0.05 s"
+    for wait in (
+        lambda: handle.wait(timeout_seconds=short),
+        lambda: handle.wait(0.05),
+        lambda: app.wait(handle, timeout_seconds=short),
+        lambda: asyncio.run(_wait_async(app, handle.id, short)),
+    ):
+        with pytest.raises(WaitTimeout, match=late):
+            wait()
+    flow = app.workflow("flow")
+    node = flow.add(never.call())
+    run = flow.enqueue()
+    with pytest.raises(WaitTimeout, match=r"is not finished after 0\.05 s"):
+        run.wait(timeout_seconds=short)
+    with pytest.raises(WaitTimeout, match=r"is not finished after 0\.05 s"):
+        run.result(node, timeout_seconds=short)
+
+
+async def _wait_async(app: Tenure, id: int, timeout_seconds: float | timedelta) -> None:
     try:
         await app.wait_async(id, timeout_seconds=timeout_seconds)
     finally:

@@ -163,8 +163,10 @@ def test_a_wrong_password_is_told_at_once_and_not_repeated() -> None:
 
 def test_a_role_without_privileges_is_told_which_and_where_to_read(role: str) -> None:
     store = opened(role)
-    with pytest.raises(StoreReadOnly, match=r"permission denied for schema.*least privilege"):
+    refused = pytest.raises(StoreReadOnly, match=r"permission denied for schema.*least privilege")
+    with refused as refusal:
         store.enqueue([job()])
+    assert "LINE" not in str(refusal.value)
     store.close()
 
 

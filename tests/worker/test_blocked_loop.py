@@ -136,11 +136,32 @@ def test_a_handler_that_blocks_the_loop_is_reported_while_it_does(
         assert "asyncio" not in line.partition("\n")[2]
 
 
+def test_a_block_is_reported_long_before_the_next_heartbeat(
+    app: Tenure, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker was idle when its last heartbeat was sent."""
+    monkeypatch.setattr("tenure.worker.stopping.loop_watch.BLOCKED_SECONDS", 0.05)
+    go_on = threading.Event()
+
+    @app.task(name="blocks")
+    async def blocks() -> None:
+        assert go_on.wait(PATIENCE_SECONDS)
+
+    hours = 36_000.0
+    with working(app, heartbeat_seconds=hours, lease_seconds=3 * hours):
+        eventually(app.workers)  # the first heartbeat
+        handle = blocks.enqueue()
+        eventually(lambda: lines.with_text(f"job {handle.id} of blocks"))
+        go_on.set()
+        handle.wait(timeout_seconds=PATIENCE_SECONDS)
+    assert lines.with_text("has blocked the event loop")
+
+
 def test_handlers_that_wait_are_not_reported(
     app: Tenure, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even if the machine is too slow for the loop to tick in time."""
-    monkeypatch.setattr("tenure.worker.stopping.loop_watch.BLOCKED_SECONDS", 0.0)
+    monkeypatch.setattr("tenure.worker.stopping.loop_watch.BLOCKED_SECONDS", 0.05)
 
     @app.task()
     async def waits() -> None:

@@ -548,6 +548,22 @@ def test_arguments_that_do_not_fit_wait_for_a_deploy_and_then_fail(
         assert ended(app, id).state is State.FAILED
 
 
+def test_the_first_arguments_of_a_task_that_do_not_fit_are_a_warning(
+    app: Tenure, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt, "UNKNOWN_TASK_FIRST_SECONDS", 0.01)
+
+    @app.task(name="of.today")
+    async def today(number: int) -> None: ...
+
+    bad = NewJob(task="of.today", args=encode({}))
+    id = app.store.enqueue([bad])[0].id
+    with working(app):
+        ended(app, id)
+    told = [r for r in lines.records if "arguments do not fit this code" in r.getMessage()]
+    assert [r.levelname for r in told] == ["WARNING"] + ["INFO"] * 5
+
+
 # --- their own unique keys ------------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 """Import the application that a command names: MODULE:NAME, or MODULE if it holds only one."""
 
+import inspect
 import os
 import sys
 import traceback
@@ -46,11 +47,41 @@ def _app_of(module: ModuleType, module_name: str, name: str) -> Client:
     if apps and not name and not several:
         return next(iter(apps.values()))
     if not apps:
-        raise ConfigError(f"{module_name} has no application; add app = Tenure(...) to it")
+        raise ConfigError(_no_app(module, module_name, name))
     choices = " or ".join(f"{module_name}:{key}" for key in apps)
     if not name:
         raise ConfigError(f"{module_name} has several applications; write {choices}")
     raise ConfigError(f"{module_name} has no application called {name}; write {choices}")
+
+
+def _no_app(module: ModuleType, module_name: str, name: str) -> str:
+    """Why this module gives no application: mostly because a function makes it."""
+    given = name.partition("(")[0]
+    value = getattr(module, given, None) if given else None
+    factory = given if inspect.isfunction(value) else _factory_in(module)
+    if factory is not None:
+        app = "jobs" if factory == "app" else "app"
+        option = "--app " if _command() == "enqueue" else ""
+        return (
+            f"{factory} is a function; write `{app} = {factory}()` in {module_name}, then `tenure "
+            f"{_command()} {option}{module_name}:{app}`"
+        )
+    if value is not None:
+        kind = type(value).__name__
+        return (
+            f"{module_name}:{given} is of type {kind}, not Tenure; add app = Tenure(...) to "
+            f"{module_name}"
+        )
+    return f"{module_name} has no application; add app = Tenure(...) to it"
+
+
+def _factory_in(module: ModuleType) -> str | None:
+    """The name of a function of this module that seems to make an application."""
+    for name, value in vars(module).items():
+        own = inspect.isfunction(value) and value.__module__ == module.__name__
+        if own and (name == "app" or name.endswith("_app")):
+            return name
+    return None
 
 
 def _refuse_path(given: str, name: str) -> None:

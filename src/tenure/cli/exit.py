@@ -13,6 +13,7 @@ from typing import NoReturn
 import click
 
 from tenure.cli.output import echo, write_json
+from tenure.cli.words import option_meant
 from tenure.errors import (
     GateNotFound,
     InvalidInput,
@@ -126,6 +127,10 @@ def one_line(error: object) -> str:
 def _with_pointer(error: click.UsageError) -> str:
     command = "tenure" if error.ctx is None else error.ctx.command_path
     message = error.format_message().rstrip(".")
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        meant = option_meant(error.ctx.command, error.option_name)
+        if meant is not None:
+            message = f"No such option {error.option_name!r}; {meant}"
     pointer = " See" if message.endswith("?") else "; see"
     return f"{message}{pointer} `{command} --help`"
 

@@ -92,22 +92,23 @@ def enqueue(context: CliContext, /, *, task: str, args: str, app: str | None, un
         raise StoreUnavailable(f"job {id} is enqueued, see `tenure get {id}`; {error}") from error
     if finished is not None:
         _tell_end(finished, as_json=as_json)
-    elif as_json:
+        return
+    if as_json:
         write_json(enqueued)
     else:
         echo(f"job {id}" if enqueued.created else f"job {id} (existed)")
-        if not (unchecked or app or context.settings.get("app") or context.tenant):
-            _tell_if_unknown(context.client, task)
+    if not (unchecked or app or context.settings.get("app") or context.tenant):
+        _tell_if_unknown(context.client, task)
 
 
 def _tell_if_unknown(client: "Client", task: str) -> None:
-    """Say on stderr that no worker and no other job has such a task."""
+    """Say on stderr that no worker that is alive has such a task, and that no job of it has run."""
     known = {name for worker in client.workers() if worker.alive for name in worker.tasks}
-    if task in known or len(list(client.list_jobs(task=task, limit=2))) > 1:
+    if task in known or client.store.list_jobs("attempts>0", task=task, limit=1).jobs:
         return
     near = get_close_matches(task, known, n=1)
     guess = f"did you mean {near[0]}?" if near else "check the name, or give --app to check it"
-    echo(f"no worker that is alive and no other job has task {task}; {guess}", err=True)
+    echo(f"no worker that is alive has task {task}, and no job of it has run; {guess}", err=True)
 
 
 def _wait(client: "Client", id: int, hint: str) -> Job:

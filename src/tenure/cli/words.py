@@ -3,6 +3,7 @@
 `--url`, `--tenant`, `--give-up-seconds` and `--json` may stand before or after the command.
 """
 
+import sys
 from collections.abc import Sequence
 
 import click
@@ -14,7 +15,8 @@ MEANT = {
     "abort": "cancel", "add": "enqueue", "beat": "worker", "check": "doctor", "count": "stats",
     "del": "rm",
     "delete": "rm", "deploy": "db migrate", "discard": "cancel", "events": "timeline",
-    "failed": "errors", "failures": "errors", "find": "ls", "flows": "workflow list",
+    "failed": "errors", "failures": "errors", "find": "ls", "flower": "top",
+    "flows": "workflow list",
     "gates": "gate list", "history": "timeline", "info": "get", "init": "db init",
     "inspect": "get", "job": "get", "jobs": "ls", "keys": "key get", "kill": "cancel",
     "limits": "gate list",
@@ -29,6 +31,10 @@ MEANT = {
     "view": "get", "watch": "top", "work": "worker", "workflows": "workflow list",
 }  # fmt: skip
 """What users of other tools type, and the command that does it here."""
+
+
+ELSEWHERE = {"shell": "Use `python -i -m MODULE`, with the module of your application"}
+"""What users look for here, and where it is."""
 
 
 MEANT_IN = {
@@ -55,9 +61,39 @@ def did_you_mean(word: str, commands: Sequence[str]) -> str:
     """The end of the message for an unknown command."""
     from difflib import get_close_matches
 
+    if word in ELSEWHERE:
+        return f". {ELSEWHERE[word]}"
     near = get_close_matches(word, commands, n=1, cutoff=0.5)
     meant = MEANT.get(word.lower()) or (near[0] if near else None)
     return "" if meant is None else f". Did you mean `tenure {meant}`?"
+
+
+_SLOTS = "write --async-slots, --thread-slots or --process-slots"
+_APP = "write the application without an option, as in `tenure worker shop.jobs:app`"
+MEANT_OPTIONS = {
+    "worker": {"--concurrency": _SLOTS, "-c": _SLOTS, "--threads": _SLOTS, "-A": _APP,
+               "--app": _APP, "-Q": "write -q", "--queues": "write -q", "-l": "write --log-level",
+               "--loglevel": "write --log-level"},
+}  # fmt: skip
+MEANT_OPTIONS["dev"] = MEANT_OPTIONS["worker"]
+"""The options of other tools, by command, and how to write them here."""
+
+
+def option_meant(command: click.Command, option: str) -> str | None:
+    """How to write an option that a command does not have."""
+    hint = MEANT_OPTIONS.get(command.name or "", {}).get(option)
+    if hint is not None:
+        return hint
+    from tenure.rules.filters.fields import FIELDS
+
+    takes_filter = any(param.name == "filter" for param in command.params)
+    name = option.lstrip("-").replace("-", "_")
+    if not takes_filter or name not in FIELDS:
+        return None
+    words = (
+        " ".join(sys.argv).replace(f"{option}=", f"{option} ").partition(f"{option} ")[2].split()
+    )
+    return f"write `tenure {command.name} {name}={words[0] if words else '...'}`"
 
 
 def in_order(words: Sequence[str]) -> list[str]:

@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,6 +15,7 @@ from tenure.cli.reload import Reloader, is_child
 from tenure.client import Client
 from tenure.errors import ConfigError, StoreUnavailable
 from tenure.store import open_store
+from tenure.store.url import sqlite_path
 from tenure.worker.logs import Format, configure_logging
 from tenure.worker.settings import Settings
 from tenure.worker.worker import Worker
@@ -129,9 +131,13 @@ def _refuse_wrong_schema(url: str, give_up_seconds: float) -> None:
     """Report a wrong schema now, in one line. If the database cannot be reached, say so and go on:
     the worker waits for it."""
     refuse_other_program(url)
+    file = Path(sqlite_path(url)).absolute() if url.startswith("sqlite:") else None
+    is_new = file is not None and not file.exists()
     try:
         with open_store(url, give_up_seconds=give_up_seconds) as store:
             store.about()
+            if is_new:
+                log.warning("created %s, because there was no such file", file)
     except StoreUnavailable as error:
         log.warning("the worker starts without its database and waits for it: %s", error)
 
@@ -142,7 +148,7 @@ def _queues(words: tuple[str, ...]) -> dict[str, int] | None:
         return None
     queues = {}
     for word in ",".join(words).split(","):
-        name, equals, slots = word.partition("=")
+        name, equals, slots = word.strip().partition("=")
         if equals and not (slots.isascii() and slots.isdigit()):
             raise ConfigError(f"{word!r}: slots must be a whole number, as in gpu=1")
         queues[name] = int(slots) if equals else 0

@@ -12,6 +12,7 @@ permits.py      which jobs pass a gate: permits, and the turns of lines
 claim.py        which slots a job needs, what a claim takes and returns
 graph.py        what makes a workflow valid, and how it ends
 codec.py        values to strict JSON and back
+arriving.py     whether a value arrives as it was sent
 filters/        the language that chooses jobs
 statistics.py   what is counted of ended attempts, and what follows from it
 notes.py        the small values that a running job adds to itself

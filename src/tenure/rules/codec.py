@@ -252,8 +252,9 @@ def _encode_checked(
 
 
 def _too_large(what: str, size: str, max_bytes: int) -> PayloadTooLarge:
+    verb = "are" if what.startswith("the arguments") else "is"
     return PayloadTooLarge(
-        f"{what} is {size}; the maximum is {max_bytes:,} bytes. Store the data elsewhere (in a "
+        f"{what} {verb} {size}; the maximum is {max_bytes:,} bytes. Store the data elsewhere (in a "
         "file, an object store or your own table) and pass a reference to it"
     )
 

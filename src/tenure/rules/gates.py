@@ -12,7 +12,7 @@ apply to each line separately; otherwise all lines share them.
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Never
 
 import msgspec
 
@@ -100,7 +100,13 @@ class Gate:
         burst: int | None = None,
         key: KeyOf | None = None,
         fair_by: KeyOf | None = None,
+        **unknown: Never,
     ) -> None:
+        if unknown:
+            raise InvalidInput(
+                f"a gate has no option {min(unknown)!r}; its options are max_running, rate, "
+                "per_seconds, burst, key and fair_by"
+            )
         check_name("gate", name)
         for what, given in (("key", key), ("fair_by", fair_by)):
             if not (given is None or given == "tenant" or callable(given)):

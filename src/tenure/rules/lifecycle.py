@@ -33,6 +33,7 @@ from tenure.rules.codec import clean_text, encode
 from tenure.rules.job import FINAL_STATES, Json, State, When
 from tenure.rules.limits import MAX_REASON_LENGTH, check_seconds, not_encoded, not_this
 from tenure.rules.notes import NoteValue
+from tenure.rules.why import NO_HANDLER
 
 AT_MOST_ONCE = "not run again, because it starts at most once"
 """How the reason begins why such a job has failed."""
@@ -221,7 +222,7 @@ def unknown_task(job: HeldJob, delay_seconds: float, give_up_seconds: float) -> 
     check_seconds("delay_seconds", delay_seconds)
     check_seconds("give_up_seconds", give_up_seconds)
     return Settlement(
-        job.id, job.token, job.lease_id, Outcome.RELEASE, None, None, delay_seconds, "no handler",
+        job.id, job.token, job.lease_id, Outcome.RELEASE, None, None, delay_seconds, NO_HANDLER,
         give_up_seconds=give_up_seconds,
     )  # fmt: skip
 

@@ -176,7 +176,7 @@ def check_seconds(what: str, value: float, least: float = 0.0) -> None:
         raise OutOfRange(f"{what} must be a number of seconds, {not_this(value)}")
     if not least <= value <= MAX_SECONDS:  # also refuses NaN
         raise OutOfRange(
-            f"{what} must be from {least:g} to {MAX_SECONDS:g} seconds, {not_this(value)}"
+            f"{what} must be from {least:g} to {MAX_SECONDS:,} seconds, {not_this(value)}"
         )
 
 
@@ -191,6 +191,10 @@ def take_lengths(record: msgspec.Struct, *names: str) -> None:
 def seconds_of(value: "float | timedelta") -> float:
     """A length of time as a number of seconds."""
     return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+Timeout: TypeAlias = float | timedelta | None
+"""How long a caller waits; None: for ever."""
 
 
 def not_this(value: object) -> str:

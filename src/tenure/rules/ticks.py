@@ -226,6 +226,13 @@ def due_at(timing: ScheduleTiming, name: str, tick: datetime) -> datetime | None
     return tick + timedelta(seconds=part * timing.jitter_seconds)
 
 
+_FIELDS = "write 5 fields, minute hour day month weekday, or 6 with seconds first"
+_RANGES = (
+    "its fields are minute 0-59, hour 0-23, day 1-31, month 1-12 and weekday 0-7 (0 and 7 are "
+    "Sunday); a sixth one, before them, is seconds 0-59"
+)
+
+
 class _Expression(msgspec.Struct, frozen=True):
     """A parsed cron expression. `fixed`: it names hours and minutes, without a leading *."""
 
@@ -254,8 +261,8 @@ def _expression(cron: str) -> _Expression:
         sim = CronSim(text, datetime(2024, 1, 1))  # noqa: DTZ001 - a wall clock has no zone
     except (CronSimError, AssertionError, TypeError, ValueError) as error:
         raise InvalidCron(
-            f"{cron!r} is not a cron expression ({str(error) or 'it cannot be read'}); write 5 "
-            "fields, minute hour day month weekday, or 6 with seconds first"
+            f"{cron!r} is not a cron expression ({str(error) or 'it cannot be read'}); "
+            + (_RANGES if len(cron.split()) in (5, 6) else _FIELDS)
         ) from error
     minute, hour = sim.parts[1], sim.parts[2]
     return _Expression(sim, not minute.startswith("*") and not hour.startswith("*"))

@@ -9,7 +9,10 @@ from tenure.rules.gates import MAX_BEFORE, GateWait
 from tenure.rules.job import Job, State, WorkerSeen
 from tenure.rules.ticks import fired_by
 
-_NO_HANDLER = "no handler"
+NO_HANDLER = "no handler"
+"""The reason of a job that a worker without its task has put back."""
+UNFIT = "arguments do not fit this code"
+"""The same for a worker whose task has other parameters; the reason begins with it."""
 """The reason that a worker gives when it releases a job whose task it does not know."""
 LATE_HEARTBEATS = 1.5
 """A worker that was not seen for this many heartbeats may be dead."""
@@ -272,7 +275,7 @@ def _because(job: Job) -> str:
 
 
 def _unknown(job: Job) -> str:
-    if job.reason != _NO_HANDLER:
+    if job.reason != NO_HANDLER:
         return ""
     return f"; the worker that took it does not know task {job.task}: start one with this code"
 

@@ -43,6 +43,10 @@ def check_scheme(url: object) -> None:
 
 def _wrong_scheme(url: str) -> str:
     """What is wrong with it, and the fix. Shows nothing that may be a password."""
+    if url[:1] in ("'", '"'):
+        return "this one is in quotes; remove them"
+    if re.match(r"\s*(host|hostaddr|port|dbname|user|password|service)\s*=", url):
+        return "this one is a list of keywords; write postgresql://USER:PASSWORD@HOST/DATABASE"
     if url.startswith("sqlite:"):
         file = url.removeprefix("sqlite:").lstrip("/")
         absolute = f", or sqlite:////{file} for an absolute path" if url[7:8] == "/" else ""
@@ -62,9 +66,16 @@ def _split(url: str) -> SplitResult:
     check_scheme(url)
     try:
         url.encode()  # no driver accepts a URL that is not UTF-8
-        return urlsplit(url)
+        parts = urlsplit(url)
     except ValueError as error:
         raise ConfigError(f"the URL cannot be read: {error}") from error
+    user, mark, _ = parts.netloc.rpartition("@")
+    if parts.scheme != "sqlite" and "@" in (user if mark else parts.path + parts.fragment):
+        raise ConfigError(
+            "the URL has an @ that does not end the password; in a user or a password write %40 "
+            "for @, %3A for :, %2F for /, %3F for ? and %23 for #"
+        )
+    return parts
 
 
 def sqlite_path(url: str) -> str:

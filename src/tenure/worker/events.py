@@ -8,6 +8,7 @@ from tenure.rules.claim import Claimed
 from tenure.rules.codec import decode
 from tenure.rules.job import Feature
 from tenure.rules.lifecycle import Outcome, Settlement, Standing, after_settlement
+from tenure.rules.why import UNFIT
 from tenure.store import Answer
 from tenure.worker.environment import Environment
 from tenure.worker.leases import LeasedJob
@@ -39,6 +40,8 @@ class EventReporter:
         successes = settings.log_successes
         logs_successes = in_terminal if successes is None else successes
         self._levels = _LEVELS | {"succeeded": logging.INFO if logs_successes else logging.DEBUG}
+        self._unfit: set[str] = set()
+        """Tasks of which the log has said that arguments do not fit."""
         self._second = 0.0
         self._lines = 0
         """How many lines about successes this second has. A terminal cannot show thousands."""
@@ -90,6 +93,8 @@ class EventReporter:
         kind = str(to) if to.final else _REQUEUED[settlement.outcome]
         again = f", again in {move.delay_seconds:.1f} s" if move.delay_seconds else ""
         level = self._levels.get(kind, logging.INFO)
+        if kind == "released" and self._is_first_unfit(job, settlement):
+            level = logging.WARNING
         if kind != "succeeded" or (log.isEnabledFor(level) and self._has_room()):
             because = "" if settlement.reason == kind else self._because(settlement)
             took = _took(kind, settlement) if to.final else ""
@@ -97,6 +102,13 @@ class EventReporter:
             self.say(level, job, f"{kind}{because}{took}{again}{trace}")
         self.event(kind, job, settlement)
         return kind
+
+    def _is_first_unfit(self, job: Claimed, settlement: Settlement) -> bool:
+        """Do the arguments not fit this code, as the first ones of their task?"""
+        if not (settlement.reason or "").startswith(UNFIT) or job.task in self._unfit:
+            return False
+        self._unfit.add(job.task)
+        return True
 
     def _has_room(self) -> bool:
         """May this success have a line? After `MAX_LINES` in a second, the rest are counted."""

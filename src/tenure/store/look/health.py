@@ -5,6 +5,7 @@ from datetime import datetime
 import msgspec
 
 from tenure.rules.gates import GateWait
+from tenure.rules.why import NO_HANDLER
 from tenure.store.look.facts import gate_wait_of
 from tenure.store.look.jobs import seen_job
 from tenure.store.look.records import LateRow
@@ -56,7 +57,8 @@ class HealthFacts(msgspec.Struct, frozen=True):
     expired_worker: str | None
     leases: tuple[LeaseOf, ...]
     tasks: tuple[WaitingTask, ...]
-    """The tasks of jobs that are ready, among the oldest and the newest ones."""
+    """The tasks of jobs that are ready, or that a worker without their task has put back, among the
+    oldest and the newest ones."""
     gates: tuple[GateHead, ...]
 
 
@@ -76,7 +78,7 @@ async def health_facts(tx: Tx, *, now: datetime | None = None) -> HealthFacts:
     tx.at(now)
     [late] = await tx.fetch_as(LateRow, "late_work")
     leases = await tx.fetch("lease_workers")
-    tasks = await tx.fetch("ready_tasks", most=SAMPLE)
+    tasks = await tx.fetch("ready_tasks", most=SAMPLE, put_back=NO_HANDLER)
     return HealthFacts(
         -1.0 if late.due_seconds is None else late.due_seconds, late.due_job,
         -1.0 if late.expired_seconds is None else late.expired_seconds, late.expired_worker,

@@ -43,7 +43,10 @@ def translate(error: psycopg.Error) -> StoreError | InvalidInput:
         case "55P03" | "57014" | "40P01" | "40001":
             return RowsLocked(f"another transaction is in the way ({text}); try again")
         case "25006":
-            return StoreReadOnly(f"this server is read-only, a standby perhaps ({text})")
+            return StoreReadOnly(
+                f"this server is read-only, a standby perhaps ({text}); write the "
+                "host of the primary into the URL, or add target_session_attrs=read-write to it"
+            )
         case "42501":
             return StoreReadOnly(
                 f"this role lacks a privilege ({text}); see the docs on least privilege"
@@ -116,6 +119,8 @@ def is_unanswered(error: psycopg.Error) -> bool:
 
 
 def text_of(error: psycopg.Error) -> str:
-    """The words of the server or of libpq on one line, without libpq's question for the reader."""
-    text = re.sub(r" Is the server running [^?]*\?", "", " ".join(str(error).split()))
+    """The words of the server or of libpq on one line, without the statement to which the server
+    points, and without libpq's question for the reader."""
+    text = " ".join(str(error).split())
+    text = re.sub(r" Is the server running [^?]*\?| LINE \d+: .*? \^", "", text)
     return text[:300] or type(error).__name__

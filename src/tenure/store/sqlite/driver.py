@@ -286,9 +286,11 @@ def check_in_place(names: Sequence[str], known: Files, found: Files) -> None:
     if found == known:
         return
     changed = zip(names, known, found, strict=True)
-    gone = " and ".join(name for name, before, now in changed if before != now)
+    gone = [name for name, before, now in changed if before != now]
+    verb, open_files = ("was", "it") if len(gone) == 1 else ("were", "them")
     raise StoreUnavailable(
-        f"{gone} was deleted, moved or replaced under a store that has it open. What is written "
+        f"{' and '.join(gone)} {verb} deleted, moved or replaced under a store that has "
+        f"{open_files} open. What is written "
         "now would be lost, so nothing is. Stop all processes that use the database; put it back "
         "with the -wal file that belongs to it, or without one; and start them again"
     )

@@ -42,8 +42,9 @@ def refuse_other_program(path: str, driver: Driver) -> None:
 
 def _of_another_program(path: str, tables: int) -> SchemaMissing:
     return SchemaMissing(
-        f"{path} belongs to another program: it has {tables} tables and no Tenure schema. Check "
-        "the URL; to add Tenure's tables to this file, run `tenure db init` or call app.migrate()"
+        f"{path} belongs to another program: it has {tables} table{'s' * (tables > 1)} and no "
+        "Tenure schema. Check the URL; to add Tenure's tables to this file, run `tenure db init` "
+        "or call app.migrate()"
     )
 
 

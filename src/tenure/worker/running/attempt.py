@@ -21,12 +21,14 @@ from tenure.errors import (
     WorkerStopping,
 )
 from tenure.rules import lifecycle
+from tenure.rules.arriving import SAME
 from tenure.rules.claim import Claimed
 from tenure.rules.codec import encode, encode_error, which_unfit
 from tenure.rules.job import Json
 from tenure.rules.lifecycle import Settlement
 from tenure.rules.retry import DEFAULT_POLICY, delay_seconds, load_policy
-from tenure.signature import SAME, check_result, refuse_containers
+from tenure.rules.why import UNFIT
+from tenure.signature import check_result, refuse_containers
 from tenure.store import Answer
 from tenure.tasks import TaskOptions
 from tenure.worker.leases import LeasedJob, Stop
@@ -235,9 +237,6 @@ def lost_lease(job: Claimed, stop: Stop | None) -> Settlement | None:
 def unknown_task(job: Claimed, give_up_seconds: float = 7 * 86_400.0) -> Settlement:
     """This code has no such task: put back, uncharged, ever later. Another worker may have it."""
     return lifecycle.unknown_task(job, _in_a_deploy(job), give_up_seconds)
-
-
-UNFIT = "arguments do not fit this code"
 
 
 def undecodable(job: Claimed, error: PayloadInvalid) -> Settlement:

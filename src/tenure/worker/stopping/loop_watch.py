@@ -1,8 +1,9 @@
 """Reports a handler that blocks the event loop, while it does: which job, for how long, and where.
 
 The timekeeper ticks on the event loop while there are leased jobs. If it does not, the heartbeat
-thread looks at the stack of the loop's thread. A loop that waits for events is not blocked: then
-the machine is busy with other programs.
+thread looks at the stack of the loop's thread, several times: several handlers may run one after
+the other before the loop ticks again, and each of them is blamed only for its own time. A loop that
+waits for events is not blocked: then the machine is busy with other programs.
 """
 
 import logging
@@ -19,7 +20,10 @@ from tenure.worker.leases import LeasedJob, Watchlist
 from tenure.worker.running.run import AttemptRunner
 
 BLOCKED_SECONDS = 2.0
-"""The first report comes after this time; each further one when the time has doubled."""
+"""The first report comes after this time; each further one when the time has doubled. An idle
+worker looks this often whether it is idle."""
+LOOKS = 4
+"""How many looks a worker with jobs has in this time."""
 SHOWN_FRAMES = 12
 
 log = logging.getLogger("tenure.worker")
@@ -38,26 +42,42 @@ class LoopWatch:
         self._watchlist = watchlist
         self._reporter = reporter
         self._thread_id = threading.get_ident()
+        self._blocking: object = None
+        """What was on the loop at the last look: a job, or the worker itself if it was none."""
+        self._since = 0.0
+        """Since when it has blocked the loop."""
         self._limit = BLOCKED_SECONDS
+        """After how many seconds it is reported."""
+        self._other_at = -math.inf
+        """When something else was on the loop, or the loop was free, although it did not tick."""
 
     def look(self) -> float:
-        """Report a block that has lasted for some time. Returns when to look again."""
+        """Report a handler that has blocked for some time. Returns when to look again."""
+        now, ticked_at = self._environment.monotonic(), self._watchlist.ticked_at
         if not self._watchlist.in_use.is_set():
-            return math.inf
-        ticked_at = self._watchlist.ticked_at
-        blocked = self._environment.monotonic() - ticked_at
-        if blocked < BLOCKED_SECONDS:
-            self._limit = BLOCKED_SECONDS
-        elif blocked >= self._limit:
-            self._report(blocked)
-            self._limit = 2 * blocked
-        return ticked_at + self._limit
-
-    def _report(self, seconds: float) -> None:
+            self._blocking = None
+            return now + BLOCKED_SECONDS
+        pause = BLOCKED_SECONDS / LOOKS
+        if now - ticked_at < pause:
+            self._blocking = None
+            return ticked_at + pause
         frame = sys._current_frames().get(self._thread_id)
         if frame is None or frame.f_code.co_filename == selectors.__file__:
-            return
+            self._blocking, self._other_at = None, now
+            return now + pause
         leased = _job_on(frame)
+        if self._blocking is not (leased or self) or self._since < ticked_at:
+            started_at = ticked_at if leased is None else leased.started_at or ticked_at
+            self._since = max(ticked_at, started_at, self._other_at)
+            self._blocking, self._limit = leased or self, BLOCKED_SECONDS
+        blocked = now - self._since
+        if blocked >= self._limit:
+            self._report(leased, frame, blocked)
+            self._limit = 2 * blocked
+        self._other_at = now
+        return min(now + pause, self._since + self._limit)
+
+    def _report(self, leased: LeasedJob | None, frame: FrameType, seconds: float) -> None:
         where = "".join(traceback.format_list(_frames_of_handler(frame))).rstrip()
         if leased is None:
             log.warning(

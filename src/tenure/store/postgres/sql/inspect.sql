@@ -115,17 +115,19 @@ group by l.worker, w.seen_at, t.now
 order by l.worker;
 
 -- name: ready_tasks
--- The tasks of jobs that have a ticket now, among the oldest and the newest jobs.
+-- The tasks of jobs that have a ticket now, or that a worker without their task has put back, among the
+-- oldest and the newest jobs.
 select queue, task from (
-    (select queue, task, needs, priority, due_at, parked, position, gate, gate_key from tenure.job order by id limit :most)
+    (select queue, task, needs, priority, due_at, parked, position, gate, gate_key, reason from tenure.job order by id limit :most)
     union all
-    (select queue, task, needs, priority, due_at, parked, position, gate, gate_key from tenure.job order by id desc limit :most)) as j
-where j.due_at is null and j.parked is null
-  and (exists (select 1 from tenure.ready r where r.queue = j.queue and r.needs = j.needs
-                  and r.priority = j.priority and r.position = j.position offset 0)
-       or exists (select 1 from tenure.gated g where g.queue = j.queue and g.gate = j.gate
-                     and g.key = j.gate_key and g.priority = j.priority and g.position = j.position
-                     offset 0))
+    (select queue, task, needs, priority, due_at, parked, position, gate, gate_key, reason from tenure.job order by id desc limit :most)) as j
+where j.parked is null
+  and case when j.due_at is not null then j.reason = :put_back
+      else exists (select 1 from tenure.ready r where r.queue = j.queue and r.needs = j.needs
+                     and r.priority = j.priority and r.position = j.position offset 0)
+           or exists (select 1 from tenure.gated g where g.queue = j.queue and g.gate = j.gate
+                        and g.key = j.gate_key and g.priority = j.priority and g.position = j.position
+                        offset 0) end
 group by queue, task
 order by queue, task;
 
