@@ -30,7 +30,10 @@ Deed = Callable[[Path], None]
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "jobs.db"
+    """In a folder of its own: a test may rename that folder."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    return folder / "jobs.db"
 
 
 @pytest.fixture(params=["", SQLITE3], ids=["apsw", "sqlite3"])
