@@ -18,7 +18,7 @@ from tenure.store.postgres.session import Postgres
 from tests.support.patience import until
 from tests.support.plain import Plain
 
-UNLIKE = ("request_id", "expires_tick")
+UNLIKE = ("request_id", "expires_tick", "process")
 """Columns that are never the same twice: drawn by lot, or told by a clock that nobody can set."""
 
 Rows = dict[str, list[str]]
