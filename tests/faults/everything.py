@@ -10,6 +10,7 @@ from tenure.rules.codec import encode
 from tenure.rules.gates import Limits
 from tenure.rules.graph import OnFailure
 from tenure.rules.job import NewStep, State, Unique, WorkerInfo
+from tenure.rules.statistics import Counted
 from tenure.rules.ticks import ScheduleTiming
 from tenure.store import LANDED, NewSchedule, Store
 from tenure.store.api import Operations, operation
@@ -56,6 +57,7 @@ def in_line(store: Store, clock: Clock) -> None:
     store.expire(now=clock.now)
     held = take_one(store, clock.now, queue="b")
     store.extend("w1", {held.lease_id: [held.id]}, now=clock.now)
+    assert len(store.held("w1", now=clock.now)) == 1
     assert store.report_progress("w1", [(held, 0.5, "half")], now=clock.now) == [LANDED]
     store.save_checkpoint("w1", held, encode({}), now=clock.now)
     assert store.record_step("w1", held, NewStep("a", "f", encode(1)), now=clock.now) == LANDED
@@ -178,3 +180,7 @@ def looks(store: Store, clock: Clock) -> None:
     store.health_facts()
     store.storage_trouble()
     store.progress_many([1, 2])
+    store.add_statistics("p", [Counted("default", TASK, "succeeded", 5)], at=clock.now)
+    assert store.statistics(clock.now, clock.advance(60))
+    store.sample_depth(now=clock.now)
+    assert store.depth(now=clock.now) is not None

@@ -27,7 +27,10 @@ from tests.support.callers import process_of
 from tests.support.plain import Plain
 from tests.support.stores import Clock
 
-SEVERAL = {"sweep", "start once", "prune what was kept for a time"}
+SEVERAL = {
+    "sweep", "start once", "expire", "prune what was kept for a time", "prune: add up statistics",
+    "count live jobs",
+}  # fmt: skip
 """Operations of more than one transaction: what was committed before the fault stays, and the next
 call does the rest. A claim that is several answers what its first one took, and is not refused."""
 MOST = 400
