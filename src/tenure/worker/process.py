@@ -16,6 +16,7 @@ import socket
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 from tenure.client import Client
@@ -339,17 +340,17 @@ class WorkerProcess:
         await ended.wait()
 
     async def _retire(self, stores: Stores) -> None:
-        if why := await _trouble(self._upkeep.write_statistics()):
+        if why := await _trouble(self._upkeep.write_statistics):
             log.warning("worker %s could not write its last statistics: %s", self.name, why)
-        if why := await _trouble(stores.settling.retire(self.name)):
+        if why := await _trouble(partial(stores.settling.retire, self.name)):
             log.warning("worker %s could not sign off: %s", self.name, why)
 
 
-async def _trouble(deed: Awaitable[None]) -> str:
+async def _trouble(deed: Callable[[], Awaitable[None]]) -> str:
     """Do something at the end. Returns what was wrong; empty: nothing."""
     try:
         async with asyncio.timeout(RETIRE_SECONDS):
-            await deed
+            await deed()
     except (StoreError, TimeoutError) as error:
         return str(error) or f"no response for {RETIRE_SECONDS:g} s"
     return ""
