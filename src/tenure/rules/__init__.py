@@ -13,6 +13,7 @@ claim.py        which slots a job needs, what a claim takes and returns
 graph.py        what makes a workflow valid, and how it ends
 codec.py        values to strict JSON and back
 filters/        the language that chooses jobs
+ends.py         the ends of jobs, as readers of the feed and failure hooks get them
 notes.py        the small values that a running job adds to itself
 attempts.py     the attempts of a job, told by its timeline
 why.py          where a job is and why it does not run, as a sentence

@@ -2,7 +2,8 @@
 
     insert_new       new jobs, with their tickets and parents
     add_tickets      a new ticket for a live job, at its gate if it has one
-    finish           jobs move to history; their keys are freed and their children are told
+    finish           jobs move to history; their keys are freed, their children are told, and the
+                     hooks of failures are enqueued
     free_children    children whose parents have finished get tickets, or finish themselves
     add_events       entries of the jobs' timelines
     drop_leases      leases without live jobs are deleted
@@ -22,6 +23,7 @@ from tenure.rules.lifecycle import Ends, HeldJob, Move, Settlement, after_parent
 from tenure.store.records import AddedTicket, FinishedJob, FreedChild, LeasedJob, MovedJob
 from tenure.store.rows import Finish, Freed, NewEvent, Ticket
 from tenure.store.session import Done, Row, Tx, WorkflowNews, to_json
+from tenure.store.templates import jobs_of_hooks
 
 ROWS_PER_STATEMENT = 1000
 _PARENT_ROUNDS = 3
@@ -172,6 +174,9 @@ async def finish(tx: Tx, finishes: list[Finish]) -> tuple[set[tuple[int, int]], 
     finished = [(job, by_id[job.id].state) for job in moved.jobs if job.features & _RELEASES]
     children = await _release(tx, finished)
     await _forget_unkept(tx, moved.jobs)
+    hooks = [job for each in moved.jobs if each.calls for job in jobs_of_hooks(each.calls)]
+    if hooks:
+        await insert_new(tx, list(zip(await tx.draw_ids(len(hooks)), hooks, strict=True)))
     return {(job.id, job.token) for job in moved.jobs}, children
 
 

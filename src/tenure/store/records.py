@@ -264,6 +264,8 @@ class MovedJob(NamedTuple):
     """Its unique key as JSON: [tenant, scope, key]."""
     kept: Flag
     """It is in history now; else nothing of it is kept."""
+    calls: str | None
+    """The hooks of its failure, and what they receive, as JSON: see templates.py."""
 
 
 # --- one database only ----------------------------------------------------------------------------

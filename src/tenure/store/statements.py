@@ -18,7 +18,7 @@ Dialect = Literal["postgres", "sqlite"]
 
 TOPICS = (
     "enqueue", "claim", "gate", "settle", "step", "workflow", "sweep", "schedule", "operate",
-    "bulk", "inspect", "find", "presence", "bell", "transfer",
+    "bulk", "inspect", "find", "presence", "bell", "transfer", "feed",
 )  # fmt: skip
 
 _NAME_LINE = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)

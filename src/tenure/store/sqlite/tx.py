@@ -242,7 +242,8 @@ class SQLiteTx(Tx):
         await self.fetch("open_batch")
         await self._each("add_to_batch", rows)
         kinds: list[BatchFeatures] = []
-        if await self.fetch("any_featured"):
+        [(featured, followed)] = await self.fetch("any_featured")
+        if featured:
             kinds = await self.fetch_as(BatchFeatures, "features_of_batch")
         before = driver.total_changes(self._connection)
         if self.keep_succeeded is None and not any(each.features & Feature.KEEP for each in kinds):
@@ -252,9 +253,13 @@ class SQLiteTx(Tx):
                 "succeed_keeping", worker=worker, keep=self.keep_succeeded, far_future=_FAR_FUTURE
             )
         changed = driver.total_changes(self._connection) - before
+        if followed:
+            await self.fetch("feed_batch", worker=worker)
         if changed < len(rows):
             return await self._drop_live(await self.fetch_as(MovedJob, "moved_jobs"))
-        moved = as_records(MovedJob, [(id, token, 0, None, None, 1) for id, token, *_ in rows])
+        moved = as_records(
+            MovedJob, [(id, token, 0, None, None, 1, None) for id, token, *_ in rows]
+        )
         if any(kind.features & ~Feature.GATE for kind in kinds):
             featured = {job.id: job for job in await self.fetch_as(MovedJob, "featured_in_batch")}
             moved = [featured.get(job.id, job) for job in moved]
@@ -262,11 +267,12 @@ class SQLiteTx(Tx):
         return _moved(moved, {kind.line for kind in kinds})
 
     async def finish_jobs(self, rows: str) -> Moved:
-        return await self._drop_live(
-            await self.fetch_as(
-                MovedJob, "finish", rows=rows, keep=self.keep_other, far_future=_FAR_FUTURE
-            )
+        moved = await self.fetch_as(
+            MovedJob, "finish", rows=rows, keep=self.keep_other, far_future=_FAR_FUTURE
         )
+        if moved:
+            await self.fetch("feed_finished", rows=rows)
+        return await self._drop_live(moved)
 
     async def free_jobs(self, freed: Sequence[Freed]) -> None:
         """Row by row with bound values: half the cost of `add_tickets`."""
