@@ -4,6 +4,7 @@ Names are loaded when they are first used, so that `import tenure` is cheap.
 
 app.py         the application: tasks, client, worker and schedules in one object
 client.py      all that users do with jobs, on one store
+feed.py        follows the feed of finished jobs
 handle.py      the handle of an enqueued job
 blocking.py    warns of synchronous calls in async code
 waiting.py     how a caller waits: look, rest, look again
@@ -34,9 +35,11 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from tenure.app import Tenure
     from tenure.control import Cancel, Retry, Skip, Snooze
+    from tenure.feed import Listening
     from tenure.handle import Handle
     from tenure.hooks import JobEvent
     from tenure.rules.attempts import Attempt, AttemptOutcome
+    from tenure.rules.ends import Ended, FailedJob, FeedPage, FeedReader
     from tenure.rules.gates import Gate, GateSeen, GateWait, Limits, LineSeen
     from tenure.rules.graph import NodePage, NodeSeen, ParentEnd, WorkflowAdded, WorkflowSeen
     from tenure.rules.job import (
@@ -74,9 +77,13 @@ __all__ = [
     "Changes",
     "Count",
     "Delays",
+    "Ended",
     "ErrorInfo",
     "Event",
     "Exponential",
+    "FailedJob",
+    "FeedPage",
+    "FeedReader",
     "Fixed",
     "Gate",
     "GateSeen",
@@ -87,6 +94,7 @@ __all__ = [
     "JobWait",
     "Limits",
     "LineSeen",
+    "Listening",
     "Node",
     "NodePage",
     "NodeSeen",
@@ -124,8 +132,10 @@ __all__ = [
 _HOMES = {
     "app": ("Tenure",),
     "control": ("Cancel", "Retry", "Skip", "Snooze"),
+    "feed": ("Listening",),
     "handle": ("Handle",),
     "rules.attempts": ("Attempt", "AttemptOutcome"),
+    "rules.ends": ("Ended", "FailedJob", "FeedPage", "FeedReader"),
     "rules.gates": ("Gate", "GateSeen", "GateWait", "Limits", "LineSeen"),
     "rules.graph": ("NodePage", "NodeSeen", "ParentEnd", "WorkflowAdded", "WorkflowSeen"),
     "hooks": ("JobEvent",),

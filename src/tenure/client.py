@@ -207,17 +207,17 @@ class Client(TaskSet):
         `JobGone` if finished jobs of its task are not kept."""
         return await _wait(self.async_store, id_of(id), timeout_seconds)
 
-    def feed(self, reader: str, *, follow: bool = True, limit: int = 100) -> Iterator[Ended]:
+    def feed(self, name: str, *, follow: bool = True, limit: int = 100) -> Iterator[Ended]:
         """The ends of jobs for this reader of the feed, in order, as they come.
 
         A reader that does not exist is added, and gets what ends from now on. It moves on after
         each page of up to `limit` ends: after a crash, those of the last page come again. Without
         `follow`, the loop ends when there is no more.
         """
-        return follow_feed(lambda: self.store, reader, wait=follow, limit=limit)
+        yield from follow_feed(lambda: self.store, name, wait=follow, limit=limit)
 
-    def feed_async(
-        self, reader: str, *, follow: bool = True, limit: int = 100
+    async def feed_async(
+        self, name: str, *, follow: bool = True, limit: int = 100
     ) -> AsyncIterator[Ended]:
         """The ends of jobs for this reader of the feed, in order, as they come.
 
@@ -225,7 +225,9 @@ class Client(TaskSet):
         each page of up to `limit` ends: after a crash, those of the last page come again. Without
         `follow`, the loop ends when there is no more.
         """
-        return follow_feed_async(lambda: self.async_store, reader, wait=follow, limit=limit)
+        ends = follow_feed_async(lambda: self.async_store, name, wait=follow, limit=limit)
+        async for end in ends:
+            yield end
 
     def migrate(self) -> int:
         """Bring the schema up to date, one process at a time.

@@ -5,6 +5,7 @@ transaction of the failure: see `jobs_of_hooks`.
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from tenure.errors import InvalidInput
 from tenure.rules.ends import NewHook
@@ -15,7 +16,11 @@ from tenure.store.templates import dump
 
 
 async def declare_hooks(
-    scope: Scope, hooks: Sequence[NewHook], *, tasks: Sequence[str] = ()
+    scope: Scope,
+    hooks: Sequence[NewHook],
+    *,
+    tasks: Sequence[str] = (),
+    now: datetime | None = None,
 ) -> bool:
     """Declare the failure hooks of code. Returns whether that changed any.
 
@@ -32,6 +37,7 @@ async def declare_hooks(
     ours = {hook.job.task for hook in hooks} | set(tasks)
 
     async def look(tx: Tx) -> set[HookRow]:
+        tx.at(now)
         return {row for row in await tx.fetch_as(HookRow, "read_hooks") if row.hook in ours}
 
     rows = {
@@ -39,6 +45,7 @@ async def declare_hooks(
     }
 
     async def write(tx: Tx) -> None:
+        tx.at(now)
         await tx.fetch("drop_hooks", hooks=to_json(sorted(ours)))
         if rows:
             await tx.fetch("add_hooks", rows=to_json([row._asdict() for row in sorted(rows)]))
@@ -50,18 +57,20 @@ async def declare_hooks(
 
 
 @transaction(Mode.READ)
-async def failure_hooks(tx: Tx) -> list[tuple[str | None, str]]:
+async def failure_hooks(tx: Tx, *, now: datetime | None = None) -> list[tuple[str | None, str]]:
     """The declared failure hooks: the task whose failures each is for (None: all), and its own."""
     for_all_tenants("failure_hooks", tx.tenant)
+    tx.at(now)
     return [(row.task or None, row.hook) for row in await tx.fetch_as(HookRow, "read_hooks")]
 
 
 @transaction(Mode.WRITE)
-async def remove_hook(tx: Tx, hook: str) -> bool:
+async def remove_hook(tx: Tx, name: str, *, now: datetime | None = None) -> bool:
     """Stop calling a task for failures. Returns whether it was a hook.
 
     For a hook whose code is gone: a worker whose code declares it adds it again.
     """
     for_all_tenants("remove_hook", tx.tenant)
-    check_name("hook", hook)
-    return bool(await tx.fetch("drop_hooks", hooks=to_json([hook]))) or tx.repeat
+    check_name("hook", name)
+    tx.at(now)
+    return bool(await tx.fetch("drop_hooks", hooks=to_json([name]))) or tx.repeat

@@ -30,14 +30,14 @@ _WAIT_SECONDS = 5.0
 
 
 async def add_reader(
-    scope: Scope, reader: str, *, kept_seconds: float = KEPT_SECONDS, now: datetime | None = None
+    scope: Scope, name: str, *, kept_seconds: float = KEPT_SECONDS, now: datetime | None = None
 ) -> bool:
     """Add a reader of the feed: it gets every job that ends from now on.
 
     Returns False, and changes nothing, if there is a reader of this name. A reader of a tenant gets
     the jobs of that tenant and global jobs. If it does not read for `kept_seconds`, it is lost.
     """
-    check_name("reader", reader)
+    check_name("reader", name)
     check_seconds("kept_seconds", kept_seconds, least=SEEN_SECONDS)
 
     async def write(tx: Tx) -> bool:
@@ -45,7 +45,7 @@ async def add_reader(
         await tx.fetch("open_feed")
         await _place_all(tx)
         added = await tx.fetch(
-            "add_reader", tenant=tx.tenant or "", name=reader, kept_seconds=kept_seconds
+            "add_reader", tenant=tx.tenant or "", name=name, kept_seconds=kept_seconds
         )
         return bool(added) or tx.repeat
 
@@ -59,7 +59,7 @@ async def add_reader(
     while older:
         if waited > _WAIT_SECONDS:
             raise StoreBusy(
-                f"reader {reader} is added, but a transaction from before that ends jobs is still "
+                f"reader {name} is added, but a transaction from before that ends jobs is still "
                 "open: their ends may be missing"
             )
         await scope.session.rest(0.005)
@@ -69,7 +69,7 @@ async def add_reader(
 
 
 async def read_feed(
-    scope: Scope, reader: str, *, limit: int = 100, now: datetime | None = None
+    scope: Scope, name: str, *, limit: int = 100, now: datetime | None = None
 ) -> FeedPage:
     """The next ends for this reader, in order, and the position behind them.
 
@@ -77,12 +77,12 @@ async def read_feed(
     dealt with. Until then the same ends come again. Raises `FeedMissed` if the reader was away for
     so long that ends are gone, and `ReaderNotFound` if there is none of this name.
     """
-    check_name("reader", reader)
+    check_name("reader", name)
     check_int("limit", limit, 1, MAX_ENDS)
 
     async def look(tx: Tx) -> tuple[ReaderRow, FeedPage]:
         tx.at(now)
-        row = await _reader(tx, reader)
+        row = await _reader(tx, name)
         rows = await tx.fetch_as(EndRow, "read_feed", after=row.position, most=limit)
         position = rows[-1].place if rows else row.position
         return row, FeedPage(tuple(_visible(tx, rows)), position, row.position)
@@ -91,7 +91,7 @@ async def read_feed(
         tx.at(now)
         await tx.fetch("lock_feed")
         await tx.fetch("place_ends", most=_BATCH)
-        await tx.fetch("see_reader", tenant=tx.tenant or "", name=reader)
+        await tx.fetch("see_reader", tenant=tx.tenant or "", name=name)
 
     row, page = await scope.transact(look, Mode.READ)
     room = page.position < page.since + limit
@@ -120,27 +120,27 @@ async def _reader(tx: Tx, name: str) -> ReaderRow:
 
 
 @transaction(Mode.WRITE)
-async def move_reader(tx: Tx, reader: str, position: int, *, now: datetime | None = None) -> None:
+async def move_reader(tx: Tx, name: str, position: int, *, now: datetime | None = None) -> None:
     """A reader is done with all ends up to this position. It never moves back.
 
     Ends that all readers have passed are removed.
     """
-    check_name("reader", reader)
+    check_name("reader", name)
     check_int("position", position, 0, MAX_ID)
     tx.at(now)
     await tx.fetch("lock_feed")
-    await _reader(tx, reader)
-    await tx.fetch("move_reader", tenant=tx.tenant or "", name=reader, position=position)
+    await _reader(tx, name)
+    await tx.fetch("move_reader", tenant=tx.tenant or "", name=name, position=position)
     await tx.fetch("trim_feed", most=_BATCH)
 
 
 @transaction(Mode.WRITE)
-async def remove_reader(tx: Tx, reader: str, *, now: datetime | None = None) -> bool:
+async def remove_reader(tx: Tx, name: str, *, now: datetime | None = None) -> bool:
     """Remove a reader. Returns whether there was one. Without readers, ends are not written."""
-    check_name("reader", reader)
+    check_name("reader", name)
     tx.at(now)
     await tx.fetch("lock_feed")
-    removed = await tx.fetch("remove_reader", tenant=tx.tenant or "", name=reader)
+    removed = await tx.fetch("remove_reader", tenant=tx.tenant or "", name=name)
     await tx.fetch("trim_feed", most=_BATCH)
     return bool(removed) or tx.repeat
 

@@ -63,6 +63,7 @@ select place, job_id as id, token, state::text, task, queue, tenant, attempts, f
 from tenure.feed where place > :after order by place limit :most;
 
 -- name: see_reader
+-- read_feed: it is still there.
 update tenure.feed_reader
 set seen_at = greatest(seen_at, coalesce(:now::timestamptz, clock_timestamp()))
 where tenant = :tenant and name = :name;
@@ -75,6 +76,7 @@ set position = greatest(position, least(:position, (select e.place from tenure.f
 where tenant = :tenant and name = :name;
 
 -- name: remove_reader
+-- remove_reader: its position goes with it.
 delete from tenure.feed_reader where tenant = :tenant and name = :name returning name;
 
 -- name: trim_feed
@@ -108,10 +110,12 @@ using away where r.tenant = away.tenant and r.name = away.name and r.kept_second
 select task, hook, parameter, job::text from tenure.failure_hook order by task, hook;
 
 -- name: drop_hooks
+-- declare_hooks, remove_hook: these tasks are no hooks any more.
 delete from tenure.failure_hook
 where hook in (select json_array_elements_text(:hooks::json)) returning hook;
 
 -- name: add_hooks
+-- declare_hooks: all that the code declares.
 insert into tenure.failure_hook (task, hook, parameter, job)
 select b.task, b.hook, b.parameter, b.job::json
 from json_to_recordset(:rows::json) as b (task text, hook text, parameter text, job text)

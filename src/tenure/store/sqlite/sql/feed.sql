@@ -36,6 +36,7 @@ select place, job_id as id, token, state, task, queue, tenant, attempts, finishe
 from tenure.feed where place > :after order by place limit :most;
 
 -- name: see_reader
+-- read_feed: it is still there.
 update tenure.feed_reader set seen_at = max(seen_at, :now) where tenant = :tenant and name = :name;
 
 -- name: move_reader
@@ -46,6 +47,7 @@ set position = max(position, min(:position, (select e.place from tenure.feed_end
 where tenant = :tenant and name = :name;
 
 -- name: remove_reader
+-- remove_reader: its position goes with it.
 delete from tenure.feed_reader where tenant = :tenant and name = :name returning name;
 
 -- name: trim_feed
@@ -71,9 +73,11 @@ delete from tenure.feed_reader where lost_at is not null and kept_seconds < 8640
 select task, hook, parameter, job from tenure.failure_hook order by task, hook;
 
 -- name: drop_hooks
+-- declare_hooks, remove_hook: these tasks are no hooks any more.
 delete from tenure.failure_hook where hook in (select value from json_each(:hooks)) returning hook;
 
 -- name: add_hooks
+-- declare_hooks: all that the code declares.
 insert into tenure.failure_hook (task, hook, parameter, job)
 select b.value ->> 'task', b.value ->> 'hook', b.value ->> 'parameter', b.value ->> 'job'
 from json_each(:rows) as b
