@@ -16,8 +16,8 @@ from tenure.workflow import Growth
 # What does not touch the database, or belongs to one colour by its nature.
 COLOURLESS = {
     "Tenure": {
-        "add", "around", "async_store", "close_loop", "declared_hooks", "declared_schedules", "find",
-        "handle", "listen_everywhere", "on_failed",
+        "add", "around", "async_store", "close_loop", "declared_hooks", "declared_schedules",
+        "find", "handle", "listen_everywhere", "on_failed",
         "in_use_by_worker", "include", "is_local", "listen", "on_start", "on_stop", "on_trial",
         "run_worker", "schedule", "schedules", "store", "task", "tenant", "url", "use_url",
         "whole_async_store", "whole_store", "workflow", "workflow_run",

@@ -101,6 +101,7 @@ def test_nothing_of_the_tables_is_forgotten(urls: Urls) -> None:
     """A column that a later migration adds must be copied, too."""
     others = (
         cargo.UNIQUE_KEYS, cargo.QUEUES, cargo.GATES, cargo.WORKFLOWS, cargo.SCHEDULES, cargo.TICKS,
+        cargo.FEED, cargo.FEED_END, cargo.FEED_READERS, cargo.FAILURE_HOOKS,
     )  # fmt: skip
     carried = {table.name: table.columns for table in (*cargo.JOB_TABLES, *others)}
     apart = {
@@ -121,6 +122,7 @@ def test_nothing_of_the_tables_is_forgotten(urls: Urls) -> None:
         "holding",
         "edge",
         "prune_clock",
+        "feed_new",
     }
     with Plain(urls[0]) as plain:
         if plain.is_postgres:

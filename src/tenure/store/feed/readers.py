@@ -153,6 +153,12 @@ async def readers(tx: Tx, *, now: datetime | None = None) -> list[FeedReader]:
     return [row.reader(tx) for row in rows]
 
 
+@transaction(Mode.WRITE)
+async def place_ends(tx: Tx) -> None:
+    """copy: give a place to every end that has none yet."""
+    await _place_all(tx)
+
+
 async def prune_feed(scope: Scope, now: datetime | None = None) -> None:
     """prune: give up readers that were away for too long, and remove ends that no reader wants."""
 

@@ -1,6 +1,6 @@
 -- name: open_feed
 -- add_reader: the first one.
-insert into tenure.feed_end (one, place) values (1, 0) on conflict (one) do nothing;
+insert into tenure.feed_end (name, place) values ('feed', 0) on conflict (name) do nothing;
 
 -- name: lock_feed
 -- A transaction that gives places or removes ends has this row. What it decides by is read in a later

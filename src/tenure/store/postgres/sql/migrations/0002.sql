@@ -214,7 +214,7 @@ create table tenure.feed (
 -- At most one row: the last place that was given. A transaction that gives places or
 -- removes ends has it locked.
 create table tenure.feed_end (
-    one int primary key check (one = 1),
+    name text primary key check (name = 'feed'),
     place bigint not null
 );
 

@@ -171,9 +171,9 @@ create table tenure.feed (
 );
 
 create table tenure.feed_end (
-    one integer primary key check (one = 1),
+    name text primary key check (name = 'feed'),
     place integer not null
-);
+) without rowid;
 
 create table tenure.failure_hook (
     task text not null,
