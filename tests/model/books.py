@@ -13,6 +13,7 @@ from tenure.errors import JobNotFound
 from tenure.rules.attempts import Attempt, AttemptOutcome
 from tenure.rules.claim import Claimed
 from tenure.rules.codec import decode, encode
+from tenure.rules.ends import Ended
 from tenure.rules.job import (
     ErrorInfo,
     Event,
@@ -200,6 +201,15 @@ class Hold:
     outcome: State | None = None
 
 
+@dataclass
+class Follower:
+    """A reader of the feed: the ends that it has not read, in any order within one operation."""
+
+    seen_at: datetime
+    unread: list[Ended] = field(default_factory=list)
+    lost: bool = False
+
+
 class Books:
     """All that is known, and the operations that only look."""
 
@@ -212,6 +222,8 @@ class Books:
         self.notes: dict[JobId, Progress] = {}
         self.taken: dict[JobId, list[Step]] = {}
         self.settled: dict[tuple[JobId, int], str] = {}
+        self.readers: dict[tuple[str, str], Follower] = {}
+        """By tenant and name."""
         self.last_job = 0
         self.last_lease = 0
 
