@@ -16,6 +16,7 @@ operate.py    replay, cancel, hold, unhold, move, rm, prune
 queues.py     queues, workers, stats
 gate.py       gate list, show, set, reset
 key.py        key get, free
+feed.py       feed list, add, read, remove
 schedule.py   schedule list, show, add, edit, pause, resume, trigger, remove
 workflow.py   workflow list, show, cancel, pause, resume, replay
 worker.py     worker

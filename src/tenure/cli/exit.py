@@ -17,6 +17,7 @@ from tenure.errors import (
     GateNotFound,
     InvalidInput,
     JobNotFound,
+    ReaderNotFound,
     ScheduleNotFound,
     SchemaError,
     StoreError,
@@ -104,7 +105,7 @@ def code_of(error: TenureError) -> int:
     match error:
         case JobNotFound() | TaskNotFound() | ScheduleNotFound():
             return NOT_FOUND
-        case WorkflowNotFound() | GateNotFound():
+        case WorkflowNotFound() | GateNotFound() | ReaderNotFound():
             return NOT_FOUND
         case SchemaError():
             return SCHEMA
