@@ -34,8 +34,8 @@ PART = re.compile(r"(<!-- made: (\w+) ?([\w. -]*) -->\n).*?(<!-- end -->)", re.D
 
 HIDDEN = {
     "Tenure": {
-        "close_loop", "declared_hooks", "declared_schedules", "in_use_by_worker", "is_local", "on_trial",
-        "whole_async_store", "whole_store",
+        "close_loop", "declared_hooks", "declared_schedules", "in_use_by_worker", "is_local",
+        "on_trial", "whole_async_store", "whole_store",
     },
     "TaskSet": {"declared_hooks", "declared_schedules"},
     "Task": {"bind", "signature", "stored_retry"},

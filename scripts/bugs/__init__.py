@@ -5,15 +5,17 @@ rules    the marked rules, each taken out: see tests/support/rules.py; flow_rule
 store    bugs of stores: claims, leases, keys, parents, gates, schedules, tenants, transactions
 searches bugs of searches: filters, walks, pages
 keep     bugs of retention, of keys that outlive their jobs, of tasks that no worker has
+feed     bugs of the feed of finished jobs, and of failure hooks
 worker   bugs of the worker: heartbeats, settlements, slots, shutdown, handlers
 finding  the layers that look for a bug, the cheapest first
 """
 
 from scripts.bugs.bug import Bug
+from scripts.bugs.feed import FEED
 from scripts.bugs.keep import KEEP
 from scripts.bugs.rules import RULES
 from scripts.bugs.searches import SEARCHES
 from scripts.bugs.store import STORE
 from scripts.bugs.worker import WORKER
 
-BUGS: tuple[Bug, ...] = (*RULES, *STORE, *SEARCHES, *KEEP, *WORKER)
+BUGS: tuple[Bug, ...] = (*RULES, *STORE, *SEARCHES, *KEEP, *FEED, *WORKER)

@@ -17,7 +17,7 @@ ONLY = {
     "postgres": {"notify_cancels", "insert_jobs", "copy_jobs", "copy_tickets", "highest_position",
                  "lowest_positions", "position_drawers", "notify", "look_at_gates",
                  "free_nodes", "write_edges"},
-    "sqlite": {"count_cancels", "succeed_keeping", "feed_batch", "feed_finished",
+    "sqlite": {"count_cancels", "succeed_keeping", "feed_batch", "feed_finished", "has_readers",
                "insert_job", "insert_plain_job", "insert_due",
                "insert_tickets", "take_suspect", "drop_tickets",
                "drop_suspect",

@@ -343,6 +343,8 @@ def _is_lost(books: Books, write: Write, row: JobRow) -> bool:
 def attempts_add_up(books: Books, alone: Collection[Pair] = ()) -> Violations:
     """8: attempts <= max_attempts; both counters equal a recount; nothing fails without a run."""
     ran = {run.id for run in books.records.runs} | {id for id, _ in books.settlements}
+    # A start that was recorded counts, also if its worker died before the answer came.
+    ran |= {id for call in books.records.of("start_once") for id, _ in call.sent.jobs}
     for id, row in books.rows.items():
         if row.attempts > row.max_attempts:
             text = f"{row.attempts} of {row.max_attempts}"

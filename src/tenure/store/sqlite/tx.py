@@ -270,7 +270,7 @@ class SQLiteTx(Tx):
         moved = await self.fetch_as(
             MovedJob, "finish", rows=rows, keep=self.keep_other, far_future=_FAR_FUTURE
         )
-        if moved:
+        if moved and await self.fetch("has_readers"):
             await self.fetch("feed_finished", rows=rows)
         return await self._drop_live(moved)
 
