@@ -36,6 +36,8 @@ async def add_reader(
 
     Returns False, and changes nothing, if there is a reader of this name. A reader of a tenant gets
     the jobs of that tenant and global jobs. If it does not read for `kept_seconds`, it is lost.
+    On PostgreSQL it waits for transactions that may not have seen it. `StoreBusy`, after 5 s: the
+    reader is added, but ends of a transaction that is still open may be missing.
     """
     check_name("reader", name)
     check_seconds("kept_seconds", kept_seconds, least=SEEN_SECONDS)
