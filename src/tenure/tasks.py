@@ -61,14 +61,12 @@ from tenure.rules.ticks import CatchUp, Overlap, ScheduleTiming, check_timing
 from tenure.running import Running, current
 from tenure.signature import Signature
 from tenure.store.schedules.records import NewSchedule
+from tenure.store.templates import TRACE
 
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 J = TypeVar("J", bound=Running)
-
-TRACE = "trace"
-"""The key of the metadata that children inherit: a trace context, such as `traceparent`."""
 
 Isolation = Literal["none", "process"]
 

@@ -49,18 +49,20 @@ def test_a_failure_calls_the_hook_of_all_tasks(store: Store, clock: Clock) -> No
     assert store.declare_hooks([hook(max_attempts=7, priority=3)]) is True
     id = add(
         store, clock.now, args=encode({"to": "é", "n": 10**20}), max_attempts=3,
-        metadata=encode({"trace": "x"}),
+        metadata=encode({"trace": "x", "more": [1]}),
     )  # fmt: skip
     run(store, clock.now, lambda job: retry(job, ERROR, 0))
     assert calls(store) == []
     job = failed_next(store, clock)
     [call] = calls(store)
     assert (call.queue, call.priority, call.max_attempts) == (HOOKS, 3, 7)
-    assert call.metadata == {"failed_job": {"id": id, "token": job.token, "task": TASK}}
+    assert call.metadata == {
+        "failed_job": {"id": id, "token": job.token, "task": TASK}, "trace": "x"
+    }  # fmt: skip
     assert told(call) == FailedJob(
         id=id, token=job.token, task=TASK, args={"to": "é", "n": 10**20}, queue="default",
         tenant="", attempts=2, max_attempts=3, crashes=0, finished_at=clock.now, reason="error",
-        error=ErrorInfo("ValueError", "no"), worker="w1", metadata={"trace": "x"},
+        error=ErrorInfo("ValueError", "no"), worker="w1", metadata={"trace": "x", "more": [1]},
     )  # fmt: skip
 
 

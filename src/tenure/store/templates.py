@@ -75,6 +75,7 @@ class _Failed(msgspec.Struct):
     token: int
     task: str
     tenant: str
+    metadata: dict[str, msgspec.Raw] | None = None
 
 
 class _Calls(msgspec.Struct):
@@ -84,18 +85,26 @@ class _Calls(msgspec.Struct):
     failed: msgspec.Raw
 
 
+TRACE = "trace"
+"""The key of the metadata that jobs inherit from the job that has caused them."""
+
 _read_calls = msgspec.json.Decoder(_Calls).decode
 _read_failed = msgspec.json.Decoder(_Failed).decode
 
 
 def jobs_of_hooks(calls: str) -> list[NewJob]:
-    """The jobs that this failure enqueues, one for each hook. Their metadata names the failed job.
+    """The jobs that this failure enqueues, one for each hook. Their metadata names the failed job,
+    and they inherit its trace.
 
     A hook may be declared for one task and for all tasks: it is called once.
     """
     read = _read_calls(calls)
     failed = _read_failed(read.failed)
-    origin = {"failed_job": {"id": failed.id, "token": failed.token, "task": failed.task}}
+    origin: dict[str, object] = {
+        "failed_job": {"id": failed.id, "token": failed.token, "task": failed.task}
+    }
+    if failed.metadata is not None and TRACE in failed.metadata:
+        origin[TRACE] = failed.metadata[TRACE]
     metadata = Json(to_json(origin).encode())
     by_task = {template.task: (parameter, template) for parameter, template in read.hooks}
     return [
