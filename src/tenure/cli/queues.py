@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from tenure.client import Client
 
 LIVE = (State.WAITING, State.SCHEDULED, State.QUEUED, State.RUNNING)
+SLOW_SECONDS = 0.2
+"""If a worker took longer than this to count the live jobs, its count is shown."""
+OLD_SECONDS = 300.0
+"""A count that is older than this is not shown."""
 
 
 @click.group(invoke_without_command=True)
@@ -28,7 +32,7 @@ def queues(ctx: click.Context, as_json: bool) -> None:
 
 @with_context
 def _list_queues(context: CliContext, *, as_json: bool) -> None:
-    rows = queue_rows(context.client)
+    rows, counted_seconds = queue_rows(context.client)
     if as_json:
         for row in rows:
             write_json(row)
@@ -40,6 +44,8 @@ def _list_queues(context: CliContext, *, as_json: bool) -> None:
         for row in rows
     )  # fmt: skip
     write_table(head, shown, empty="no queues with live jobs")
+    if counted_seconds is not None:
+        echo(counted(counted_seconds))
 
 
 def age(seconds: object) -> str:
@@ -47,18 +53,33 @@ def age(seconds: object) -> str:
     return span(seconds) if isinstance(seconds, float) else "-"
 
 
-def queue_rows(client: "Client") -> list[dict[str, object]]:
-    """Counts per queue, the age of its first ready job, and whether it is paused."""
+def counted(seconds: float) -> str:
+    """How old the counts are."""
+    return f"live jobs as counted {span(seconds)} ago"
+
+
+def queue_rows(client: "Client") -> tuple[list[dict[str, object]], float | None]:
+    """Counts per queue, the age of its first ready job, and whether it is paused.
+
+    If there are many live jobs, the counts are those of the last sample; returns how old it is.
+    """
     counts: defaultdict[str, Counter[State]] = defaultdict(Counter)
-    for count in client.count_live():
-        counts[count.queue][count.state] += count.jobs
+    sample = None if client.tenant else client.depth()
+    if sample and sample.took_seconds >= SLOW_SECONDS and sample.age_seconds < OLD_SECONDS:
+        for each in sample.queues:
+            counts[each.queue][State(each.state)] += each.jobs
+    else:
+        sample = None
+        for count in client.count_live():
+            counts[count.queue][count.state] += count.jobs
     oldest = {} if client.tenant else {o.queue: o.age_seconds for o in client.oldest_ready()}
     paused = {queue.name: queue.reason or "paused" for queue in client.paused_queues()}
-    return [
+    rows: list[dict[str, object]] = [
         {"queue": name, **{str(state): counts[name][state] for state in LIVE},
          "oldest_seconds": oldest.get(name), "paused": paused.get(name)}
         for name in sorted({*counts, *paused})
     ]  # fmt: skip
+    return rows, None if sample is None else sample.age_seconds
 
 
 @queues.command()

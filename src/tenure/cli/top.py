@@ -12,7 +12,7 @@ import msgspec
 from tenure.cli.context import CliContext, Number, json_option, with_context
 from tenure.cli.jobs import progress_by_id
 from tenure.cli.output import clean, echo
-from tenure.cli.queues import age, queue_rows
+from tenure.cli.queues import age, counted, queue_rows
 from tenure.cli.screen import full_screen, keys, sparkline
 from tenure.cli.show import (
     ago,
@@ -44,6 +44,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     finished: dict[str, int]
     """By state, in the last ten seconds."""
     queues: list[dict[str, object]]
+    counted_seconds: float | None
+    """How old the counts of queues are; None: they are of now."""
     workers: list[WorkerSeen]
     running: list[Job]
     """The longest running ones among the newest."""
@@ -94,11 +96,13 @@ class View:
             finished[count.state] += count.jobs
         newest = client.list_jobs(states={State.RUNNING}, limit=RUNNING_LOOKED_AT).jobs
         running = sorted(newest, key=lambda job: job.claimed_at or now)[:RUNNING]
+        queues, counted_seconds = queue_rows(client)
         return Seen(
             at=now,
             per_second=round(finished.total() / RATE_SECONDS, 1),
             finished=dict(finished),
-            queues=queue_rows(client),
+            queues=queues,
+            counted_seconds=counted_seconds,
             workers=[] if client.tenant else [w for w in client.workers() if w.alive],
             running=running,
             progress=progress_by_id(client, running),
@@ -137,6 +141,7 @@ def _queues(seen: Seen) -> list[str]:
     if not seen.queues:
         return ["no live jobs"]
     head = ("queue", "waiting", "scheduled", "queued", "running", "age", "paused")
-    return table(head, (
+    age_of_counts = [] if seen.counted_seconds is None else [counted(seen.counted_seconds)]
+    return age_of_counts + table(head, (
         [row["queue"], row["waiting"], row["scheduled"], row["queued"], row["running"],
          age(row["oldest_seconds"]), row["paused"]] for row in seen.queues))  # fmt: skip
