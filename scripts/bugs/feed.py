@@ -1,6 +1,7 @@
 """Bugs of the feed of finished jobs and of failure hooks."""
 
 from scripts.bugs.bug import POSTGRES, SQLITE, UNUSED, Bug, python, sql
+from scripts.bugs.options import DEADLINES
 
 _FEED = "tests/contract/test_feed.py::"
 _HOOKS = "tests/contract/test_failure_hooks.py::"
@@ -31,6 +32,19 @@ FEED = (
             sql(SQLITE, "settle", "feed_finished", "where b.value ->> 'lease' is null or l.id is not null",
                 "where l.id is not null"),
         ),
+    ),
+    Bug(
+        "end-by-expiry-missing", "jobs that were not started in time are not in the feed",
+        _FEED + "test_jobs_that_were_not_started_in_time_are_in_the_feed",
+        (
+            sql(POSTGRES, "settle", "finish",
+                "from ended where exists (select from tenure.feed_reader r",
+                "from ended where why is distinct from 'expired'"
+                " and exists (select from tenure.feed_reader r"),
+            sql(SQLITE, "settle", "feed_finished", "where b.value ->> 'lease' is null or l.id is not null",
+                "where b.value ->> 'reason' is not 'expired' and (b.value ->> 'lease' is null or l.id is not null)"),
+        ),
+        unseen=DEADLINES,
     ),
     Bug(
         "stale-end-in-the-feed", "a settlement that does not land is in the feed",
@@ -126,6 +140,24 @@ FEED = (
             sql(SQLITE, "settle", "finish", "case when b.value ->> 'state' = 'failed' then (",
                 "case when b.value ->> 'state' = 'failed' and l.id is not null then ("),
         ),
+    ),
+    Bug(
+        "hook-called-for-skipped", "a job that was skipped calls the hooks",
+        "tests/contract/test_every_transition.py::"
+        "test_whatever_ends_a_job_is_in_the_feed_once_and_only_failures_call_their_hook",
+        (
+            sql(POSTGRES, "settle", "finish", "case when state = 'failed' then (",
+                "case when state in ('failed', 'skipped') then ("),
+            sql(SQLITE, "settle", "finish", "case when b.value ->> 'state' = 'failed' then (",
+                "case when b.value ->> 'state' in ('failed', 'skipped') then ("),
+        ),
+    ),
+    Bug(
+        "claimer-stores-no-hooks", "hooks of code that claims by hand are not called",
+        "tests/claiming/test_claimer.py::"
+        "test_ends_by_hand_are_in_the_feed_once_and_failures_call_the_declared_hook",
+        (python("claiming/core", "        if hooks:\n", "        if not hooks:\n"),),
+        unseen=UNUSED + "claim by hand",
     ),
     Bug(
         "hooks-of-others-dropped", "a worker removes the hooks of other code",

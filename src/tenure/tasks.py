@@ -551,8 +551,8 @@ class TaskSet:
         """Call a task when a job of any task has failed for good. It receives a `FailedJob`.
 
         `@app.on_failed` stands above `@app.task(...)`, or above a function, which becomes a task.
-        The call is a job of its own, enqueued in the transaction of the failure; a worker stores
-        the hook when it starts. The failure of a hook calls no hook.
+        The call is a job of its own, enqueued in the transaction of the failure; a worker or a
+        claimer stores the hook when it starts. The failure of a hook calls no hook.
         """
         task = self._hook_of(hook)
         if task not in self._on_failed:

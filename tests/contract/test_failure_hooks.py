@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ from tests.support.work import ERROR, TASK, add, add_many, expire, run, running,
 
 HOOK = "app.alert"
 HOOKS = "hooks"
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 def hook(task: str | None = None, name: str = HOOK, **options: Any) -> NewHook:
@@ -73,6 +75,30 @@ def test_only_a_failure_calls_the_hook(store: Store, clock: Clock, end: Any) -> 
     run(store, clock.now, end)
     store.cancel(add(store, clock.now), now=clock.now)
     assert calls(store) == []
+
+
+@pytest.mark.parametrize("by_claim", [True, False])
+def test_a_job_that_was_not_started_in_time_calls_no_hook(
+    store: Store, clock: Clock, by_claim: bool
+) -> None:
+    """It is skipped: it has not failed."""
+    store.declare_hooks([hook()])
+    id = add(store, clock.now, start_within_seconds=1)
+    clock.advance(2)
+    assert take(store, clock.now) == [] if by_claim else store.expire(now=clock.now) == 1
+    assert store.get(id).state is State.SKIPPED
+    assert calls(store) == []
+
+
+def test_a_hook_may_have_deadlines(store: Store, clock: Clock) -> None:
+    """They count from the failure."""
+    store.declare_hooks([hook(start_within_seconds=5, finish_within_seconds=9)])
+    add(store, clock.now)
+    clock.advance(100)
+    failed_next(store, clock)
+    [call] = calls(store)
+    assert call.start_by == clock.now + timedelta(seconds=5)
+    assert call.finish_by == clock.now + timedelta(seconds=9)
 
 
 def test_a_job_whose_worker_was_killed_calls_the_hook(store: Store, clock: Clock) -> None:
@@ -211,6 +237,11 @@ def test_what_is_no_hook_is_refused(store: Store) -> None:
         store.declare_hooks(["app.alert"])  # type: ignore[list-item]
     with pytest.raises(InvalidInput, match="no unique key"):
         hook(unique=Unique(key="a"))
+    for when in (
+        {"delay_seconds": 1}, {"due_at": NOW}, {"expires_at": NOW}, {"finish_by": NOW}
+    ):  # fmt: skip
+        with pytest.raises(InvalidInput, match="due at once"):
+            hook(**when)
     with pytest.raises(InvalidInput, match="parameter"):
         NewHook(task=None, parameter="a b", job=NewJob(task="a"))
     with pytest.raises(InvalidInput, match="NewJob"):

@@ -10,7 +10,7 @@ import pytest
 from tenure.errors import FeedMissed, InvalidInput, OutOfRange, ReaderNotFound, StoreBusy
 from tenure.rules.ends import Ended
 from tenure.rules.job import State
-from tenure.rules.lifecycle import abort, fail, release, retry, skip, succeed
+from tenure.rules.lifecycle import EXPIRED, abort, fail, release, retry, skip, succeed
 from tenure.store import Store
 from tenure.store.feed import readers as feed
 from tenure.store.feed.readers import KEPT_SECONDS, MAX_ENDS
@@ -107,6 +107,26 @@ def test_a_job_that_a_sweep_ends_is_in_the_feed(store: Store, clock: Clock) -> N
     [end] = read(store, clock)
     assert (end.id, end.token, end.state) == (claimed.id, claimed.token, State.FAILED)
     assert end.attempts == 1
+
+
+@pytest.mark.parametrize("by_claim", [True, False])
+def test_jobs_that_were_not_started_in_time_are_in_the_feed(
+    store: Store, clock: Clock, by_claim: bool
+) -> None:
+    """With their children. Whether a claim meets them, or upkeep does, they are there once."""
+    store.add_reader("r", now=clock.now)
+    late = [add(store, clock.now, start_within_seconds=1) for _ in range(3)]
+    child = add(store, clock.now, parents=(late[0],))
+    clock.advance(2)
+    if by_claim:
+        assert take(store, clock.now) == []
+    else:
+        assert store.expire(most=2, now=clock.now) == 3
+    assert store.expire(now=clock.now) == 0
+    ends = read(store, clock)
+    assert sorted(ends_of(ends)) == [(id, State.SKIPPED) for id in (*late, child)]
+    assert {end.reason for end in ends if end.id in late} == {EXPIRED}
+    assert {end.attempts for end in ends} == {0}
 
 
 def test_ends_by_an_operator_are_in_the_feed(store: Store, clock: Clock) -> None:

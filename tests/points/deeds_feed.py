@@ -88,6 +88,33 @@ class SweepFollowed(Followed):
         return Counter(failed=1, succeeded=1)
 
 
+class ExpireFollowed(Followed):
+    """Upkeep ends two jobs that were not started in time, and the child of one."""
+
+    name, call, about = "expire, with a reader and a hook", "expire", "finish"
+
+    def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
+        self.prepare(hand)
+        [parent, _] = add_many(hand.store, hand.now, 2, start_within_seconds=5)
+        add(hand.store, hand.now, parents=(parent,))
+        hand.clock.advance(10)
+
+    def do(self, hand: Hand) -> None:
+        hand.store.expire(now=hand.now)
+
+    def ends(self, *, landed: bool) -> Counter[str]:  # noqa: ARG002
+        return Counter(skipped=3)
+
+
+class ClaimLateFollowed(ExpireFollowed):
+    """A claim meets them. If it dies before it has ended them, the sweep does."""
+
+    name, call, about = "claim late, with a reader and a hook", "claim", "finish"
+
+    def do(self, hand: Hand) -> None:
+        hand.take()
+
+
 class AddReader(Deed):
     """It is there, or is added by the next call, and gets what ends from then on."""
 
@@ -204,5 +231,6 @@ class GiveUpReaders(OfReader):
 
 
 FEED_DEEDS: tuple[type[Deed], ...] = (
-    SettleFollowed, SweepFollowed, AddReader, ReadFeed, MoveReader, RemoveReader, GiveUpReaders,
+    SettleFollowed, SweepFollowed, ExpireFollowed, ClaimLateFollowed, AddReader, ReadFeed,
+    MoveReader, RemoveReader, GiveUpReaders,
 )  # fmt: skip

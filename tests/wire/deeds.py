@@ -367,6 +367,21 @@ class Expire(Deed):
         assert far.expire(now=self.clock.now) == 0
 
 
+class ExpireFollowed(Expire):
+    """A reader follows: each end is in the feed once."""
+
+    name = "expire with a reader"
+
+    def lay(self) -> None:
+        self.near.add_reader("r", now=self.clock.now)
+        super().lay()
+
+    def check(self, answer: int, far: Store) -> None:
+        super().check(answer, far)
+        ends = far.read_feed("r", now=self.clock.now).ends
+        assert sorted(end.id for end in ends) == [*self.late, self.child]
+
+
 class ClaimByNeeds(Deed):
     """Of two kinds some are wanted, and no more than a few kilobytes."""
 
@@ -816,6 +831,7 @@ DEEDS: dict[str, type[Deed]] = {
         Sweep,
         EnqueueReplacing,
         Expire,
+        ExpireFollowed,
         ClaimByNeeds,
         ClaimByTask,
         CancelMany,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from tenure import FailedJob, Fixed, Job, State, TaskSet, Tenure, testing
+from tenure import Batch, FailedJob, Fixed, Item, Job, State, TaskSet, Tenure, testing
 from tenure.errors import InvalidInput
 from tenure.rules.ends import NewHook
 from tenure.rules.job import NewJob
@@ -204,3 +204,41 @@ def test_the_tools_for_tests_call_hooks(app: Tenure) -> None:
     bad.enqueue()
     testing.drain(app, raise_errors=False)
     assert heard == [bad.name]
+
+
+def test_items_of_a_batch_that_fail_are_reported_each_for_itself(app: Tenure) -> None:
+    app.store.declare_hooks([ELSEWHERE])
+    app.add_reader("r")
+
+    @app.task(batch=Batch(max_size=4, wait_seconds=0.05), max_attempts=1)
+    def pay(items: list[Item[int]]) -> list[int | Exception]:
+        return [ValueError("odd") if item.value % 2 else item.value for item in items]
+
+    ids = [pay.enqueue(n).id for n in range(4)]
+    with working(app):
+        for id in ids:
+            ended(app, id)
+    assert sorted(failed.id for _, failed in calls(app)) == ids[1::2]
+    ends = [(end.id, str(end.state)) for end in app.feed("r", follow=False)]
+    assert sorted(ends) == list(
+        zip(ids, ("succeeded", "failed", "succeeded", "failed"), strict=True)
+    )
+
+
+def test_a_hook_may_take_failures_in_batches(app: Tenure) -> None:
+    heard: list[int] = []
+
+    @app.on_failed
+    @app.task(batch=Batch(max_size=8, wait_seconds=0.05))
+    def alert(items: list[Item[FailedJob]]) -> list[None]:
+        heard.extend(item.value.id for item in items)
+        return [None] * len(items)
+
+    @app.task(max_attempts=1)
+    def pay(n: int) -> None:
+        raise ValueError(n)
+
+    with working(app):
+        ids = [pay.enqueue(n).id for n in range(3)]
+        eventually(lambda: len(heard) == len(ids))
+    assert sorted(heard) == ids

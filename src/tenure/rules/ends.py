@@ -32,7 +32,8 @@ class Ended(JobReference, Record, msgspec.Struct, frozen=True, kw_only=True):
     finished_at: datetime
     duration_seconds: float | None = None
     worker: str | None = None
-    """The worker that has ended it; None: an operator, a workflow or a sweep."""
+    """The worker that has ended it; None: an operator, a workflow, a sweep or
+    its deadline."""
     reason: str | None = None
     error_type: str | None = None
     error_message: str | None = None
@@ -102,5 +103,14 @@ class NewHook(msgspec.Struct, frozen=True, kw_only=True):
             )
         if type(self.job) is not NewJob:
             raise InvalidInput(f"job must be a NewJob, {not_this(self.job)}")
-        if self.job.unique is not None or self.job.parents or self.job.due_at is not None:
-            raise InvalidInput("the job of a hook has no unique key, no parents and no due time")
+        job = self.job
+        if job.unique is not None or job.parents:
+            raise InvalidInput("the job of a hook has no unique key and no parents")
+        if any(
+            each is not None
+            for each in (job.delay_seconds, job.due_at, job.expires_at, job.finish_by)
+        ):
+            raise InvalidInput(
+                "the job of a hook is due at once: leave out delay_seconds and due_at, and give "
+                "start_within_seconds or finish_within_seconds in place of expires_at or finish_by"
+            )
