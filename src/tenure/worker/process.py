@@ -145,7 +145,7 @@ class WorkerProcess:
     async def _declare_hooks(self, stores: Stores) -> None:
         """Write which tasks the code wants to be called for failures."""
         hooks, tasks = self.app.declared_hooks(), [task.name for task in self.app]
-        while not self._stopping.is_set():
+        while (hooks or tasks) and not self._stopping.is_set():
             try:
                 await stores.settling.declare_hooks(hooks, tasks=tasks)
                 return
