@@ -34,10 +34,10 @@ PART = re.compile(r"(<!-- made: (\w+) ?([\w. -]*) -->\n).*?(<!-- end -->)", re.D
 
 HIDDEN = {
     "Tenure": {
-        "close_loop", "declared_schedules", "in_use_by_worker", "is_local", "on_trial",
-        "whole_async_store", "whole_store",
+        "close_loop", "declared_hooks", "declared_schedules", "in_use_by_worker", "is_local",
+        "on_trial", "whole_async_store", "whole_store",
     },
-    "TaskSet": {"declared_schedules"},
+    "TaskSet": {"declared_hooks", "declared_schedules"},
     "Task": {"bind", "signature", "stored_retry"},
     "Transaction": {"check", "end"},
     "AsyncTransaction": {"check", "end", "lent"},
@@ -211,7 +211,8 @@ def _calls(kind: type[Any], name: str) -> str:
     """How to call a method, and its twin for async code."""
     lines = [f"{name}{_signature(getattr(kind, name), implied=1)}"]
     if twin := getattr(kind, f"{name}_async", None):
-        lines.append(f"await {name}_async{_signature(twin, implied=1)}")
+        how = "async for each in" if inspect.isasyncgenfunction(twin) else "await"
+        lines.append(f"{how} {name}_async{_signature(twin, implied=1)}")
     return "\n".join(lines)
 
 

@@ -4,6 +4,7 @@ Names are loaded when they are first used, so that `import tenure` is cheap.
 
 app.py         the application: tasks, client, worker and schedules in one object
 client.py      all that users do with jobs, on one store
+feed.py        follows the feed of finished jobs
 handle.py      the handle of an enqueued job
 blocking.py    warns of synchronous calls in async code
 waiting.py     how a caller waits: look, rest, look again
@@ -40,9 +41,11 @@ if TYPE_CHECKING:
     from tenure.claiming.housekeeping import Housework
     from tenure.claiming.jobs import AsyncClaimedJob, ClaimedJob
     from tenure.control import Cancel, Retry, Skip, Snooze
+    from tenure.feed import Listening
     from tenure.handle import Handle
     from tenure.hooks import JobEvent
     from tenure.rules.attempts import Attempt, AttemptOutcome
+    from tenure.rules.ends import Ended, FailedJob, FeedPage, FeedReader
     from tenure.rules.gates import Gate, GateSeen, GateWait, Limits, LineSeen
     from tenure.rules.graph import NodePage, NodeSeen, ParentEnd, WorkflowAdded, WorkflowSeen
     from tenure.rules.job import (
@@ -90,9 +93,13 @@ __all__ = [
     "Count",
     "Delays",
     "Depth",
+    "Ended",
     "ErrorInfo",
     "Event",
     "Exponential",
+    "FailedJob",
+    "FeedPage",
+    "FeedReader",
     "Fixed",
     "Gate",
     "GateSeen",
@@ -106,6 +113,7 @@ __all__ = [
     "JobWait",
     "Limits",
     "LineSeen",
+    "Listening",
     "Node",
     "NodePage",
     "NodeSeen",
@@ -150,8 +158,10 @@ _HOMES = {
     "claiming.housekeeping": ("Housework",),
     "claiming.jobs": ("AsyncClaimedJob", "ClaimedJob"),
     "control": ("Cancel", "Retry", "Skip", "Snooze"),
+    "feed": ("Listening",),
     "handle": ("Handle",),
     "rules.attempts": ("Attempt", "AttemptOutcome"),
+    "rules.ends": ("Ended", "FailedJob", "FeedPage", "FeedReader"),
     "rules.gates": ("Gate", "GateSeen", "GateWait", "Limits", "LineSeen"),
     "rules.graph": ("NodePage", "NodeSeen", "ParentEnd", "WorkflowAdded", "WorkflowSeen"),
     "batches": ("Batch", "Item"),

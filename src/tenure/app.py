@@ -9,12 +9,14 @@ send.enqueue("user@example.org")
 app.run_worker()
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar, Unpack
 
 from tenure.client import Client
 from tenure.errors import InvalidInput
+from tenure.feed import Listening
 from tenure.hooks import Around, Listener, Setup, gives_manager, is_async
+from tenure.rules.ends import Ended
 from tenure.worker.settings import Settings
 from tenure.worker.worker import Worker, refuse_async_arounds
 
@@ -57,6 +59,18 @@ class Tenure(Client):
         """Call a function with a `JobEvent` for each thing that a worker here does with a job."""
         self.hooks.listeners.append(hook)
         return hook
+
+    def listen_everywhere(
+        self, hook: Callable[[Ended], object], *, reader: str | None = None
+    ) -> Listening:
+        """Call a function with each job that ends from now on, wherever that is, in order.
+
+        The calls come from a thread of this process until you call `stop` on what is returned, or
+        leave its `with` block. If a call fails, that is logged, and the next one follows. With
+        `reader`, the name of a reader of the feed, they go on after a restart where they were: what
+        has ended meanwhile comes first, and some ends may come again.
+        """
+        return Listening(lambda: self.store, hook, reader)
 
     def on_start(self, hook: S) -> S:
         """Call a function in each worker process before its first job; it may be async."""

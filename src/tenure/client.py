@@ -23,9 +23,11 @@ from tenure.errors import (
     NoSuchMethod,
     TenantMismatch,
 )
+from tenure.feed import follow_feed, follow_feed_async
 from tenure.handle import Handle
 from tenure.hooks import Hooks
 from tenure.passwords import shown_url
+from tenure.rules.ends import Ended
 from tenure.rules.gates import Limits
 from tenure.rules.graph import NewWorkflow, OnFailure, WorkflowAdded
 from tenure.rules.job import Enqueued, Job
@@ -35,6 +37,8 @@ from tenure.running import current, waiting_for
 from tenure.schedules import Schedules
 from tenure.store import AsyncStore, Store, open_async_store, open_store
 from tenure.store.api import READERS, Operation, Runner, both, run_on
+from tenure.store.feed import hooks as stored_hooks
+from tenure.store.feed import readers as feed
 from tenure.store.gates import limits
 from tenure.store.gates import look as gate_look
 from tenure.store.jobs import named_keys, operate
@@ -174,6 +178,13 @@ class Client(TaskSet):
     workflows, workflows_async = both(workflow_look.list_workflows)
     workflow_of, workflow_of_async = both(workflow_look.workflow_of)
     workers, workers_async = both(presence.workers)
+    add_reader, add_reader_async = both(feed.add_reader)
+    read_feed, read_feed_async = both(feed.read_feed)
+    move_reader, move_reader_async = both(feed.move_reader)
+    remove_reader, remove_reader_async = both(feed.remove_reader)
+    readers, readers_async = both(feed.readers)
+    failure_hooks, failure_hooks_async = both(stored_hooks.failure_hooks)
+    remove_hook, remove_hook_async = both(stored_hooks.remove_hook)
 
     def _run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         if self._store is None and operation in READERS:
@@ -204,6 +215,28 @@ class Client(TaskSet):
         """The job, once it is finished. Raises `WaitTimeout` when that takes too long, and
         `JobGone` if finished jobs of its task are not kept."""
         return await _wait(self.async_store, id_of(id), timeout_seconds)
+
+    def feed(self, name: str, *, follow: bool = True, limit: int = 100) -> Iterator[Ended]:
+        """The ends of jobs for this reader of the feed, in order, as they come.
+
+        A reader that does not exist is added, and gets what ends from now on. It moves on after
+        each page of up to `limit` ends: after a crash, those of the last page come again. Without
+        `follow`, the loop ends when there is no more.
+        """
+        yield from follow_feed(lambda: self.store, name, wait=follow, limit=limit)
+
+    async def feed_async(
+        self, name: str, *, follow: bool = True, limit: int = 100
+    ) -> AsyncIterator[Ended]:
+        """The ends of jobs for this reader of the feed, in order, as they come.
+
+        A reader that does not exist is added, and gets what ends from now on. It moves on after
+        each page of up to `limit` ends: after a crash, those of the last page come again. Without
+        `follow`, the loop ends when there is no more.
+        """
+        ends = follow_feed_async(lambda: self.async_store, name, wait=follow, limit=limit)
+        async for end in ends:
+            yield end
 
     def migrate(self) -> int:
         """Bring the schema up to date, one process at a time.

@@ -164,6 +164,14 @@ class GateNotFound(TenureError, LookupError):
     """No gate of this name. Nothing was changed."""
 
 
+class ReaderNotFound(TenureError, LookupError):
+    """No reader of the feed has this name."""
+
+
+class FeedMissed(TenureError):
+    """A reader of the feed was away for too long: ends that it has not read are gone."""
+
+
 class WorkflowNotFound(TenureError, LookupError):
     """No such workflow, or it belongs to another tenant."""
 

@@ -119,6 +119,11 @@ class Signature:
         bound.apply_defaults()
         return bound.arguments
 
+    def lone_parameter(self) -> str | None:
+        """The name of the only parameter that a call must give; None if there is not just one."""
+        wanted = self._wanted - {self._star, self._stars}
+        return next(iter(wanted)) if self._is_simple and len(wanted) == 1 else None
+
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
         """The arguments by name. (`inspect` takes 6 microseconds, this takes 1.)"""
         if self._is_simple and len(args) <= len(self._by_position):

@@ -17,7 +17,7 @@ annotations. A first parameter annotated `Running` is left out: the worker fills
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 from pathlib import Path
 from typing import (
@@ -43,6 +43,7 @@ from tenure.errors import InvalidInput, NoSuchMethod, TenantMismatch
 from tenure.handle import Handle
 from tenure.rules.claim import NEEDS, Kind
 from tenure.rules.codec import encode
+from tenure.rules.ends import FailedJob, NewHook
 from tenure.rules.gates import Gate, Limits
 from tenure.rules.job import Json, NewJob, Replace, Unique
 from tenure.rules.limits import (
@@ -61,15 +62,13 @@ from tenure.rules.ticks import CatchUp, Overlap, ScheduleTiming, check_timing
 from tenure.running import Running, current
 from tenure.signature import Signature
 from tenure.store.schedules.records import NewSchedule
+from tenure.store.templates import TRACE
 
 P = ParamSpec("P")
 A = TypeVar("A")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 J = TypeVar("J", bound=Running)
-
-TRACE = "trace"
-"""The key of the metadata that children inherit: a trace context, such as `traceparent`."""
 
 Isolation = Literal["none", "process"]
 
@@ -92,6 +91,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     start_within_seconds: float | None = None
     finish_within_seconds: float | None = None
     batch: Batch | None = None
+    on_failed: "Task[..., Any] | None" = None
 
     def __post_init__(self) -> None:
         take_keeps(self)
@@ -422,7 +422,32 @@ def _can_be_read(task: Task[..., Any]) -> bool:
         return False
 
 
+def _hook(task: str | None, hook: Task[..., Any]) -> NewHook:
+    """A failure hook as it is stored. Refuses a task that cannot receive a `FailedJob`."""
+    parameter = hook.signature.lone_parameter()
+    if parameter is None:
+        raise InvalidInput(
+            f"hook {hook.name} must take one argument, the failed job: write "
+            "def hook(failed: FailedJob)"
+        )
+    hook.signature.unpack(Json(encode({parameter: _A_FAILED_JOB})))
+    options = hook.options_of_task
+    if options.gate is not None and options.gate.limits.keyed:
+        raise InvalidInput(f"hook {hook.name} cannot have a gate with a key; leave the key out")
+    job = _new_job(hook, Json(b"{}"), _NO_OPTIONS)
+    if options.gate is not None:
+        job = msgspec.structs.replace(job, gate=options.gate.name)
+    return NewHook(task=task, parameter=parameter, job=job)
+
+
+_A_FAILED_JOB = FailedJob(
+    id=1, token=1, task="a", args={}, queue="default", tenant="", attempts=1, max_attempts=1,
+    crashes=0, finished_at=datetime(2000, 1, 1, tzinfo=UTC),
+)  # fmt: skip
+
+
 W = TypeVar("W", bound="Task[..., Any] | Call[Any]")
+H = TypeVar("H", bound="Task[..., Any] | Callable[..., Any]")
 
 
 class TaskSet:
@@ -433,6 +458,7 @@ class TaskSet:
         self.declared_gates: dict[str, Limits] = {}
         """The limits that its tasks declare, by gate."""
         self._declared: dict[str, tuple[ScheduleTiming, Task[..., Any] | Call[Any]]] = {}
+        self._on_failed: list[Task[..., Any]] = []
 
     def __iter__(self) -> Iterator[Task[..., Any]]:
         return iter(self._tasks.values())
@@ -460,12 +486,14 @@ class TaskSet:
         start_within_seconds: float | timedelta | None = None,
         finish_within_seconds: float | timedelta | None = None,
         batch: Batch | None = None,
+        on_failed: "Task[..., Any] | Callable[..., Any] | None" = None,
         **unknown: Never,
     ) -> "_Decorator":
         """Register the decorated function as a task: `@app.task()`, `@app.task(queue="mail")`.
 
         Its jobs are kept for `keep_succeeded_seconds` after they have succeeded, and otherwise for
-        `keep_other_seconds`: 0 means not at all, `math.inf` for ever.
+        `keep_other_seconds`: 0 means not at all, `math.inf` for ever. When a job of it has failed
+        for good, a job of the task `on_failed` gets the `FailedJob`.
         """
         if bare:
             raise InvalidInput("write @app.task() with parentheses; its options go between them")
@@ -480,6 +508,7 @@ class TaskSet:
             keep_other_seconds=stored_keep("keep_other_seconds", keep_other_seconds),
             start_within_seconds=_seconds(start_within_seconds),
             finish_within_seconds=_seconds(finish_within_seconds), batch=batch,
+            on_failed=None if on_failed is None else self._hook_of(on_failed),
         )  # fmt: skip
         return _Decorator(self, name, options)
 
@@ -518,6 +547,39 @@ class TaskSet:
         self._declared[name] = (timing, what)
         return what
 
+    def on_failed(self, hook: H) -> H:
+        """Call a task when a job of any task has failed for good. It receives a `FailedJob`.
+
+        `@app.on_failed` stands above `@app.task(...)`, or above a function, which becomes a task.
+        The call is a job of its own, enqueued in the transaction of the failure; a worker or a
+        claimer stores the hook when it starts. The failure of a hook calls no hook.
+        """
+        task = self._hook_of(hook)
+        if task not in self._on_failed:
+            self._on_failed.append(task)
+        return hook
+
+    def _hook_of(self, hook: object) -> Task[..., Any]:
+        """The task of a hook. A function becomes a task."""
+        if isinstance(hook, Task):
+            return hook
+        if not callable(hook):
+            raise InvalidInput(f"on_failed takes a task or a function, not {hook!r:.60}")
+        for task in self:
+            if task.fn is hook:
+                return task
+        made: Task[..., Any] = _Decorator(self, None, TaskOptions())(hook)
+        return made
+
+    def declared_hooks(self) -> list[NewHook]:
+        """The declared failure hooks. Refuses a task that cannot receive a `FailedJob`."""
+        of_all = [_hook(None, hook) for hook in self._on_failed]
+        return of_all + [
+            _hook(task.name, task.options_of_task.on_failed)
+            for task in self
+            if task.options_of_task.on_failed is not None
+        ]
+
     def declared_schedules(self) -> list[NewSchedule]:
         """The declared schedules. Refuses a task that cannot be called without arguments."""
         return [_scheduled(name, timing, what) for name, (timing, what) in self._declared.items()]
@@ -525,6 +587,8 @@ class TaskSet:
     def _take_in(self, other: "TaskSet") -> None:
         for task in other:
             self.add(task)
+        for hook in other._on_failed:
+            self.on_failed(hook)
         for name, declared in other._declared.items():
             if self._declared.setdefault(name, declared) is not declared:
                 raise InvalidInput(
@@ -546,6 +610,9 @@ class TaskSet:
                 "Gate for both"
             )
         self._tasks[task.name] = task
+        hook = task.options_of_task.on_failed
+        if hook is not None and hook.name not in self._tasks:
+            self.add(hook)
 
 
 def _seconds(length: float | timedelta | None) -> float | None:

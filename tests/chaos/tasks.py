@@ -10,6 +10,7 @@ import os
 
 from tenure.app import Tenure
 from tenure.errors import InvalidWorkflow
+from tenure.rules.ends import FailedJob
 from tenure.rules.gates import Gate
 from tenure.running import Running
 from tenure.tasks import TaskSet
@@ -43,6 +44,13 @@ async def by_threes(seconds: float) -> None:
 @tasks.task(gate=Gate("paced", rate=50, burst=5), max_attempts=100)
 async def paced() -> None:
     """So many in a second."""
+
+
+@tasks.on_failed
+@tasks.task(max_attempts=100)
+async def hear(failed: FailedJob) -> int:
+    """Called for each failure, once."""
+    return failed.id
 
 
 @tasks.task(max_attempts=100)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tenure import AsyncClaimer, Claimer, Housework, State, Tenure
+from tenure import AsyncClaimer, Claimer, FailedJob, Housework, State, Tenure
 from tenure.claiming import AsyncClaimedJob, ClaimedJob, housekeeping
 from tenure.errors import (
     ClockDoubted,
@@ -361,3 +361,53 @@ def test_a_doubted_clock_does_not_stop_a_claimer(
     with Claimer(app, housekeeping=False) as claimer:
         assert claimer.housekeeping(everything=True).pruned == 0
     assert "the clock has jumped" in caplog.text
+
+
+@dataclass
+class Told:
+    """The arguments of a hook."""
+
+    failed: FailedJob
+
+
+def test_ends_by_hand_are_in_the_feed_once_and_failures_call_the_declared_hook(url: str) -> None:
+    """The claimer stores the hooks of the code, as a worker does."""
+    with Tenure(url) as app:
+
+        @app.on_failed
+        @app.task(name="alert", queue="alerts")
+        def alert(failed: FailedJob) -> None: ...
+
+        @app.task(name="audio", max_attempts=1)
+        def audio(file: str) -> None: ...
+
+        app.add_reader("r")
+        ids = [enqueue(app, "audio") for _ in range(4)]
+        with Claimer(app, ["default", "alerts"]) as claimer:
+            assert app.failure_hooks() == [(None, "alert")]
+            good, bad, last, dull = claimer.claim(4)
+            good.succeed(1)
+            bad.fail(ValueError("no"))
+            last.retry(ValueError("no"))
+            dull.skip("nothing to do")
+            with pytest.raises(LeaseLost):
+                bad.skip("too late")
+            called = claimer.claim(4)
+            assert [job.task for job in called] == ["alert", "alert"]
+            told = [job.args_as(Told).failed.id for job in called]
+            assert told == [bad.id, last.id]
+            called[0].fail(ValueError("the failure of a hook calls no hook"))
+            called[1].succeed()
+            assert claimer.claim(4) == []
+        ends = {end.id: str(end.state) for end in app.feed("r", follow=False)}
+    states = ("succeeded", "failed", "failed", "skipped", "failed", "succeeded")
+    assert ends == dict(zip([*ids, *(job.id for job in called)], states, strict=True))
+
+
+def test_what_housekeeping_ends_is_in_the_feed(app: Tenure) -> None:
+    app.add_reader("r")
+    late = enqueue(app, "mail", start_within_seconds=0)
+    with Claimer(app, "other", housekeeping=False) as claimer:
+        assert claimer.housekeeping(everything=True).expired == 1
+        assert claimer.housekeeping(everything=True).expired == 0
+    assert [(end.id, str(end.state)) for end in app.feed("r", follow=False)] == [(late, "skipped")]

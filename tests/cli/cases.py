@@ -415,6 +415,39 @@ def _key_freed(lines: list[Any], world: World) -> None:
         assert not store.free_key("shop.greet", "k")
 
 
+def _follow(world: World) -> None:
+    """A reader, and a job that has ended since."""
+    with open_store(world.url) as store:
+        store.add_reader("bills")
+        [added] = store.enqueue([NewJob(task="shop.greet", queue="fed")])
+        store.cancel(added.id, reason="too late")
+
+
+def _reader_added(lines: list[Any], world: World) -> None:
+    assert lines == [{"reader": "bills", "added": True}]
+    with open_store(world.url) as store:
+        assert [reader.name for reader in store.readers()] == ["bills"]
+
+
+def _reader_listed(lines: list[Any], world: World) -> None:
+    del world
+    [line] = lines
+    assert (line["name"], line["unread"], line["lost_at"]) == ("bills", 1, None)
+
+
+def _feed_read(lines: list[Any], world: World) -> None:
+    [line] = lines
+    assert (line["task"], line["state"], line["reason"]) == ("shop.greet", "cancelled", "too late")
+    with open_store(world.url) as store:
+        assert store.read_feed("bills").ends == ()
+
+
+def _reader_removed(lines: list[Any], world: World) -> None:
+    assert lines == [{"reader": "bills", "removed": True}]
+    with open_store(world.url) as store:
+        assert store.readers() == []
+
+
 def _pruned(lines: list[Any], world: World) -> None:
     assert lines == [{"removed": 4}]
     _finished_are_gone(world)
@@ -532,6 +565,23 @@ CASES: dict[str, Case] = {
         shows("rm", "state=failed", answer="y\n",
               texts=["Remove 2 jobs (2 failed)?", "removed 2 jobs"], after=_failed_are_gone),
         tells("rm", "state=failed", "--yes", look=_removed),
+    ),
+    "feed list": Case(
+        shows("feed", "list", before=_follow, texts=["bills", "follows"]),
+        tells("feed", "list", before=_follow, look=_reader_listed),
+    ),
+    "feed add": Case(
+        shows("feed", "add", "bills", texts=["reader bills is added"]),
+        tells("feed", "add", "bills", look=_reader_added),
+    ),
+    "feed read": Case(
+        shows("feed", "read", "bills", before=_follow,
+              texts=["of shop.greet cancelled: too late"]),
+        tells("feed", "read", "bills", before=_follow, look=_feed_read),
+    ),
+    "feed remove": Case(
+        shows("feed", "remove", "bills", before=_follow, texts=["reader bills is removed"]),
+        tells("feed", "remove", "bills", before=_follow, look=_reader_removed),
     ),
     "key get": Case(
         shows("key", "get", "shop.greet", "k", before=_take_key,

@@ -16,7 +16,8 @@ from tenure.workflow import Growth
 # What does not touch the database, or belongs to one colour by its nature.
 COLOURLESS = {
     "Tenure": {
-        "add", "around", "async_store", "close_loop", "declared_schedules", "find", "handle",
+        "add", "around", "async_store", "close_loop", "declared_hooks", "declared_schedules",
+        "find", "handle", "listen_everywhere", "on_failed",
         "in_use_by_worker", "include", "is_local", "listen", "on_start", "on_stop", "on_trial",
         "run_worker", "schedule", "schedules", "store", "task", "tenant", "transaction",
         "transaction_async", "url", "use_url",
@@ -68,7 +69,7 @@ def test_both_colours_take_the_same_and_promise_the_same(kind: type, name: str) 
     assert taken[0] == taken[1]
     assert blocking.__doc__
     assert awaited.__doc__
-    assert inspect.iscoroutinefunction(awaited)
+    assert inspect.iscoroutinefunction(awaited) or inspect.isasyncgenfunction(awaited)
     assert not inspect.iscoroutinefunction(blocking)
 
 
@@ -82,6 +83,7 @@ def test_options_of_operations_are_given_by_name(name: str) -> None:
         ["id"],
         ["queue"],
         ["name"],
+        ["name", "position"],
         ["calls"],
         ["filter"],
         ["since", "until"],
@@ -124,6 +126,8 @@ STEPS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("gate_lines", ("narrow",), {}),
     ("workflows", (), {"open": True}),
     ("workflow_of", (ID,), {}),
+    ("failure_hooks", (), {}),
+    ("remove_hook", ("no.hook",), {}),
 ]
 
 
@@ -154,6 +158,20 @@ def test_both_colours_do_the_same(app: Tenure) -> None:
             app.cancel(keyed)
             assert not app.free_key(work, "k")
             assert not await app.free_key_async(work, "k")
+            assert app.add_reader("r")
+            assert not await app.add_reader_async("r")
+            app.cancel(work.enqueue())
+            pages = [app.read_feed("r"), await app.read_feed_async("r")]
+            assert len(pages[0].ends) == 1
+            assert pages[0] == pages[1]
+            assert list(app.feed("r", follow=False)) == list(pages[0].ends)
+            app.cancel(work.enqueue())
+            assert len([end async for end in app.feed_async("r", follow=False)]) == 1
+            app.move_reader("r", pages[0].position)
+            await app.move_reader_async("r", pages[0].position)
+            assert app.readers()[0].unread == (await app.readers_async())[0].unread == 0
+            assert await app.remove_reader_async("r")
+            assert not app.remove_reader("r")
             assert app.reset_gate("narrow")
             assert not await app.reset_gate_async("narrow")
 
@@ -164,6 +182,12 @@ def test_both_colours_do_the_same(app: Tenure) -> None:
         "reset_gate",
         "get_by_key",
         "free_key",
+        "feed",
+        "add_reader",
+        "read_feed",
+        "move_reader",
+        "readers",
+        "remove_reader",
         *(name for name, _, _ in STEPS),
     }
     assert tried == {name for kind, name in PAIRS if kind is Tenure}

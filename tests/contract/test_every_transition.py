@@ -16,6 +16,7 @@ import pytest
 from tenure.errors import InvalidInput, JobNotFound
 from tenure.rules import lifecycle
 from tenure.rules.claim import Claimed
+from tenure.rules.ends import NewHook
 from tenure.rules.job import Enqueued, State, Unique, Until
 from tenure.rules.lifecycle import TRANSITIONS, Settlement
 from tenure.store import Store
@@ -28,6 +29,7 @@ from tests.support.work import ERROR, add, expire, job, running, take_one
 KEY = Unique(key="only one", until=Until.FOREVER)
 LATER_SECONDS = 3600.0
 LONG_SECONDS = 1e6
+HOOK = "app.alert"
 LINE, PARENTS, DECOYS = "line", "parents", "decoys"
 
 
@@ -253,6 +255,33 @@ def test_a_transition_is_made_from_its_sources_and_refused_without_a_trace_elsew
         else:
             assert not made, f"{where}: the caller was not told"
             assert _rows(plain, stage, name) == before, f"{where}: rows changed"
+
+
+@pytest.mark.parametrize("name", TRANSITIONS)
+def test_whatever_ends_a_job_is_in_the_feed_once_and_only_failures_call_their_hook(
+    name: str, store: Store, plain: Plain, clock: Clock
+) -> None:
+    hook = NewHook(task=None, parameter="failed", job=job(task=HOOK, queue="hooks"))
+    for place in walk(plain):
+        stage = bring(store, clock, place)
+        store.add_reader("r", now=stage.now)
+        store.declare_hooks([hook], now=stage.now)
+        before = _ends(plain)
+        _try(name, stage)
+        new = _ends(plain) - before
+        feed = [
+            (end.id, end.token, str(end.state))
+            for end in store.read_feed("r", limit=1000, now=stage.now).ends
+        ]
+        where = f"{name} from {place}"
+        assert sorted(feed) == sorted(new), where
+        called = plain.one("select count(*) from tenure.jobs where task = ?", HOOK)
+        assert called == sum(state == "failed" for _, _, state in new), where
+
+
+def _ends(plain: Plain) -> set[tuple[int, int, str]]:
+    rows = plain.rows("select id, token, cast(state as text) from tenure.history")
+    return {(id, token, state) for id, token, state in rows}
 
 
 def _token(plain: Plain, id: int) -> int:

@@ -17,7 +17,8 @@ ONLY = {
     "postgres": {"notify_cancels", "insert_jobs", "copy_jobs", "copy_tickets", "highest_position",
                  "lowest_positions", "position_drawers", "notify", "look_at_gates",
                  "free_nodes", "write_edges", "take_spots"},
-    "sqlite": {"count_cancels", "succeed_keeping", "insert_job", "insert_plain_job", "insert_due",
+    "sqlite": {"count_cancels", "succeed_keeping", "feed_batch", "feed_finished", "has_readers",
+               "insert_job", "insert_plain_job", "insert_due",
                "insert_tickets", "take_suspect", "drop_tickets",
                "drop_suspect",
                "insert_lease", "drop_started_keys",
@@ -38,6 +39,7 @@ OTHER_VERBS = {
     "extend", "pause", "resume", "prune", "progress", "checkpoint", "annotate", "start_once",
     "step", "announce", "retire", "sample_depth",
     "copy", "every transition", "gate", "fire", "trigger", "schedule",
+    "add_reader", "read_feed", "move_reader", "remove_reader", "declare_hooks",
 }  # fmt: skip
 
 MUTATES = re.compile(r"(?:^|\()\s*(insert|update|delete|copy)\b", re.MULTILINE)

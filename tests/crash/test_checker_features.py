@@ -112,6 +112,21 @@ def tenant_crossed_in_a_workflow(f: Forger) -> None:
     f.flow(1, tenant="acme")
 
 
+def hook_called_twice(f: Forger) -> None:
+    f.enqueue(1)
+    f.claim(1)
+    f.run(1)
+    f.settle(1, outcome="fail")
+    f.row(1, state="failed")
+    for id in (2, 3):
+        f.ends_well(id, called_for=(1, 1))
+
+
+def hook_without_a_failure(f: Forger) -> None:
+    f.happy(1)
+    f.ends_well(2, called_for=(1, 1))
+
+
 def counts_differ(f: Forger) -> None:
     f.happy(1)
     f.final.counted = {"succeeded": 1, "queued": 1}
@@ -154,6 +169,8 @@ FORGERIES: list[tuple[Forgery, str, Mapping[str, Any]]] = [
     (tenant_crossed_at_a_key, "tenant crossed", {}),
     (tenant_crossed_while_it_ran, "tenant crossed", {}),
     (tenant_crossed_in_a_workflow, "tenant crossed", {}),
+    (hook_called_twice, "hook called twice", {}),
+    (hook_without_a_failure, "hook without a failure", {}),
     (counts_differ, "counts differ", {}),
     (crash_missing, "crash missing", struck(1010.0)),
     (late_start, "late recovery", {"start_seconds": LEASE_SECONDS + 2, **struck(1003.2)}),
@@ -287,7 +304,7 @@ def test_every_violation_has_its_forgery_and_every_invariant_a_violation() -> No
     everywhere = (*test_checker.FORGERIES, *test_checker_flows.FORGERIES, *FORGERIES)
     forged = {name for _, name, _ in everywhere}
     assert set(names) == forged | {"rows disagree"}  # see below
-    assert set(names.values()) == set(range(1, 16))
+    assert set(names.values()) == set(range(1, 17))
 
 
 def test_rows_that_disagree_are_a_violation_with_a_story(tmp_path: Path) -> None:

@@ -65,7 +65,8 @@ def test_every_member_has_its_heading(name: str) -> None:
     assert sorted(shown) == sorted(f"{name}.{each}" for each in alone)
     text = (ROOT / API.name).read_text("utf-8")
     for twin in members - alone:
-        assert f"\nawait {twin}(" in text
+        how = "async for each in" if twin == "feed_async" else "await"
+        assert f"\n{how} {twin}(" in text
 
 
 def test_what_is_hidden_is_there_to_be_hidden() -> None:

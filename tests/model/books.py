@@ -13,6 +13,7 @@ from tenure.errors import JobNotFound
 from tenure.rules.attempts import Attempt, AttemptOutcome
 from tenure.rules.claim import Claimed
 from tenure.rules.codec import decode, encode
+from tenure.rules.ends import Ended
 from tenure.rules.job import (
     ErrorInfo,
     Event,
@@ -250,6 +251,15 @@ GOES_ON = (Outcome.RETRY, Outcome.SNOOZE, Outcome.RELEASE)
 _FINAL = {Outcome.FAIL: "failed", Outcome.ABORT: "cancelled"}
 
 
+@dataclass
+class Follower:
+    """A reader of the feed: the ends that it has not read, in any order within one operation."""
+
+    seen_at: datetime
+    unread: list[Ended] = field(default_factory=list)
+    lost: bool = False
+
+
 class Books:
     """All that is known, and the operations that only look."""
 
@@ -264,6 +274,8 @@ class Books:
         self.settled: dict[tuple[JobId, int], Settled] = {}
         self.counted: Counter[tuple[str, str, str]] = Counter()
         """The ends that no worker has settled, by queue, task and outcome."""
+        self.readers: dict[tuple[str, str], Follower] = {}
+        """By tenant and name."""
         self.last_job = 0
         self.last_lease = 0
 

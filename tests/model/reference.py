@@ -14,14 +14,17 @@ from datetime import datetime, timedelta
 import msgspec
 
 from tenure.errors import (
+    FeedMissed,
     InvalidInput,
     JobGone,
     JobNotFound,
     KeyTaken,
+    ReaderNotFound,
     StepConflict,
     TenantMismatch,
 )
 from tenure.rules.claim import Lease
+from tenure.rules.ends import Ended
 from tenure.rules.job import (
     Beat,
     Enqueued,
@@ -43,6 +46,7 @@ from tests.model.books import (
     GOES_ON,
     Block,
     Books,
+    Follower,
     Held,
     Hold,
     JobId,
@@ -57,6 +61,7 @@ from tests.model.books import (
     not_run_again,
 )
 
+WEEK = timedelta(days=7)
 _LEASE_LOST = '{"type":"LeaseLost","message":"the worker died or stopped renewing its lease"}'
 _UNKNOWN_TASK = '{"type":"UnknownTask","message":"no worker has had the task for too long"}'
 _NO_TIME = timedelta(0)
@@ -547,6 +552,9 @@ class Model(Books):
             work.keep_until = FAR_FUTURE if is_forever else now + timedelta(seconds=seconds)
         work.held = work.cancel_requested = False
         work.due_at = work.queued_at = None
+        for reader in self.readers.values():
+            if not reader.lost:
+                reader.unread.append(_ended(work, now))
 
     def _let_go(self, ended: list[Work], now: datetime) -> None:
         """Keys are given back, children may go on."""
@@ -881,12 +889,51 @@ class Model(Books):
         for id in gone:
             self._forget(id)
         self.keys = {k: hold for k, hold in self.keys.items() if not self._key_is_over(hold, now)}
+        for reader in self.readers.values():
+            first = [end.finished_at for end in reader.unread[:1]]
+            reader.lost |= any(at < now - WEEK for at in (reader.seen_at, *first))
         return len(gone)
+
+    # The feed ---------------------------------------------------------------------------------
+
+    def add_reader(self, name: str, *, now: datetime, tenant: str | None = None) -> bool:
+        if (tenant or "", name) in self.readers:
+            return False
+        self.readers[tenant or "", name] = Follower(now)
+        return True
+
+    def remove_reader(self, name: str, *, now: datetime, tenant: str | None = None) -> bool:
+        del now
+        return self.readers.pop((tenant or "", name), None) is not None
+
+    def follow(self, name: str, *, now: datetime, tenant: str | None = None) -> list[Ended]:
+        """Read all that there is, and move on."""
+        reader = self.readers.get((tenant or "", name))
+        if reader is None:
+            raise ReaderNotFound
+        if reader.lost:
+            raise FeedMissed
+        if reader.unread or now - reader.seen_at > timedelta(seconds=60):
+            reader.seen_at = max(reader.seen_at, now)
+        ends = [end for end in reader.unread if tenant is None or end.tenant in ("", tenant)]
+        reader.unread.clear()
+        return sorted(ends, key=lambda end: (end.id, end.token))
 
     def _has_live_child(self, work: Work) -> bool:
         return work.has_children and any(
             work.id in child.parents and child.live for child in self.jobs.values()
         )
+
+
+def _ended(work: Work, now: datetime) -> Ended:
+    assert work.final is not None
+    error = {} if work.error is None else msgspec.json.decode(work.error)
+    return Ended(
+        place=0, id=work.id, token=work.token, state=work.final, task=work.job.task,
+        queue=work.queue, tenant=work.job.tenant, attempts=work.attempts, finished_at=now,
+        duration_seconds=work.duration_seconds, worker=work.worker, reason=work.reason,
+        error_type=error.get("type"), error_message=error.get("message"),
+    )  # fmt: skip
 
 
 def _given_up(s: Settlement) -> timedelta:

@@ -46,6 +46,7 @@ REPLACE = (
     Replace(args=False, postpone=True),
     Replace(postpone=True, postpone_at_most_seconds=8.0),
 )
+READERS = ("one", "two")
 
 
 @dataclass
@@ -517,6 +518,18 @@ def count(scene: Scene, rnd: Random) -> Op:
     return scene.op("count_finished", since, scene.now, tenant=tenant)
 
 
+def add_reader(scene: Scene, rnd: Random) -> Op:
+    return scene.op("add_reader", rnd.choice(READERS), tenant=rnd.choice((None, None, "acme")))
+
+
+def remove_reader(scene: Scene, rnd: Random) -> Op:
+    return scene.op("remove_reader", rnd.choice(READERS), tenant=rnd.choice((None, "acme")))
+
+
+def follow(scene: Scene, rnd: Random) -> Op:
+    return scene.op("follow", rnd.choice(READERS), tenant=rnd.choice((None, None, "acme")))
+
+
 def moments(model: Model) -> list[datetime]:
     """When something changes by itself: a due time, a deadline, the end of a key."""
     found: list[datetime | None] = [lease.expires_at for lease in model.leases.values()]
@@ -582,6 +595,9 @@ RULES: dict[str, tuple[int, Rule]] = {
     "look": (4, look),
     "list_jobs": (2, list_jobs),
     "count": (2, count),
+    "add_reader": (2, add_reader),
+    "remove_reader": (1, remove_reader),
+    "follow": (4, follow),
 }
 CLOCK, VOID = "clock", "void_ticket"
 WEIGHTS = {CLOCK: 14, VOID: 3} | {name: weight for name, (weight, _) in RULES.items()}

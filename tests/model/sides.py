@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -22,6 +23,7 @@ import psycopg
 
 from tenure.errors import TenureError
 from tenure.rules.claim import Lease
+from tenure.rules.ends import Ended
 from tenure.rules.job import Beat, Enqueued, Job
 from tenure.rules.lifecycle import Settlement, succeed
 from tenure.rules.limits import MAX_ID
@@ -232,6 +234,8 @@ class Side:
         args, options = self._out(op.args), self._out(op.options)
         if op.name == "list_jobs":
             return _all_pages(store, options)
+        if op.name == "follow":
+            return _all_ends(store, *args, **options)
         method = getattr(store, op.name)
         if self.session is not None:
             self.network.lose = op.lost
@@ -315,6 +319,9 @@ class Side:
                 return [self._in(job, None) for job in answer]
             case [Count(), *_]:
                 return sorted(answer, key=lambda x: (x.queue, x.task, x.state, x.tenant))
+            case [Ended(), *_]:
+                ends = [msgspec.structs.replace(x, id=self._mine(x.id), place=0) for x in answer]
+                return sorted(ends, key=lambda end: (end.id, end.token))
             case Job():
                 return msgspec.structs.replace(answer, id=self._mine(answer.id))
             case Beat():
@@ -397,6 +404,16 @@ def _all_pages(store: Store, options: Mapping[str, Any]) -> list[Job]:
             return found
         assert page.next != after, "the next page does not come nearer"
         after = page.next
+
+
+def _all_ends(store: Store, name: str, now: datetime) -> list[Ended]:
+    found: list[Ended] = []
+    while (page := store.read_feed(name, limit=4, now=now)).position > page.since:
+        assert [end.place for end in page.ends] == sorted({end.place for end in page.ends})
+        assert all(page.since < end.place <= page.position for end in page.ends)
+        found += page.ends
+        store.move_reader(name, page.position, now=now)
+    return found
 
 
 @contextmanager

@@ -23,6 +23,7 @@ import msgspec
 
 from tenure.store import Store, open_store
 from tests.points.deed import Deed, Hand
+from tests.points.deeds_feed import FEED_DEEDS
 from tests.points.deeds_flows import FLOW_DEEDS
 from tests.points.deeds_jobs import JOB_DEEDS
 from tests.points.deeds_keep import KEEP_DEEDS
@@ -35,7 +36,7 @@ from tests.support.plain import Plain
 from tests.support.stores import Clock
 
 DEEDS: dict[str, type[Deed]] = {
-    kind.name: kind for kind in (*JOB_DEEDS, *KEEP_DEEDS, *FLOW_DEEDS, *MANY_DEEDS)
+    kind.name: kind for kind in (*JOB_DEEDS, *KEEP_DEEDS, *FLOW_DEEDS, *MANY_DEEDS, *FEED_DEEDS)
 }
 VICTIM_SECONDS = 60
 RAISED = 3

@@ -19,7 +19,8 @@ from tests.support.patience import until
 from tests.support.plain import Plain
 
 UNLIKE = ("request_id", "expires_tick", "process")
-"""Columns that are never the same twice: drawn by lot, or told by a clock that nobody can set."""
+"""Columns that are never the same twice: drawn by lot, told by a clock that nobody can set, or the
+number of a connection."""
 
 Rows = dict[str, list[str]]
 Lay = Callable[[Store, Plain, str], None]

@@ -26,7 +26,7 @@ def test_all_is_well_wherever_it_dies(ask: Ask, operation: str) -> None:
 SETTINGS = {
     "declare_gates", "set_gate", "reset_gate",
     "declare_schedules", "add_schedule", "edit_schedule", "remove_schedule",
-    "pause_schedule", "resume_schedule", "trigger_schedule",
+    "pause_schedule", "resume_schedule", "trigger_schedule", "declare_hooks", "remove_hook",
 }  # fmt: skip
 """What is allowed, and when: these touch no job that is there."""
 

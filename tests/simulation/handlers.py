@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tenure.control import Cancel, Retry, Skip, Snooze
 from tenure.errors import StoreUnavailable
+from tenure.rules.ends import FailedJob
 from tenure.rules.gates import Gate
 from tenure.rules.retry import Exponential, Fixed
 from tenure.running import Running
@@ -263,3 +264,11 @@ async def ticked(job: Running) -> str:
     """Enqueued by a schedule."""
     await asyncio.sleep(_seconds(0.05))
     return _end(job, 0.1)
+
+
+@tasks.on_failed
+@tasks.task(retry=RETRY)
+async def report(job: Running, failed: FailedJob) -> str:
+    """Hears of every failure, and may fail itself."""
+    await asyncio.sleep(_seconds(0.05))
+    return f"{_end(job, 0.2)} for {failed.id}"

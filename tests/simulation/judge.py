@@ -7,6 +7,7 @@ from typing import Any
 
 from tenure.testing.recorder import Answered
 from tenure.worker.leases import MARGIN
+from tests.simulation.handlers import report as report_of_failures
 from tests.simulation.handlers import transactional
 from tests.simulation.hub import Process
 from tests.simulation.stage import IDLE_POLL_SECONDS, Stage
@@ -40,7 +41,7 @@ def judge(stage: Stage) -> str:
         *violations(books, expected_of(stage, books)), *losses(stage, books),
         *late_runs(stage, books), *repeated_ends(stage),
         *stale_steps(stage), *stage.steps_taken.wrong, *excess(stage),
-        *late_starts(stage, books), *second_starts(stage, books),
+        *late_starts(stage, books), *second_starts(stage, books), *unheard_ends(stage, books),
     ]  # fmt: skip
     return "\n".join(report(books, broken, blows_of(stage)))
 
@@ -174,6 +175,23 @@ def repeated_ends(stage: Stage) -> Violations:
             text = f"workflow {flow} {'ended twice' if ended else 'was opened twice'}"
             yield Violation(12, "workflow ended twice", None, text)
         open_ones[flow] = not ended
+
+
+def unheard_ends(stage: Stage, books: Books) -> Violations:
+    """16: every end is in the feed, once, and every failure has called its hook."""
+    fed = Counter(
+        stage.session.memory.execute("select job_id, token, state from tenure_feed").fetchall()
+    )
+    called = {job.called_for for job in books.final.jobs}
+    for job in books.final.jobs:
+        if job.is_live:
+            continue
+        if fed[job.id, job.token, job.state] != 1:
+            text = f"{fed[job.id, job.token, job.state]} times, token {job.token}, {job.state}"
+            yield Violation(16, "end not once in the feed", job.id, text)
+        failed = job.state == "failed" and job.task != report_of_failures.name
+        if failed and (job.id, job.token) not in called:
+            yield Violation(16, "failure without its hook", job.id, f"token {job.token}")
 
 
 def stale_steps(stage: Stage) -> Violations:

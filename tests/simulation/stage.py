@@ -170,6 +170,7 @@ class Stage:
     def play(self, first: Sequence[Call[Any]] = ()) -> None:
         """From the first process to the last. A test may say what is enqueued first."""
         handlers.now.stage = self
+        self._follow()
         try:
             if first:
                 self.process("client", lambda app, _: self.users.enqueue(app, [*first]))
@@ -181,6 +182,14 @@ class Stage:
         finally:
             for task in handlers.tasks:
                 task._clients.clear()
+
+    def _follow(self) -> None:
+        """A reader that never moves: the feed has every end. Wrong clocks do not make it lost."""
+        far = 2**62
+        self.session.memory.execute("insert into tenure_feed_end values ('feed', 0)")
+        self.session.memory.execute(
+            "insert into tenure_feed_reader values ('', 'judge', 0, 0, ?, null, 0)", (far,)
+        )
 
     def close(self) -> None:
         """Take everything down."""

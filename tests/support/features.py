@@ -4,6 +4,7 @@
 11  tick twice, tick missing, tick without its job         15  counts differ
 12  child before parent, child without its parents, finaliser early, workflow ended early,
     workflow open, wrong outcome
+16  hook called twice, hook without a failure
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ def violations(books: Books, expected: Expected) -> Violations:
         yield from no_tick_is_missing(books)
     yield from children_come_after_parents(books)
     yield from workflows_end_once(books, drained=expected.drained)
+    yield from hooks_are_called_once(books)
     yield from tenants_are_kept_apart(books)
     yield from counts_are_right(books)
 
@@ -312,6 +314,21 @@ def _live_until(books: Books, id: int, at: float) -> float:
 
 
 # --- 14 and 15 -----------------------------------------------------------------------------------
+
+
+def hooks_are_called_once(books: Books) -> Violations:
+    """16: a failure has at most one job of each hook, and each such job is for a failure."""
+    calls = Counter((job.task, job.called_for) for job in books.final.jobs if job.called_for)
+    failed = {(job.id, job.token) for job in books.final.jobs if job.state == "failed"}
+    replayed = {event.id for event in books.final.events if event.kind == "replayed"}
+    stored = {job.id for job in books.final.jobs}
+    for (task, called_for), count in calls.items():
+        assert called_for is not None
+        id, token = called_for
+        if count > 1:
+            yield Violation(16, "hook called twice", id, f"{count} jobs of {task}, token {token}")
+        if called_for not in failed and id in stored and id not in replayed:
+            yield Violation(16, "hook without a failure", id, f"a job of {task}, token {token}")
 
 
 def tenants_are_kept_apart(books: Books) -> Violations:

@@ -163,6 +163,8 @@ class JobRow:
     gate_key: str | None = None
     fired: tuple[str, float] | None = None
     """The schedule that has enqueued it, and the tick."""
+    called_for: tuple[int, int] | None = None
+    """The failed job for which a hook has enqueued it: id and token."""
 
     @property
     def is_live(self) -> bool:
@@ -304,7 +306,15 @@ def _job_row(row: tuple[Any, ...], seconds: Seconds) -> JobRow:
         reason=reason, key=None if key is None else Key(tenant, scope, key, until),
         tenant=tenant, task=task, priority=priority, gate=gate, gate_key=gate_key,
         fired=None if by is None or by.triggered else (by.name, by.tick.timestamp()),
+        called_for=_called_for(metadata),
     )  # fmt: skip
+
+
+def _called_for(metadata: str | None) -> tuple[int, int] | None:
+    if metadata is None or '"failed_job"' not in metadata:
+        return None
+    failed = json.loads(metadata)["failed_job"]
+    return failed["id"], failed["token"]
 
 
 def _event_rows(row: tuple[Any, ...], seconds: Seconds) -> list[EventRow]:

@@ -18,7 +18,7 @@ holds in the end. Where an answer is missing, both ends of the story are allowed
 9   key held twice                            crashes do not add up, failed without a run,
 13  backlog left, late recovery,              crash missing, crash not charged
     swept late
-6: see causes.py. 10, 11, 12, 14, 15: see features.py. What rows alone can show: see audit.py.
+6: see causes.py. 10, 11, 12, 14, 15, 16: see features.py. What rows alone can show: see audit.py.
 """
 
 from __future__ import annotations
@@ -136,6 +136,7 @@ def no_ghost(books: Books) -> Violations:
     """2: nothing runs that was not enqueued, nor without a claim of its worker."""
     known = {told_of.id for told_of in books.enqueues()}
     known |= {tick.job for tick in books.final.ticks if tick.job is not None}
+    known |= {job.id for job in books.final.jobs if job.called_for is not None}
     unanswered = sum(
         call.sent.count
         for op in ENQUEUES
@@ -342,6 +343,8 @@ def _is_lost(books: Books, write: Write, row: JobRow) -> bool:
 def attempts_add_up(books: Books, alone: Collection[Pair] = ()) -> Violations:
     """8: attempts <= max_attempts; both counters equal a recount; nothing fails without a run."""
     ran = {run.id for run in books.records.runs} | {id for id, _ in books.settlements}
+    # A start that was recorded counts, also if its worker died before the answer came.
+    ran |= {id for call in books.records.of("start_once") for id, _ in call.sent.jobs}
     for id, row in books.rows.items():
         if row.attempts > row.max_attempts:
             text = f"{row.attempts} of {row.max_attempts}"

@@ -46,6 +46,10 @@ TABLES = (
     "depth_sample",
     "workflow",
     "node",
+    "feed_end",
+    "feed_reader",
+    "feed",
+    "failure_hook",
 )
 
 
@@ -135,7 +139,7 @@ class Plain:
 
     def wipe(self) -> None:
         """Empty all tables."""
-        for name in TABLES:
+        for name in (*TABLES, "feed_new") if self.is_postgres else TABLES:
             self.rows(f"delete from tenure.{name}")
 
     def close(self) -> None:

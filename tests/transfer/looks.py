@@ -38,6 +38,13 @@ def told(store: Store, now: datetime) -> dict[str, object]:
         "parents": {id: store.parent_ends(id, now=now) for id in ids},
         "schedules": store.list_schedules(now=now),
         "statistics": store.statistics(now - timedelta(days=100), now, now=now),
+        "feed": {
+            reader.name: store.read_feed(reader.name, limit=1000, now=now).ends
+            for reader in store.readers(now=now)
+            if reader.lost_at is None and not reader.tenant
+        },
+        "readers": store.readers(now=now),
+        "hooks": store.failure_hooks(now=now),
         "oldest": [(each.queue, each.since) for each in store.oldest_ready(now=now)],
     }
 

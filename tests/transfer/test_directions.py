@@ -101,7 +101,7 @@ def test_nothing_of_the_tables_is_forgotten(urls: Urls) -> None:
     """A column that a later migration adds must be copied, too."""
     others = (
         cargo.UNIQUE_KEYS, cargo.QUEUES, cargo.GATES, cargo.WORKFLOWS, cargo.SCHEDULES, cargo.TICKS,
-        cargo.STATISTICS,
+        cargo.STATISTICS, cargo.FEED, cargo.FEED_END, cargo.FEED_READERS, cargo.FAILURE_HOOKS,
     )  # fmt: skip
     carried = {table.name: table.columns for table in (*cargo.JOB_TABLES, *others)}
     apart = {
@@ -124,6 +124,7 @@ def test_nothing_of_the_tables_is_forgotten(urls: Urls) -> None:
         "prune_clock",
         "depth",
         "depth_sample",
+        "feed_new",
     }
     with Plain(urls[0]) as plain:
         if plain.is_postgres:

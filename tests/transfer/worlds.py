@@ -20,9 +20,10 @@ from tenure.errors import JobNotFound, KeyTaken
 from tenure.rules import lifecycle
 from tenure.rules.claim import Claimed
 from tenure.rules.codec import encode
+from tenure.rules.ends import NewHook
 from tenure.rules.gates import Limits
 from tenure.rules.graph import NewWorkflow, OnFailure
-from tenure.rules.job import Json, NewStep, Unique, Until
+from tenure.rules.job import Json, NewJob, NewStep, Unique, Until
 from tenure.rules.retry import Fixed, dump_policy
 from tenure.rules.statistics import Counted, Tally
 from tenure.rules.ticks import ScheduleTiming
@@ -40,8 +41,9 @@ ODD_JSON = Json(b'{ "a" :\t[1, 1.0, 1e3,\n 12345678901234567890],"b":"\\u00e9\\u
 def everything(store: Store, clock: Clock) -> None:
     """One scene per feature, at times with microseconds."""
     clock.advance(0.123456)
-    for scene in (_lines, _values, _due, _tries, _crashes, _family, _holding, _keys, _notes, _stops,
-                  _operators, _pauses, _schedules, _gates, _workflows, _statistics):  # fmt: skip
+    for scene in (_feed, _lines, _values, _due, _tries, _crashes, _family, _holding, _keys, _notes,
+                  _stops, _operators, _pauses, _schedules, _gates, _workflows,
+                  _statistics):  # fmt: skip
         clock.advance(1.000001)
         scene(store, clock)
     clock.advance(1.5)
@@ -55,6 +57,21 @@ def leave_a_lease(store: Store, clock: Clock) -> list[int]:
     store.cancel(ids[1], now=clock.now)
     store.hold(ids[2], now=clock.now)
     return ids
+
+
+def _feed(store: Store, clock: Clock) -> None:
+    """Readers, of which one is lost and one has moved on; and a hook of a task."""
+    store.add_reader("lost", now=clock.now)
+    clock.advance(8 * 86_400)
+    store.prune(now=clock.now)
+    store.add_reader("behind", now=clock.now)
+    store.add_reader("ahead", now=clock.now)
+    store.for_tenant("acme").add_reader("theirs", now=clock.now)
+    job = NewJob(task="app.alert", queue="closed", metadata=encode({"of": ODD_TEXT}))
+    store.declare_hooks([NewHook(task="app.fragile", parameter="failed", job=job)], now=clock.now)
+    add(store, clock.now, task="app.fragile", args=encode({"text": ODD_TEXT}), queue="fragile")
+    run(store, clock.now, lambda held: lifecycle.fail(held, ODD_JSON), queue="fragile")
+    store.move_reader("ahead", store.read_feed("ahead", now=clock.now).position, now=clock.now)
 
 
 def _lines(store: Store, clock: Clock) -> None:

@@ -14,6 +14,7 @@ from msgspec.json import decode
 from tenure.rules import lifecycle
 from tenure.rules.claim import NEEDS, Ask, Claimed, Lease
 from tenure.rules.codec import encode
+from tenure.rules.ends import NewHook
 from tenure.rules.job import Enqueued, Replace, State, Unique, Until
 from tenure.rules.statistics import Counted, Tally
 from tenure.store import LANDED, Changes, Store
@@ -366,6 +367,21 @@ class Expire(Deed):
         assert far.expire(now=self.clock.now) == 0
 
 
+class ExpireFollowed(Expire):
+    """A reader follows: each end is in the feed once."""
+
+    name = "expire with a reader"
+
+    def lay(self) -> None:
+        self.near.add_reader("r", now=self.clock.now)
+        super().lay()
+
+    def check(self, answer: int, far: Store) -> None:
+        super().check(answer, far)
+        ends = far.read_feed("r", now=self.clock.now).ends
+        assert sorted(end.id for end in ends) == [*self.late, self.child]
+
+
 class ClaimByNeeds(Deed):
     """Of two kinds some are wanted, and no more than a few kilobytes."""
 
@@ -686,6 +702,110 @@ class SampleDepth(Deed):
         ]
 
 
+class SettleFollowed(Deed):
+    """A reader follows, and the failure of a job has a hook: one end each, and one call."""
+
+    name = "settle with a reader and a hook"
+
+    def lay(self) -> None:
+        self.near.add_reader("r", now=self.clock.now)
+        hook = NewHook(task=TASK, parameter="failed", job=job(task="app.alert", queue="hooks"))
+        self.near.declare_hooks([hook], now=self.clock.now)
+        add_many(self.near, self.clock.now, 2)
+        success, failure = take(self.near, self.clock.now)
+        self.ends = [lifecycle.succeed(success), lifecycle.fail(failure, ERROR)]
+        self.failed = failure.id
+
+    def do(self, store: Store) -> Any:
+        return settle(store, self.clock.now, *self.ends)
+
+    def check(self, answer: Any, far: Store) -> None:
+        assert answer == [LANDED] * 2
+        ends = far.read_feed("r", now=self.clock.now).ends
+        assert [end.id for end in ends] == [end.id for end in self.ends]
+        [call] = take(far, self.clock.now, queue="hooks")
+        assert decode(call.args)["failed"]["id"] == self.failed
+
+
+class AddReader(Deed):
+    """It gets what ends after it has returned."""
+
+    name = "add a reader"
+
+    def do(self, store: Store) -> bool:
+        return store.add_reader("r", now=self.clock.now)
+
+    def check(self, answer: bool, far: Store) -> None:
+        assert answer is True
+        id = add(self.near, self.clock.now)
+        self.near.cancel(id, now=self.clock.now)
+        assert [end.id for end in far.read_feed("r", now=self.clock.now).ends] == [id]
+
+
+class ReadFeed(Deed):
+    """Ends get their places once, however often they are read."""
+
+    name = "read the feed"
+
+    def lay(self) -> None:
+        self.near.add_reader("r", now=self.clock.now)
+        self.ids = add_many(self.near, self.clock.now, 3)
+        for id in self.ids:
+            self.near.cancel(id, now=self.clock.now)
+
+    def do(self, store: Store) -> Any:
+        return store.read_feed("r", now=self.clock.now)
+
+    def check(self, answer: Any, far: Store) -> None:
+        assert [end.id for end in answer.ends] == self.ids
+        assert far.read_feed("r", now=self.clock.now) == answer
+
+
+class MoveReader(ReadFeed):
+    """It is where it was told to be."""
+
+    name = "move a reader"
+
+    def lay(self) -> None:
+        super().lay()
+        self.page = self.near.read_feed("r", now=self.clock.now)
+
+    def do(self, store: Store) -> Any:
+        return store.move_reader("r", self.page.ends[0].place, now=self.clock.now)
+
+    def check(self, answer: Any, far: Store) -> None:  # noqa: ARG002
+        left = far.read_feed("r", now=self.clock.now)
+        assert [end.id for end in left.ends] == self.ids[1:]
+        assert self.plain.one("select count(*) from tenure.feed") == 2
+
+
+class RemoveReader(MoveReader):
+    """It is gone, and so are its ends."""
+
+    name = "remove a reader"
+
+    def do(self, store: Store) -> Any:
+        return store.remove_reader("r", now=self.clock.now)
+
+    def check(self, answer: Any, far: Store) -> None:
+        assert answer is True
+        assert far.readers(now=self.clock.now) == []
+        assert self.plain.one("select count(*) from tenure.feed") == 0
+
+
+class DeclareHooks(Deed):
+    """They are declared, once."""
+
+    name = "declare hooks"
+
+    def do(self, store: Store) -> bool:
+        hook = NewHook(task=None, parameter="failed", job=job(task="app.alert"))
+        return store.declare_hooks([hook], now=self.clock.now)
+
+    def check(self, answer: bool, far: Store) -> None:  # noqa: ARG002 - it may have landed before
+        assert far.failure_hooks(now=self.clock.now) == [(None, "app.alert")]
+
+
 DEEDS: dict[str, type[Deed]] = {
     deed.name: deed
     for deed in (
@@ -711,6 +831,7 @@ DEEDS: dict[str, type[Deed]] = {
         Sweep,
         EnqueueReplacing,
         Expire,
+        ExpireFollowed,
         ClaimByNeeds,
         ClaimByTask,
         CancelMany,
@@ -718,5 +839,11 @@ DEEDS: dict[str, type[Deed]] = {
         MoveMany,
         ReplayMany,
         DeleteMany,
+        SettleFollowed,
+        AddReader,
+        ReadFeed,
+        MoveReader,
+        RemoveReader,
+        DeclareHooks,
     )
 }

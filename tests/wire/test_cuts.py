@@ -23,7 +23,9 @@ pytestmark = pytest.mark.slow
 
 FEWEST = 30
 """Every deed has more places for a cut than this."""
-IN_STEPS = {"sweep", "prune what was kept for a time", "expire", "count live jobs"}
+IN_STEPS = {
+    "sweep", "prune what was kept for a time", "expire", "expire with a reader", "count live jobs",
+}  # fmt: skip
 """Several transactions: when one of them is never answered, earlier ones are kept."""
 
 NOTHING = object()

@@ -67,9 +67,12 @@ class Core:
         self._claimed_at: dict[tuple[int, int], float] = {}
 
     def start(self) -> None:
-        """Start the heartbeats."""
+        """Store the failure hooks of the code, as a worker does, and start the heartbeats."""
         if self._heartbeats is not None:
             raise InvalidInput("this claimer is open already")
+        hooks = self.app.declared_hooks()
+        if hooks:
+            self.app.whole_store.declare_hooks(hooks, tasks=[task.name for task in self.app])
         self._heartbeats = Heartbeats(
             self.app.whole_store, self.worker, self._lease_seconds, self._heartbeat_seconds
         )

@@ -17,6 +17,7 @@ queues.py     queues, workers
 stats.py      stats
 gate.py       gate list, show, set, reset
 key.py        key get, free
+feed.py       feed list, add, read, remove
 schedule.py   schedule list, show, add, edit, pause, resume, trigger, remove
 workflow.py   workflow list, show, cancel, pause, resume, replay
 worker.py     worker

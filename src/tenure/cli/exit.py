@@ -18,6 +18,7 @@ from tenure.errors import (
     GateNotFound,
     InvalidInput,
     JobNotFound,
+    ReaderNotFound,
     ScheduleNotFound,
     SchemaError,
     StoreError,
@@ -105,7 +106,7 @@ def code_of(error: TenureError) -> int:
     match error:
         case JobNotFound() | TaskNotFound() | ScheduleNotFound():
             return NOT_FOUND
-        case WorkflowNotFound() | GateNotFound():
+        case WorkflowNotFound() | GateNotFound() | ReaderNotFound():
             return NOT_FOUND
         case SchemaError():
             return SCHEMA

@@ -31,6 +31,10 @@ COMMANDS = {
     "unhold": ("tenure.cli.operate:unhold", "Let workers claim held jobs again."),
     "move": ("tenure.cli.operate:move", "Change the queue, priority or due time of jobs."),
     "rm": ("tenure.cli.operate:rm", "Remove finished jobs permanently."),
+    "feed": (
+        "tenure.cli.feed:feed",
+        "Follow finished jobs with readers that keep their own position.",
+    ),
     "key": ("tenure.cli.key:key", "Show which job has a unique key; free a key."),
     "queues": ("tenure.cli.queues:queues", "Show queues; pause and resume them."),
     "gate": ("tenure.cli.gate:gate", "Show gates; change their limits."),

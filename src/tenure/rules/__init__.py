@@ -15,6 +15,7 @@ codec.py        values to strict JSON and back
 arriving.py     whether a value arrives as it was sent
 filters/        the language that chooses jobs
 statistics.py   what is counted of ended attempts, and what follows from it
+ends.py         the ends of jobs, as readers of the feed and failure hooks get them
 notes.py        the small values that a running job adds to itself
 attempts.py     the attempts of a job, told by its timeline
 why.py          where a job is and why it does not run, as a sentence

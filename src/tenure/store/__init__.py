@@ -6,6 +6,7 @@ jobs/           enqueue, claim, settle, sweep and operate on jobs
 gates/          let tickets pass, change limits
 workflows/      add, grow, act on workflows, end them
 schedules/      change schedules, fire their ticks
+feed/           readers of finished jobs, and failure hooks
 look/           reads of jobs and workers
 statistics/     count what has ended, and live jobs
 copy/           copy all jobs from one store to another
@@ -17,6 +18,7 @@ notes.py        what running jobs tell of themselves
 session.py      one open transaction, the same for both databases, sync and async
 records.py      the rows that statements return: jobs, tickets and leases
 gate_records.py  the rows of claims at gates
+templates.py    jobs of schedules and failure hooks, as they are stored
 rows.py         the rows that batch statements take
 statements.py   the statements of the .sql files, by name
 migrate.py      versions of the schema

@@ -32,6 +32,8 @@ from urllib.parse import urlsplit
 from tenure.errors import ConfigError, InvalidInput, TenantMismatch
 from tenure.rules.limits import MAX_NAME_LENGTH, check_text
 from tenure.store.bell import Bell, OnCancel, Ring
+from tenure.store.feed import hooks
+from tenure.store.feed import readers as feed
 from tenure.store.gates import limits
 from tenure.store.gates import look as gate_look
 from tenure.store.jobs import bulk, named_keys, operate
@@ -277,6 +279,15 @@ class Operations:
     pause_workflow = operation(act.pause_workflow)
     resume_workflow = operation(act.resume_workflow)
     heal_workflows = operation(heal_workflows)
+
+    add_reader = operation(feed.add_reader)
+    read_feed = operation(feed.read_feed)
+    move_reader = operation(feed.move_reader)
+    remove_reader = operation(feed.remove_reader)
+    readers = operation(feed.readers, reads=True)
+    declare_hooks = operation(hooks.declare_hooks)
+    failure_hooks = operation(hooks.failure_hooks, reads=True)
+    remove_hook = operation(hooks.remove_hook)
 
     migrate = operation(_migrate)
 

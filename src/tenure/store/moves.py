@@ -2,7 +2,8 @@
 
     insert_new       new jobs, with their tickets and parents
     add_tickets      a new ticket for a live job, at its gate if it has one
-    finish           jobs move to history; their keys are freed and their children are told
+    finish           jobs move to history; their keys are freed, their children are told, and the
+                     hooks of failures are enqueued
     free_children    children whose parents have finished get tickets, or finish themselves
     count_ends       statistics of jobs that no worker has settled
     add_events       entries of the jobs' timelines
@@ -32,6 +33,7 @@ from tenure.store.records import (
 )
 from tenure.store.rows import Finish, Freed, NewEvent, Ticket
 from tenure.store.session import Done, Row, Tx, WorkflowNews, to_json
+from tenure.store.templates import jobs_of_hooks
 
 ROWS_PER_STATEMENT = 1000
 _PARENT_ROUNDS = 3
@@ -189,6 +191,9 @@ async def finish(tx: Tx, finishes: list[Finish]) -> tuple[set[tuple[int, int]], 
             for job in moved.jobs if by_id[job.id].lease is None
         ),
     )  # fmt: skip
+    hooks = [job for each in moved.jobs if each.calls for job in jobs_of_hooks(each.calls)]
+    if hooks:
+        await insert_new(tx, list(zip(await tx.draw_ids(len(hooks)), hooks, strict=True)))
     return {(job.id, job.token) for job in moved.jobs}, children
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from tenure.errors import ClockDoubted
 from tenure.rules.limits import LONG_AGO, check_seconds
 from tenure.rules.retention import HOPELESS, Verdict, judge_clock
+from tenure.store.feed.readers import prune_feed
 from tenure.store.look.workers import forget_dead
 from tenure.store.records import Returned, Time
 from tenure.store.schedules.fire import KEEP_TICKS_SECONDS, forget_ticks
@@ -61,7 +62,8 @@ async def prune(
     of a workflow are deleted together with the workflow, once its end is past the retention and
     none of them is kept for longer. Workers that were last seen a day ago are deleted, too. So are
     ticks of schedules whose job is finished, after the retention of succeeded jobs, or after a day
-    if that is longer. Old statistics are added up to hours and days.
+    if that is longer. Old statistics are added up to hours and days. Readers of the feed that were
+    away for a week are given up.
 
     With `every_seconds`, nothing is done if the last prune was less than that ago. Raises
     `ClockDoubted`, and deletes nothing, if the clock has jumped ahead; with `force` it is trusted.
@@ -96,6 +98,7 @@ async def prune(
     await forget_ticks(scope, clock - kept, PRUNE_BATCH)
     await scope.transact(partial(forget_dead, now=now))
     await roll_up(scope, clock)
+    await prune_feed(scope, now)
     return removed
 
 

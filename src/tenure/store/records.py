@@ -340,7 +340,7 @@ class MovedJob(NamedTuple):
 
 
 class EndedJob(NamedTuple):
-    """The same for a job that did not succeed, with what statistics need."""
+    """The same for a job that did not succeed, with what statistics and hooks need."""
 
     id: int
     token: int
@@ -350,6 +350,8 @@ class EndedJob(NamedTuple):
     kept: Flag
     queue: str
     task: str
+    calls: str | None
+    """The hooks of its failure, and what they receive, as JSON: see templates.py."""
 
 
 # --- one database only ----------------------------------------------------------------------------

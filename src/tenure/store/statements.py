@@ -18,7 +18,7 @@ Dialect = Literal["postgres", "sqlite"]
 
 TOPICS = (
     "enqueue", "claim", "gate", "settle", "step", "workflow", "sweep", "schedule", "operate",
-    "bulk", "expire", "inspect", "find", "presence", "statistic", "bell", "transfer",
+    "bulk", "expire", "inspect", "find", "presence", "statistic", "bell", "transfer", "feed",
 )  # fmt: skip
 
 _NAME_LINE = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)

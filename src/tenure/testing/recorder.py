@@ -30,6 +30,8 @@ from tenure.rules.limits import JobId, id_of
 from tenure.running import Running
 from tenure.store import Answer, AsyncStore, Fired, Store, Swept
 from tenure.store.api import Operation
+from tenure.store.feed import hooks
+from tenure.store.feed import readers as feed
 from tenure.store.gates import limits
 from tenure.store.jobs import bulk, named_keys, notes, operate, settle, steps, sweep
 from tenure.store.jobs.claim import claim
@@ -502,6 +504,12 @@ OPS: dict[Callable[..., Any], Op] = {
         (bulk.replay_many, _of_many, _changes),
         (bulk.delete_many, _of_many, _changes),
         (prune_store, _of_all, _said),
+        (feed.add_reader, _of_all, _said),
+        (feed.read_feed, _of_all, _done),
+        (feed.move_reader, _of_all, _done),
+        (feed.remove_reader, _of_all, _said),
+        (hooks.declare_hooks, _of_all, _said),
+        (hooks.remove_hook, _of_all, _said),
         (presence.retire, _of_worker, _said),
     )
 }

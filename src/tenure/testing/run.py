@@ -362,6 +362,9 @@ class _Bench:
         return seen
 
     async def _begin(self) -> None:
+        if not self._set_up:
+            tasks = [task.name for task in self._app]
+            self._store.declare_hooks(self._app.declared_hooks(), tasks=tasks)
         if not self._set_up and self._app.hooks.starts:
             await self._side.run(self._app.hooks.set_up(), on_loop=True)
         self._set_up = True

@@ -106,6 +106,7 @@ class WorkerProcess:
             ends.push_async_callback(stores.close)
             bell = self._build(stores)
             await self._declare_gates(stores)
+            await self._declare_hooks(stores)
             await self.app.hooks.set_up()
             ends.push_async_callback(self.app.hooks.tear_down)
             ends.push_async_callback(self._retire, stores)
@@ -138,6 +139,16 @@ class WorkerProcess:
         while self.app.declared_gates and not self._stopping.is_set():
             try:
                 await stores.settling.declare_gates(self.app.declared_gates)
+                return
+            except (StoreUnavailable, StoreBusy) as error:
+                await self._pause_after(error)
+
+    async def _declare_hooks(self, stores: Stores) -> None:
+        """Write which tasks the code wants to be called for failures."""
+        hooks, tasks = self.app.declared_hooks(), [task.name for task in self.app]
+        while (hooks or tasks) and not self._stopping.is_set():
+            try:
+                await stores.settling.declare_hooks(hooks, tasks=tasks)
                 return
             except (StoreUnavailable, StoreBusy) as error:
                 await self._pause_after(error)

@@ -195,6 +195,7 @@ class Worker:
             _ = task.signature  # raises for annotations that cannot be used
         refuse_async_arounds(self.app.hooks.async_arounds(), self.app)
         self.app.declared_schedules()  # raises for tasks that need arguments
+        self.app.declared_hooks()  # raises for tasks that cannot receive a failed job
         isolated = [task for task in self.app if task.kind == "process"]
         if isolated:
             locate(self.app)  # raise now, not when the first job comes

@@ -30,6 +30,7 @@ from tenure.store.copy.tables import (
     TableCount,
     kinds,
 )
+from tenure.store.feed.readers import place_ends
 from tenure.store.migrate import VERSION
 from tenure.store.session import Mode, R, Row, Scope, Tx, for_all_tenants, transaction
 
@@ -79,6 +80,7 @@ def copy(
         _refuse_newer(name, store)
         _refuse_workers(name, store, now)
     _sweep(source, now)
+    source.run(place_ends)
     for name, store in sides.items():
         _refuse_running(name, store, now)
     given_out = target.run(_counters).job_id

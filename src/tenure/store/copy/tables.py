@@ -1,5 +1,5 @@
-"""The tables of a copy: jobs with events and steps, keys, pauses, gates, workflows, schedules, and
-statistics.
+"""The tables of a copy: jobs with events and steps, keys, pauses, gates, workflows, schedules, the
+feed with its readers, failure hooks, and statistics.
 
 Rows are copied in one form for all stores: times are datetimes, flags are bools, and JSON is text,
 unchanged to the letter. Two stores hold the same data if these rows are equal.
@@ -32,7 +32,7 @@ _TIMES = frozenset(
     {"at", "claimed_at", "created_at", "due_at", "expires_at", "finished_at", "paused_at",
      "queued_at", "reported_at", "saved_at", "next_at", "done_until", "last_at", "changed_at",
      "tick_at", "fired_at", "start_by", "finish_by", "ended_at", "cancelled_at", "recorded_at",
-     "keep_until"}
+     "keep_until", "seen_at", "lost_at"}
 )  # fmt: skip
 _LONG_AGO = LONG_AGO.isoformat()
 _FLAGS = frozenset(
@@ -151,6 +151,14 @@ SCHEDULES = _table(
     """tenant name next_at done_until last_at last_job_id created_at changed_at paused_at reason
     timing job declared""",
 )
+FEED = _table(
+    "feed",
+    """place job_id token state attempts finished_at duration_seconds tenant queue task worker
+    reason error_type error_message""",
+)
+FEED_END = _table("feed_end", "name place")
+FEED_READERS = _table("feed_reader", "tenant name position created_at seen_at lost_at kept_seconds")
+FAILURE_HOOKS = _table("failure_hook", "task hook parameter job")
 TICKS = _table("tick", "tenant schedule tick_at fired_at job_id triggered")
 STATISTICS = _table(
     "statistic",
@@ -246,6 +254,26 @@ class Workflows(Kind):
         await _ENDS.write(tx, (edge for _, ends in chunk.values() for edge in ends))
 
 
+class Ends(Kind):
+    """The ends of the feed, by their places. Those without a place get one first: see run.py."""
+
+    first = 0
+
+    def name(self, key: Key) -> str:
+        return f"the end at place {key} of the feed"
+
+    async def next_keys(self, tx: Tx, after: Key) -> list[Key]:
+        return await tx.fetch_column("next_feed", after=after, most=CHUNK_ROWS)
+
+    async def read(self, tx: Tx, keys: list[Key]) -> Chunk:
+        rows = await tx.fetch("feed_rows", ids=to_json(keys))
+        found: dict[Key, Row] = {place: FEED.read(tx, (place, *rest)) for place, *rest in rows}
+        return {key: found[key] for key in keys if key in found}
+
+    async def write(self, tx: Tx, chunk: Chunk) -> None:
+        await FEED.write(tx, chunk.values())
+
+
 class _Listed(Kind):
     """The rows of one table. Its first columns are their key. Times and numbers in it are texts."""
 
@@ -303,6 +331,10 @@ def kinds(last_id: int = MAX_ID) -> tuple[Kind, ...]:
         _Listed("unique key", UNIQUE_KEYS, 3),
         Workflows(),
         Jobs(last_id),
+        _Listed("feed", FEED_END, 1),
+        Ends(),
+        _Listed("reader", FEED_READERS, 2),
+        _Listed("failure hook", FAILURE_HOOKS, 2),
         _Listed("tick", TICKS, 3),
         _Listed("statistic", STATISTICS, 6),
         _Listed("schedule", SCHEDULES, 2),

@@ -34,7 +34,6 @@ from tenure.store.schedules.records import (
     TickRow,
     check_job,
     checked,
-    dump,
     get_stored,
     info_of,
     insert,
@@ -49,6 +48,7 @@ from tenure.store.schedules.records import (
     write,
 )
 from tenure.store.session import Mode, Scope, Tx, for_all_tenants, to_json, transaction
+from tenure.store.templates import dump
 
 MAX_LIST = 1000
 MAX_PRINTS = 20

@@ -8,12 +8,13 @@ import msgspec
 
 from tenure.errors import InvalidInput, ScheduleNotFound
 from tenure.rules.codec import encode
-from tenure.rules.job import Json, NewJob, State, Unique
+from tenure.rules.job import Json, NewJob, State
 from tenure.rules.limits import check_name
 from tenure.rules.record import Record, value_of
 from tenure.rules.ticks import FiredBy, ScheduleTiming, check_timing, first_after, upcoming
 from tenure.store.records import Flag, Returned, Time
 from tenure.store.session import Tx, to_json
+from tenure.store.templates import dump, read_template
 
 Name = tuple[str, str]
 """Tenant and name."""
@@ -157,28 +158,6 @@ class ScheduleRun(Record, msgspec.Struct, frozen=True, kw_only=True):
     state: State | None
 
 
-class _Template(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The column `job`: a NewJob without its tenant, which is the schedule's."""
-
-    task: str
-    args: msgspec.Raw
-    queue: str = "default"
-    priority: int = 0
-    max_attempts: int = 5
-    timeout_seconds: float | None = None
-    unique: Unique | None = None
-    retry: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    metadata: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    gate: str | None = None
-    gate_key: str | None = None
-    needs: int = 0
-    at_most_once: bool = False
-    keep_succeeded_seconds: float | None = None
-    keep_other_seconds: float | None = None
-    start_within_seconds: float | None = None
-    finish_within_seconds: float | None = None
-
-
 class Stored(NamedTuple):
     """A schedule as it is stored, with its times and its JSON read."""
 
@@ -197,7 +176,6 @@ class Stored(NamedTuple):
     declared: list[str] | None
 
 
-_template_reader = msgspec.json.Decoder(_Template)
 read_timing = msgspec.json.Decoder(ScheduleTiming).decode
 _prints_reader = msgspec.json.Decoder(list[str])
 _metadata_reader = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -316,7 +294,7 @@ def stored_of(tx: Tx, row: ScheduleRow) -> Stored:
 
 def info_of(stored: Stored) -> ScheduleInfo:
     """A row, as people see it."""
-    template = _template_reader.decode(stored.job)
+    template = read_template(stored.job)
     return ScheduleInfo(
         name=stored.name, tenant=stored.tenant, timing=stored.timing, task=template.task,
         args_json=bytes(template.args).decode(), queue=template.queue, priority=template.priority,
@@ -326,37 +304,14 @@ def info_of(stored: Stored) -> ScheduleInfo:
     )  # fmt: skip
 
 
-def dump(job: NewJob) -> str:
-    """What is stored of a job."""
-    return to_json(
-        _Template(
-            job.task, msgspec.Raw(job.args), job.queue, job.priority, job.max_attempts,
-            job.timeout_seconds, job.unique, _raw(job.retry), _raw(job.metadata), job.gate,
-            job.gate_key, job.needs, job.at_most_once, job.keep_succeeded_seconds,
-            job.keep_other_seconds, job.start_within_seconds, job.finish_within_seconds,
-        )
-    )  # fmt: skip
-
-
 def job_of(tenant: str, text: str, by: FiredBy, due: datetime | None) -> NewJob:
     """The job of one tick. Its metadata says which one."""
-    t = _template_reader.decode(text)
-    given = _metadata_reader.decode(t.metadata) if isinstance(t.metadata, msgspec.Raw) else {}
-    return NewJob(
-        task=t.task, args=Json(bytes(t.args)), queue=t.queue, priority=t.priority, due_at=due,
-        tenant=tenant, unique=t.unique, max_attempts=t.max_attempts,
-        timeout_seconds=t.timeout_seconds,
-        retry=Json(bytes(t.retry)) if isinstance(t.retry, msgspec.Raw) else None,
-        metadata=_with_origin(given, by), gate=t.gate, gate_key=t.gate_key, needs=t.needs,
-        at_most_once=t.at_most_once,
-        keep_succeeded_seconds=t.keep_succeeded_seconds, keep_other_seconds=t.keep_other_seconds,
-        start_within_seconds=t.start_within_seconds,
-        finish_within_seconds=t.finish_within_seconds,
-    )  # fmt: skip
-
-
-def _raw(data: Json | None) -> msgspec.Raw | msgspec.UnsetType:
-    return msgspec.UNSET if data is None else msgspec.Raw(data)
+    template = read_template(text)
+    given = template.metadata
+    named = _metadata_reader.decode(given) if isinstance(given, msgspec.Raw) else {}
+    return template.job(
+        tenant, args=Json(bytes(template.args)), metadata=_with_origin(named, by), due_at=due
+    )
 
 
 def _with_origin(given: dict[str, msgspec.Raw], by: FiredBy) -> Json:

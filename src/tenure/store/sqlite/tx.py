@@ -269,7 +269,8 @@ class SQLiteTx(Tx):
         await self.fetch("open_batch")
         await self._each("add_to_batch", rows)
         kinds: list[BatchFeatures] = []
-        if await self.fetch("any_featured"):
+        [(featured, followed)] = await self.fetch("any_featured")
+        if featured:
             kinds = await self.fetch_as(BatchFeatures, "features_of_batch")
         before = driver.total_changes(self._connection)
         if self.keep_succeeded is None and not any(each.features & Feature.KEEP for each in kinds):
@@ -279,6 +280,8 @@ class SQLiteTx(Tx):
                 "succeed_keeping", worker=worker, keep=self.keep_succeeded, far_future=_FAR_FUTURE
             )
         changed = driver.total_changes(self._connection) - before
+        if followed:
+            await self.fetch("feed_batch", worker=worker)
         if changed < len(rows):
             moved = await self.fetch_as(MovedJob, "moved_jobs")
             await self._drop_live([job.id for job in moved])
@@ -294,6 +297,8 @@ class SQLiteTx(Tx):
         jobs = await self.fetch_as(
             EndedJob, "finish", rows=rows, keep=self.keep_other, far_future=_FAR_FUTURE
         )
+        if jobs and await self.fetch("has_readers"):
+            await self.fetch("feed_finished", rows=rows)
         await self._drop_live([job.id for job in jobs])
         return Ended(jobs, _lines_at_gates({job.line for job in jobs}))
 

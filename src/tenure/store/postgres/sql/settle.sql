@@ -39,6 +39,11 @@ with batch as materialized (
            gate_key, case when keep is not null then least(now + keep * interval '1 second', '9000-01-01 00:00:00+00') end,
            keep_succeeded_seconds, keep_other_seconds, start_by, finish_by
     from ended where keep is distinct from 0 or features & {CHILDREN | WORKFLOW} <> 0
+), told as (
+    insert into tenure.feed_new (
+        job_id, token, state, attempts, finished_at, duration_seconds, tenant, queue, task, worker)
+    select id, token, 'succeeded', attempts + 1, now, duration, tenant, queue, task, :worker
+    from ended where exists (select from tenure.feed_reader r where r.lost_at is null)
 )
 select id, token, features, queue || e'\x1e' || gate || e'\x1e' || gate_key as line,
        case when unique_key is not null then json_build_array(tenant, unique_scope, unique_key)::text end as key,
@@ -48,7 +53,7 @@ from gone;
 
 -- name: finish
 -- fail, skip, abort, cancel, expire, sweep: the job moves to history. Guarded by id and token and, for a
--- worker, by its own lease row.
+-- worker, by its own lease row. `calls`: the hooks of its failure, unless it was the job of a hook.
 with batch as materialized (
     select * from json_to_recordset(:rows::json) as b (
         id bigint, token bigint, lease bigint, worker text, state text, charged int, crashed int,
@@ -80,12 +85,34 @@ with batch as materialized (
            case when keep is not null then least(now + keep * interval '1 second', '9000-01-01 00:00:00+00') end,
            keep_succeeded_seconds, keep_other_seconds, start_by, finish_by
     from ended where keep is distinct from 0 or features & {CHILDREN | WORKFLOW} <> 0
+), told as (
+    insert into tenure.feed_new (
+        job_id, token, state, attempts, finished_at, duration_seconds, tenant, queue, task, worker,
+        reason, error_type, error_message)
+    select id, token, ended.state::tenure.state, attempts + coalesce(charged, 0), now, duration, tenant,
+           queue, task, worker, why, last_error ->> 'type', left(last_error ->> 'message', 1000)
+    from ended where exists (select from tenure.feed_reader r where r.lost_at is null)
 )
 select id, token, features, queue || e'\x1e' || gate || e'\x1e' || gate_key as line,
        case when unique_key is not null then json_build_array(tenant, unique_scope, unique_key)::text end as key,
        coalesce(keep_other_seconds, (:keep::json ->> queue)::double precision) is distinct from 0
-       or features & {CHILDREN | WORKFLOW} <> 0 as kept, queue, task
-from gone;
+       or features & {CHILDREN | WORKFLOW} <> 0 as kept, queue, task,
+       case when state = 'failed' then (
+           select json_build_object(
+                      'hooks', json_agg(json_build_array(h.parameter, h.job) order by h.hook),
+                      'failed', json_build_object(
+                          'id', ended.id, 'token', ended.token, 'task', ended.task, 'args', ended.args,
+                          'queue', ended.queue, 'tenant', ended.tenant, 'metadata', ended.metadata,
+                          'attempts', ended.attempts + coalesce(ended.charged, 0),
+                          'max_attempts', ended.max_attempts,
+                          'crashes', ended.crashes + coalesce(ended.crashed, 0),
+                          'reason', ended.why, 'error', ended.last_error, 'worker', ended.worker,
+                          'finished_at', ended.now))::text
+           from tenure.failure_hook h
+           where h.task in ('', ended.task)
+             and not exists (select from tenure.failure_hook own where own.hook = ended.task)
+           having count(*) > 0) end as calls
+from ended;
 
 -- name: lock_leased
 -- retry, fail, snooze, release, abort, skip, progress, checkpoint: lock what this worker truly holds.

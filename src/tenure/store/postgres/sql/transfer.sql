@@ -24,6 +24,12 @@ select 'schedules', count(*) from tenure.schedule
 union all
 select 'ticks', count(*) from tenure.tick
 union all
+select 'ends of the feed', count(*) from tenure.feed
+union all
+select 'readers of the feed', count(*) from tenure.feed_reader
+union all
+select 'failure hooks', count(*) from tenure.failure_hook
+union all
 select 'statistics', count(*) from tenure.statistic;
 
 -- name: counters
@@ -296,3 +302,59 @@ from json_to_recordset(:rows::json) as b (
 copy tenure.statistic (
     span, at, queue, task, outcome, process, ends, wait_seconds, run_seconds, waits, runs)
 from stdin;
+
+-- name: next_feed
+select place from tenure.feed where place > :after order by place limit :most;
+
+-- name: feed_rows
+select place, job_id, token, state::text as state, attempts, finished_at, duration_seconds, tenant,
+       queue, task, worker, reason, error_type, error_message
+from tenure.feed
+where place = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)));
+
+-- name: write_feed
+-- copy: the ends that readers have not passed.
+copy tenure.feed (
+    place, job_id, token, state, attempts, finished_at, duration_seconds, tenant, queue, task, worker,
+    reason, error_type, error_message)
+from stdin;
+
+-- name: next_feed_end
+select name from tenure.feed_end where name > :name order by name limit :most;
+
+-- name: feed_end_rows
+select e.name, e.place
+from json_to_recordset(:rows::json) as b (name text),
+     lateral (select * from tenure.feed_end where name = b.name offset 0) as e;
+
+-- name: write_feed_end
+-- copy: the last place of the feed.
+copy tenure.feed_end (name, place) from stdin;
+
+-- name: next_feed_reader
+select tenant, name from tenure.feed_reader
+where (tenant, name) > (:tenant, :name)
+order by tenant, name limit :most;
+
+-- name: feed_reader_rows
+select r.tenant, r.name, r.position, r.created_at, r.seen_at, r.lost_at, r.kept_seconds
+from json_to_recordset(:rows::json) as b (tenant text, name text),
+     lateral (select * from tenure.feed_reader where tenant = b.tenant and name = b.name offset 0) as r;
+
+-- name: write_feed_reader
+-- copy: readers of the feed, at their positions.
+copy tenure.feed_reader (tenant, name, position, created_at, seen_at, lost_at, kept_seconds) from stdin;
+
+-- name: next_failure_hook
+select task, hook from tenure.failure_hook
+where (task, hook) > (:task, :hook)
+order by task, hook limit :most;
+
+-- name: failure_hook_rows
+select h.task, h.hook, h.parameter, h.job::text as job
+from json_to_recordset(:rows::json) as b (task text, hook text),
+     lateral (select * from tenure.failure_hook where task = b.task and hook = b.hook offset 0) as h;
+
+-- name: write_failure_hook
+-- copy: failure hooks.
+copy tenure.failure_hook (task, hook, parameter, job) from stdin;

@@ -49,7 +49,38 @@ delete from tenure.job where id in (select id from temp.tenure.batch);
 
 -- name: any_featured
 -- succeed: does any live job have a gate, a key, children or notes to let go of? Often none has.
-select id from tenure.job indexed by tenure.job_featured where features <> 0 limit 1;
+-- And is there a reader of the feed?
+select exists (select 1 from tenure.job indexed by tenure.job_featured where features <> 0),
+       exists (select 1 from tenure.feed_reader where lost_at is null);
+
+-- name: feed_batch
+-- succeed: the ends of the batch, for the readers of the feed.
+insert into tenure.feed (
+    place, job_id, token, state, attempts, finished_at, duration_seconds, tenant, queue, task, worker)
+select (select e.place from tenure.feed_end e) + row_number() over (order by j.id), j.id, j.token,
+       'succeeded', j.attempts + 1, :now, b.duration, j.tenant, j.queue, j.task, :worker
+from temp.tenure.batch as b cross join tenure.job as j on j.id = b.id and j.token = b.token;
+update tenure.feed_end set place = max(place, coalesce((select max(f.place) from tenure.feed f), 0));
+
+-- name: has_readers
+-- fail, skip, abort, cancel, sweep: is there a reader of the feed?
+select 1 from tenure.feed_reader where lost_at is null limit 1;
+
+-- name: feed_finished
+-- fail, skip, abort, cancel, sweep: the same. The guards are those of `finish`.
+insert into tenure.feed (
+    place, job_id, token, state, attempts, finished_at, duration_seconds, tenant, queue, task, worker,
+    reason, error_type, error_message)
+select (select e.place from tenure.feed_end e) + row_number() over (order by j.id), j.id, j.token,
+       b.value ->> 'state', j.attempts + coalesce(b.value ->> 'charged', 0), :now,
+       b.value ->> 'duration', j.tenant, j.queue, j.task, b.value ->> 'worker', b.value ->> 'reason',
+       coalesce(b.value -> 'error', j.error) ->> 'type',
+       substr(coalesce(b.value -> 'error', j.error) ->> 'message', 1, 1000)
+from json_each(:rows) as b
+     cross join tenure.job as j on j.id = b.value ->> 'id' and j.token = b.value ->> 'token'
+     left join tenure.lease as l on l.id = b.value ->> 'lease' and l.worker = b.value ->> 'worker'
+where b.value ->> 'lease' is null or l.id is not null;
+update tenure.feed_end set place = max(place, coalesce((select max(f.place) from tenure.feed f), 0));
 
 -- name: features_of_batch
 -- succeed: what this batch has of these, and the lines at gates in which attempts have ended.
@@ -74,7 +105,7 @@ from temp.tenure.batch as b cross join tenure.job as j on j.id = b.id and j.toke
 
 -- name: finish
 -- fail, skip, abort, cancel, expire, sweep: the job moves to history. Guarded by id and token and,
--- for a worker, by its own lease row.
+-- for a worker, by its own lease row. `calls`: the hooks of its failure, unless it was the job of a hook.
 insert into tenure.history (
     id, token, created_at, claimed_at, finished_at, duration_seconds, timeout_seconds, unique_seconds,
     state, priority, attempts, max_attempts, crashes, features, needs, tenant, queue, task, args, worker,
@@ -97,7 +128,25 @@ where (b.value ->> 'lease' is null or l.id is not null)
 select j.id, j.token, j.features, j.queue || char(30) || j.gate || char(30) || j.gate_key as line,
        case when j.unique_key is not null then json_array(j.tenant, j.unique_scope, j.unique_key) end as key,
        coalesce(j.keep_other_seconds, case when :keep is not null then :keep ->> ('$."' || j.queue || '"') end, 1) <> 0
-       or j.features & {CHILDREN | WORKFLOW} <> 0 as kept, j.queue, j.task
+       or j.features & {CHILDREN | WORKFLOW} <> 0 as kept, j.queue, j.task,
+       case when b.value ->> 'state' = 'failed' then (
+           select json_object(
+                      'hooks', json_group_array(json_array(h.parameter, json(h.job))),
+                      'failed', json_object(
+                          'id', j.id, 'token', j.token, 'task', j.task, 'args', json(j.args),
+                          'queue', j.queue, 'tenant', j.tenant, 'metadata', json(j.metadata),
+                          'attempts', j.attempts + coalesce(b.value ->> 'charged', 0),
+                          'max_attempts', j.max_attempts,
+                          'crashes', j.crashes + coalesce(b.value ->> 'crashed', 0),
+                          'reason', b.value ->> 'reason',
+                          'error', json(coalesce(b.value -> 'error', j.error)),
+                          'worker', b.value ->> 'worker',
+                          'finished_at', strftime('%Y-%m-%dT%H:%M:%S', :now / 1000000, 'unixepoch')
+                                         || printf('.%06dZ', :now % 1000000)))
+           from tenure.failure_hook as h
+           where h.task in ('', j.task)
+             and not exists (select 1 from tenure.failure_hook own where own.hook = j.task)
+           group by null) end as calls
 from json_each(:rows) as b
      cross join tenure.job as j on j.id = b.value ->> 'id' and j.token = b.value ->> 'token'
      left join tenure.lease as l on l.id = b.value ->> 'lease' and l.worker = b.value ->> 'worker'

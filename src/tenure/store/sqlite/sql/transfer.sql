@@ -24,6 +24,12 @@ select 'schedules', count(*) from tenure.schedule
 union all
 select 'ticks', count(*) from tenure.tick
 union all
+select 'ends of the feed', count(*) from tenure.feed
+union all
+select 'readers of the feed', count(*) from tenure.feed_reader
+union all
+select 'failure hooks', count(*) from tenure.failure_hook
+union all
 select 'statistics', count(*) from tenure.statistic;
 
 -- name: counters
@@ -276,3 +282,58 @@ from json_each(:rows) as b
 insert into tenure.statistic (
     span, at, queue, task, outcome, process, ends, wait_seconds, run_seconds, waits, runs)
 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: next_feed
+select place from tenure.feed where place > :after order by place limit :most;
+
+-- name: feed_rows
+select f.place, f.job_id, f.token, f.state, f.attempts, f.finished_at, f.duration_seconds, f.tenant,
+       f.queue, f.task, f.worker, f.reason, f.error_type, f.error_message
+from json_each(:ids) as b cross join tenure.feed as f on f.place = b.value;
+
+-- name: write_feed
+-- copy: the ends that readers have not passed.
+insert into tenure.feed (
+    place, job_id, token, state, attempts, finished_at, duration_seconds, tenant, queue, task, worker,
+    reason, error_type, error_message)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: next_feed_end
+select name from tenure.feed_end where name > :name order by name limit :most;
+
+-- name: feed_end_rows
+select e.name, e.place
+from json_each(:rows) as b cross join tenure.feed_end as e on e.name = b.value ->> 'name';
+
+-- name: write_feed_end
+-- copy: the last place of the feed.
+insert into tenure.feed_end (name, place) values (?, ?);
+
+-- name: next_feed_reader
+select tenant, name from tenure.feed_reader
+where (tenant, name) > (:tenant, :name)
+order by tenant, name limit :most;
+
+-- name: feed_reader_rows
+select r.tenant, r.name, r.position, r.created_at, r.seen_at, r.lost_at, r.kept_seconds
+from json_each(:rows) as b
+     cross join tenure.feed_reader as r on r.tenant = b.value ->> 'tenant' and r.name = b.value ->> 'name';
+
+-- name: write_feed_reader
+-- copy: readers of the feed, at their positions.
+insert into tenure.feed_reader (tenant, name, position, created_at, seen_at, lost_at, kept_seconds)
+values (?, ?, ?, ?, ?, ?, ?);
+
+-- name: next_failure_hook
+select task, hook from tenure.failure_hook
+where (task, hook) > (:task, :hook)
+order by task, hook limit :most;
+
+-- name: failure_hook_rows
+select h.task, h.hook, h.parameter, h.job
+from json_each(:rows) as b
+     cross join tenure.failure_hook as h on h.task = b.value ->> 'task' and h.hook = b.value ->> 'hook';
+
+-- name: write_failure_hook
+-- copy: failure hooks.
+insert into tenure.failure_hook (task, hook, parameter, job) values (?, ?, ?, ?);

@@ -129,6 +129,71 @@ create table tenure.depth_sample (      -- one row, or none
 
 -- --- the feed of finished jobs -------------------------------------------------------------------
 
+-- Who follows the feed, and how far each has come. Ends are written only while there is a reader that
+-- is not lost.
+create table tenure.feed_reader (
+    tenant text not null,                   -- empty: it sees the jobs of all tenants
+    name text not null,
+    position bigint not null,               -- the place of the last end that it is done with
+    created_at timestamptz not null,
+    seen_at timestamptz not null,           -- when it last read or moved, to the minute
+    lost_at timestamptz,                    -- since when the feed no longer waits for it
+    kept_seconds double precision not null check (kept_seconds >= 0),   -- how long the feed waits for it
+    primary key (tenant, name)
+);
+
+-- Ends as they are committed. A reader moves them to `feed`: transactions commit in another order than
+-- that in which they draw numbers, so a number that is drawn here tells nothing of what comes late.
+create table tenure.feed_new (
+    n bigint generated always as identity primary key,
+    job_id bigint not null,
+    token bigint not null,
+    state tenure.state not null,
+    attempts int not null,
+    finished_at timestamptz not null,
+    duration_seconds double precision,
+    tenant text not null,
+    queue text not null,
+    task text not null,
+    worker text,
+    reason text,
+    error_type text,
+    error_message text
+);
+
+-- The ends that a reader has not passed, in the order in which all readers get them.
+create table tenure.feed (
+    place bigint primary key,
+    job_id bigint not null,
+    token bigint not null,
+    state tenure.state not null,
+    attempts int not null,
+    finished_at timestamptz not null,
+    duration_seconds double precision,
+    tenant text not null,
+    queue text not null,
+    task text not null,
+    worker text,
+    reason text,
+    error_type text,
+    error_message text
+);
+
+-- At most one row: the last place that was given. A transaction that gives places or
+-- removes ends has it locked.
+create table tenure.feed_end (
+    name text primary key check (name = 'feed'),
+    place bigint not null
+);
+
+-- What is enqueued when a job of a task fails.
+create table tenure.failure_hook (
+    task text not null,                     -- empty: every task
+    hook text not null,                     -- the task that is called
+    parameter text not null,                -- its parameter that receives the failed job
+    job json not null,                      -- its options
+    primary key (task, hook)
+);
 
 
 -- --- deadlines and replacement -------------------------------------------------------------------

@@ -84,6 +84,46 @@ create table tenure.depth_sample (      -- one row, or none
 
 -- --- the feed of finished jobs -------------------------------------------------------------------
 
+create table tenure.feed_reader (
+    tenant text not null,
+    name text not null,
+    position integer not null,
+    created_at integer not null,
+    seen_at integer not null,
+    lost_at integer,
+    kept_seconds real not null check (kept_seconds >= 0),
+    primary key (tenant, name)
+) without rowid;
+
+create table tenure.feed (
+    place integer primary key,
+    job_id integer not null,
+    token integer not null,
+    state text not null check (state in ('succeeded', 'failed', 'cancelled', 'skipped')),
+    attempts integer not null,
+    finished_at integer not null,
+    duration_seconds real,
+    tenant text not null,
+    queue text not null,
+    task text not null,
+    worker text,
+    reason text,
+    error_type text,
+    error_message text
+);
+
+create table tenure.feed_end (
+    name text primary key check (name = 'feed'),
+    place integer not null
+) without rowid;
+
+create table tenure.failure_hook (
+    task text not null,
+    hook text not null,
+    parameter text not null,
+    job text not null,
+    primary key (task, hook)
+) without rowid;
 
 
 -- --- deadlines and replacement -------------------------------------------------------------------
