@@ -38,7 +38,7 @@ STATISTICS = (
         (
             python(
                 "worker/process",
-                "if why := await _trouble(self._upkeep.write_statistics()):",
+                "if why := await _trouble(self._upkeep.write_statistics):",
                 "if why := self._start_error:",
             ),
         ),

@@ -7,16 +7,17 @@ from typing import Any
 from tenure.rules import lifecycle
 from tenure.rules.claim import Claimed
 from tenure.rules.codec import encode
+from tenure.rules.ends import NewHook
 from tenure.rules.gates import Limits
 from tenure.rules.graph import OnFailure
-from tenure.rules.job import NewStep, State, Unique, WorkerInfo
+from tenure.rules.job import NewJob, NewStep, State, Unique, WorkerInfo
 from tenure.rules.statistics import Counted
 from tenure.rules.ticks import ScheduleTiming
 from tenure.store import LANDED, NewSchedule, Store
 from tenure.store.api import Operations, operation
 from tests.support.flows import CHAIN, flow, more
 from tests.support.stores import Clock
-from tests.support.work import TASK, add, add_many, ids_of, job, settle, take, take_one
+from tests.support.work import ERROR, TASK, add, add_many, ids_of, job, settle, take, take_one
 
 
 def run_everything(store: Store, clock: Clock) -> None:
@@ -26,6 +27,7 @@ def run_everything(store: Store, clock: Clock) -> None:
     at_gates(noted, clock)
     in_a_workflow(noted, clock)
     by_the_clock(noted, clock)
+    by_ends(noted, clock)
     looks(noted, clock)
     noted.prune(succeeded_seconds=0, other_seconds=0)
     operations = {
@@ -164,6 +166,22 @@ def by_the_clock(store: Store, clock: Clock) -> None:
     store.resume_schedule("s", now=clock.now)
     assert store.get_schedule("s") in store.list_schedules()
     store.remove_schedule("s")
+
+
+def by_ends(store: Store, clock: Clock) -> None:
+    """Readers of the feed, and failure hooks."""
+    hook = NewHook(task=TASK, parameter="failed", job=NewJob(task="app.tell"))
+    store.declare_hooks([hook], now=clock.now)
+    assert store.failure_hooks() == [(TASK, "app.tell")]
+    store.add_reader("r", now=clock.now)
+    add(store, clock.now, queue="feed")
+    settle(store, clock.now, lifecycle.fail(take_one(store, clock.now, queue="feed"), ERROR))
+    page = store.read_feed("r", now=clock.now)
+    assert len(page.ends) == 1
+    store.move_reader("r", page.position, now=clock.now)
+    assert len(store.readers()) == 1
+    assert store.remove_reader("r", now=clock.now)
+    assert store.remove_hook("app.tell", now=clock.now)
 
 
 def looks(store: Store, clock: Clock) -> None:
