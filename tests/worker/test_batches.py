@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +14,8 @@ from tenure import Batch, Fixed, Gate, Item, Job, Skip, State, Tenure
 from tenure.errors import InvalidInput
 from tenure.rules.lifecycle import AT_MOST_ONCE
 from tenure.testing import drain
+from tenure.worker.claiming.batches import Batches
+from tenure.worker.leases import LeasedJob
 from tests.worker.support import PATIENCE_SECONDS, ended, eventually, listen, process_of, working
 
 SLOW = Batch(max_size=4, wait_seconds=60.0)
@@ -67,6 +70,77 @@ def test_a_batch_takes_one_slot_of_its_queue(app: Tenure, make: Make) -> None:
             ended(app, handle.id)
         assert process_of(worker).intake.slots.in_use("gpu") == 0
     assert [len(call) for call in calls] == [4, 4]
+
+
+@both
+def test_a_batch_is_claimed_at_once_even_for_one_slot(app: Tenure, make: Make) -> None:
+    calls: list[list[int]] = []
+    double = make(app, calls, Batch(max_size=64, wait_seconds=PATIENCE_SECONDS))
+    handles = app.enqueue_many([double.call(n) for n in range(64)])
+    with working(app, async_slots=1, thread_slots=1) as worker:
+        for handle in handles:
+            ended(app, handle.id)
+        assert process_of(worker).claimer.claims < 32
+    assert [len(call) for call in calls] == [64]
+
+
+@pytest.mark.parametrize("queues", [{"default": 0}, {"default": 2}])
+def test_a_batch_that_forms_does_not_take_all_jobs_of_other_tasks(
+    app: Tenure, queues: dict[str, int]
+) -> None:
+    """Seen failing when each claim asked for all that the batch lacked: the worker leased 500."""
+    go = threading.Event()
+    double = in_loop(app, [], Batch(max_size=20, wait_seconds=PATIENCE_SECONDS))
+
+    @app.task()
+    async def waits() -> None:
+        while not go.is_set():  # noqa: ASYNC110 - set by the test
+            await asyncio.sleep(0.01)
+
+    double.enqueue(1)
+    app.enqueue_many([waits.call()] * 500)
+    with working(app, queues, async_slots=2) as worker:
+        leases, claimer = process_of(worker).leased_jobs.leases, process_of(worker).claimer
+
+        def leased() -> int:
+            return sum(len(lease.jobs) for lease in leases.copy().values())
+
+        eventually(lambda: claimer._polling.is_full or leased() > 22)
+        most = leased()
+        go.set()
+    assert most <= 22
+
+
+def test_other_jobs_that_came_for_a_batch_come_once(app: Tenure) -> None:
+    """Seen failing when they were not counted: the worker put them back and took them again."""
+    double = in_loop(app, [], Batch(max_size=20, wait_seconds=PATIENCE_SECONDS))
+
+    @app.task()
+    async def plain() -> None: ...
+
+    @app.task()
+    def in_another_kind() -> None: ...
+
+    def leased(task: Any, count: int) -> list[LeasedJob]:
+        job = SimpleNamespace(queue="default", crashes=0)
+        return [LeasedJob(cast(Any, job), task, 0.0) for _ in range(count)]
+
+    async def gather() -> list[int]:
+        batches = Batches(lambda _: None)
+        room = []
+        for task, count in (
+            (double, 1),
+            (in_another_kind, 9),
+            (plain, 10),
+            (double, 2),
+            (plain, 9),
+        ):
+            batches.gather(leased(task, count))
+            room.append(batches.room("async"))
+        batches.take_back()
+        return room
+
+    assert asyncio.run(gather()) == [18, 18, 8, 6, 0]
 
 
 @both
