@@ -15,7 +15,10 @@ from tenure.errors import InvalidInput
 from tenure.rules.lifecycle import AT_MOST_ONCE
 from tenure.testing import drain
 from tenure.worker.claiming.batches import Batches
+from tenure.worker.claiming.slots import Slots
+from tenure.worker.environment import Environment
 from tenure.worker.leases import LeasedJob
+from tenure.worker.running.executors import Coroutines, Executor, Threads
 from tests.worker.support import PATIENCE_SECONDS, ended, eventually, listen, process_of, working
 
 SLOW = Batch(max_size=4, wait_seconds=60.0)
@@ -40,6 +43,11 @@ def in_thread(app: Tenure, calls: list[list[int]], batch: Batch, **options: Any)
         return [2 * item.value for item in items]
 
     return double
+
+
+def claimed(task: Any, count: int, at: float = 0.0) -> list[LeasedJob]:
+    job = SimpleNamespace(queue="default", crashes=0)
+    return [LeasedJob(cast(Any, job), task, at) for _ in range(count)]
 
 
 Make = Callable[..., Any]
@@ -121,12 +129,8 @@ def test_other_jobs_that_came_for_a_batch_come_once(app: Tenure) -> None:
     @app.task()
     def in_another_kind() -> None: ...
 
-    def leased(task: Any, count: int) -> list[LeasedJob]:
-        job = SimpleNamespace(queue="default", crashes=0)
-        return [LeasedJob(cast(Any, job), task, 0.0) for _ in range(count)]
-
     async def gather() -> list[int]:
-        batches = Batches(lambda _: None)
+        batches = Batches(lambda _: None, lambda: 0.0)
         room = []
         for task, count in (
             (double, 1),
@@ -135,12 +139,40 @@ def test_other_jobs_that_came_for_a_batch_come_once(app: Tenure) -> None:
             (double, 2),
             (plain, 9),
         ):
-            batches.gather(leased(task, count))
+            batches.gather(claimed(task, count))
             room.append(batches.room("async"))
         batches.take_back()
         return room
 
     assert asyncio.run(gather()) == [18, 18, 8, 6, 0]
+
+
+@pytest.mark.parametrize("executor", [Coroutines, Threads])
+def test_a_batch_waits_for_a_slot_only_when_it_has_formed(
+    app: Tenure, executor: type[Executor]
+) -> None:
+    """Seen failing when the time in which a batch formed counted: it was put back as too late when
+    it had just formed, for ever. Seen failing when it waited behind jobs that came after it."""
+    double = in_loop(app, [], SLOW)
+
+    @app.task()
+    async def plain() -> None: ...
+
+    async def form() -> None:
+        slots, none_free = Slots({"default": 1}), executor(0, app, "w", Environment())
+        slots.admit(claimed(plain, 1))
+        none_free.submit(claimed(plain, 2, at=99.0))
+        closed: list[LeasedJob] = []
+        batches = Batches(closed.extend, lambda: 100.0)
+        assert batches.gather(claimed(double, 3, at=0.0)) == []
+        assert batches.gather(claimed(double, 1, at=98.0)) == []
+        assert slots.admit(closed) == []
+        assert slots.take_back_waiting(since=99.5) == []
+        none_free.submit(closed, first=True)
+        assert none_free.waits_since() == 100.0
+        assert [leased.batch is None for leased in none_free.take_back()] == [False, True, True]
+
+    asyncio.run(form())
 
 
 @both

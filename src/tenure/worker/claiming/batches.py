@@ -17,15 +17,18 @@ Name = tuple[str, str]
 class Batches:
     """The batches of one worker process that are not full yet. Lives on the event loop."""
 
-    def __init__(self, start: Callable[[Sequence[LeasedJob]], None]) -> None:
+    def __init__(
+        self, start: Callable[[Sequence[LeasedJob]], None], now: Callable[[], float]
+    ) -> None:
         self._start = start
+        self._now = now
         self.forming: dict[Name, list[LeasedJob]] = {}
         self._timers: dict[Name, asyncio.TimerHandle] = {}
         self._others: dict[Name, int] = {}
         """How many other jobs of its kind came since a batch began to form."""
 
     def gather(self, jobs: Sequence[LeasedJob]) -> list[LeasedJob]:
-        """Returns the jobs that are no part of a batch, and the first jobs of full batches."""
+        """Start the batches that are full now. Returns the jobs that do not wait for others."""
         going: list[LeasedJob] = []
         for name, members in self.forming.items():
             kind = members[0].task.kind
@@ -46,7 +49,7 @@ class Batches:
             members = self.forming.setdefault(name, [])
             members.append(leased)
             if len(members) >= batch.max_size:
-                going.append(self._close(name))
+                self._start([self._close(name)])
             elif len(members) == 1:
                 self._others[name] = 0
                 loop = asyncio.get_running_loop()
@@ -61,8 +64,9 @@ class Batches:
         members = self.forming.pop(name)
         self._timers.pop(name).cancel()
         del self._others[name]
+        now = self._now()
         for leased in members:
-            leased.batch = members
+            leased.batch, leased.waits_since = members, now
         return members[0]
 
     def take_back(self) -> list[LeasedJob]:
