@@ -69,6 +69,17 @@ def test_a_full_batch_is_one_call(app: Tenure, make: Make, slots: int) -> None:
 
 
 @both
+def test_each_job_of_a_batch_has_ended(app: Tenure, make: Make) -> None:
+    """Seen failing when a batch counted as one job: `why` said that workers were far slower."""
+    double = make(app, [], SLOW)
+    handles = app.enqueue_many([double.call(n) for n in range(8)])
+    with working(app) as worker:
+        for handle in handles:
+            ended(app, handle.id)
+        assert process_of(worker).intake.ended == {("default", double.kind): 8}
+
+
+@both
 def test_a_batch_takes_one_slot_of_its_queue(app: Tenure, make: Make) -> None:
     calls: list[list[int]] = []
     double = make(app, calls, SLOW, queue="gpu")

@@ -149,6 +149,9 @@ class Intake:
             self._watchlist.forget(leased)
         if leased is self._suspects.tried:
             self._suspects.ended(leased)
+        if leased.started_at is not None:
+            lane = (leased.job.queue, leased.task.kind)
+            self.ended[lane] = self.ended[lane] + 1 if lane in self.ended else 1
         if leased.batch is not None and leased.batch[0] is not leased:
             return  # the first job of its batch had the slot
         following = self.slots.ended(leased)
@@ -173,8 +176,6 @@ class Intake:
         if seconds is None:
             seconds = leased.seconds_run(self._environment.monotonic())
         kind = leased.task.kind
-        lane = (leased.job.queue, kind)
-        self.ended[lane] = self.ended[lane] + 1 if lane in self.ended else 1
         self.pace.learn(kind, seconds)
         data = None if settlement is None else settlement.result or settlement.error
         kb = 0 if data is None else len(data) >> 10
