@@ -21,8 +21,9 @@ import psycopg
 from bench.harness import Result, check
 from bench.lab import Lab
 from bench.workloads.place import KINDS, Kind, Place, fresh_place
-from tenure.rules.statistics import Depth, Tally
+from tenure.rules.statistics import Depth
 from tenure.store import Store
+from tests.support.counting import counted
 
 NOTHING = Depth(datetime.now(UTC), 0.0, 0.0, ())
 SIZES = (10_000, 100_000)
@@ -130,10 +131,9 @@ def _measure_counts(place: Place, name: str, tries: int) -> tuple[list[float], d
 
 def fill_statistics(place: Place) -> None:
     """What one process has counted of ten tasks in two hours, and a count of the live jobs."""
-    tally = Tally()
-    for n in range(1000):
-        tally.add("default", f"app.t{n % 10}", "succeeded", n / 100, n / 1000)
-    rows = tally.take()
+    rows = counted(
+        *[("default", f"app.t{n % 10}", "succeeded", n / 100, n / 1000) for n in range(1000)]
+    )
     now = datetime.now(UTC)
     for n in range(PERIODS):
         place.store.add_statistics("p", rows, at=now - timedelta(seconds=PERIOD_SECONDS * n))

@@ -94,7 +94,7 @@ STATISTICS = (
         "tests/unit/test_statistics.py::test_a_bound_belongs_to_its_bucket",
         (
             python(
-                "rules/statistics",
+                "worker/counting",
                 "from bisect import bisect_left\n",
                 "from bisect import bisect_right as bisect_left\n",
             ),

@@ -17,11 +17,11 @@ from tenure.benchmark.figures import UNITS
 from tenure.rules.codec import encode
 from tenure.rules.job import NewJob, NewStep, State, Unique, Until
 from tenure.rules.lifecycle import fail, succeed
-from tenure.rules.statistics import Tally
 from tenure.store import open_store
 from tenure.store.migrate import VERSION
 from tests.cli.terminal import CTRL_C, PATIENCE_SECONDS, Terminal, run, start
 from tests.cli.world import ERROR, World, announce, places
+from tests.support.counting import counted
 from tests.worker.support import eventually
 
 Act = Callable[[World], None]
@@ -299,11 +299,10 @@ def _workers(lines: list[Any], _world: World) -> None:
 
 
 def _counted(world: World) -> None:
-    tally = Tally()
-    for outcome in ("succeeded", "succeeded", "failed", "retried"):
-        tally.add("mail", "shop.send", outcome, 0.07, 2.0)
+    outcomes = ("succeeded", "succeeded", "failed", "retried")
+    rows = counted(*[("mail", "shop.send", outcome, 0.07, 2.0) for outcome in outcomes])
     with open_store(world.url) as store:
-        store.add_statistics("w", tally.take(), at=datetime.now(UTC))
+        store.add_statistics("w", rows, at=datetime.now(UTC))
         store.sample_depth()
 
 

@@ -10,21 +10,15 @@ from tenure.errors import InvalidInput, TenantMismatch
 from tenure.rules.gates import Limits
 from tenure.rules.graph import NewNode, NewWorkflow
 from tenure.rules.lifecycle import fail, retry, succeed
-from tenure.rules.statistics import BUCKETS, Counted, Statistics, Tally
+from tenure.rules.statistics import BUCKETS, Counted, Statistics
 from tenure.store import Store
+from tests.support.counting import counted
 from tests.support.plain import Plain
 from tests.support.stores import Clock
 from tests.support.work import ERROR, TASK, add, add_many, expire, job, settle, take, take_one
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
-
-
-def counted(*ends: tuple[str, str, str, float, float]) -> list[Counted]:
-    tally = Tally()
-    for end in ends:
-        tally.add(*end)
-    return tally.take()
 
 
 def one(outcome: str = "succeeded", wait: float = 0.2, run: float = 2.0) -> list[Counted]:

@@ -9,8 +9,8 @@ from tenure.rules.claim import Claimed
 from tenure.rules.codec import encode
 from tenure.rules.job import NewStep, Unique, Until
 from tenure.rules.lifecycle import Settlement
-from tenure.rules.statistics import Tally
 from tests.points.deed import VICTIM, Deed, Hand, all_of
+from tests.support.counting import counted
 from tests.support.plain import Plain
 from tests.support.work import ERROR, TASK, add, add_many, job, settle
 
@@ -151,10 +151,7 @@ class AddUpStatistics(Deed):
     forgets = True
 
     def lay(self, hand: Hand, plain: Plain) -> None:  # noqa: ARG002
-        tally = Tally()
-        for queue in ("a", "b"):
-            tally.add(queue, TASK, "succeeded", 0.3, 2.0)
-        rows = tally.take()
+        rows = counted(*[(queue, TASK, "succeeded", 0.3, 2.0) for queue in ("a", "b")])
         for n in range(3):
             hand.store.add_statistics(f"p{n}", rows, at=hand.now)
         hand.clock.advance(4 * 3600)

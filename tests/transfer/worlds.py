@@ -25,9 +25,10 @@ from tenure.rules.gates import Limits
 from tenure.rules.graph import NewWorkflow, OnFailure
 from tenure.rules.job import Json, NewJob, NewStep, Unique, Until
 from tenure.rules.retry import Fixed, dump_policy
-from tenure.rules.statistics import Counted, Tally
+from tenure.rules.statistics import Counted
 from tenure.rules.ticks import ScheduleTiming
 from tenure.store import NewSchedule, Store
+from tests.support.counting import counted
 from tests.support.flows import failing, flow, more
 from tests.support.stores import Clock
 from tests.support.work import ERROR, add, add_many, job, run, settle, take, take_one
@@ -268,11 +269,11 @@ def _schedules(store: Store, clock: Clock) -> None:
 
 def _statistics(store: Store, clock: Clock) -> None:
     """Counts of two processes, old ones in hours and days, and some of each without times."""
-    tally = Tally()
-    for wait_seconds in (0.001, 0.1 + 0.2, 1e5):
-        tally.add("mail", "app.send", "succeeded", wait_seconds, 2.0)
-        tally.add("odd:name", "app.send", "failed", wait_seconds, 2.0)
-    rows = tally.take()
+    waits = (0.001, 0.1 + 0.2, 1e5)
+    rows = counted(
+        *[("mail", "app.send", "succeeded", wait_seconds, 2.0) for wait_seconds in waits],
+        *[("odd:name", "app.send", "failed", wait_seconds, 2.0) for wait_seconds in waits],
+    )
     for days in (0, 3, 30):
         at = clock.now - timedelta(days=days)
         store.add_statistics("p", rows, at=at)

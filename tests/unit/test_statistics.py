@@ -16,9 +16,9 @@ from tenure.rules.statistics import (
     By,
     Counted,
     Histogram,
-    Tally,
     add_up,
 )
+from tests.support.counting import End, counted
 
 SINCE = datetime(2026, 1, 1, tzinfo=UTC)
 seconds = st.floats(0, 100_000)
@@ -32,13 +32,10 @@ ends = st.lists(
 
 
 def histogram(values: list[float]) -> Histogram:
-    tally = Tally()
-    for value in values:
-        tally.add("q", "t", "succeeded", value, value)
-    [counted] = tally.take()
-    assert counted.waits == counted.runs
-    assert counted.waits is not None
-    return Histogram(tuple(counted.waits), counted.wait_seconds)
+    [row] = counted(*[("q", "t", "succeeded", value, value) for value in values])
+    assert row.waits == row.runs
+    assert row.waits is not None
+    return Histogram(tuple(row.waits), row.wait_seconds)
 
 
 def bucket(value: float) -> int:
@@ -103,35 +100,22 @@ def test_a_quantile_lies_on_a_line_within_its_bucket() -> None:
 
 
 @given(ends, ends)
-def test_sums_do_not_depend_on_who_has_counted(
-    one: list[tuple[str, str, str, float, float]], other: list[tuple[str, str, str, float, float]]
-) -> None:
-    together, first, second = Tally(), Tally(), Tally()
-    for each in one:
-        first.add(*each)
-        together.add(*each)
-    for each in other:
-        second.add(*each)
-        together.add(*each)
+def test_sums_do_not_depend_on_who_has_counted(one: list[End], other: list[End]) -> None:
     by: tuple[By, ...] = ("queue", "task", "outcome")
-    apart = add_up([*first.take(), *second.take()], SINCE, 10.0, by)
-    whole = add_up(together.take(), SINCE, 10.0, by)
+    apart = add_up([*counted(*one), *counted(*other)], SINCE, 10.0, by)
+    whole = add_up(counted(*one, *other), SINCE, 10.0, by)
     assert [(g.queue, g.task, g.outcome, g.counts, g.wait.counts) for g in apart] == [
         (g.queue, g.task, g.outcome, g.counts, g.wait.counts) for g in whole
     ]
-    assert first.take() == []
 
 
 @given(ends)
-def test_groups_add_up_to_the_whole(each_end: list[tuple[str, str, str, float, float]]) -> None:
-    tally = Tally()
-    for each in each_end:
-        tally.add(*each)
-    counted = tally.take()
-    by_queue = add_up(counted, SINCE, 10.0, ["queue"])
+def test_groups_add_up_to_the_whole(each_end: list[End]) -> None:
+    rows = counted(*each_end)
+    by_queue = add_up(rows, SINCE, 10.0, ["queue"])
     assert sum(sum(group.counts.values()) for group in by_queue) == len(each_end)
     assert {group.queue for group in by_queue} == {queue for queue, *_ in each_end}
-    whole = add_up(counted, SINCE, 10.0, [])
+    whole = add_up(rows, SINCE, 10.0, [])
     assert sum(group.run.count for group in whole) == len(each_end)
 
 

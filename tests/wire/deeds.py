@@ -16,9 +16,10 @@ from tenure.rules.claim import NEEDS, Ask, Claimed, Lease
 from tenure.rules.codec import encode
 from tenure.rules.ends import NewHook
 from tenure.rules.job import Enqueued, Replace, State, Unique, Until
-from tenure.rules.statistics import Counted, Tally
+from tenure.rules.statistics import Counted
 from tenure.store import LANDED, Changes, Store
 from tenure.store.jobs.sweep import Swept
+from tests.support.counting import counted
 from tests.support.plain import Plain
 from tests.support.stores import Clock
 from tests.support.work import ERROR, TASK, add, add_many, ids_of, job, settle, take, take_one
@@ -653,14 +654,12 @@ class AddStatistics(Deed):
     name = "add statistics"
 
     def do(self, store: Store) -> None:
-        tally = Tally()
-        for queue in ("a", "b", "a"):
-            tally.add(queue, TASK, "succeeded", 0.3, 2.0)
-        store.add_statistics("p", tally.take(), at=self.clock.now)
+        rows = counted(*[(queue, TASK, "succeeded", 0.3, 2.0) for queue in ("a", "b", "a")])
+        store.add_statistics("p", rows, at=self.clock.now)
 
     def check(self, answer: None, far: Store) -> None:  # noqa: ARG002
-        counted = self.plain.rows("select queue, ends from tenure.statistic order by queue")
-        assert counted == [("a", 2), ("b", 1)]
+        found = self.plain.rows("select queue, ends from tenure.statistic order by queue")
+        assert found == [("a", 2), ("b", 1)]
 
 
 class AddUpStatistics(Deed):

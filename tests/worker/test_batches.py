@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +14,11 @@ from tenure import Batch, Fixed, Gate, Item, Job, Skip, State, Tenure
 from tenure.errors import InvalidInput
 from tenure.rules.lifecycle import AT_MOST_ONCE
 from tenure.testing import drain
+from tenure.worker.claiming.batches import Batches
+from tenure.worker.claiming.slots import Slots
+from tenure.worker.environment import Environment
+from tenure.worker.leases import LeasedJob
+from tenure.worker.running.executors import Coroutines, Executor, Threads
 from tests.worker.support import PATIENCE_SECONDS, ended, eventually, listen, process_of, working
 
 SLOW = Batch(max_size=4, wait_seconds=60.0)
@@ -39,6 +45,11 @@ def in_thread(app: Tenure, calls: list[list[int]], batch: Batch, **options: Any)
     return double
 
 
+def claimed(task: Any, count: int, at: float = 0.0) -> list[LeasedJob]:
+    job = SimpleNamespace(queue="default", crashes=0)
+    return [LeasedJob(cast(Any, job), task, at) for _ in range(count)]
+
+
 Make = Callable[..., Any]
 both = pytest.mark.parametrize("make", [in_loop, in_thread])
 
@@ -58,6 +69,17 @@ def test_a_full_batch_is_one_call(app: Tenure, make: Make, slots: int) -> None:
 
 
 @both
+def test_each_job_of_a_batch_has_ended(app: Tenure, make: Make) -> None:
+    """Seen failing when a batch counted as one job: `why` said that workers were far slower."""
+    double = make(app, [], SLOW)
+    handles = app.enqueue_many([double.call(n) for n in range(8)])
+    with working(app) as worker:
+        for handle in handles:
+            ended(app, handle.id)
+        assert process_of(worker).intake.ended == {("default", double.kind): 8}
+
+
+@both
 def test_a_batch_takes_one_slot_of_its_queue(app: Tenure, make: Make) -> None:
     calls: list[list[int]] = []
     double = make(app, calls, SLOW, queue="gpu")
@@ -67,6 +89,101 @@ def test_a_batch_takes_one_slot_of_its_queue(app: Tenure, make: Make) -> None:
             ended(app, handle.id)
         assert process_of(worker).intake.slots.in_use("gpu") == 0
     assert [len(call) for call in calls] == [4, 4]
+
+
+@both
+def test_a_batch_is_claimed_at_once_even_for_one_slot(app: Tenure, make: Make) -> None:
+    calls: list[list[int]] = []
+    double = make(app, calls, Batch(max_size=64, wait_seconds=PATIENCE_SECONDS))
+    handles = app.enqueue_many([double.call(n) for n in range(64)])
+    with working(app, async_slots=1, thread_slots=1) as worker:
+        for handle in handles:
+            ended(app, handle.id)
+        assert process_of(worker).claimer.claims < 32
+    assert [len(call) for call in calls] == [64]
+
+
+@pytest.mark.parametrize("queues", [{"default": 0}, {"default": 2}])
+def test_a_batch_that_forms_does_not_take_all_jobs_of_other_tasks(
+    app: Tenure, queues: dict[str, int]
+) -> None:
+    """Seen failing when each claim asked for all that the batch lacked: the worker leased 500."""
+    go = threading.Event()
+    double = in_loop(app, [], Batch(max_size=20, wait_seconds=PATIENCE_SECONDS))
+
+    @app.task()
+    async def waits() -> None:
+        while not go.is_set():  # noqa: ASYNC110 - set by the test
+            await asyncio.sleep(0.01)
+
+    double.enqueue(1)
+    app.enqueue_many([waits.call()] * 500)
+    with working(app, queues, async_slots=2) as worker:
+        leases, claimer = process_of(worker).leased_jobs.leases, process_of(worker).claimer
+
+        def leased() -> int:
+            return sum(len(lease.jobs) for lease in leases.copy().values())
+
+        eventually(lambda: claimer._polling.is_full or leased() > 22)
+        most = leased()
+        go.set()
+    assert most <= 22
+
+
+def test_other_jobs_that_came_for_a_batch_come_once(app: Tenure) -> None:
+    """Seen failing when they were not counted: the worker put them back and took them again."""
+    double = in_loop(app, [], Batch(max_size=20, wait_seconds=PATIENCE_SECONDS))
+
+    @app.task()
+    async def plain() -> None: ...
+
+    @app.task()
+    def in_another_kind() -> None: ...
+
+    async def gather() -> list[int]:
+        batches = Batches(lambda _: None, lambda: 0.0)
+        room = []
+        for task, count in (
+            (double, 1),
+            (in_another_kind, 9),
+            (plain, 10),
+            (double, 2),
+            (plain, 9),
+        ):
+            batches.gather(claimed(task, count))
+            room.append(batches.room("async"))
+        batches.take_back()
+        return room
+
+    assert asyncio.run(gather()) == [18, 18, 8, 6, 0]
+
+
+@pytest.mark.parametrize("executor", [Coroutines, Threads])
+def test_a_batch_waits_for_a_slot_only_when_it_has_formed(
+    app: Tenure, executor: type[Executor]
+) -> None:
+    """Seen failing when the time in which a batch formed counted: it was put back as too late when
+    it had just formed, for ever. Seen failing when it waited behind jobs that came after it."""
+    double = in_loop(app, [], SLOW)
+
+    @app.task()
+    async def plain() -> None: ...
+
+    async def form() -> None:
+        slots, none_free = Slots({"default": 1}), executor(0, app, "w", Environment())
+        slots.admit(claimed(plain, 1))
+        none_free.submit(claimed(plain, 2, at=99.0))
+        closed: list[LeasedJob] = []
+        batches = Batches(closed.extend, lambda: 100.0)
+        assert batches.gather(claimed(double, 3, at=0.0)) == []
+        assert batches.gather(claimed(double, 1, at=98.0)) == []
+        assert slots.admit(closed) == []
+        assert slots.take_back_waiting(since=99.5) == []
+        none_free.submit(closed, first=True)
+        assert none_free.waits_since() == 100.0
+        assert [leased.batch is None for leased in none_free.take_back()] == [False, True, True]
+
+    asyncio.run(form())
 
 
 @both

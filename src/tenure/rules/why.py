@@ -13,7 +13,6 @@ NO_HANDLER = "no handler"
 """The reason of a job that a worker without its task has put back."""
 UNFIT = "arguments do not fit this code"
 """The same for a worker whose task has other parameters; the reason begins with it."""
-"""The reason that a worker gives when it releases a job whose task it does not know."""
 LATE_HEARTBEATS = 1.5
 """A worker that was not seen for this many heartbeats may be dead."""
 _UNITS = (("days", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0))

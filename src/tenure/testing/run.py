@@ -382,7 +382,7 @@ class _Bench:
         attempts = _InTest(self._app, task, self._environment)
         settlement = await self._side.run(attempts.run(leased), on_loop=attempts.awaits)
         if leased.completed:
-            settlement = await confirm_completion(
+            _, settlement = await confirm_completion(
                 leased, settlement, look=self._look, worker=WORKER, reporter=self._reporter,
                 environment=self._environment,
             )  # fmt: skip

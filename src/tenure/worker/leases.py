@@ -70,6 +70,7 @@ class LeasedJob:
         "taken_at",
         "task",
         "waits",
+        "waits_since",
     )  # fmt: skip
 
     def __init__(
@@ -81,7 +82,8 @@ class LeasedJob:
     ) -> None:
         self.job = job
         self.task = task
-        self.taken_at = taken_at
+        self.taken_at = self.waits_since = taken_at
+        """When it was claimed, and since when it waits for a slot: a batch must form first."""
         self.kb = 0
         """The kilobytes of its arguments and, once it has ended, of its result."""
         self.on_progress = on_progress

@@ -225,7 +225,7 @@ class Settler:
         """The settlement that is still to be written, as long as the job is ours."""
         while self._leased_jobs.has(leased):
             try:
-                settlement = await confirm_completion(
+                kind, settlement = await confirm_completion(
                     leased, settlement, look=self._store.get, worker=self._worker,
                     reporter=self._reporter, environment=self._environment,
                 )  # fmt: skip
@@ -236,9 +236,9 @@ class Settler:
                 )  # fmt: skip
                 await asyncio.sleep(LOOK_AGAIN_SECONDS)
             else:
-                if settlement is None:
+                if kind is not None:
                     seconds = leased.seconds_run(self._environment.monotonic())
-                    self._counter.ended(leased, "succeeded", seconds)
+                    self._counter.ended(leased, kind, seconds)
                 return settlement if self._leased_jobs.has(leased) else None
         return None
 

@@ -17,14 +17,25 @@ Name = tuple[str, str]
 class Batches:
     """The batches of one worker process that are not full yet. Lives on the event loop."""
 
-    def __init__(self, start: Callable[[Sequence[LeasedJob]], None]) -> None:
+    def __init__(
+        self, start: Callable[[Sequence[LeasedJob]], None], now: Callable[[], float]
+    ) -> None:
         self._start = start
+        self._now = now
         self.forming: dict[Name, list[LeasedJob]] = {}
         self._timers: dict[Name, asyncio.TimerHandle] = {}
+        self._others: dict[Name, int] = {}
+        """How many other jobs of its kind came since a batch began to form."""
 
     def gather(self, jobs: Sequence[LeasedJob]) -> list[LeasedJob]:
-        """Returns the jobs that are no part of a batch, and the first jobs of full batches."""
+        """Start the batches that are full now. Returns the jobs that do not wait for others."""
         going: list[LeasedJob] = []
+        for name, members in self.forming.items():
+            kind = members[0].task.kind
+            self._others[name] += sum(
+                leased.task.kind == kind and (leased.task.name, leased.job.queue) != name
+                for leased in jobs
+            )
         for leased in jobs:
             batch = leased.task.options_of_task.batch
             if batch is None:
@@ -38,8 +49,9 @@ class Batches:
             members = self.forming.setdefault(name, [])
             members.append(leased)
             if len(members) >= batch.max_size:
-                going.append(self._close(name))
+                self._start([self._close(name)])
             elif len(members) == 1:
+                self._others[name] = 0
                 loop = asyncio.get_running_loop()
                 self._timers[name] = loop.call_later(batch.wait_seconds, self._time_is_up, name)
         return going
@@ -51,8 +63,10 @@ class Batches:
     def _close(self, name: Name) -> LeasedJob:
         members = self.forming.pop(name)
         self._timers.pop(name).cancel()
+        del self._others[name]
+        now = self._now()
         for leased in members:
-            leased.batch = members
+            leased.batch, leased.waits_since = members, now
         return members[0]
 
     def take_back(self) -> list[LeasedJob]:
@@ -62,23 +76,30 @@ class Batches:
             timer.cancel()
         self.forming.clear()
         self._timers.clear()
+        self._others.clear()
         return jobs
 
-    def room(self, kind: Kind) -> tuple[int, int]:
-        """How many batches of this kind are not full, and how many jobs fit into them."""
-        return self._room([m for m in self.forming.values() if m[0].task.kind == kind])
+    def room(self, kind: Kind) -> int:
+        """How many jobs of this kind to claim beyond free slots, to fill the batches.
 
-    def room_in(self, queue: str) -> tuple[int, int]:
-        """The same of one queue."""
-        return self._room([m for (_, of), m in self.forming.items() if of == queue])
+        A claim cannot ask for jobs of one task. The others that came instead count, too: they wait
+        for slots here, while another worker could run them.
+        """
+        return sum(
+            max(0, _missing(members) - self._others[name])
+            for name, members in self.forming.items()
+            if members[0].task.kind == kind
+        )
 
-    @staticmethod
-    def _room(batches: Sequence[Sequence[LeasedJob]]) -> tuple[int, int]:
-        missing = 0
-        for members in batches:
-            batch = members[0].task.options_of_task.batch
-            missing += 0 if batch is None else batch.max_size - len(members)
-        return len(batches), missing
+    def room_in(self, queue: str) -> int:
+        """How many jobs of this queue fit into batches beyond its free slots."""
+        return sum(_missing(members) for (_, of), members in self.forming.items() if of == queue)
+
+
+def _missing(members: Sequence[LeasedJob]) -> int:
+    """How many jobs a batch lacks, but for one: that one has the slot of the batch."""
+    batch = members[0].task.options_of_task.batch
+    return 0 if batch is None else batch.max_size - len(members) - 1
 
 
 def whole(jobs: Sequence[LeasedJob]) -> list[LeasedJob]:

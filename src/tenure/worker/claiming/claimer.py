@@ -166,9 +166,8 @@ class Claimer:
             free = executor.free - self._slots.waiting(kind)
             worth = free > 0 or 4 * (free + prefetch) >= executor.slots + prefetch
             room[kind] = free + prefetch if worth and has_memory else 0
-            if self._intake.batches is not None and self._intake.batches.forming and has_memory:
-                batches, missing = self._intake.batches.room(kind)  # each will need a slot
-                room[kind] = max(0, room[kind] - batches) + missing
+            if self._intake.batches is not None and free > 0 and has_memory:
+                room[kind] += self._intake.batches.room(kind)
             kb = self._intake.result_kb.mean(kind)
             if kb >= 1.0:  # claimed jobs will have results, too
                 in_hand = executor.slots - free
@@ -277,9 +276,8 @@ class Claimer:
             return MAX_BLOCK
         ahead = self._intake.queue_pace.prefetch(queue, slots)
         limit = slots + ahead - self._slots.in_use(queue)
-        if self._intake.batches is not None and self._intake.batches.forming:
-            batches, missing = self._intake.batches.room_in(queue)
-            limit = max(0, limit - batches) + missing
+        if self._intake.batches is not None and limit > 0:
+            limit += self._intake.batches.room_in(queue)
         return limit
 
     async def _claim_asked(self, asks: Mapping[str, Ask]) -> "Counter[Lane]":

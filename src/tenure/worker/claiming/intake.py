@@ -68,7 +68,7 @@ class Intake:
         self.batches: Batches | None = None
         """None: the application has no batch tasks."""
         if any(task.options_of_task.batch is not None for task in app):
-            self.batches = Batches(self._start_batches)
+            self.batches = Batches(self._start_batches, environment.monotonic)
         self._suspects = Suspects()
         self._stopping = False
         self.ended: dict[tuple[str, Kind], int] = {}
@@ -131,13 +131,14 @@ class Intake:
             self._start(self.slots.admit(known))
 
     def _start_batches(self, jobs: Sequence[LeasedJob]) -> None:
-        self._start(self.slots.admit(jobs))
+        """They go before jobs that wait for slots: most of those were claimed later."""
+        self._start(self.slots.admit(jobs), first=True)
 
-    def _start(self, jobs: Sequence[LeasedJob]) -> None:
+    def _start(self, jobs: Sequence[LeasedJob], *, first: bool = False) -> None:
         for kind in {leased.task.kind: None for leased in jobs}:
             some = [leased for leased in jobs if leased.task.kind == kind]
             self.kinds.learn({leased.job.queue for leased in some}, kind)
-            self.executors[kind].submit(some)
+            self.executors[kind].submit(some, first=first)
         if self._app.hooks.listeners:
             for leased in whole(jobs):
                 self._reporter.event("started", leased.job)
@@ -148,6 +149,9 @@ class Intake:
             self._watchlist.forget(leased)
         if leased is self._suspects.tried:
             self._suspects.ended(leased)
+        if leased.started_at is not None:
+            lane = (leased.job.queue, leased.task.kind)
+            self.ended[lane] = self.ended[lane] + 1 if lane in self.ended else 1
         if leased.batch is not None and leased.batch[0] is not leased:
             return  # the first job of its batch had the slot
         following = self.slots.ended(leased)
@@ -172,8 +176,6 @@ class Intake:
         if seconds is None:
             seconds = leased.seconds_run(self._environment.monotonic())
         kind = leased.task.kind
-        lane = (leased.job.queue, kind)
-        self.ended[lane] = self.ended[lane] + 1 if lane in self.ended else 1
         self.pace.learn(kind, seconds)
         data = None if settlement is None else settlement.result or settlement.error
         kb = 0 if data is None else len(data) >> 10

@@ -64,7 +64,7 @@ class Slots:
         """Remove and return jobs that have waited since `since` or earlier."""
         unstarted = []
         for waiting in self._waiting.values():
-            while waiting and waiting[0].taken_at <= since:
+            while waiting and waiting[0].waits_since <= since:
                 unstarted.append(self._next(waiting[0].job.queue))
         return unstarted
 

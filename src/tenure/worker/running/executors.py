@@ -70,19 +70,25 @@ class Executor(ABC):
         self._worker = worker
         self._environment = environment
         self._forks = Forks.count
+        self._backlog: deque[LeasedJob] = deque()
 
     @property
     def free(self) -> int:
         """How many slots are free; below zero when jobs wait."""
         return self.slots - self.job_count
 
-    def submit(self, jobs: list[LeasedJob]) -> None:
-        """Run these jobs as slots come free."""
+    def submit(self, jobs: list[LeasedJob], *, first: bool = False) -> None:
+        """Run these jobs as slots come free; with `first`, before those that wait."""
         self.job_count += len(jobs)
-        self._submit(jobs)
+        if first:
+            self._backlog.extendleft(reversed(jobs))
+        else:
+            self._backlog.extend(jobs)
+        self._submitted(len(jobs))
 
     @abstractmethod
-    def _submit(self, jobs: list[LeasedJob]) -> None: ...
+    def _submitted(self, count: int) -> None:
+        """There are more jobs in the backlog."""
 
     def take_back(self) -> list[LeasedJob]:
         """Remove and return the jobs that have not started."""
@@ -97,7 +103,7 @@ class Executor(ABC):
 
     @abstractmethod
     def waits_since(self) -> float | None:
-        """When the job at the head of the backlog was claimed; None if no job waits."""
+        """Since when the job at the head of the backlog waits; None if no job does."""
 
     @abstractmethod
     def close(self) -> None:
@@ -146,14 +152,12 @@ class Coroutines(Executor):
     def __init__(self, slots: int, app: Client, worker: str, environment: Environment) -> None:
         super().__init__(slots, app, worker, environment)
         self._attempts = _OnLoop(app, worker, environment)
-        self._backlog: deque[LeasedJob] = deque()
         self._sleepers: deque[asyncio.Future[None]] = deque()
         self._runners: dict[asyncio.Task[None], None] = {}  # in order: a simulation repeats it
         self._clean = copy_context()
 
-    def _submit(self, jobs: list[LeasedJob]) -> None:
-        self._backlog.extend(jobs)
-        for _ in range(min(len(jobs), self.slots)):
+    def _submitted(self, count: int) -> None:
+        for _ in range(min(count, self.slots)):
             if self._wake_runner():
                 continue
             if len(self._runners) >= self.slots:
@@ -184,7 +188,7 @@ class Coroutines(Executor):
         return unstarted
 
     def waits_since(self) -> float | None:
-        return self._backlog[0].taken_at if self._backlog else None
+        return self._backlog[0].waits_since if self._backlog else None
 
     def close(self) -> None:
         self._attempts.closed = True
@@ -255,7 +259,6 @@ class InThreads(Executor):
 
     def __init__(self, slots: int, app: Client, worker: str, environment: Environment) -> None:
         super().__init__(slots, app, worker, environment)
-        self._backlog: deque[LeasedJob] = deque()
         self._permits = environment.permits()
         """One for each job in the backlog: a thread takes a permit, then a job."""
         self._threads: list[Thread] = []
@@ -265,9 +268,8 @@ class InThreads(Executor):
         self._clean = copy_context()
         self._loop = asyncio.get_running_loop()
 
-    def _submit(self, jobs: list[LeasedJob]) -> None:
-        self._backlog.extend(jobs)
-        for _ in jobs:
+    def _submitted(self, count: int) -> None:
+        for _ in range(count):
             self._permits.put(None)
         while len(self._threads) < min(self.slots, self.job_count):
             number = len(self._threads)
@@ -285,7 +287,7 @@ class InThreads(Executor):
 
     def waits_since(self) -> float | None:
         try:
-            return self._backlog[0].taken_at
+            return self._backlog[0].waits_since
         except IndexError:
             return None
 

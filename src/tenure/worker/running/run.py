@@ -117,11 +117,11 @@ async def confirm_completion(
     worker: str,
     reporter: EventReporter,
     environment: Environment,
-) -> Settlement | None:
+) -> tuple[str | None, Settlement | None]:
     """The handler ended its job with `on=`: did its transaction commit?
 
-    Returns the settlement that is still to be written. None: it committed, and wrote the end.
-    `look` reads the job; its errors are raised.
+    If so, returns how the attempt has ended, and no settlement. If not, returns None and the
+    settlement that is still to be written. `look` reads the job; its errors are raised.
     """
     job = leased.job
     try:
@@ -132,11 +132,11 @@ async def confirm_completion(
         if settlement is None or settlement.outcome is not Outcome.SUCCEED:
             reporter.say(logging.ERROR, job, "failed after it had completed itself")
         reporter.event(kind, job)
-        return None
+        return kind, None
     if settlement is not None and settlement.outcome is Outcome.SUCCEED:
         attempt = Attempt.of(leased, environment.random)
-        return attempt.not_committed(leased.seconds_run(environment.monotonic()))
-    return settlement
+        return None, attempt.not_committed(leased.seconds_run(environment.monotonic()))
+    return None, settlement
 
 
 def _ended(job: Claimed, seen: Job, worker: str) -> str | None:
