@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterator
+from contextvars import Context, copy_context
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -364,6 +365,27 @@ def test_a_task_that_outlives_the_block_is_not_inside_of_it(store: Store, url: s
 
     on_a_loop(url, play)
     assert len(store.list_jobs().jobs) == 1
+
+
+def test_it_leaves_no_trace_in_the_context(store: Store, url: str) -> None:
+    """Seen failing with a variable that was set to what it had been: a worker took a new asyncio
+    task for each handler that had used a transaction."""
+
+    def in_thread() -> None:
+        with store.transaction():
+            assert len(copy_context()) == 1
+        with pytest.raises(ZeroDivisionError), store.transaction():
+            raise ZeroDivisionError
+        assert len(copy_context()) == 0
+
+    async def play(other: AsyncStore) -> None:
+        before = copy_context()
+        async with other.transaction():
+            assert copy_context() != before
+        assert copy_context() == before
+
+    Context().run(in_thread)
+    Context().run(on_a_loop, url, play)
 
 
 # An application.
