@@ -412,3 +412,33 @@ def test_an_application_lends_its_connection(url: str) -> None:
     asyncio.run(main())
     with app:
         assert len(app.list_jobs().jobs) == 2
+
+
+def test_an_application_cannot_be_closed_inside_of_the_block(url: str) -> None:
+    """Seen failing when a refused `close` forgot the store: the application opened another one, in
+    which a write without `on=` was not refused."""
+    app = Tenure(url, give_up_seconds=2.0)
+
+    @app.task(name="send")
+    def send() -> None: ...
+
+    with app:
+        with app.transaction() as transaction:
+            with pytest.raises(InvalidInput, match="pass it as on="):
+                app.close()
+            with pytest.raises(InvalidInput, match="pass it as on="):
+                send.enqueue()
+            send.options(on=transaction).enqueue()
+        assert len(app.list_jobs().jobs) == 1
+
+    async def main() -> None:
+        async with app:
+            async with app.transaction_async() as transaction:
+                with pytest.raises(InvalidInput, match="pass it as on="):
+                    await app.close_async()
+                with pytest.raises(InvalidInput, match="pass it as on="):
+                    await send.enqueue_async()
+                await send.options(on=transaction).enqueue_async()
+            assert len((await app.list_jobs_async()).jobs) == 2
+
+    asyncio.run(main())
