@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextvars import Context, copy_context
 from functools import partial
@@ -248,6 +249,37 @@ def test_a_fork_inside_of_the_block_leaves_it_to_the_parent(store: Store, url: s
     if url.startswith("sqlite"):  # its connections could not be closed before the fork
         assert said[1] == "InvalidInput"
     assert _in_a_fork(lambda: store.enqueue([job()])) == ["ok"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_while_another_thread_is_in_its_block_cannot_use_the_file(tmp_path: Path) -> None:
+    """Seen failing when only the block of the forking thread counted: the child trusted locks on
+    the file that only its parent had. So did a child after it had forked itself."""
+    begun, over = threading.Event(), threading.Event()
+    with open_store(f"sqlite:///{tmp_path / 'app.db'}", give_up_seconds=0.5) as store:
+
+        def block() -> None:
+            with store.transaction():
+                begun.set()
+                over.wait()
+
+        def enqueue() -> None:
+            store.enqueue([job()])
+
+        def enqueue_in_a_fork() -> None:
+            if _in_a_fork(enqueue) != ["InvalidInput"]:
+                raise AssertionError
+
+        other = Background(block)
+        begun.wait()
+        said = _in_a_fork(enqueue, enqueue_in_a_fork, enqueue)
+        over.set()
+        other.result()
+        assert said == ["InvalidInput", "ok", "InvalidInput"]
+        assert _in_a_fork(enqueue, lambda: _in_a_fork(enqueue)) == ["ok", "ok"]
+        enqueue()
+        assert len(store.list_jobs().jobs) == 3
+    audit(f"sqlite:///{tmp_path / 'app.db'}")
 
 
 def _in_a_fork(*acts: Callable[[], object]) -> list[str]:
