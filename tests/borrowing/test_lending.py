@@ -220,6 +220,27 @@ def test_a_transaction_of_another_database_is_refused(store: Store, tmp_path: Pa
                     pass_it()
 
 
+def test_a_transaction_of_another_database_of_postgres_is_refused(
+    pg_migrated_url: str, pg_url: str
+) -> None:
+    """Seen failing without the comparison: the job was written to the database of the transaction,
+    not to that of the store."""
+    other_schema = f"{pg_url}{'&' if '?' in pg_url else '?'}schema=other"
+    for url, other_url in ((pg_migrated_url, pg_url), (pg_url, other_schema)):
+        with open_store(url) as store, open_store(other_url) as other:
+            before = len(store.list_jobs().jobs)
+            other.migrate()
+            with other.transaction() as transaction:
+                with pytest.raises(InvalidInput, match="another database or schema"):
+                    store.enqueue([job()], on=transaction)
+                other.enqueue([job()], on=transaction)
+            assert (len(store.list_jobs().jobs), len(other.list_jobs().jobs)) == (before, 1)
+    with open_store(pg_migrated_url) as store, open_store(pg_migrated_url) as same:
+        with same.transaction() as transaction:
+            store.enqueue([job()], on=transaction)
+        assert len(store.list_jobs().jobs) == 1
+
+
 def test_a_commit_without_a_reply_may_have_been_kept(
     pg_migrated_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

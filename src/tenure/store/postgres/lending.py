@@ -94,13 +94,16 @@ class PostgresLent(GivenConnection):
             await wire.close()
 
 
-def unwrap_lent(on: object, *, blocking: bool) -> object:
-    """The connection under a transaction of a store; anything else as it is."""
+def unwrap_lent(on: object, session: "Postgres", *, blocking: bool) -> object:
+    """The connection under a transaction of the same database and schema; else `on` as it is."""
     if isinstance(on, AsyncTransaction) and blocking:
         raise InvalidInput(ASYNC_ON)
     if isinstance(on, Transaction | AsyncTransaction):
         connection = on.driver_connection
-        if not isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
-            raise InvalidInput("on= is a transaction of a store on another database")
+        if getattr(on.session, "place", None) != session.place:
+            raise InvalidInput(
+                "on= is a transaction of a store on another database or schema; open it on the "
+                "same store, or on one with the same URL"
+            )
         return connection
     return on

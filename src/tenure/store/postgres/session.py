@@ -73,6 +73,7 @@ _PLANNER = {
     "enable_mergejoin": "off",
     "jit": "off",
 }
+_PLACE = ("service", "host", "hostaddr", "port", "dbname", "user")
 _LOCK_SECONDS = 5.0
 _GATE_SECONDS = 5
 _LOCKS_SECONDS = 1.0
@@ -114,6 +115,8 @@ class Postgres(Session):
         self._lent_params = _connect_params(conninfo, transaction_pooler, {})
         self._new_colour = colour
         self._schema = schema
+        self.place = (schema, *(self._params.get(name) for name in _PLACE))
+        """Where the tables are: the same for each store of one application."""
         self._sql = statements("postgres", schema)
         self._give_up_seconds = give_up_seconds
         # Longer than any wait for a lock, so that the server is the first to give up.
@@ -299,7 +302,7 @@ class Postgres(Session):
         return ids
 
     async def borrow(self, connection: object, *, blocking: bool) -> Tx:
-        connection = unwrap_lent(connection, blocking=blocking)
+        connection = unwrap_lent(connection, self, blocking=blocking)
         borrowed = await unwrap(connection, blocking=blocking)
         tx = BorrowedTx(wire_of(borrowed, blocking=blocking), self._sql, borrowed)
         tx.news = self._notifier.news(calm=False)
