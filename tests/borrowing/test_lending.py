@@ -9,6 +9,7 @@ tests of this folder (`transaction-...`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -209,6 +210,55 @@ def test_what_is_set_on_the_connection_stays_away_from_the_store(store: Store, u
     with store.transaction() as transaction:
         pay(transaction)
     assert rows(store) == (1, 1)
+
+
+_SESSION = """select current_user = session_user, current_setting('search_path'),
+    (select count(*) from pg_listening_channels()), to_regclass('pg_temp.mine') is null,
+    (select count(*) from pg_locks where pid = pg_backend_pid() and objid in (42, 43)),
+    (select count(*) from pg_cursors), (select count(*) from pg_prepared_statements),
+    pg_backend_pid()"""
+
+
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+def test_the_next_caller_has_a_session_as_good_as_new(pg_migrated_url: str, ends: str) -> None:
+    """Seen failing with `reset all` alone: the next caller had the role of the last one."""
+    with open_store(pg_migrated_url) as store:
+        with store.transaction() as transaction:
+            new = transaction.execute(_SESSION).fetchone()
+        with contextlib.suppress(ZeroDivisionError), store.transaction() as transaction:
+            transaction.execute("select pg_advisory_lock(42), pg_advisory_lock_shared(43)")
+            transaction.execute("set role pg_monitor")
+            transaction.execute("set search_path = pg_catalog")
+            transaction.execute("listen news")
+            transaction.execute("prepare theirs as select 1")
+            transaction.execute("declare mine cursor with hold for select 1")
+            transaction.execute(
+                "reset role; create temporary table mine (n int); set role pg_monitor"
+            )
+            if ends == "rollback":
+                raise ZeroDivisionError
+        with store.transaction() as transaction:
+            assert transaction.execute(_SESSION).fetchone() == new
+
+
+def test_statements_that_psycopg_prepares_outlive_no_transaction(store: Store, url: str) -> None:
+    """Seen failing without the rollback in `renew`: psycopg used statements that were gone."""
+    for _ in range(3):
+        with store.transaction() as transaction:
+            for _ in range(12):
+                pay(transaction)
+                store.enqueue([job()], on=transaction)
+    assert rows(store) == (36, 36)
+
+    async def play(other: AsyncStore) -> None:
+        for _ in range(3):
+            async with other.transaction() as transaction:
+                for _ in range(12):
+                    await transaction.execute("insert into payment values (1)")
+                    await other.enqueue([job()], on=transaction)
+
+    on_a_loop(url, play)
+    assert rows(store) == (72, 72)
 
 
 def test_a_transaction_of_another_database_is_refused(store: Store, tmp_path: Path) -> None:

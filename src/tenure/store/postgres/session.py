@@ -329,10 +329,21 @@ class Postgres(Session):
 
     async def take_back(self, wire: Wire) -> None:
         """A caller needs it no more."""
-        if self._closed or not wire.idle or len(self._lendable) >= MAX_LENDABLE:
-            await _discard(wire)
-        if not wire.broken:
-            self._lendable.append(wire)
+        is_clean = False
+        try:
+            if not self._closed and wire.idle and len(self._lendable) < MAX_LENDABLE:
+                if not self._pooler:  # its sessions are not ours
+                    wire.allow_silence(self.silence_seconds)
+                    await wire.renew()
+                    wire.allow_silence(None)
+                is_clean = True
+        except psycopg.Error:
+            pass
+        finally:
+            if is_clean:
+                self._lendable.append(wire)
+            else:
+                await _discard(wire)
 
     def bell(self, ring: Ring, on_cancel: OnCancel | None = None) -> Bell:
         if self._pooler:  # it hands the connection to others after each transaction
