@@ -22,9 +22,11 @@ import psycopg
 import pytest
 
 from tenure import Gate, Tenure
-from tenure.errors import InvalidInput, NotCommitted, OutcomeUnknown, StoreBusy
+from tenure.errors import InvalidInput, NotCommitted, OutcomeUnknown, SchemaTooNew, StoreBusy
 from tenure.store import AsyncStore, Store, Transaction, open_async_store, open_store
+from tenure.store.migrate import MIN_CODE, VERSION
 from tests.support.audit import audit
+from tests.support.plain import Plain
 from tests.support.races import Background
 from tests.support.work import job
 
@@ -210,6 +212,68 @@ def test_what_is_set_on_the_connection_stays_away_from_the_store(store: Store, u
     with store.transaction() as transaction:
         pay(transaction)
     assert rows(store) == (1, 1)
+
+
+def test_code_that_is_too_old_for_the_tables_gets_no_transaction(store: Store, url: str) -> None:
+    """Seen failing without a look at the version: old code wrote jobs through `on=`, also on a
+    connection that it had used before the migration."""
+    newer = "update {} set version = {}, min_code = {}"
+    table = "tenure_schema_version" if url.startswith("sqlite") else "tenure.schema_version"
+    with store.transaction() as transaction:
+        [before] = transaction.execute(f"select version, min_code from {table}").fetchall()
+        transaction.execute(newer.format(table, 99, 99))
+
+    async def play(other: AsyncStore) -> None:
+        async with other.transaction():
+            pass
+
+    with pytest.raises(SchemaTooNew), store.transaction():
+        pass
+    if not url.startswith("sqlite"):
+        with pytest.raises(SchemaTooNew):
+            on_a_loop(url, play)
+    with Plain(url) as plain:
+        plain.rows(newer.format("tenure.schema_version", *before))
+    assert rows(store) == (0, 0)
+
+
+def test_a_migration_that_shuts_out_old_code_ends_its_transactions(pg_migrated_url: str) -> None:
+    """Seen failing without the lock of its users: old code wrote after the migration."""
+    with open_store(pg_migrated_url) as store, open_store(pg_migrated_url) as new_code:
+        with pytest.raises(psycopg.OperationalError), store.transaction() as transaction:
+            with Plain(pg_migrated_url) as plain:
+                plain.rows("update tenure.schema_version set min_code = 0")
+            new_code.migrate()
+            transaction.execute("select 1")
+        with Plain(pg_migrated_url) as plain:
+            plain.rows("update tenure.schema_version set min_code = %s", MIN_CODE[VERSION])
+        with store.transaction() as transaction:
+            store.enqueue([job()], on=transaction)
+        assert len(store.list_jobs().jobs) == 1
+
+
+def test_connections_that_were_lost_while_they_were_kept_are_not_used(
+    pg_migrated_url: str,
+) -> None:
+    with open_store(pg_migrated_url) as store:
+        meet = threading.Barrier(3)
+
+        def block() -> None:
+            with store.transaction():
+                meet.wait(30)
+
+        for thread in [Background(block) for _ in range(3)]:
+            thread.result()
+        with psycopg.connect(pg_migrated_url) as other:
+            ended = other.execute(
+                "select count(pg_terminate_backend(pid)) from pg_stat_activity"
+                " where datname = current_database() and pid <> pg_backend_pid()"
+            ).fetchone()
+        assert ended is not None
+        assert ended[0] >= 3
+        with store.transaction() as transaction:
+            store.enqueue([job()], on=transaction)
+        assert len(store.list_jobs().jobs) == 1
 
 
 _SESSION = """select current_user = session_user, current_setting('search_path'),

@@ -44,14 +44,7 @@ class PostgresLent(GivenConnection):
         try:
             await self._wire.script("begin; reset all")
         except psycopg.Error as error:
-            if not is_outage(error):
-                raise translate(error) from error
-            await self._lose(self._wire)  # it was lost while it was kept
-            self._wire = await self._session.connect_to_lend()
-            try:
-                await self._wire.script("begin; reset all")
-            except psycopg.Error as again:
-                raise translate(again) from again
+            raise translate(error) from error
         self.connection.row_factory = tuple_row  # whatever its last user made of rows
 
     async def execute(self, sql: str, params: Params) -> Any:

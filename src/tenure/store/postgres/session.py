@@ -315,17 +315,30 @@ class Postgres(Session):
         return PostgresLent(self)
 
     async def connect_to_lend(self) -> Wire:
-        """A connection for the statements of callers, with the settings that their own have."""
+        """A connection for the statements of callers, with the settings that their own have.
+
+        Reads the version each time: a connection that is kept does not keep out a migration.
+        """
         self._notice_fork()
         deadline = time.monotonic() + self._give_up_seconds
-        while self._lendable:
-            wire = self._lendable.pop()
-            if not wire.broken:
+        while True:
+            kept = _pop(self._lendable)
+            try:
+                wire = kept or await self._connect(deadline, lent=True)
+            except psycopg.Error as error:
+                raise translate(error) from error
+            try:
+                wire.allow_silence(self.silence_seconds)
+                await self._check(wire)
+                wire.allow_silence(None)
                 return wire
-        try:
-            return await self._connect(deadline, lent=True)
-        except psycopg.Error as error:
-            raise translate(error) from error
+            except BaseException as error:
+                await _discard(wire)
+                if not isinstance(error, psycopg.Error):
+                    raise
+                if kept is None or not is_outage(error):
+                    raise translate(error) from error
+                # It was lost while it was kept.
 
     async def take_back(self, wire: Wire) -> None:
         """A caller needs it no more."""
@@ -335,8 +348,7 @@ class Postgres(Session):
                 if not self._pooler:  # its sessions are not ours
                     wire.allow_silence(self.silence_seconds)
                     await wire.renew()
-                    wire.allow_silence(None)
-                is_clean = True
+                is_clean = not self._closed
         except psycopg.Error:
             pass
         finally:
@@ -409,16 +421,10 @@ class Postgres(Session):
         if not await self._colour.enter(max(0.001, deadline - time.monotonic())):
             raise StoreBusy("all connections of this store are in use; try again or allow more")
         try:
-            return self._idle_wire() or await self._connect_checked(deadline)
+            return _pop(self._idle) or await self._connect_checked(deadline)
         except BaseException:
             self._colour.leave()
             raise
-
-    def _idle_wire(self) -> Wire | None:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return None
 
     async def _release(self, wire: Wire) -> None:
         if not wire.broken and (self._closed or not wire.idle):
@@ -561,6 +567,13 @@ async def _end_late(wire: Wire, call: _Call, deadline: float) -> None:
             "still be kept. Look before you repeat it, or enqueue with a unique key"
         )
     call.late.pop()
+
+
+def _pop(wires: list[Wire]) -> Wire | None:
+    try:
+        return wires.pop()  # atomic: threads share the list
+    except IndexError:
+        return None
 
 
 async def _discard(wire: Wire) -> None:
