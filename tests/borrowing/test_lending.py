@@ -276,6 +276,69 @@ def test_connections_that_were_lost_while_they_were_kept_are_not_used(
         assert len(store.list_jobs().jobs) == 1
 
 
+def test_no_more_connections_are_lent_than_a_store_may_have(pg_migrated_url: str) -> None:
+    """Seen failing without turns: each block had a connection, until the server had none."""
+    full = "for transaction\\(\\) have been in use"
+    inside, over = threading.Semaphore(0), threading.Event()
+    with open_store(pg_migrated_url, connections=2, give_up_seconds=0.5) as store:
+
+        def block() -> None:
+            with store.transaction():
+                inside.release()
+                over.wait()
+
+        others = [Background(block) for _ in range(2)]
+        for _ in others:
+            inside.acquire()
+        for _ in range(3):  # one that is refused takes no turn from others
+            with pytest.raises(StoreBusy, match=full), store.transaction():
+                pass
+        store.enqueue([job()])  # operations have connections of their own
+        over.set()
+        for other in others:
+            other.result()
+        for _ in range(3):
+            with store.transaction():
+                pass
+
+    async def main() -> None:
+        async with open_async_store(pg_migrated_url, connections=2, give_up_seconds=0.5) as store:
+            async with contextlib.AsyncExitStack() as stack:
+                for _ in range(2):
+                    await in_a_context(stack.enter_async_context(store.transaction()))
+                with pytest.raises(StoreBusy, match=full):
+                    await in_a_context(stack.enter_async_context(store.transaction()))
+            async with store.transaction():
+                pass
+
+    async def in_a_context(act: Any) -> None:
+        await asyncio.ensure_future(act)
+
+    asyncio.run(main())
+
+
+def test_a_block_waits_for_its_turn(pg_migrated_url: str) -> None:
+    async def main() -> None:
+        async with open_async_store(pg_migrated_url, connections=2) as store:
+
+            async def block() -> int:
+                async with store.transaction() as transaction:
+                    row = await transaction.execute("select pg_backend_pid()")
+                    [(pid,)] = await row.fetchall()
+                return int(pid)
+
+            pids = await asyncio.gather(*(block() for _ in range(20)))
+            assert len(set(pids)) <= 2
+            waiting = [asyncio.ensure_future(block()) for _ in range(20)]
+            await asyncio.sleep(0)
+            for task in waiting[::2]:
+                task.cancel()
+            assert len(await asyncio.gather(*waiting[1::2])) == 10
+            await asyncio.gather(*(block() for _ in range(4)))
+
+    asyncio.run(main())
+
+
 _SESSION = """select current_user = session_user, current_setting('search_path'),
     (select count(*) from pg_listening_channels()), to_regclass('pg_temp.mine') is null,
     (select count(*) from pg_locks where pid = pg_backend_pid() and objid in (42, 43)),

@@ -34,12 +34,15 @@ class PostgresLent(GivenConnection):
         self._session = session
         self._pid = os.getpid()
         self._wire: Wire | None = None
+        self._has_entered = False
 
     @property
     def connection(self) -> Any:
         return getattr(self._wire, "connection", None)
 
     async def begin(self) -> None:
+        await self._session.enter_to_lend()
+        self._has_entered = True
         self._wire = await self._session.connect_to_lend()
         try:
             await self._wire.script("begin; reset all")
@@ -79,8 +82,13 @@ class PostgresLent(GivenConnection):
                 await self._lose(self._wire)
 
     async def leave(self) -> None:
-        if self._wire is not None and self._pid == os.getpid():
-            await self._session.take_back(self._wire)
+        if not self._has_entered or self._pid != os.getpid():
+            return
+        try:
+            if self._wire is not None:
+                await self._session.take_back(self._wire)
+        finally:
+            self._session.leave_lent()
 
     async def _lose(self, wire: Wire) -> None:
         with suppress(psycopg.Error):

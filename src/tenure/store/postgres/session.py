@@ -139,6 +139,7 @@ class Postgres(Session):
         self._colour = self._new_colour()
         self._idle: list[Wire] = []
         self._lendable: list[Wire] = []
+        self._lending = self._new_colour()
         self.lent = set()
         self.looked = {}
         self._ids: deque[int] = deque()
@@ -314,12 +315,25 @@ class Postgres(Session):
             raise InvalidInput("this store is closed; open another one")
         return PostgresLent(self)
 
+    async def enter_to_lend(self) -> None:
+        """Wait until another connection may be lent. `leave_lent` undoes it."""
+        self._notice_fork()
+        if not await self._lending.enter(self._give_up_seconds):
+            raise StoreBusy(
+                "all connections of this store for transaction() have been in use for "
+                f"{self._give_up_seconds:g} s; keep its blocks short, or open a store that allows "
+                "more connections"
+            )
+
+    def leave_lent(self) -> None:
+        """Another caller may have a connection."""
+        self._lending.leave()
+
     async def connect_to_lend(self) -> Wire:
         """A connection for the statements of callers, with the settings that their own have.
 
         Reads the version each time: a connection that is kept does not keep out a migration.
         """
-        self._notice_fork()
         deadline = time.monotonic() + self._give_up_seconds
         while True:
             kept = _pop(self._lendable)
