@@ -316,7 +316,7 @@ class Postgres(Session):
         return PostgresLent(self)
 
     async def enter_to_lend(self) -> None:
-        """Wait until another connection may be lent. `leave_lent` undoes it."""
+        """Wait until another caller may have a connection. `leave_lent` undoes it."""
         self._notice_fork()
         if not await self._lending.enter(self._give_up_seconds):
             raise StoreBusy(
