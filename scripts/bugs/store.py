@@ -537,7 +537,7 @@ STORE = (
     ),
     Bug(
         "lent-failed-commit", "a block that went on after an error counts as committed",
-        "tests/borrowing/test_lending.py::test_a_block_that_goes_on_after_an_error_of_postgres_is_not_committed",
+        "tests/borrowing/test_lending_postgres.py::test_a_block_that_goes_on_after_an_error_of_postgres_is_not_committed",
         (python("store/lending", "        case Standing.FAILED:\n            raise NotCommitted(",
                 "        case Standing.FAILED if False:\n            raise NotCommitted("),),
         NONE,

@@ -542,10 +542,17 @@ class Client(TaskSet):
         self._refuse_if_in_use()
         with self._lock:
             store, self._store = self._store, None
-            self._shared_async_store = None
+            shared, self._shared_async_store = self._shared_async_store, None
             self._close_ended_loops()
-        if store is not None:
+        if store is None:
+            return
+        try:
             store.close()
+        except BaseException:  # it is open, such as inside of transaction()
+            with self._lock:
+                if self._store is None:
+                    self._store, self._shared_async_store = store, shared
+            raise
 
     async def close_async(self) -> None:
         """Close the connections of this event loop and of callers in threads."""
@@ -559,10 +566,17 @@ class Client(TaskSet):
 
     async def close_loop(self) -> None:
         """Close the connections that belong to this event loop, before it ends."""
+        loop = asyncio.get_running_loop()
         with self._lock:
-            store = self._async_stores.pop(asyncio.get_running_loop(), None)
-        if store is not None:
+            store = self._async_stores.pop(loop, None)
+        if store is None:
+            return
+        try:
             await store.close()
+        except BaseException:  # it is open, such as inside of transaction_async()
+            with self._lock:
+                self._async_stores.setdefault(loop, store)
+            raise
 
     def __enter__(self) -> Self:
         return self

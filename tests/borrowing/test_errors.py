@@ -22,7 +22,7 @@ from tenure.rules.lifecycle import succeed
 from tenure.store import open_store
 from tenure.store.postgres.asyncpg_connection import numbered
 from tenure.store.postgres.connection import as_psycopg
-from tests.borrowing.libraries import Caller, Library, SQLAlchemy, named, through
+from tests.borrowing.libraries import Caller, Lent, Library, SQLAlchemy, named, through
 from tests.support.stores import Clock, open_face
 from tests.support.work import add, ids_of, job, take, take_one
 
@@ -105,7 +105,7 @@ def test_asyncpg_gets_numbers_for_names() -> None:
     assert names == ("a", "b", "c")
 
 
-@on_postgres
+@through(lambda library: library.is_postgres and library.make is not Lent)
 def test_another_database_has_no_schema(library: Library, caller: Caller, url: str) -> None:
     elsewhere = open_face("async" if library.is_async else "sync", f"{url}&schema=elsewhere")
     if library.is_async:  # the caller's connection belongs to the loop of the caller's store

@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from enum import Enum, auto
 from typing import Any, TypeVar
 
@@ -259,11 +259,12 @@ def transaction(session: Session, lend: Callable[[], GivenConnection]) -> Iterat
     lent = lend()
     opened: Transaction | None = None
     before = _opened.get()
+    token: Token[tuple[_Open, ...]] | None = None
     session.lent.add(lent)
     try:
         drive(lent.begin())
         opened = Transaction(session, lent)
-        _opened.set((*before, opened))
+        token = _opened.set((*before, opened))
         yield opened
         opened.check()
         _check_standing(lent)
@@ -274,7 +275,7 @@ def transaction(session: Session, lend: Callable[[], GivenConnection]) -> Iterat
     finally:
         if opened is not None:
             opened.end()
-        _opened.set(before)
+        _leave_context(token, before)
         session.lent.discard(lent)
         drive(lent.leave())
 
@@ -288,11 +289,12 @@ async def async_transaction(
     lent = lend()
     opened: AsyncTransaction | None = None
     before = _opened.get()
+    token: Token[tuple[_Open, ...]] | None = None
     session.lent.add(lent)
     try:
         await lent.begin()
         opened = AsyncTransaction(session, lent)
-        _opened.set((*before, opened))
+        token = _opened.set((*before, opened))
         yield opened
         opened.check()
         _check_standing(lent)
@@ -303,9 +305,18 @@ async def async_transaction(
     finally:
         if opened is not None:
             opened.end()
-        _opened.set(before)
+        _leave_context(token, before)
         session.lent.discard(lent)
         await lent.leave()
+
+
+def _leave_context(token: Token[tuple[_Open, ...]] | None, before: tuple[_Open, ...]) -> None:
+    """Leave no trace in the context: a worker gives up a task whose handler has changed it."""
+    try:
+        if token is not None:
+            _opened.reset(token)
+    except ValueError:  # the block ends in another context than it began in
+        _opened.set(before)
 
 
 def _check_standing(lent: GivenConnection) -> None:

@@ -43,6 +43,14 @@ class Wire(ABC):
         """Stream data into a COPY statement."""
 
     @abstractmethod
+    async def renew(self) -> None:
+        """Forget what was set, locked, prepared or created in the session.
+
+        psycopg forgets the statements that it has prepared with each of its rollbacks. Otherwise it
+        would use them after DISCARD ALL.
+        """
+
+    @abstractmethod
     async def close(self) -> None:
         """Close the connection."""
 
@@ -84,6 +92,9 @@ class ForeignWire(Wire):
         raise NotImplementedError
 
     async def copy(self, sql: str, pieces: Iterable[str]) -> None:
+        raise NotImplementedError
+
+    async def renew(self) -> None:
         raise NotImplementedError
 
     async def close(self) -> None:
@@ -166,6 +177,11 @@ class Blocking(Wire):
             for piece in pieces:
                 stream.write(piece)
 
+    async def renew(self) -> None:
+        self.connection.execute("begin", prepare=False)
+        self.connection.rollback()
+        self.connection.execute("discard all", prepare=False)
+
     async def close(self) -> None:
         self.connection.close()
 
@@ -209,6 +225,11 @@ class Suspending(Wire):
         async with self.connection.cursor() as cursor, cursor.copy(sql) as stream:
             for piece in pieces:
                 await stream.write(piece)
+
+    async def renew(self) -> None:
+        await self.connection.execute("begin", prepare=False)
+        await self.connection.rollback()
+        await self.connection.execute("discard all", prepare=False)
 
     async def close(self) -> None:
         await self.connection.close()

@@ -34,24 +34,20 @@ class PostgresLent(GivenConnection):
         self._session = session
         self._pid = os.getpid()
         self._wire: Wire | None = None
+        self._has_entered = False
 
     @property
     def connection(self) -> Any:
         return getattr(self._wire, "connection", None)
 
     async def begin(self) -> None:
+        await self._session.enter_to_lend()
+        self._has_entered = True
         self._wire = await self._session.connect_to_lend()
         try:
             await self._wire.script("begin; reset all")
         except psycopg.Error as error:
-            if not is_outage(error):
-                raise translate(error) from error
-            await self._lose(self._wire)  # it was lost while it was kept
-            self._wire = await self._session.connect_to_lend()
-            try:
-                await self._wire.script("begin; reset all")
-            except psycopg.Error as again:
-                raise translate(again) from again
+            raise translate(error) from error
         self.connection.row_factory = tuple_row  # whatever its last user made of rows
 
     async def execute(self, sql: str, params: Params) -> Any:
@@ -86,21 +82,29 @@ class PostgresLent(GivenConnection):
                 await self._lose(self._wire)
 
     async def leave(self) -> None:
-        if self._wire is not None and self._pid == os.getpid():
-            await self._session.take_back(self._wire)
+        if not self._has_entered or self._pid != os.getpid():
+            return
+        try:
+            if self._wire is not None:
+                await self._session.take_back(self._wire)
+        finally:
+            self._session.leave_lent()
 
     async def _lose(self, wire: Wire) -> None:
         with suppress(psycopg.Error):
             await wire.close()
 
 
-def unwrap_lent(on: object, *, blocking: bool) -> object:
-    """The connection under a transaction of a store; anything else as it is."""
+def unwrap_lent(on: object, session: "Postgres", *, blocking: bool) -> object:
+    """The connection under a transaction of the same database and schema; else `on` as it is."""
     if isinstance(on, AsyncTransaction) and blocking:
         raise InvalidInput(ASYNC_ON)
     if isinstance(on, Transaction | AsyncTransaction):
         connection = on.driver_connection
-        if not isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
-            raise InvalidInput("on= is a transaction of a store on another database")
+        if getattr(on.session, "place", None) != session.place:
+            raise InvalidInput(
+                "on= is a transaction of a store on another database or schema; open it on the "
+                "same store, or on one with the same URL"
+            )
         return connection
     return on

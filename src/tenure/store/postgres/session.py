@@ -73,6 +73,7 @@ _PLANNER = {
     "enable_mergejoin": "off",
     "jit": "off",
 }
+_PLACE = ("service", "host", "hostaddr", "port", "dbname", "user")
 _LOCK_SECONDS = 5.0
 _GATE_SECONDS = 5
 _LOCKS_SECONDS = 1.0
@@ -114,6 +115,8 @@ class Postgres(Session):
         self._lent_params = _connect_params(conninfo, transaction_pooler, {})
         self._new_colour = colour
         self._schema = schema
+        self.place = (schema, *(self._params.get(name) for name in _PLACE))
+        """Where the tables are: the same for each store of one application."""
         self._sql = statements("postgres", schema)
         self._give_up_seconds = give_up_seconds
         # Longer than any wait for a lock, so that the server is the first to give up.
@@ -136,6 +139,7 @@ class Postgres(Session):
         self._colour = self._new_colour()
         self._idle: list[Wire] = []
         self._lendable: list[Wire] = []
+        self._lending = self._new_colour()
         self.lent = set()
         self.looked = {}
         self._ids: deque[int] = deque()
@@ -299,7 +303,7 @@ class Postgres(Session):
         return ids
 
     async def borrow(self, connection: object, *, blocking: bool) -> Tx:
-        connection = unwrap_lent(connection, blocking=blocking)
+        connection = unwrap_lent(connection, self, blocking=blocking)
         borrowed = await unwrap(connection, blocking=blocking)
         tx = BorrowedTx(wire_of(borrowed, blocking=blocking), self._sql, borrowed)
         tx.news = self._notifier.news(calm=False)
@@ -311,25 +315,61 @@ class Postgres(Session):
             raise InvalidInput("this store is closed; open another one")
         return PostgresLent(self)
 
-    async def connect_to_lend(self) -> Wire:
-        """A connection for the statements of callers, with the settings that their own have."""
+    async def enter_to_lend(self) -> None:
+        """Wait until another caller may have a connection. `leave_lent` undoes it."""
         self._notice_fork()
+        if not await self._lending.enter(self._give_up_seconds):
+            raise StoreBusy(
+                "all connections of this store for transaction() have been in use for "
+                f"{self._give_up_seconds:g} s; keep its blocks short, or open a store that allows "
+                "more connections"
+            )
+
+    def leave_lent(self) -> None:
+        """Another caller may have a connection."""
+        self._lending.leave()
+
+    async def connect_to_lend(self) -> Wire:
+        """A connection for the statements of callers, with the settings that their own have.
+
+        Reads the version each time: a connection that is kept does not keep out a migration.
+        """
         deadline = time.monotonic() + self._give_up_seconds
-        while self._lendable:
-            wire = self._lendable.pop()
-            if not wire.broken:
+        while True:
+            kept = _pop(self._lendable)
+            try:
+                wire = kept or await self._connect(deadline, lent=True)
+            except psycopg.Error as error:
+                raise translate(error) from error
+            try:
+                wire.allow_silence(self.silence_seconds)
+                await self._check(wire)
+                wire.allow_silence(None)
                 return wire
-        try:
-            return await self._connect(deadline, lent=True)
-        except psycopg.Error as error:
-            raise translate(error) from error
+            except BaseException as error:
+                await _discard(wire)
+                if not isinstance(error, psycopg.Error):
+                    raise
+                if kept is None or not is_outage(error):
+                    raise translate(error) from error
+                # It was lost while it was kept.
 
     async def take_back(self, wire: Wire) -> None:
         """A caller needs it no more."""
-        if self._closed or not wire.idle or len(self._lendable) >= MAX_LENDABLE:
-            await _discard(wire)
-        if not wire.broken:
-            self._lendable.append(wire)
+        is_clean = False
+        try:
+            if not self._closed and wire.idle and len(self._lendable) < MAX_LENDABLE:
+                if not self._pooler:  # its sessions are not ours
+                    wire.allow_silence(self.silence_seconds)
+                    await wire.renew()
+                is_clean = not self._closed
+        except psycopg.Error:
+            pass
+        finally:
+            if is_clean:
+                self._lendable.append(wire)
+            else:
+                await _discard(wire)
 
     def bell(self, ring: Ring, on_cancel: OnCancel | None = None) -> Bell:
         if self._pooler:  # it hands the connection to others after each transaction
@@ -395,16 +435,10 @@ class Postgres(Session):
         if not await self._colour.enter(max(0.001, deadline - time.monotonic())):
             raise StoreBusy("all connections of this store are in use; try again or allow more")
         try:
-            return self._idle_wire() or await self._connect_checked(deadline)
+            return _pop(self._idle) or await self._connect_checked(deadline)
         except BaseException:
             self._colour.leave()
             raise
-
-    def _idle_wire(self) -> Wire | None:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return None
 
     async def _release(self, wire: Wire) -> None:
         if not wire.broken and (self._closed or not wire.idle):
@@ -547,6 +581,13 @@ async def _end_late(wire: Wire, call: _Call, deadline: float) -> None:
             "still be kept. Look before you repeat it, or enqueue with a unique key"
         )
     call.late.pop()
+
+
+def _pop(wires: list[Wire]) -> Wire | None:
+    try:
+        return wires.pop()  # atomic: threads share the list
+    except IndexError:
+        return None
 
 
 async def _discard(wire: Wire) -> None:

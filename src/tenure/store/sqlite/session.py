@@ -298,17 +298,20 @@ class SQLite(Session):
         remove the WAL while the fork uses it, and with it the fork's commits.
         """
         process = self._processes[-1]
-        self._forked_inside = bool(self.lent) and is_inside(self)
-        process.still = (
-            process.pid == os.getpid() and not self._forked_inside and self._take_all(process)
-        )
+        if process.pid != os.getpid():
+            return  # nothing was opened here; what holds for this process holds for its forks
+        inside = bool(self.lent) and is_inside(self)
+        process.still = not inside and self._take_all(process)
+        self._forked_inside = bool(self.lent) and not process.still
         if process.still:
             self._disconnect(process)
 
     def after_fork(self) -> None:
         """In the parent: go on."""
-        self._forked_inside = False
         process = self._processes[-1]
+        if process.pid != os.getpid():
+            return
+        self._forked_inside = False
         if process.still:
             process.still = False
             process.watch_lock.release()
@@ -342,10 +345,12 @@ class SQLite(Session):
         if self._processes[-1].pid != os.getpid():
             if self._forked_inside:  # its connections could not be closed: see `before_fork`
                 raise InvalidInput(
-                    "this process was forked inside of transaction(), and cannot use the store of "
-                    "its parent; fork before or after the `with` block, or open another store here"
+                    "this process was forked while its parent was inside of transaction(), and "
+                    "cannot use the store of its parent; fork before or after the `with` block, or "
+                    "open another store here"
                 )
             self._processes.append(_Process())
+            self.lent = set()  # those of the parent
         return self._processes[-1]
 
     def _refuse_if_closed(self) -> None:
