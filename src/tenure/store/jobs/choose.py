@@ -4,7 +4,8 @@ A ticket does not say of which task its job is. So the claim looks ahead: it rea
 `LOOK_AHEAD` tickets of each lane with the tasks of their jobs, chooses, and takes exactly those. No
 other ticket is touched, so no job loses its place. If the wanted tasks are not among them, it reads
 one page more of each lane, and the next claim goes on behind that page: a job that is far
-behind thousands of others is found after some claims. A plain claim does none of this.
+behind thousands of others is found after some claims. The claims after that begin with the page on
+which it was. A plain claim does none of this.
 
 Jobs at gates are passed over: which of them may run is decided line by line, whatever their task.
 """
@@ -21,8 +22,8 @@ LOOK_AHEAD = 250
 
 Lane = tuple[str, int]
 Spot = tuple[int, int]
-Walks = dict[tuple[Lane, frozenset[str]], Spot]
-"""How far claims for these tasks have looked in a lane."""
+Walks = dict[tuple[Lane, frozenset[str]], tuple[Spot, int]]
+"""How far claims for these tasks have looked in a lane, and how many of them found jobs there."""
 
 _HEAD: Spot = (MIN_PRIORITY - 1, 0)
 
@@ -38,16 +39,23 @@ async def take_chosen(
     chosen = _choose(seen, wanted, tasks, most)
     if tasks is not None and not chosen:
         deep = _ends(seen)
-        later = {lane: max(end, walks.get((lane, tasks), end)) for lane, end in deep.items()}
+        later = {lane: max(end, _walked(walks, lane, tasks)) for lane, end in deep.items()}
         seen = await _look(tx, later) if later else []
         chosen = _choose(seen, wanted, tasks, most)
         ends = _ends(seen)
         for lane in lanes:
-            if lane in ends and not chosen:
-                walks[lane, tasks] = ends[lane]
-            else:  # from the head again
+            finds = walks.get((lane, tasks), (_HEAD, 0))[1] + 1
+            if lane in later and chosen and finds < LOOK_AHEAD:  # there may be more of them
+                walks[lane, tasks] = later[lane], finds
+            elif lane in ends and not chosen:
+                walks[lane, tasks] = ends[lane], 0
+            else:  # from the head again: there may be jobs with a better priority
                 walks.pop((lane, tasks), None)
     return await tx.take_spots(wanted, chosen) if chosen else []
+
+
+def _walked(walks: Walks, lane: Lane, tasks: frozenset[str]) -> Spot:
+    return walks.get((lane, tasks), (_HEAD, 0))[0]
 
 
 async def _look(tx: Tx, lanes: Mapping[Lane, Spot]) -> list[SeenTicket]:
