@@ -556,6 +556,13 @@ STORE = (
         unseen=UNUSED + "claim by tasks",
     ),
     Bug(
+        "task-looks-once", "a claim by tasks whose tickets other claims have taken says that there is none",
+        "tests/contract/test_races.py::test_a_claim_by_tasks_passes_over_locked_tickets",
+        (python("store/jobs/claim", "_MISSED_ROUNDS = 100", "_MISSED_ROUNDS = 1"),),
+        (POSTGRES,),
+        unseen=UNUSED + "claim by tasks",
+    ),
+    Bug(
         "claimer-silent-loss", "a claimer does not tell its jobs that their lease is lost",
         "tests/claiming/test_claimer.py::test_a_lease_that_cannot_be_renewed_is_lost_in_time",
         (python("claiming/heartbeats", "            self._give_up()\n            return\n",

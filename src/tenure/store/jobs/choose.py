@@ -7,10 +7,12 @@ one page more of each lane, and the next claim goes on behind that page: a job t
 behind thousands of others is found after some claims. The claims after that begin with the page on
 which it was. A plain claim does none of this.
 
+On PostgreSQL other claims may choose the same tickets, and one gets them. The others look again.
+
 Jobs at gates are passed over: which of them may run is decided line by line, whatever their task.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 
 from tenure.rules.claim import Demand
 from tenure.rules.limits import MIN_PRIORITY
@@ -22,6 +24,8 @@ LOOK_AHEAD = 250
 
 Lane = tuple[str, int]
 Spot = tuple[int, int]
+Place = tuple[str, int, int, int]
+"""Of a ticket: its lane and its spot."""
 Walks = dict[tuple[Lane, frozenset[str]], tuple[Spot, int]]
 """How far claims for these tasks have looked in a lane, and how many of them found jobs there."""
 
@@ -29,19 +33,28 @@ _HEAD: Spot = (MIN_PRIORITY - 1, 0)
 
 
 async def take_chosen(
-    tx: Tx, wanted: Wanted, tasks: frozenset[str] | None, most: int, walks: Walks
+    tx: Tx,
+    wanted: Wanted,
+    tasks: frozenset[str] | None,
+    most: int,
+    walks: Walks,
+    missed: set[Place],
 ) -> list[TakenTicket]:
-    """claim: take at most `most` jobs of these tasks, in one order across all queues."""
+    """claim: take at most `most` jobs of these tasks, in one order across all queues.
+
+    None of `missed` is chosen. If other sessions have locked or taken all that it chose, they are
+    added there.
+    """
     lanes = dict.fromkeys(
         [(queue, needs) for queue, ask in wanted.queues.items() for needs in ask.of], _HEAD
     )
     seen = await _look(tx, lanes)
-    chosen = _choose(seen, wanted, tasks, most)
+    chosen = _choose(_without(missed, seen), wanted, tasks, most)
     if tasks is not None and not chosen:
         deep = _ends(seen)
         later = {lane: max(end, _walked(walks, lane, tasks)) for lane, end in deep.items()}
         seen = await _look(tx, later) if later else []
-        chosen = _choose(seen, wanted, tasks, most)
+        chosen = _choose(_without(missed, seen), wanted, tasks, most)
         ends = _ends(seen)
         for lane in lanes:
             finds = walks.get((lane, tasks), (_HEAD, 0))[1] + 1
@@ -51,11 +64,22 @@ async def take_chosen(
                 walks[lane, tasks] = ends[lane], 0
             else:  # from the head again: there may be jobs with a better priority
                 walks.pop((lane, tasks), None)
-    return await tx.take_spots(wanted, chosen) if chosen else []
+    taken = await tx.take_spots(wanted, chosen) if chosen else []
+    if not taken:
+        missed.update(map(_place, chosen))
+    return taken
 
 
 def _walked(walks: Walks, lane: Lane, tasks: frozenset[str]) -> Spot:
     return walks.get((lane, tasks), (_HEAD, 0))[0]
+
+
+def _without(missed: Set[Place], seen: list[SeenTicket]) -> list[SeenTicket]:
+    return [ticket for ticket in seen if _place(ticket) not in missed] if missed else seen
+
+
+def _place(ticket: SeenTicket) -> Place:
+    return ticket.queue, ticket.needs, ticket.priority, ticket.position
 
 
 async def _look(tx: Tx, lanes: Mapping[Lane, Spot]) -> list[SeenTicket]:
