@@ -37,6 +37,7 @@ async def take_chosen(
     wanted: Wanted,
     tasks: frozenset[str] | None,
     most: int,
+    *,
     walks: Walks,
     missed: set[Place],
 ) -> list[TakenTicket]:

@@ -196,7 +196,7 @@ async def _take_chosen(
     before = await passed_before(tx, wanted.worker) if tx.repeat else Passed([])
     if before.rows:
         return _taken(tx, wanted, before)
-    rows = await take_chosen(tx, wanted, tasks, most, walks, missed)
+    rows = await take_chosen(tx, wanted, tasks, most, walks=walks, missed=missed)
     return _taken(tx, wanted, Passed(sorted(rows, key=_by_place)))
 
 
