@@ -1,11 +1,14 @@
 """What both claimers do, in one body: claim, settle, keep house, and let go at the end."""
 
+import asyncio
 import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
+from typing import Any
 
 from tenure.claiming.heartbeats import Heartbeats
 from tenure.claiming.housekeeping import Chores, Housework, do_chores
@@ -14,12 +17,11 @@ from tenure.client import Client
 from tenure.errors import InvalidInput, LeaseLost, StoreBusy, StoreError, ValueRefused
 from tenure.rules import lifecycle
 from tenure.rules.claim import Claimed, Lease
-from tenure.rules.job import Feature
-from tenure.rules.lifecycle import Settlement
+from tenure.rules.lifecycle import HeldJob, Settlement
 from tenure.rules.limits import check_int, check_name, check_seconds, not_this
 from tenure.rules.retention import Keep
-from tenure.store.api import Runner, rest_on, run_on
-from tenure.store.jobs.claim import MAX_BLOCK, claim
+from tenure.store.api import AsyncRunner, Runner, rest_on, run_on
+from tenure.store.jobs.claim import MAX_BLOCK, claim, held
 from tenure.store.jobs.notes import start_once
 from tenure.store.jobs.settle import settle
 from tenure.tasks import Task
@@ -46,6 +48,7 @@ class Core:
     ) -> None:
         self.app = app
         self.worker = new_name() if worker is None else worker
+        self._has_own_name = worker is None
         check_name("worker", self.worker)
         self.queues = _names("queues", [queues] if isinstance(queues, str) else queues)
         self.tasks = None if tasks is None else _names("tasks", tasks)
@@ -65,6 +68,10 @@ class Core:
         self._chores = Chores(time.monotonic)
         self._heartbeats: Heartbeats | None = None
         self._claimed_at: dict[tuple[int, int], float] = {}
+        self._later: deque[HeldHere] = deque()
+        """Jobs that are held here, and that no caller has got yet."""
+        self._claiming: set[asyncio.Future[list[HeldHere]]] = set()
+        """Claims whose callers were cancelled."""
 
     def start(self) -> None:
         """Start the heartbeats."""
@@ -93,45 +100,111 @@ class Core:
         """Claim at most `most` jobs. If there are none, look again until this time is over."""
         check_int("most", most, 1, MAX_BLOCK)
         check_seconds("wait_seconds", wait_seconds)
-        heartbeats = self.heartbeats
+        _ = self.heartbeats  # it is open
         until = time.monotonic() + wait_seconds
         while True:
             if self._keeps_house:
                 await self.housekeeping(runner, everything=False)
-            before = time.monotonic()
-            jobs: list[HeldHere] = []
-            for lease in await self._claim(runner, most):
-                held = [make(job) for job in lease.jobs if await self._may_start(runner, job)]
-                if held:
-                    heartbeats.add(lease.id, held, before)
-                self._claimed_at.update({(job.id, job.token): before for job in held})
-                jobs += held
+            jobs = await self._to_its_end(runner, self._claim(runner, make, most))
             left = until - time.monotonic()
             if jobs or left <= 0:
                 return jobs
             await rest_on(runner, min(left, POLL_SECONDS))
 
-    async def _claim(self, runner: Runner, most: int) -> Sequence[Lease]:
+    async def _to_its_end(
+        self, runner: Runner, claiming: Coroutine[Any, Any, list[HeldHere]]
+    ) -> list[HeldHere]:
+        """On an event loop a claim goes on if its caller is cancelled. The next has its jobs."""
+        if not isinstance(runner, AsyncRunner):
+            return await claiming
+        task = asyncio.ensure_future(claiming)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self._claiming.add(task)
+            task.add_done_callback(self._keep_for_later)
+            raise
+
+    def _keep_for_later(self, task: asyncio.Future[list[HeldHere]]) -> None:
+        self._claiming.discard(task)
+        if not task.cancelled() and task.exception() is None:
+            self._later.extend(task.result())
+
+    async def _claim(
+        self, runner: Runner, make: Callable[[Claimed], HeldHere], most: int
+    ) -> list[HeldHere]:
+        """Return what is taken even if taking more fails. What cannot start yet is for later."""
+        ready: list[HeldHere] = []
+        taken = self._earlier(most)
+        try:
+            if not taken:
+                await self._take(runner, make, most, taken)
+        except StoreError:
+            if not taken:
+                raise
+        try:
+            while taken:
+                if await self._may_start(runner, taken[0]):
+                    ready.append(taken[0])
+                del taken[0]
+        except StoreError:
+            if not ready:
+                raise
+        finally:
+            self._later.extend(taken)
+        return ready
+
+    def _earlier(self, most: int) -> list[HeldHere]:
+        """Jobs of earlier claims that no caller has got."""
+        jobs: list[HeldHere] = []
+        with suppress(IndexError):  # other threads may take them, too
+            while len(jobs) < most:
+                job = self._later.popleft()
+                if not job.lost:
+                    jobs.append(job)
+        return jobs
+
+    async def _take(
+        self, runner: Runner, make: Callable[[Claimed], HeldHere], most: int, taken: list[HeldHere]
+    ) -> None:
+        """Claim from all queues in one order, or from one after the other."""
         seconds = self._lease_seconds
         if self.tasks is not None or self._in_order:
             asks = dict.fromkeys(self.queues, most)
-            return await run_on(
+            before = time.monotonic()
+            leases = await run_on(
                 runner, claim, self.worker, asks, lease_seconds=seconds, tasks=self.tasks, most=most
             )
-        leases: list[Lease] = []
+            taken += self._hold(make, leases, before)
+            return
         for queue in self.queues:
-            left = most - sum(len(lease.jobs) for lease in leases)
+            left = most - len(taken)
             if left > 0:
-                leases += await run_on(
+                before = time.monotonic()
+                leases = await run_on(
                     runner, claim, self.worker, {queue: left}, lease_seconds=seconds
                 )
-        return leases
+                taken += self._hold(make, leases, before)
 
-    async def _may_start(self, runner: Runner, job: Claimed) -> bool:
+    def _hold(
+        self, make: Callable[[Claimed], HeldHere], leases: Iterable[Lease], before: float
+    ) -> list[HeldHere]:
+        """Renew these leases from now on."""
+        jobs: list[HeldHere] = []
+        for lease in leases:
+            block = [make(job) for job in lease.jobs]
+            self._claimed_at.update({(job.id, job.token): before for job in block})
+            self.heartbeats.add(lease.id, block, before)
+            jobs += block
+        return jobs
+
+    async def _may_start(self, runner: Runner, job: HeldHere) -> bool:
         """Is it still held? A job that starts at most once starts here: no one gets it again."""
-        if not job.features & Feature.ONCE:
+        if not job.starts_once or (await run_on(runner, start_once, self.worker, job)).landed:
             return True
-        return (await run_on(runner, start_once, self.worker, job)).landed
+        job.lost.set()
+        self.heartbeats.settled(job)
+        return False
 
     async def end(
         self, runner: Runner, job: HeldHere, settlement: Settlement, on: object | None
@@ -168,16 +241,33 @@ class Core:
 
     async def close(self, runner: Runner) -> None:
         """Put back what is still held, and end the heartbeats."""
-        heartbeats, self._heartbeats = self._heartbeats, None
+        heartbeats = self._heartbeats
         if heartbeats is None:
             return
         try:
-            left = [lifecycle.release(job, "shutdown") for job in heartbeats.held()]
-            if left:
+            if self._claiming:
+                await asyncio.wait(self._claiming)
+            self._heartbeats = None
+            left = {(job.id, job.token): job for job in await self._untold(runner)}
+            left |= {(job.id, job.token): job for job in heartbeats.held()}
+            releases = [lifecycle.release(job, "shutdown") for job in left.values()]
+            if releases:
                 with suppress(StoreError):  # then the leases run out
-                    await run_on(runner, settle, self.worker, left, keep=self._keep)
+                    await run_on(runner, settle, self.worker, releases, keep=self._keep)
         finally:
+            self._heartbeats = None
             heartbeats.stop()
+
+    async def _untold(self, runner: Runner) -> list[HeldJob]:
+        """All that the store has under this name, also of a claim that got no reply.
+
+        A name that was given may be that of other claimers, too: their jobs stay theirs.
+        """
+        if self._has_own_name:
+            with suppress(StoreError):
+                leases = await run_on(runner, held, self.worker)
+                return [job for lease in leases for job in lease.jobs]
+        return []
 
 
 def new_name() -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from tenure.rules import lifecycle
 from tenure.rules.claim import Claimed
 from tenure.rules.codec import decode, encode, error_json
+from tenure.rules.job import Feature
 from tenure.rules.lifecycle import Settlement
 from tenure.rules.retry import delay_seconds, load_policy
 from tenure.running import Flag
@@ -79,6 +80,10 @@ class HeldHere:
     def created_at(self) -> datetime:
         """When it was enqueued."""
         return self._claimed.created_at
+    @property
+    def starts_once(self) -> bool:
+        """It was enqueued with `at_most_once`."""
+        return bool(self._claimed.features & Feature.ONCE)
     # fmt: on
 
     @property
