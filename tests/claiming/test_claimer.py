@@ -354,6 +354,32 @@ def test_an_end_shares_the_callers_transaction(app: Tenure, url: str) -> None:
     assert leases(url) == 0
 
 
+def test_a_committed_end_is_seen_while_other_jobs_share_its_lease(app: Tenure) -> None:
+    """Seen failing when only a lost lease took a job off the list."""
+    for _ in range(2):
+        enqueue(app, "mail")
+    with Claimer(app, heartbeat_seconds=0.05) as claimer:
+        one, two = claimer.claim(2)
+        with app.transaction() as transaction:
+            one.succeed(on=transaction)
+        until(lambda: claimer.held() == [two])
+        assert one.is_ended
+        assert not one.lost
+
+
+def test_a_job_whose_end_was_rolled_back_is_told_that_it_is_lost(app: Tenure) -> None:
+    """Seen failing when `on=` counted as the end, whatever became of the transaction."""
+    enqueue(app, "mail")
+    with Claimer(app, heartbeat_seconds=0.05, lease_seconds=60, housekeeping=False) as claimer:
+        [job] = claimer.claim()
+        with pytest.raises(ZeroDivisionError), app.transaction() as transaction:
+            job.succeed(on=transaction)
+            raise ZeroDivisionError
+        app.store.sweep(now=datetime.now(UTC) + timedelta(days=1))
+        assert job.lost.wait(PATIENCE_SECONDS)
+        assert not job.is_ended
+
+
 def test_one_call_does_all_housekeeping(app: Tenure) -> None:
     app.store.enqueue([NewJob(task="mail", delay_seconds=0.001)])
     enqueue(app, "mail")

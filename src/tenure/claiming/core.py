@@ -67,7 +67,6 @@ class Core:
         self._keep = None if keep == Keep() else dict.fromkeys(self.queues, keep)
         self._chores = Chores(time.monotonic)
         self._heartbeats: Heartbeats | None = None
-        self._claimed_at: dict[tuple[int, int], float] = {}
         self._later: deque[HeldHere] = deque()
         """Jobs that are held here, and that no caller has got yet."""
         self._claiming: set[asyncio.Future[list[HeldHere]]] = set()
@@ -88,11 +87,6 @@ class Core:
         if self._heartbeats is None:
             raise InvalidInput("this claimer is not open; use it in its `with` block")
         return self._heartbeats
-
-    def seconds_of(self, job: HeldHere) -> float:
-        """How long ago the job was claimed."""
-        began = self._claimed_at.get((job.id, job.token))
-        return 0.0 if began is None else time.monotonic() - began
 
     async def claim(
         self, runner: Runner, make: Callable[[Claimed], HeldHere], most: int, wait_seconds: float
@@ -193,7 +187,8 @@ class Core:
         jobs: list[HeldHere] = []
         for lease in leases:
             block = [make(job) for job in lease.jobs]
-            self._claimed_at.update({(job.id, job.token): before for job in block})
+            for job in block:
+                job.claimed_from = before
             self.heartbeats.add(lease.id, block, before)
             jobs += block
         return jobs
@@ -222,11 +217,11 @@ class Core:
             raise StoreBusy(f"another transaction has locked job {job.id}; try again")
         if answer.error is not None:
             raise ValueRefused(answer.error)
-        if answer.landed:
-            job.is_ended = True
-        if on is None:  # otherwise its transaction may still be rolled back
+        if on is None:
+            job.is_ended = answer.landed or job.is_ended
             heartbeats.settled(job)
-            self._claimed_at.pop((job.id, job.token), None)
+        elif answer.landed:  # its transaction may still be rolled back
+            job.may_be_ended = True
         if not answer.landed:
             job.lost.set()
             raise LeaseLost(
