@@ -414,6 +414,8 @@ def test_a_claimer_keeps_house_while_it_waits(app: Tenure) -> None:
         lambda app: Claimer(app, []),
         lambda app: Claimer(app, 7),  # type: ignore[arg-type]
         lambda app: Claimer(app, "not a name"),
+        lambda app: Claimer(app, {"media": 1}),
+        lambda app: Claimer(app, in_order="yes"),  # type: ignore[arg-type]
         lambda app: Claimer(app, tasks=[]),
         lambda app: Claimer(app, tasks="mail"),
         lambda app: Claimer(app, worker=""),

@@ -6,7 +6,7 @@ import secrets
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -52,6 +52,8 @@ class Core:
         check_name("worker", self.worker)
         self.queues = _names("queues", [queues] if isinstance(queues, str) else queues)
         self.tasks = None if tasks is None else _names("tasks", tasks)
+        if type(in_order) is not bool:
+            raise InvalidInput(f"in_order must be True or False, {not_this(in_order)}")
         self._in_order = in_order
         check_seconds("lease_seconds", lease_seconds, least=0.1)
         self._lease_seconds = lease_seconds
@@ -272,7 +274,7 @@ def new_name() -> str:
 
 
 def _names(what: str, given: object) -> list[str]:
-    if isinstance(given, str) or not isinstance(given, Collection) or not given:
+    if isinstance(given, str | Mapping) or not isinstance(given, Collection) or not given:
         raise InvalidInput(f"{what} must be a list of names, {not_this(given)}")
     names = [each.name if isinstance(each, Task) else each for each in given]
     for name in names:
