@@ -552,7 +552,7 @@ STORE = (
     Bug(
         "task-starts-over", "each claim by tasks looks at the same tickets again",
         "tests/contract/test_claim_by_task.py::test_a_job_behind_many_others_is_found_by_going_on",
-        (python("store/jobs/choose", "max(end, _walked(walks, lane, tasks))", "end"),),
+        (python("store/jobs/choose", "max(end, walks.get((lane, tasks), _NEW).behind)", "end"),),
         unseen=UNUSED + "claim by tasks",
     ),
     Bug(

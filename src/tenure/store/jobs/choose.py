@@ -13,6 +13,7 @@ Jobs at gates are passed over: which of them may run is decided line by line, wh
 """
 
 from collections.abc import Collection, Mapping, Set
+from typing import NamedTuple
 
 from tenure.rules.claim import Demand
 from tenure.rules.limits import MIN_PRIORITY
@@ -26,10 +27,19 @@ Lane = tuple[str, int]
 Spot = tuple[int, int]
 Place = tuple[str, int, int, int]
 """Of a ticket: its lane and its spot."""
-Walks = dict[tuple[Lane, frozenset[str]], tuple[Spot, int]]
-"""How far claims for these tasks have looked in a lane, and how many of them found jobs there."""
-
 _HEAD: Spot = (MIN_PRIORITY - 1, 0)
+
+
+class Walk(NamedTuple):
+    """How far claims for some tasks have looked in a lane."""
+
+    behind: Spot = _HEAD
+    finds: int = 0
+    """How many of them have found jobs behind this ticket."""
+
+
+Walks = dict[tuple[Lane, frozenset[str]], Walk]
+_NEW = Walk()
 
 
 async def take_chosen(
@@ -53,26 +63,24 @@ async def take_chosen(
     chosen = _choose(_without(missed, seen), wanted, tasks, most)
     if tasks is not None and not chosen:
         deep = _ends(seen)
-        later = {lane: max(end, _walked(walks, lane, tasks)) for lane, end in deep.items()}
+        later = {
+            lane: max(end, walks.get((lane, tasks), _NEW).behind) for lane, end in deep.items()
+        }
         seen = await _look(tx, later) if later else []
         chosen = _choose(_without(missed, seen), wanted, tasks, most)
         ends = _ends(seen)
         for lane in lanes:
-            finds = walks.get((lane, tasks), (_HEAD, 0))[1] + 1
+            finds = walks.get((lane, tasks), _NEW).finds + 1
             if lane in later and chosen and finds < LOOK_AHEAD:  # there may be more of them
-                walks[lane, tasks] = later[lane], finds
+                walks[lane, tasks] = Walk(later[lane], finds)
             elif lane in ends and not chosen:
-                walks[lane, tasks] = ends[lane], 0
+                walks[lane, tasks] = Walk(ends[lane])
             else:  # from the head again: there may be jobs with a better priority
                 walks.pop((lane, tasks), None)
     taken = await tx.take_spots(wanted, chosen) if chosen else []
     if not taken:
         missed.update(map(_place, chosen))
     return taken
-
-
-def _walked(walks: Walks, lane: Lane, tasks: frozenset[str]) -> Spot:
-    return walks.get((lane, tasks), (_HEAD, 0))[0]
 
 
 def _without(missed: Set[Place], seen: list[SeenTicket]) -> list[SeenTicket]:
