@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tenure import AsyncClaimer, Claimer, Housework, State, Tenure
-from tenure.claiming import AsyncClaimedJob, ClaimedJob, core, housekeeping
+from tenure.claiming import AsyncClaimedJob, ClaimedJob, core, counting, housekeeping
 from tenure.errors import (
     ClockDoubted,
     InvalidInput,
@@ -471,6 +471,49 @@ def test_a_claimer_says_how_long_its_jobs_are_kept(app: Tenure) -> None:
     with pytest.raises(JobNotFound):
         app.get(bad)
     assert app.get(other).state is State.SUCCEEDED
+
+
+def test_ends_are_counted_once_and_written_at_the_end(app: Tenure) -> None:
+    """Seen failing when claimers counted nothing."""
+    jobs = [NewJob(task="mail", max_attempts=n) for n in (1, 2, 1, 1, 1, 1, 1)]
+    jobs.append(NewJob(task="mail", at_most_once=True))
+    app.store.enqueue(jobs)
+    with Claimer(app, housekeeping=False) as claimer:
+        one, two, three, four, five, six, *_ = claimer.claim(8)
+        one.succeed()
+        one.succeed()  # says the same
+        two.retry("boom", after_seconds=60)
+        three.retry("boom")
+        four.snooze(60)
+        five.release(delay_seconds=60)
+        with app.transaction() as transaction:
+            six.succeed(on=transaction)  # is not counted
+        assert app.statistics() == []
+    [group] = app.statistics()
+    counts = {"succeeded": 1, "retried": 1, "failed": 2, "snoozed": 1}
+    assert (group.queue, group.task, group.counts) == ("default", "mail", counts)
+    assert group.run.count == group.wait.count == 3
+
+
+def test_counts_are_written_while_a_claimer_runs_and_kept_if_they_cannot(
+    app: Tenure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: object, **__: object) -> None:
+        raise StoreUnavailable("away")
+
+    enqueue(app, "mail")
+    with Claimer(app) as claimer:
+        claimer.claim()[0].succeed()
+        with monkeypatch.context() as patch:
+            patch.setattr(counting, "add_statistics", away)
+            claimer.housekeeping(everything=True)
+        assert app.statistics() == []
+        monkeypatch.setattr(counting, "WRITE_SECONDS", 0)
+        claimer.claim()
+        [group] = app.statistics()
+        assert group.counts == {"succeeded": 1}
+        assert app.depth() is not None
+    assert app.statistics()[0].counts == {"succeeded": 1}
 
 
 def test_a_doubted_clock_does_not_stop_a_claimer(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from tenure.claiming.counting import EndCounter
 from tenure.claiming.heartbeats import Heartbeats
 from tenure.claiming.housekeeping import Chores, Housework, do_chores
 from tenure.claiming.jobs import HeldHere
@@ -69,6 +70,7 @@ class Core:
         self._keep = None if keep == Keep() else dict.fromkeys(self.queues, keep)
         self._chores = Chores(time.monotonic)
         self._heartbeats: Heartbeats | None = None
+        self._counter = EndCounter(new_name())
         self._later: deque[HeldHere] = deque()
         """Jobs that are held here, and that no caller has got yet."""
         self._claiming: set[asyncio.Future[list[HeldHere]]] = set()
@@ -101,6 +103,8 @@ class Core:
         while True:
             if self._keeps_house:
                 await self.housekeeping(runner, everything=False)
+            elif self._counter.is_due():
+                await self._write_statistics(runner)
             jobs = await self._to_its_end(runner, self._claim(runner, make, most))
             left = until - time.monotonic()
             if jobs or left <= 0:
@@ -189,8 +193,11 @@ class Core:
         jobs: list[HeldHere] = []
         for lease in leases:
             block = [make(job) for job in lease.jobs]
-            for job in block:
+            self._counter.claimed(lease.claimed_at, before)
+            for job, claimed in zip(block, lease.jobs, strict=True):
+                waited = lease.claimed_at - (claimed.queued_at or claimed.created_at)
                 job.claimed_from = before
+                job.waited_seconds = max(0.0, waited.total_seconds())
             self.heartbeats.add(lease.id, block, before)
             jobs += block
         return jobs
@@ -220,7 +227,9 @@ class Core:
         if answer.error is not None:
             raise ValueRefused(answer.error)
         if on is None:
-            job.is_ended = answer.landed or job.is_ended
+            if answer.landed and not job.is_ended:
+                job.is_ended = True
+                self._counter.ended(job, settlement, answer)
             heartbeats.settled(job)
         elif answer.landed:  # its transaction may still be rolled back
             job.may_be_ended = True
@@ -233,8 +242,14 @@ class Core:
 
     async def housekeeping(self, runner: Runner, *, everything: bool) -> Housework:
         """Do the chores that are due."""
+        if everything or self._counter.is_due():
+            await self._write_statistics(runner)
         chores = self._chores.take(everything=everything)
         return await do_chores(runner, chores, self._keep) if chores else Housework()
+
+    async def _write_statistics(self, runner: Runner) -> None:
+        with suppress(StoreError):  # they are kept, and written later
+            await self._counter.write(runner)
 
     async def close(self, runner: Runner) -> None:
         """Put back what is still held, and end the heartbeats."""
@@ -245,15 +260,23 @@ class Core:
             if self._claiming:
                 await asyncio.wait(self._claiming)
             self._heartbeats = None
-            left = {(job.id, job.token): job for job in await self._untold(runner)}
-            left |= {(job.id, job.token): job for job in heartbeats.held()}
-            releases = [lifecycle.release(job, "shutdown") for job in left.values()]
-            if releases:
-                with suppress(StoreError):  # then the leases run out
-                    await run_on(runner, settle, self.worker, releases, keep=self._keep)
+            await self._release(runner, heartbeats.held())
+            await self._write_statistics(runner)
         finally:
             self._heartbeats = None
             heartbeats.stop()
+
+    async def _release(self, runner: Runner, known: list[HeldHere]) -> None:
+        left = {(job.id, job.token): job for job in await self._untold(runner)}
+        left |= {(job.id, job.token): job for job in known}
+        releases = [lifecycle.release(job, "shutdown") for job in left.values()]
+        if not releases:
+            return
+        with suppress(StoreError):  # then the leases run out
+            answers = await run_on(runner, settle, self.worker, releases, keep=self._keep)
+            for job, release, answer in zip(left.values(), releases, answers, strict=True):
+                if answer.landed and isinstance(job, HeldHere):
+                    self._counter.ended(job, release, answer)
 
     async def _untold(self, runner: Runner) -> list[HeldJob]:
         """All that the store has under this name, also of a claim that got no reply.

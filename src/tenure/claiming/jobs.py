@@ -10,7 +10,7 @@ from tenure.rules import lifecycle
 from tenure.rules.claim import Claimed
 from tenure.rules.codec import decode, encode, error_json
 from tenure.rules.job import Feature
-from tenure.rules.lifecycle import Settlement
+from tenure.rules.lifecycle import Settlement, Standing
 from tenure.rules.retry import delay_seconds, load_policy
 from tenure.running import Flag
 from tenure.store.session import drive
@@ -39,6 +39,8 @@ class HeldHere:
         """It was ended with `on=`: if that transaction is committed."""
         self.claimed_from = time.monotonic()
         """The time before its claim was sent."""
+        self.waited_seconds = 0.0
+        """From the time at which it was ready until its claim."""
 
     # fmt: off
     @property
@@ -108,6 +110,11 @@ class HeldHere:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} of {self.task}, token {self.token}>"
+
+    def standing(self) -> Standing:
+        """What decides what an end makes of it, as far as this claimer knows."""
+        job = self._claimed
+        return Standing(job.attempts, job.max_attempts, bool(self.cancelled), self.starts_once)
 
     def _seconds(self) -> float:
         return time.monotonic() - self.claimed_from
