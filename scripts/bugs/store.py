@@ -552,7 +552,14 @@ STORE = (
     Bug(
         "task-starts-over", "each claim by tasks looks at the same tickets again",
         "tests/contract/test_claim_by_task.py::test_a_job_behind_many_others_is_found_by_going_on",
-        (python("store/jobs/choose", "max(end, walks.get((lane, tasks), end))", "end"),),
+        (python("store/jobs/choose", "max(end, walks.get((lane, tasks), _NEW).behind)", "end"),),
+        unseen=UNUSED + "claim by tasks",
+    ),
+    Bug(
+        "task-looks-once", "a claim by tasks whose tickets other claims have taken says that there is none",
+        "tests/contract/test_races.py::test_a_claim_by_tasks_passes_over_locked_tickets",
+        (python("store/jobs/claim", "_MISSED_ROUNDS = 100", "_MISSED_ROUNDS = 1"),),
+        (POSTGRES,),
         unseen=UNUSED + "claim by tasks",
     ),
     Bug(
@@ -566,13 +573,37 @@ STORE = (
     Bug(
         "claimer-starts-silently", "a claimer does not say that a job with at_most_once has started",
         "tests/claiming/test_claimer.py::test_a_job_that_starts_at_most_once_starts_with_its_claim",
-        (python("claiming/core", "        if not job.features & Feature.ONCE:\n", "        if True:\n"),),
+        (python("claiming/core", "        if not job.starts_once or ", "        if True or "),),
         unseen=UNUSED + "claim by hand",
     ),
     Bug(
         "claimer-keeps-rest", "a claimer keeps what it holds when it ends",
         "tests/claiming/test_claimer.py::test_what_is_left_goes_back_uncharged",
-        (python("claiming/core", "            if left:\n", "            if False:\n"),),
+        (python("claiming/core", "        if not releases:\n", "        if True:\n"),),
+        unseen=UNUSED + "claim by hand",
+    ),
+    Bug(
+        "claimer-forgets", "a claimer forgets what it has claimed if the next queue cannot be reached",
+        "tests/claiming/test_claimer.py::test_what_is_claimed_is_returned_if_the_next_queue_cannot_be_reached",
+        (python("claiming/core", "            if not taken:\n                raise\n", "            raise\n"),),
+        unseen=UNUSED + "claim by hand",
+    ),
+    Bug(
+        "claimer-cancelled", "a claim is cancelled with its caller, whatever it has taken",
+        "tests/claiming/test_claimer.py::test_a_cancelled_claim_loses_no_job",
+        (python("claiming/core", "await asyncio.shield(task)", "await task"),),
+        unseen=UNUSED + "claim by hand",
+    ),
+    Bug(
+        "claimer-believes-an-end", "a claimer takes an end for committed that was rolled back",
+        "tests/claiming/test_claimer.py::test_a_job_whose_end_was_rolled_back_is_told_that_it_is_lost",
+        (python("claiming/heartbeats", "(job.may_be_ended and self._has_ended(job))", "job.may_be_ended"),),
+        unseen=UNUSED + "claim by hand",
+    ),
+    Bug(
+        "claimer-counts-twice", "a claimer counts an end again that it has written before",
+        "tests/claiming/test_claimer.py::test_ends_are_counted_once_and_written_at_the_end",
+        (python("claiming/core", "if answer.landed and not job.is_ended:", "if answer.landed:"),),
         unseen=UNUSED + "claim by hand",
     ),
 )  # fmt: skip

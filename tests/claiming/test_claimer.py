@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tenure import AsyncClaimer, Claimer, FailedJob, Housework, State, Tenure
-from tenure.claiming import AsyncClaimedJob, ClaimedJob, housekeeping
+from tenure.claiming import AsyncClaimedJob, ClaimedJob, core, counting, housekeeping
 from tenure.errors import (
     ClockDoubted,
     InvalidInput,
@@ -24,6 +24,7 @@ from tenure.errors import (
 )
 from tenure.rules.job import NewJob
 from tenure.rules.lifecycle import AT_MOST_ONCE
+from tenure.store.api import run_on
 from tests.support.patience import PATIENCE_SECONDS, until
 from tests.support.plain import Plain
 
@@ -234,6 +235,99 @@ def test_what_is_left_goes_back_uncharged(app: Tenure, url: str) -> None:
     assert leases(url) == 0
 
 
+def fail_for(monkeypatch: pytest.MonkeyPatch, name: str, queue: str | None = None) -> None:
+    """Let this operation of claimers fail, for one queue only if it is given."""
+    real = getattr(core, name)
+
+    async def fails(scope: Any, worker: str, what: Any, **options: Any) -> Any:
+        if queue is None or queue in what:
+            raise StoreUnavailable("away for a moment")
+        return await real(scope, worker, what, **options)
+
+    monkeypatch.setattr(core, name, fails)
+
+
+def test_what_is_claimed_is_returned_if_the_next_queue_cannot_be_reached(
+    app: Tenure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen failing when the leases were noted after the last claim: the job was charged."""
+    id = enqueue(app, "audio")
+    with Claimer(app, ["media", "default"], housekeeping=False) as claimer:
+        fail_for(monkeypatch, "claim", "default")
+        assert [job.id for job in claimer.claim(2)] == [id]
+        assert [job.id for job in claimer.held()] == [id]
+        with pytest.raises(StoreUnavailable):
+            claimer.claim(2)
+    assert (app.get(id).state, app.get(id).attempts) == (State.QUEUED, 0)
+
+
+def test_a_job_whose_start_cannot_be_written_is_for_the_next_claim(
+    app: Tenure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen failing when a failed start lost the whole lease."""
+    jobs = [NewJob(task="mail"), NewJob(task="pay", at_most_once=True), NewJob(task="mail")]
+    ids = [each.id for each in app.store.enqueue(jobs)]
+    with Claimer(app, housekeeping=False) as claimer:
+        with monkeypatch.context() as patch:
+            fail_for(patch, "start_once")
+            assert [job.id for job in claimer.claim(3)] == ids[:1]
+            with pytest.raises(StoreUnavailable):
+                claimer.claim(3)
+            assert [job.id for job in claimer.held()] == ids
+        assert [job.id for job in claimer.claim(3)] == ids[1:]
+
+
+def test_a_claim_without_a_reply_is_undone_at_the_end(app: Tenure) -> None:
+    """Seen failing when the end of the block put back only the jobs that the claimer knew."""
+    one, two = enqueue(app, "mail"), enqueue(app, "mail")
+    with Claimer(app, housekeeping=False) as claimer, Claimer(app, worker="named") as named:
+        app.store.claim(claimer.worker, {"default": 1})
+        app.store.claim(named.worker, {"default": 1})
+    assert [app.get(id).state for id in (one, two)] == [State.QUEUED, State.RUNNING]
+
+
+def test_a_cancelled_claim_loses_no_job(app: Tenure, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen failing when the claim was cancelled with its caller: the claimer did not know the job,
+    which was charged."""
+    ids = [enqueue(app, "mail") for _ in range(2)]
+    found: list[int] = []
+
+    async def cancelled(claimer: AsyncClaimer) -> None:
+        claimed, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def slow(*args: Any, **options: Any) -> Any:
+            answer = await run_on(*args, **options)
+            claimed.set()
+            await goes_on.wait()
+            return answer
+
+        with monkeypatch.context() as patch:
+            patch.setattr(core, "run_on", slow)
+            task = asyncio.create_task(claimer.claim_one())
+            await claimed.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        goes_on.set()
+
+    async def main() -> None:
+        async with app, AsyncClaimer(app, housekeeping=False) as claimer:
+            await cancelled(claimer)
+            for _ in ids:
+                job = await claimer.claim_one(wait_seconds=PATIENCE_SECONDS)
+                assert job is not None
+                found.append(job.id)
+                await job.succeed()
+            [last] = await app.async_store.enqueue([NewJob(task="mail")])
+            found.append(last.id)
+            await cancelled(claimer)
+
+    asyncio.run(main())
+    assert sorted(found[:2]) == ids
+    last = app.get(found[2])
+    assert (last.state, last.attempts) == (State.QUEUED, 0)
+
+
 def test_an_end_shares_the_callers_transaction(app: Tenure, url: str) -> None:
     first, second = enqueue(app, "mail"), enqueue(app, "mail")
     with app.transaction() as transaction:
@@ -258,6 +352,32 @@ def test_an_end_shares_the_callers_transaction(app: Tenure, url: str) -> None:
             assert transaction.execute("select job from paid").fetchall() == [(first,)]
     assert [app.get(id).state for id in (first, second)] == [State.SUCCEEDED, State.FAILED]
     assert leases(url) == 0
+
+
+def test_a_committed_end_is_seen_while_other_jobs_share_its_lease(app: Tenure) -> None:
+    """Seen failing when only a lost lease took a job off the list."""
+    for _ in range(2):
+        enqueue(app, "mail")
+    with Claimer(app, heartbeat_seconds=0.05) as claimer:
+        one, two = claimer.claim(2)
+        with app.transaction() as transaction:
+            one.succeed(on=transaction)
+        until(lambda: claimer.held() == [two])
+        assert one.is_ended
+        assert not one.lost
+
+
+def test_a_job_whose_end_was_rolled_back_is_told_that_it_is_lost(app: Tenure) -> None:
+    """Seen failing when `on=` counted as the end, whatever became of the transaction."""
+    enqueue(app, "mail")
+    with Claimer(app, heartbeat_seconds=0.05, lease_seconds=60, housekeeping=False) as claimer:
+        [job] = claimer.claim()
+        with pytest.raises(ZeroDivisionError), app.transaction() as transaction:
+            job.succeed(on=transaction)
+            raise ZeroDivisionError
+        app.store.sweep(now=datetime.now(UTC) + timedelta(days=1))
+        assert job.lost.wait(PATIENCE_SECONDS)
+        assert not job.is_ended
 
 
 def test_one_call_does_all_housekeeping(app: Tenure) -> None:
@@ -294,6 +414,8 @@ def test_a_claimer_keeps_house_while_it_waits(app: Tenure) -> None:
         lambda app: Claimer(app, []),
         lambda app: Claimer(app, 7),  # type: ignore[arg-type]
         lambda app: Claimer(app, "not a name"),
+        lambda app: Claimer(app, {"media": 1}),
+        lambda app: Claimer(app, in_order="yes"),  # type: ignore[arg-type]
         lambda app: Claimer(app, tasks=[]),
         lambda app: Claimer(app, tasks="mail"),
         lambda app: Claimer(app, worker=""),
@@ -349,6 +471,49 @@ def test_a_claimer_says_how_long_its_jobs_are_kept(app: Tenure) -> None:
     with pytest.raises(JobNotFound):
         app.get(bad)
     assert app.get(other).state is State.SUCCEEDED
+
+
+def test_ends_are_counted_once_and_written_at_the_end(app: Tenure) -> None:
+    """Seen failing when claimers counted nothing."""
+    jobs = [NewJob(task="mail", max_attempts=n) for n in (1, 2, 1, 1, 1, 1, 1)]
+    jobs.append(NewJob(task="mail", at_most_once=True))
+    app.store.enqueue(jobs)
+    with Claimer(app, housekeeping=False) as claimer:
+        one, two, three, four, five, six, *_ = claimer.claim(8)
+        one.succeed()
+        one.succeed()  # says the same
+        two.retry("boom", after_seconds=60)
+        three.retry("boom")
+        four.snooze(60)
+        five.release(delay_seconds=60)
+        with app.transaction() as transaction:
+            six.succeed(on=transaction)  # is not counted
+        assert app.statistics() == []
+    [group] = app.statistics()
+    counts = {"succeeded": 1, "retried": 1, "failed": 2, "snoozed": 1}
+    assert (group.queue, group.task, group.counts) == ("default", "mail", counts)
+    assert group.run.count == group.wait.count == 3
+
+
+def test_counts_are_written_while_a_claimer_runs_and_kept_if_they_cannot(
+    app: Tenure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: object, **__: object) -> None:
+        raise StoreUnavailable("away")
+
+    enqueue(app, "mail")
+    with Claimer(app) as claimer:
+        claimer.claim()[0].succeed()
+        with monkeypatch.context() as patch:
+            patch.setattr(counting, "add_statistics", away)
+            claimer.housekeeping(everything=True)
+        assert app.statistics() == []
+        monkeypatch.setattr(counting, "WRITE_SECONDS", 0)
+        claimer.claim()
+        [group] = app.statistics()
+        assert group.counts == {"succeeded": 1}
+        assert app.depth() is not None
+    assert app.statistics()[0].counts == {"succeeded": 1}
 
 
 def test_a_doubted_clock_does_not_stop_a_claimer(

@@ -73,6 +73,30 @@ def test_a_job_behind_many_others_is_found_by_going_on(
     assert ids_of(claim(store, clock, tasks=["audio"])) == [first]
 
 
+def test_the_next_claim_begins_where_the_last_one_found_a_job(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen failing with every walk at its start again: each job took as many claims as the first.
+
+    After as many claims as there are tickets on a page it does start again: a job with a better
+    priority is found while there are always more jobs at the end of the line.
+    """
+    monkeypatch.setattr(choose, "LOOK_AHEAD", 10)
+    add_many(store, clock.now, 45, task="mail")
+    audio = add_many(store, clock.now, 5, task="audio")
+    while not (found := claim(store, clock, tasks=["audio"])):
+        pass
+    for _ in audio[1:]:
+        found += claim(store, clock, tasks=["audio"])
+    assert ids_of(found) == audio
+    add_many(store, clock.now, 20, task="mail", priority=-2)
+    better = add(store, clock.now, task="audio", priority=-1)
+    for _ in range(40):
+        add(store, clock.now, task="audio")
+        found += claim(store, clock, tasks=["audio"])
+    assert better in ids_of(found)
+
+
 def test_a_claim_by_tasks_is_bounded(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,25 @@ def test_a_claim_passes_over_a_locked_ticket_and_takes_the_best_other(
     assert ids_of(take(pg, clock.now, 1)) == [best]
 
 
+@pytest.mark.parametrize("how", [{"tasks": ["mail"]}, {"most": 1}])
+def test_a_claim_by_tasks_passes_over_locked_tickets(
+    pg: Store, clock: Clock, begin: Begin, how: dict[str, Any]
+) -> None:
+    """Of claims that choose the same ticket, one gets it. The others look again.
+
+    Seen failing with one look: the claim returned nothing from a full queue.
+    """
+    best, next_one, last = add_many(pg, clock.now, 3, task="mail")
+    user = begin()
+    user.sql(f"select from tenure.ready where job_id in ({best}, {next_one}) for update")
+    [lease] = pg.claim("w1", {"default": 1}, now=clock.now, **how)
+    assert ids_of(list(lease.jobs)) == [last]
+    assert pg.claim("w1", {"default": 1}, now=clock.now, **how) == []
+    user.rollback()
+    [lease] = pg.claim("w1", {"default": 1}, now=clock.now, **how)
+    assert ids_of(list(lease.jobs)) == [best]
+
+
 @rule("gate-one-claim")
 def test_two_claims_at_once_keep_the_limit_of_a_gate(pg: Store, clock: Clock, begin: Begin) -> None:
     """A claim cannot see the permits of another claim that has not committed, so only one claim at

@@ -76,7 +76,9 @@ class Claimer(_Claimer):
         return next(iter(self.claim(1, wait_seconds=wait_seconds)), None)
 
     def held(self) -> list[ClaimedJob]:
-        """The jobs that this claimer holds."""
+        """The jobs that this claimer holds. One that you ended with `on=` is listed until the next
+        heartbeat has seen that your transaction was committed.
+        """
         return cast(list[ClaimedJob], self._core.heartbeats.held())
 
     def housekeeping(self, *, everything: bool = False) -> Housework:
@@ -116,7 +118,9 @@ class AsyncClaimer(_Claimer):
         return next(iter(await self.claim(1, wait_seconds=wait_seconds)), None)
 
     def held(self) -> list[AsyncClaimedJob]:
-        """The jobs that this claimer holds."""
+        """The jobs that this claimer holds. One that you ended with `on=` is listed until the next
+        heartbeat has seen that your transaction was committed.
+        """
         return cast(list[AsyncClaimedJob], self._core.heartbeats.held())
 
     async def housekeeping(self, *, everything: bool = False) -> Housework:

@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterable
 
 from tenure.claiming.jobs import HeldHere
-from tenure.errors import StoreError, TenureError
-from tenure.rules.job import Beat
+from tenure.errors import JobNotFound, StoreError, TenureError
+from tenure.rules.job import Beat, State
 from tenure.store import Store
 
 MARGIN = 0.15
@@ -101,12 +101,29 @@ class Heartbeats:
                     lease.safe_until = self._safe(before)
             gone = [lease for id in beat.lost if (lease := self._leases.pop(id, None)) is not None]
             jobs = [job for lease in self._leases.values() for job in lease.jobs.values()]
+        for job in jobs:
+            if job.may_be_ended and self._has_ended(job):
+                job.is_ended = True
+                self.settled(job)
         for lease in gone:
+            for job in lease.jobs.values():
+                job.is_ended = job.is_ended or (job.may_be_ended and self._has_ended(job))
             _tell_lost(lease)
         asked = set(beat.cancelled)
         for job in jobs:
             if (job.id, job.token) in asked:
                 job.cancelled.set()
+
+    def _has_ended(self, job: HeldHere) -> bool:
+        """Of a job that was ended with `on=`: was that committed? No, if we cannot know."""
+        try:
+            seen = self._store.get(job.id)
+        except JobNotFound:  # it ended, and was not kept
+            return True
+        except TenureError:
+            return False
+        runs_here = seen.state is State.RUNNING and seen.token == job.token
+        return not runs_here and seen.crashes == job.crashes
 
     def _give_up(self) -> None:
         """Leases that may have expired are lost."""
@@ -130,5 +147,5 @@ class Heartbeats:
 
 def _tell_lost(lease: _Lease) -> None:
     for job in lease.jobs.values():
-        if not job.is_ended:  # one that was ended with `on=` took its lease with it
+        if not job.is_ended:  # one that was ended with `on=` may have taken its lease with it
             job.lost.set()

@@ -13,11 +13,13 @@ from tenure.store.jobs.expire import expire
 from tenure.store.jobs.sweep import promote, sweep
 from tenure.store.prune import prune
 from tenure.store.schedules.fire import fire
+from tenure.store.statistics.depth import sample_depth
 from tenure.store.workflows.stop import heal_workflows
 
 PAGE = 1000
 SECONDS = {
-    "promote": 1.0, "sweep": 5.0, "expire": 5.0, "fire": 1.0, "heal": 60.0, "prune": 3600.0
+    "promote": 1.0, "sweep": 5.0, "expire": 5.0, "fire": 1.0, "heal": 60.0, "prune": 3600.0,
+    "sample": 10.0,
 }  # fmt: skip
 """How often each chore is done."""
 FIRST_PRUNE_SECONDS = 60.0
@@ -85,6 +87,8 @@ async def do_chores(
         done.fired = len((await run_on(runner, fire)).jobs)
     if "heal" in chores:
         done.healed = await run_on(runner, heal_gates) + await run_on(runner, heal_workflows)
+    if "sample" in chores:
+        await run_on(runner, sample_depth)
     if "prune" in chores:
         try:
             done.pruned = await run_on(runner, prune)

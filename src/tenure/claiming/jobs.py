@@ -1,6 +1,7 @@
 """Claimed jobs: their data, and how to end them with plain values."""
 
 import random
+import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -8,7 +9,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from tenure.rules import lifecycle
 from tenure.rules.claim import Claimed
 from tenure.rules.codec import decode, encode, error_json
-from tenure.rules.lifecycle import Settlement
+from tenure.rules.job import Feature
+from tenure.rules.lifecycle import Settlement, Standing
 from tenure.rules.retry import delay_seconds, load_policy
 from tenure.running import Flag
 from tenure.store.session import drive
@@ -32,7 +34,13 @@ class HeldHere:
         self.cancelled = Flag()
         """True once an operator has asked this job to stop."""
         self.is_ended = False
-        """It was ended; with `on=`, as soon as that transaction is committed."""
+        """It was ended; with `on=`, after the next heartbeat has seen that this was committed."""
+        self.may_be_ended = False
+        """It was ended with `on=`: if that transaction is committed."""
+        self.claimed_from = time.monotonic()
+        """The time before its claim was sent."""
+        self.waited_seconds = 0.0
+        """From the time at which it was ready until its claim."""
 
     # fmt: off
     @property
@@ -79,6 +87,10 @@ class HeldHere:
     def created_at(self) -> datetime:
         """When it was enqueued."""
         return self._claimed.created_at
+    @property
+    def starts_once(self) -> bool:
+        """It was enqueued with `at_most_once`."""
+        return bool(self._claimed.features & Feature.ONCE)
     # fmt: on
 
     @property
@@ -99,26 +111,34 @@ class HeldHere:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} of {self.task}, token {self.token}>"
 
+    def standing(self) -> Standing:
+        """What decides what an end makes of it, as far as this claimer knows."""
+        job = self._claimed
+        return Standing(job.attempts, job.max_attempts, bool(self.cancelled), self.starts_once)
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self.claimed_from
+
     def _succeeded(self, result: object) -> Settlement:
         data = None if result is None else encode(result, what=f"the result of job {self.id}")
-        return lifecycle.succeed(self, data, self._core.seconds_of(self))
+        return lifecycle.succeed(self, data, self._seconds())
 
     def _failed(self, error: BaseException | str, reason: str) -> Settlement:
-        return lifecycle.fail(self, error_json(error), reason, self._core.seconds_of(self))
+        return lifecycle.fail(self, error_json(error), reason, self._seconds())
 
     def _retried(self, error: BaseException | str, after_seconds: float | None) -> Settlement:
         if after_seconds is None:
             policy, attempts = load_policy(self._claimed.retry), self._claimed.attempts
             after_seconds = delay_seconds(policy, attempts, random.random)
         data = error_json(error)
-        seconds = self._core.seconds_of(self)
+        seconds = self._seconds()
         return lifecycle.retry(self, data, after_seconds, duration_seconds=seconds)
 
     def _skipped(self, reason: str) -> Settlement:
-        return lifecycle.skip(self, reason, self._core.seconds_of(self))
+        return lifecycle.skip(self, reason, self._seconds())
 
     def _cancelled(self, reason: str) -> Settlement:
-        return lifecycle.abort(self, reason, self._core.seconds_of(self))
+        return lifecycle.abort(self, reason, self._seconds())
 
 
 class ClaimedJob(HeldHere):

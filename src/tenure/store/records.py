@@ -258,7 +258,7 @@ class TakenTicket(NamedTuple):
 
 
 class HeldTicket(NamedTuple):
-    """A job on a lease, with the columns of `TakenTicket`, and the deadline of the lease."""
+    """A job on a lease, and the deadline of the lease."""
 
     queue: str
     priority: int
@@ -276,7 +276,6 @@ class HeldTicket(NamedTuple):
     retry: str | None
     metadata: str | None
     features: int
-    cancel_requested: Flag
     needs: int
     queued_at: Time
     lease: int

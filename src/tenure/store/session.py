@@ -390,7 +390,7 @@ class Session(ABC):
     """Opens transactions on one database."""
 
     gates: "Gates"
-    looked: dict[Any, tuple[int, int]]
+    looked: dict[Any, Any]
     """How far claims by tasks have looked: see `choose`."""
     lent: set[object]
     """The transactions that callers have open: see lending.py."""

@@ -4,12 +4,16 @@ A ticket does not say of which task its job is. So the claim looks ahead: it rea
 `LOOK_AHEAD` tickets of each lane with the tasks of their jobs, chooses, and takes exactly those. No
 other ticket is touched, so no job loses its place. If the wanted tasks are not among them, it reads
 one page more of each lane, and the next claim goes on behind that page: a job that is far
-behind thousands of others is found after some claims. A plain claim does none of this.
+behind thousands of others is found after some claims. The claims after that begin with the page on
+which it was. A plain claim does none of this.
+
+On PostgreSQL other claims may choose the same tickets, and one gets them. The others look again.
 
 Jobs at gates are passed over: which of them may run is decided line by line, whatever their task.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
+from typing import NamedTuple
 
 from tenure.rules.claim import Demand
 from tenure.rules.limits import MIN_PRIORITY
@@ -21,33 +25,70 @@ LOOK_AHEAD = 250
 
 Lane = tuple[str, int]
 Spot = tuple[int, int]
-Walks = dict[tuple[Lane, frozenset[str]], Spot]
-"""How far claims for these tasks have looked in a lane."""
-
+Place = tuple[str, int, int, int]
+"""Of a ticket: its lane and its spot."""
 _HEAD: Spot = (MIN_PRIORITY - 1, 0)
 
 
+class Walk(NamedTuple):
+    """How far claims for some tasks have looked in a lane."""
+
+    behind: Spot = _HEAD
+    finds: int = 0
+    """How many of them have found jobs behind this ticket."""
+
+
+Walks = dict[tuple[Lane, frozenset[str]], Walk]
+_NEW = Walk()
+
+
 async def take_chosen(
-    tx: Tx, wanted: Wanted, tasks: frozenset[str] | None, most: int, walks: Walks
+    tx: Tx,
+    wanted: Wanted,
+    tasks: frozenset[str] | None,
+    most: int,
+    *,
+    walks: Walks,
+    missed: set[Place],
 ) -> list[TakenTicket]:
-    """claim: take at most `most` jobs of these tasks, in one order across all queues."""
+    """claim: take at most `most` jobs of these tasks, in one order across all queues.
+
+    None of `missed` is chosen. If other sessions have locked or taken all that it chose, they are
+    added there.
+    """
     lanes = dict.fromkeys(
         [(queue, needs) for queue, ask in wanted.queues.items() for needs in ask.of], _HEAD
     )
     seen = await _look(tx, lanes)
-    chosen = _choose(seen, wanted, tasks, most)
+    chosen = _choose(_without(missed, seen), wanted, tasks, most)
     if tasks is not None and not chosen:
         deep = _ends(seen)
-        later = {lane: max(end, walks.get((lane, tasks), end)) for lane, end in deep.items()}
+        later = {
+            lane: max(end, walks.get((lane, tasks), _NEW).behind) for lane, end in deep.items()
+        }
         seen = await _look(tx, later) if later else []
-        chosen = _choose(seen, wanted, tasks, most)
+        chosen = _choose(_without(missed, seen), wanted, tasks, most)
         ends = _ends(seen)
         for lane in lanes:
-            if lane in ends and not chosen:
-                walks[lane, tasks] = ends[lane]
-            else:  # from the head again
+            finds = walks.get((lane, tasks), _NEW).finds + 1
+            if lane in later and chosen and finds < LOOK_AHEAD:  # there may be more of them
+                walks[lane, tasks] = Walk(later[lane], finds)
+            elif lane in ends and not chosen:
+                walks[lane, tasks] = Walk(ends[lane])
+            else:  # from the head again: there may be jobs with a better priority
                 walks.pop((lane, tasks), None)
-    return await tx.take_spots(wanted, chosen) if chosen else []
+    taken = await tx.take_spots(wanted, chosen) if chosen else []
+    if not taken:
+        missed.update(map(_place, chosen))
+    return taken
+
+
+def _without(missed: Set[Place], seen: list[SeenTicket]) -> list[SeenTicket]:
+    return [ticket for ticket in seen if _place(ticket) not in missed] if missed else seen
+
+
+def _place(ticket: SeenTicket) -> Place:
+    return ticket.queue, ticket.needs, ticket.priority, ticket.position
 
 
 async def _look(tx: Tx, lanes: Mapping[Lane, Spot]) -> list[SeenTicket]:

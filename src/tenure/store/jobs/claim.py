@@ -18,7 +18,7 @@ from tenure.rules.lifecycle import EXPIRED
 from tenure.rules.limits import check_int, check_name, check_seconds, not_this
 from tenure.store.gate_records import GateName
 from tenure.store.gates.passing import Passed, any_gates, pass_gates, passed_before, queue_order
-from tenure.store.jobs.choose import Walks, take_chosen
+from tenure.store.jobs.choose import Place, Walks, take_chosen
 from tenure.store.moves import drop_leases, finish_jobs
 from tenure.store.records import HeldTicket, TakenTicket
 from tenure.store.rows import Finish
@@ -28,6 +28,8 @@ from tenure.store.workflows.end import end_workflows
 MAX_BLOCK = 10_000
 MAX_KB = 2**20
 _VOID_ROUNDS = 1000
+_MISSED_ROUNDS = 100
+"""So often a claim by tasks looks again, when other sessions have locked or taken what it chose."""
 _SHUT_PAGES = 2
 """After this many pages of shut lines a claim leaves the rest to the next one: 10 to 15 ms, in
 which other jobs wait. Without this bound, a claim beside 6,000 such turns took 0.25 s."""
@@ -163,13 +165,19 @@ async def _chosen(
     """Jobs of these tasks, or in one order across queues."""
     names = None if tasks is None else frozenset(tasks)
     total = sum(ask.most for ask in wanted.queues.values()) if most is None else most
+    missed: set[Place] = set()
+    misses = 0
     for _ in range(_VOID_ROUNDS):
+        before = len(missed)
         op = partial(_take_chosen, wanted=wanted, tasks=names, most=total,
-                     walks=scope.session.looked, now=now)  # fmt: skip
+                     walks=scope.session.looked, missed=missed, now=now)  # fmt: skip
         taken = await scope.transact(op, Mode.LONE)
         if taken.ending:
             await _end_now(scope, wanted, taken, now)
-        if taken.claim or taken.tickets == 0:
+        misses += len(missed) > before
+        if taken.claim or misses == _MISSED_ROUNDS:
+            return taken.claim
+        if taken.tickets == 0 and len(missed) == before:
             return taken.claim
     return Claim()
 
@@ -181,13 +189,14 @@ async def _take_chosen(
     tasks: frozenset[str] | None,
     most: int,
     walks: Walks,
+    missed: set[Place],
     now: datetime | None,
 ) -> "_Taken":
     tx.at(now)
     before = await passed_before(tx, wanted.worker) if tx.repeat else Passed([])
     if before.rows:
         return _taken(tx, wanted, before)
-    rows = await take_chosen(tx, wanted, tasks, most, walks)
+    rows = await take_chosen(tx, wanted, tasks, most, walks=walks, missed=missed)
     return _taken(tx, wanted, Passed(sorted(rows, key=_by_place)))
 
 

@@ -231,7 +231,7 @@ from found f left join block b on b.block = f.block and f.id is not null;
 -- held: the live jobs on the leases of a worker.
 select j.queue, j.priority, j.position, j.id, j.token, j.task, j.args::text as args, j.tenant, j.attempts,
        j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry::text as retry,
-       j.metadata::text as metadata, j.features, j.cancel_requested, j.needs, j.queued_at, l.id as lease,
+       j.metadata::text as metadata, j.features, j.needs, j.queued_at, l.id as lease,
        l.claimed_at, l.expires_at
 from tenure.lease l, json_array_elements(l.jobs) as pair,
      lateral (select * from tenure.job

@@ -111,7 +111,7 @@ where not exists (select 1 from tenure.queue p where p.name = r.queue and p.paus
 -- held: the live jobs on the leases of a worker.
 select j.queue, j.priority, j.position, j.id, j.token, j.task, j.args, j.tenant, j.attempts,
        j.max_attempts, j.crashes, j.created_at, j.timeout_seconds, j.retry, j.metadata, j.features,
-       j.cancel_requested, j.needs, j.queued_at, l.id as lease, l.claimed_at, l.expires_at
+       j.needs, j.queued_at, l.id as lease, l.claimed_at, l.expires_at
 from tenure.lease as l
      cross join json_each(l.jobs) as pair
      cross join tenure.job as j on j.id = pair.value ->> 0 and j.token = pair.value ->> 1
