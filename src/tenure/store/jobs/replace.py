@@ -85,6 +85,7 @@ async def _change(
     [due_at] = await tx.fetch_column(
         "replace_job", id=job.id, change_args=changes_args, args=new.args.decode(),
         metadata=None if new.metadata is None else new.metadata.decode(), size_kb=new.size_kb,
+        gate=new.gate,
         gate_key=None if new.gate is None else line_name(new.tenant, new.gate_key),
         postpone=rule.postpone, due_at=tx.time(new.due_at),
         delay=new.delay_seconds, at_most=rule.postpone_at_most_seconds,

@@ -182,8 +182,7 @@ update tenure.job j
 set args = case when :change_args::boolean then :args::json else args end,
     metadata = case when :change_args::boolean then :metadata::json else metadata end,
     size_kb = case when :change_args::boolean then :size_kb::smallint else size_kb end,
-    gate_key = case when :change_args::boolean and gate is not null
-                    then coalesce(:gate_key::text, gate_key) else gate_key end,
+    gate_key = case when :change_args::boolean and gate = :gate::text then :gate_key::text else gate_key end,
     due_at = case when parked is null then due_at else nullif(greatest(new.due, new.now), new.now) end,
     start_by = case when :postpone::boolean
                     then coalesce(:start_by::timestamptz, greatest(new.due, new.now)

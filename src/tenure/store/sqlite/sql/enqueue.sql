@@ -126,7 +126,7 @@ update tenure.job as job
 set args = case when :change_args then :args else args end,
     metadata = case when :change_args then :metadata else metadata end,
     size_kb = case when :change_args then :size_kb else size_kb end,
-    gate_key = case when :change_args and gate is not null then coalesce(:gate_key, gate_key) else gate_key end,
+    gate_key = case when :change_args and gate = :gate then :gate_key else gate_key end,
     due_at = case when parked is null then due_at else nullif(max(coalesce(new.due, 0), :now), :now) end,
     start_by = case when :postpone
                     then coalesce(:start_by, max(new.due, :now) + cast(1e6 * :start_within as integer))
