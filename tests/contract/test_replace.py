@@ -155,9 +155,7 @@ def test_a_job_at_a_gate_goes_to_the_line_of_its_new_arguments(
     assert take_one(store, clock.now).args == NEW.decode()
 
 
-def test_a_job_at_another_gate_stays_in_its_line(
-    store: Store, clock: Clock, plain: Plain
-) -> None:
+def test_a_job_at_another_gate_stays_in_its_line(store: Store, clock: Clock, plain: Plain) -> None:
     """Seen failing: it got the key of the other gate, in the line of its own."""
     keyed = Limits(max_running=1, keyed=True)
     store.declare_gates({"g": keyed, "other": keyed}, now=clock.now)

@@ -116,15 +116,17 @@ class Core:
         if self.tasks is not None or self._in_order:
             asks = dict.fromkeys(self.queues, most)
             return await run_on(
-                runner, claim, self.worker, asks, lease_seconds=seconds, tasks=self.tasks, most=most
-            )
+                runner, claim, self.worker, asks, lease_seconds=seconds, tasks=self.tasks,
+                most=most, keep=self._keep,
+            )  # fmt: skip
         leases: list[Lease] = []
         for queue in self.queues:
             left = most - sum(len(lease.jobs) for lease in leases)
             if left > 0:
                 leases += await run_on(
-                    runner, claim, self.worker, {queue: left}, lease_seconds=seconds
-                )
+                    runner, claim, self.worker, {queue: left}, lease_seconds=seconds,
+                    keep=self._keep,
+                )  # fmt: skip
         return leases
 
     async def _may_start(self, runner: Runner, job: Claimed) -> bool:

@@ -85,7 +85,8 @@ class Wanted(NamedTuple):
     `ahead`: the worker has no free slot for them yet. `new_permits`: at gates with `max_running` it
     wants at most this many new permits. `riders`: for each permit that it has at a gate, it may
     take this many jobs more. `max_kb`: all of them together have no more kilobytes of arguments and
-    metadata, unless the first one alone has. `taken`: the claim has taken some already.
+    metadata, unless the first one alone has. `taken`: the claim has taken some already. `keep`: how
+    long jobs that end in the claim are kept.
     """
 
     worker: str
@@ -96,6 +97,7 @@ class Wanted(NamedTuple):
     riders: float
     max_kb: int
     taken: bool = False
+    keep: Mapping[str, Keep] | None = None
 
 
 class Moved(NamedTuple):
