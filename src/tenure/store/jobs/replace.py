@@ -9,10 +9,10 @@ import msgspec
 from tenure.rules.codec import fingerprint
 from tenure.rules.gates import line_name
 from tenure.rules.job import Enqueued, NewJob, Replace
-from tenure.store.jobs.operate import done_before, lock_job, take_ticket
+from tenure.store.jobs.operate import lock_job, take_ticket
 from tenure.store.keys import claim_keys, key_of
 from tenure.store.moves import Numbered, add_events, add_tickets, insert_new
-from tenure.store.records import LockedJob, WaitingJob
+from tenure.store.records import LockedJob, ReplacedJob, WaitingJob
 from tenure.store.rows import NewEvent, Ticket
 from tenure.store.session import Tx
 
@@ -48,6 +48,27 @@ async def replace_holders(tx: Tx, keyed: Numbered, held: dict[int, Enqueued]) ->
     return {id for id, _ in new}
 
 
+async def replaced_before(tx: Tx, keyed: Numbered) -> dict[int, Enqueued]:
+    """enqueue, repeated: which jobs has the first try, whose COMMIT got no answer, changed?
+
+    They may have run since, and given back their keys.
+    """
+    if not any(_rule(job) for _, job in keyed):
+        return {}
+    found = await tx.fetch_as(ReplacedJob, "replaced_by_request", request_id=tx.request_id)
+    changed = {(job.tenant, job.unique_scope, job.unique_key): job for job in found}
+    answers = {}
+    for id, new in keyed:
+        holder = changed.get(key_of(new))
+        if holder is not None:
+            meant = fingerprint(holder.task, holder.args.encode())
+            answers[id] = Enqueued(
+                holder.id, created=False, same_args=meant == fingerprint(new.task, new.args),
+                replaced=_rule(new) is not None,
+            )  # fmt: skip
+    return answers
+
+
 def _rule(job: NewJob) -> Replace | None:
     return None if job.unique is None else job.unique.on_conflict
 
@@ -60,8 +81,6 @@ async def _replace(tx: Tx, holder: Enqueued, new: NewJob, meant: dict[int, str])
     """
     rule = _rule(new)
     assert rule is not None
-    if await done_before(tx, holder.id):
-        return True
     job = await lock_job(tx, holder.id)
     if job is None:
         return None

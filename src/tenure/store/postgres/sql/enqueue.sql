@@ -196,6 +196,17 @@ from new
 where j.id = :id
 returning new.due;
 
+-- name: replaced_by_request
+-- enqueue with Replace, repeated: the jobs that the first try has changed.
+with changed as materialized (
+    select job_id from tenure.event where request_id = :request_id and kind = 'replaced'
+)
+select j.id, j.task, j.args::text as args, j.tenant, j.unique_scope, j.unique_key
+from changed, lateral (select * from tenure.job where id = changed.job_id offset 0) as j
+union all
+select h.id, h.task, h.args::text, h.tenant, h.unique_scope, h.unique_key
+from changed, lateral (select * from tenure.history where id = changed.job_id offset 0) as h;
+
 -- name: mark_key
 -- enqueue with Replace: the key tells what its job was enqueued with.
 update tenure.unique_key set fingerprint = :fingerprint

@@ -141,6 +141,16 @@ from (select case when :postpone then
       from tenure.job where id = :id) as new
 where job.id = :id;
 
+-- name: replaced_by_request
+-- enqueue with Replace, repeated: the jobs that the first try has changed.
+select j.id, j.task, j.args, j.tenant, j.unique_scope, j.unique_key
+from tenure.event e cross join tenure.job as j on j.id = e.job_id
+where e.request_id = :request_id and e.kind = 'replaced'
+union all
+select h.id, h.task, h.args, h.tenant, h.unique_scope, h.unique_key
+from tenure.event e cross join tenure.history as h on h.id = e.job_id
+where e.request_id = :request_id and e.kind = 'replaced';
+
 -- name: mark_key
 -- enqueue with Replace: the key tells what its job was enqueued with.
 update tenure.unique_key set fingerprint = :fingerprint
