@@ -89,8 +89,7 @@ async def enqueue_in(
         new = [(id, job) for id, job in new if id not in held]
     await insert_new(tx, new)
     if held and any(job.unique is not None and job.unique.on_conflict for _, job in keyed):
-        for id in await replace_holders(tx, keyed, held):
-            del answers[id]
+        await replace_holders(tx, keyed, held)
         answers |= held
     if tx.repeat and not tx.collided and await _landed_before(tx, new, keyed, list(held)):
         raise Collided

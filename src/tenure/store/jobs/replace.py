@@ -10,18 +10,19 @@ from tenure.rules.codec import fingerprint
 from tenure.rules.gates import line_name
 from tenure.rules.job import Enqueued, NewJob, Replace
 from tenure.store.jobs.operate import lock_job, take_ticket
-from tenure.store.keys import claim_keys, key_of
-from tenure.store.moves import Numbered, add_events, add_tickets, insert_new
+from tenure.store.keys import holders_of, key_of
+from tenure.store.moves import Numbered, add_events, add_tickets
 from tenure.store.records import LockedJob, ReplacedJob, WaitingJob
 from tenure.store.rows import NewEvent, Ticket
-from tenure.store.session import Tx
+from tenure.store.session import Outdated, Tx
 
 
-async def replace_holders(tx: Tx, keyed: Numbered, held: dict[int, Enqueued]) -> set[int]:
+async def replace_holders(tx: Tx, keyed: Numbered, held: dict[int, Enqueued]) -> None:
     """Change the waiting jobs that have the keys of these. `held` is updated: `same_args` tells of
     the job as it is afterwards, so that a repeated call returns the same.
 
-    Returns the jobs that are new after all: their keys were given back meanwhile.
+    (!) If a key was given back meanwhile, the call runs again from the start: to take the key now,
+    with jobs locked, could wait for a call that has the key and waits for these jobs.
     """
     again: Numbered = []
     meant: dict[int, str] = {}
@@ -37,15 +38,10 @@ async def replace_holders(tx: Tx, keyed: Numbered, held: dict[int, Enqueued]) ->
         if id in held and held[id].id in meant:
             same = meant[held[id].id] == fingerprint(job.task, job.args)
             held[id] = msgspec.structs.replace(held[id], same_args=same)
-    if not again:
-        return set()
-    late = await claim_keys(tx, again)
-    new = [(id, job) for id, job in again if id not in late]
-    await insert_new(tx, new)
-    for id, _ in new:
-        del held[id]
-    held |= late
-    return {id for id, _ in new}
+    if again:
+        holders = await holders_of(tx, [job for _, job in again])
+        if any(holders.get(key_of(job)) != held[id].id for id, job in again):
+            raise Outdated
 
 
 async def replaced_before(tx: Tx, keyed: Numbered) -> dict[int, Enqueued]:
