@@ -66,6 +66,8 @@ class Mode(Enum):
 
     READ = auto()
     """Reads one consistent snapshot where the store can."""
+    COUNT = auto()
+    """The same for an operation that takes long: other reads do not wait for it."""
     GLANCE = auto()
     """Reads with a single statement, and costs no more than that."""
     WRITE = auto()

@@ -193,6 +193,7 @@ class Postgres(Session):
             if call.unanswered:
                 raise _told(error, call) from error
             raise
+        mode = Mode.READ if mode is Mode.COUNT else mode
         reads = mode in (Mode.READ, Mode.GLANCE)
         try:
             wire.allow_silence(
