@@ -449,6 +449,7 @@ RETURNED_BY: Returned = {
     StoredJob: ("stored_jobs",),
     LockedJob: ("lock_job", "lock_live_jobs", "started_too_soon"),
     WaitingJob: ("waiting_job",),
+    ReplacedJob: ("replaced_by_request",),
     LateJob: ("late_jobs",),
     LeasedJob: ("lock_leased",),
     RecordedEnd: ("recorded_ends",),

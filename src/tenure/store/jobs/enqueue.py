@@ -80,9 +80,9 @@ async def enqueue_in(
     answers: dict[int, Enqueued] = {}
     if tx.collided:
         answers = {id: Enqueued(id) for id in await _already_stored(tx, new)}
-        answers |= await replaced_before(tx, _with_keys(new))
+        answers |= await replaced_before(tx, new)
         new = [(id, job) for id, job in new if id not in answers]
-    keyed = _with_keys(new)
+    keyed = [(id, job) for id, job in new if job.unique is not None]
     held = await claim_keys(tx, keyed) if keyed else {}
     if held:
         answers |= held
@@ -96,10 +96,6 @@ async def enqueue_in(
     if not answers:
         return list(map(Enqueued, ids))
     return [answers.get(id) or Enqueued(id) for id in ids]
-
-
-def _with_keys(new: Numbered) -> Numbered:
-    return [(id, job) for id, job in new if job.unique is not None]
 
 
 async def _already_stored(tx: Tx, new: Numbered) -> set[int]:

@@ -44,23 +44,24 @@ async def replace_holders(tx: Tx, keyed: Numbered, held: dict[int, Enqueued]) ->
             raise Outdated
 
 
-async def replaced_before(tx: Tx, keyed: Numbered) -> dict[int, Enqueued]:
+async def replaced_before(tx: Tx, new: Numbered) -> dict[int, Enqueued]:
     """enqueue, repeated: which jobs has the first try, whose COMMIT got no answer, changed?
 
     They may have run since, and given back their keys.
     """
+    keyed = [(id, job) for id, job in new if job.unique is not None]
     if not any(_rule(job) for _, job in keyed):
         return {}
     found = await tx.fetch_as(ReplacedJob, "replaced_by_request", request_id=tx.request_id)
-    changed = {(job.tenant, job.unique_scope, job.unique_key): job for job in found}
+    changed = {(each.tenant, each.unique_scope, each.unique_key): each for each in found}
     answers = {}
-    for id, new in keyed:
-        holder = changed.get(key_of(new))
+    for id, job in keyed:
+        holder = changed.get(key_of(job))
         if holder is not None:
             meant = fingerprint(holder.task, holder.args.encode())
             answers[id] = Enqueued(
-                holder.id, created=False, same_args=meant == fingerprint(new.task, new.args),
-                replaced=_rule(new) is not None,
+                holder.id, created=False, same_args=meant == fingerprint(job.task, job.args),
+                replaced=_rule(job) is not None,
             )  # fmt: skip
     return answers
 
