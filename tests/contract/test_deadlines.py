@@ -10,6 +10,7 @@ from tenure.errors import InvalidInput, StoreFull, TenantMismatch
 from tenure.rules.gates import Limits
 from tenure.rules.job import State, Unique
 from tenure.rules.lifecycle import EXPIRED, release, retry, succeed
+from tenure.rules.limits import FAR_FUTURE
 from tenure.rules.ticks import ScheduleTiming
 from tenure.store import NewSchedule, Store
 from tenure.store.jobs import claim
@@ -156,6 +157,46 @@ def test_if_the_end_cannot_be_written_the_job_is_not_handed_out_and_not_charged(
     assert store.get(late).attempts == 0
     assert late not in [each.id for each in take(store, clock.now)]
     assert ended(store, late) == SKIPPED
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("held", [False, True])
+def test_deadlines_follow_a_job_that_is_moved_to_a_later_time(
+    store: Store, clock: Clock, many: bool, held: bool
+) -> None:
+    """Seen failing: it was skipped before it was due."""
+    ready = add(store, clock.now, start_within_seconds=60, finish_within_seconds=90)
+    later = add(store, clock.now, start_within_seconds=60, delay_seconds=1800)
+    plain_one = add(store, clock.now)
+    ids = [ready, later, plain_one]
+    if held:
+        store.hold_many(ids, now=clock.now)
+
+    def move(due_at: datetime) -> None:
+        if many:
+            store.move_many(ids, due_at=due_at, now=clock.now)
+        for id in () if many else ids:
+            store.move(id, due_at=due_at, now=clock.now)
+
+    due_at = clock.advance(20) + timedelta(hours=1)
+    move(due_at)
+    expected = {
+        ready: (due_at + timedelta(seconds=40), due_at + timedelta(seconds=70)),
+        later: (due_at + timedelta(seconds=60), None),
+        plain_one: (None, None),
+    }
+    assert {id: (store.get(id).start_by, store.get(id).finish_by) for id in ids} == expected
+    assert store.expire(now=clock.advance(3600)) == 0
+    move(clock.now - timedelta(seconds=1))
+    assert {id: (store.get(id).start_by, store.get(id).finish_by) for id in ids} == expected
+
+
+def test_no_deadline_moves_out_of_the_calendar(store: Store, clock: Clock) -> None:
+    id = add(store, clock.now, start_within_seconds=60)
+    for _ in range(3):
+        store.move(id, due_at=FAR_FUTURE, now=clock.now)
+        store.move(id, due_at=clock.now, now=clock.now)
+    assert store.get(id).start_by == FAR_FUTURE
 
 
 def test_a_replay_has_all_the_time_to_start(store: Store, clock: Clock) -> None:

@@ -164,6 +164,20 @@ def test_a_sweep_of_a_worker_says_it_too(store: Store, plain: Plain, clock: Cloc
     assert leftovers(plain) == {}
 
 
+@pytest.mark.parametrize("by", ["expire", "claim"])
+def test_the_worker_also_says_it_of_jobs_that_were_not_started_in_time(
+    store: Store, plain: Plain, clock: Clock, by: str
+) -> None:
+    add(store, clock.now, start_within_seconds=1)
+    keep = {"default": Keep(other_seconds=0)}
+    clock.advance(2)
+    if by == "expire":
+        assert store.expire(keep=keep, now=clock.now) == 1
+    else:
+        assert not store.claim("w1", {"default": 1}, keep=keep, now=clock.now)
+    assert leftovers(plain) == {}
+
+
 def test_a_replay_keeps_what_the_task_says(store: Store, plain: Plain, clock: Clock) -> None:
     one, many = add_many(store, clock.now, 2, keep_succeeded_seconds=0, keep_other_seconds=50)
     for _ in range(2):

@@ -155,6 +155,17 @@ def test_a_job_at_a_gate_goes_to_the_line_of_its_new_arguments(
     assert take_one(store, clock.now).args == NEW.decode()
 
 
+def test_a_job_at_another_gate_stays_in_its_line(store: Store, clock: Clock, plain: Plain) -> None:
+    """Seen failing: it got the key of the other gate, in the line of its own."""
+    keyed = Limits(max_running=1, keyed=True)
+    store.declare_gates({"g": keyed, "other": keyed}, now=clock.now)
+    first = add(store, clock.now, args=OLD, unique=ARGS, gate="g", gate_key="a")
+    assert put(store, clock, unique=ARGS, gate="other", gate_key="b").replaced
+    seen = store.get(first)
+    assert (seen.gate, (seen.gate_key or "")[-1], seen.args) == ("g", "a", {"n": 2})
+    check(plain)
+
+
 def test_deadlines_follow_a_job_that_is_postponed(store: Store, clock: Clock) -> None:
     first = add(store, clock.now, args=OLD, unique=BOTH, delay_seconds=5, start_within_seconds=1)
     clock.advance(4)

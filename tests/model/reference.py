@@ -802,6 +802,13 @@ class Model(Books):
         work.story.append(Event(now, "moved", work.token))
         work.queue = work.queue if queue is None else queue
         work.priority = work.priority if priority is None else priority
+        since = max(work.due_at or now, now)
+        if due_at is not None and due_at > since:
+            if work.start_by is not None:
+                work.start_by += due_at - since
+            if work.job.finish_by is not None:
+                finish_by = work.job.finish_by + (due_at - since)
+                work.job = msgspec.structs.replace(work.job, finish_by=finish_by)
         work.due_at = work.due_at if due_at is None else due_at
         if had_ticket:
             self._put_in_line(work, now, work.due_at, "moved")

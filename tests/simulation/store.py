@@ -170,7 +170,7 @@ class Session(SQLite):
         return self._waited
 
     async def transact(self, op: Operation[R], mode: Mode = Mode.WRITE) -> R:
-        reads = mode in (Mode.READ, Mode.GLANCE)
+        reads = mode in (Mode.READ, Mode.COUNT, Mode.GLANCE)
         self._calls += 1
         call = _Call(f"call-{self._calls}" if self.repeats else "")
 

@@ -49,7 +49,8 @@ def test_the_lengths_of_a_worker_reach_the_ends(app: Tenure, url: str) -> None:
         for handle in (one, two, own):
             ended(app, handle.id)
         gone = work.enqueue(False)
-        eventually(lambda: is_gone(app, gone.id))
+        late = work.options(start_within_seconds=0).enqueue(True)
+        eventually(lambda: is_gone(app, gone.id) and is_gone(app, late.id))
     until = kept_until(url)
     assert set(until) == {one.id, two.id, own.id}
     assert until[two.id] == until[own.id] > until[one.id]

@@ -176,8 +176,9 @@ class Core:
             asks = dict.fromkeys(self.queues, most)
             before = time.monotonic()
             leases = await run_on(
-                runner, claim, self.worker, asks, lease_seconds=seconds, tasks=self.tasks, most=most
-            )
+                runner, claim, self.worker, asks, lease_seconds=seconds, tasks=self.tasks,
+                most=most, keep=self._keep,
+            )  # fmt: skip
             taken += self._hold(make, leases, before)
             return
         for queue in self.queues:
@@ -185,8 +186,9 @@ class Core:
             if left > 0:
                 before = time.monotonic()
                 leases = await run_on(
-                    runner, claim, self.worker, {queue: left}, lease_seconds=seconds
-                )
+                    runner, claim, self.worker, {queue: left}, lease_seconds=seconds,
+                    keep=self._keep,
+                )  # fmt: skip
                 taken += self._hold(make, leases, before)
 
     def _hold(

@@ -82,7 +82,7 @@ async def do_chores(
             done.finished += swept.finished
             more = swept.more
     if "expire" in chores:
-        done.expired = await run_on(runner, expire)
+        done.expired = await run_on(runner, expire, keep=keep)
     if "fire" in chores:
         done.fired = len((await run_on(runner, fire)).jobs)
     if "heal" in chores:

@@ -8,7 +8,7 @@ from tenure.rules.codec import fingerprint
 from tenure.rules.job import FINAL_STATES, Enqueued, Json, NewJob, State, Unique, Until
 from tenure.store.moves import Numbered, chunks
 from tenure.store.records import FinishedJob, KeyHolder
-from tenure.store.session import Tx, to_json
+from tenure.store.session import Outdated, Tx, keys_changed_hands, to_json
 
 _ROUNDS = 20
 OUTLIVING = (Until.PERIOD, Until.FOREVER)
@@ -86,20 +86,25 @@ async def take_keys(tx: Tx, wanted: dict[Key, dict[str, object]]) -> dict[Key, H
     """Take each key or find its holder.
 
     The unique index decides. A holder may finish between the refusal and the look, so the two steps
-    are repeated until each key is taken or has a known holder.
+    are repeated until each key is taken or has a known holder. (!) Not with keys taken: two calls
+    that take keys out of order wait for each other.
     """
     held: dict[Key, Held] = {}
     for _ in range(_ROUNDS):
+        took = given_back = False
         rows = [wanted[key] for key in sorted(wanted) if key not in held]
         for part in chunks(rows):
             taken = set(await tx.fetch_column("take_keys", rows=to_json(part)))
             for row in part:
                 if row["job_id"] in taken:
                     held[_key(row)] = Held(int(str(row["job_id"])), str(row["fingerprint"]))
+            took = took or bool(taken)
             refused = [row for row in part if row["job_id"] not in taken]
             if not refused:
                 continue
-            for holder in await tx.fetch_as(KeyHolder, "key_holders", rows=to_json(refused)):
+            holders = await tx.fetch_as(KeyHolder, "key_holders", rows=to_json(refused))
+            given_back = given_back or len(holders) < len(refused)
+            for holder in holders:
                 key = (holder.tenant, holder.scope, holder.key)
                 if holder.over or (wanted[key]["retake"] and holder.outcome in _UNSUCCESSFUL):
                     await tx.fetch(
@@ -110,7 +115,16 @@ async def take_keys(tx: Tx, wanted: dict[Key, dict[str, object]]) -> dict[Key, H
                     held[key] = Held(holder.job_id, holder.fingerprint, bool(holder.gone))
         if len(held) == len(wanted):
             return held
-    raise StoreBusy("unique keys changed hands too often; enqueue again")
+        if took and given_back:
+            raise Outdated
+    raise keys_changed_hands()
+
+
+async def holders_of(tx: Tx, jobs: Sequence[NewJob]) -> dict[Key, int]:
+    """Which jobs have the keys of these? Takes nothing."""
+    rows = [dict(zip(("tenant", "scope", "key"), key_of(job), strict=True)) for job in jobs]
+    found = await tx.fetch_as(KeyHolder, "key_holders", rows=to_json(rows))
+    return {(each.tenant, each.scope, each.key): each.job_id for each in found}
 
 
 def _key(row: dict[str, object]) -> Key:

@@ -66,6 +66,17 @@ class WaitingJob(NamedTuple):
     args: str
 
 
+class ReplacedJob(NamedTuple):
+    """A job that a call with `Replace` has changed. It may have finished since."""
+
+    id: int
+    task: str
+    args: str
+    tenant: str
+    unique_scope: str | None
+    unique_key: str | None
+
+
 class LateJob(NamedTuple):
     """A locked job that was not started in time."""
 
@@ -439,6 +450,7 @@ RETURNED_BY: Returned = {
     StoredJob: ("stored_jobs",),
     LockedJob: ("lock_job", "lock_live_jobs", "started_too_soon"),
     WaitingJob: ("waiting_job",),
+    ReplacedJob: ("replaced_by_request",),
     LateJob: ("late_jobs",),
     LeasedJob: ("lock_leased",),
     RecordedEnd: ("recorded_ends",),

@@ -27,7 +27,7 @@ from typing import (
 
 import msgspec
 
-from tenure.errors import TenantMismatch, ValueRefused
+from tenure.errors import StoreBusy, TenantMismatch, ValueRefused
 from tenure.rules.claim import Ask
 from tenure.rules.filters import Term
 from tenure.rules.job import Json, NewJob, State
@@ -66,6 +66,8 @@ class Mode(Enum):
 
     READ = auto()
     """Reads one consistent snapshot where the store can."""
+    COUNT = auto()
+    """The same for an operation that takes long: other reads do not wait for it."""
     GLANCE = auto()
     """Reads with a single statement, and costs no more than that."""
     WRITE = auto()
@@ -85,7 +87,8 @@ class Wanted(NamedTuple):
     `ahead`: the worker has no free slot for them yet. `new_permits`: at gates with `max_running` it
     wants at most this many new permits. `riders`: for each permit that it has at a gate, it may
     take this many jobs more. `max_kb`: all of them together have no more kilobytes of arguments and
-    metadata, unless the first one alone has. `taken`: the claim has taken some already.
+    metadata, unless the first one alone has. `taken`: the claim has taken some already. `keep`: how
+    long jobs that end in the claim are kept.
     """
 
     worker: str
@@ -96,6 +99,7 @@ class Wanted(NamedTuple):
     riders: float
     max_kb: int
     taken: bool = False
+    keep: Mapping[str, Keep] | None = None
 
 
 class Moved(NamedTuple):
@@ -367,6 +371,20 @@ class Collided(Exception):
     """Raised inside a repeated operation to have it run again with `tx.collided` set."""
 
 
+class Outdated(Exception):
+    """Raised inside an operation that has locks and finds that what it read has changed: it is
+    undone and runs again from the start, so that all operations take their locks in one order."""
+
+
+MAX_OUTDATED = 20
+"""An operation that is undone this many times is refused with `StoreBusy`."""
+
+
+def keys_changed_hands() -> StoreBusy:
+    """The error of an operation that never found its unique keys at rest."""
+    return StoreBusy("unique keys changed hands too often; enqueue again")
+
+
 Operation = Callable[[Tx], Awaitable[R]]
 
 
@@ -473,6 +491,12 @@ class Scope:
         it; where that ends the transaction, it is enough. (A server slows down for all when one
         transaction has more than 64 savepoints with writes, and many callers enqueue job by job.)
         """
+        for _ in range(MAX_OUTDATED):
+            with suppress(Outdated):
+                return await self._run_borrowed(connection, op, lone=lone)
+        raise keys_changed_hands()
+
+    async def _run_borrowed(self, connection: object, op: Operation[R], *, lone: bool) -> R:
         tx = await self.borrow(connection)
         if lone and tx.aborts:
             return await op(tx)

@@ -21,7 +21,7 @@ from tenure.errors import (
 from tenure.rules.job import Feature, Json, State, Unique, Until
 from tenure.rules.limits import JobId, check_reason, id_of, is_id
 from tenure.rules.record import Record
-from tenure.store.jobs.operate import check_move
+from tenure.store.jobs.operate import check_move, move_deadlines
 from tenure.store.jobs.replay import replay
 from tenure.store.keys import OUTLIVING, Key, free_keys_of, key_row, take_keys
 from tenure.store.moves import (
@@ -229,6 +229,7 @@ async def move_many(
     jobs = await _lock(tx, draft)
     parked = [job for job in jobs if job.parked is not None]
     if parked:
+        await move_deadlines(tx, [job.id for job in parked], due_at)
         await tx.fetch(
             "change_queues", ids=to_json([job.id for job in parked]), queue=queue,
             priority=priority, change_due=due_at is not None, due_at=tx.time(due_at),
@@ -236,6 +237,7 @@ async def move_many(
     taken = await take_node_tickets(tx, jobs)
     placed = sorted((job for job in jobs if job.id in taken), key=lambda job: job.position or 0)
     if placed:
+        await move_deadlines(tx, [job.id for job in placed], due_at)
         await add_tickets(tx, [
             Ticket(job.id, job.token, due_at=_due(tx, job, due_at), reason="moved", queue=queue,
                    priority=priority)

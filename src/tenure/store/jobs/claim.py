@@ -16,9 +16,11 @@ from tenure.rules.claim import MAX_CLAIM_KB, Ask, Claim, Claimed, Demand, Lease
 from tenure.rules.job import State
 from tenure.rules.lifecycle import EXPIRED
 from tenure.rules.limits import check_int, check_name, check_seconds, not_this
+from tenure.rules.retention import Keep
 from tenure.store.gate_records import GateName
 from tenure.store.gates.passing import Passed, any_gates, pass_gates, passed_before, queue_order
 from tenure.store.jobs.choose import Place, Walks, take_chosen
+from tenure.store.jobs.settle import check_keep
 from tenure.store.moves import drop_leases, finish_jobs
 from tenure.store.records import HeldTicket, TakenTicket
 from tenure.store.rows import Finish
@@ -84,6 +86,7 @@ async def claim(
     max_kb: int = MAX_CLAIM_KB,
     tasks: Collection[str] | None = None,
     most: int | None = None,
+    keep: Mapping[str, Keep] | None = None,
     now: datetime | None = None,
 ) -> Claim:
     """Take up to `queues[name]` jobs from each queue, by priority, then by position.
@@ -103,6 +106,8 @@ async def claim(
     all queues together, in one order of priority. Either looks at the first 250 tickets of each
     kind in each queue, and at 250 more behind those that the last claim has looked at in vain. It
     passes over jobs at gates.
+
+    Jobs that were cancelled, or not started in time, end here. `keep`: as in `settle`.
     """
     for_all_tenants("claim", scope.tenant)
     asks = _checked(worker, queues, lease_seconds)
@@ -112,7 +117,8 @@ async def claim(
         check_int("most", most, 1, MAX_BLOCK)
     check_int("new_permits", new_permits, 0, MAX_BLOCK)
     check_int("max_kb", max_kb, 0, MAX_KB)
-    wanted = Wanted(worker, asks, lease_seconds, ahead, new_permits, riders, max_kb)
+    check_keep(keep)
+    wanted = Wanted(worker, asks, lease_seconds, ahead, new_permits, riders, max_kb, keep=keep)
     if tasks is not None or most is not None:
         return await _chosen(scope, wanted, tasks, most, now)
     gates = scope.session.gates
@@ -367,15 +373,16 @@ def _taken(tx: Tx, wanted: Wanted, passed: Passed) -> _Taken:
 async def _end_now(scope: Scope, wanted: Wanted, taken: _Taken, now: datetime | None) -> None:
     """If this fails, the sweep finds them. The claim still returns the other jobs."""
     with suppress(StoreError):
-        await scope.transact(partial(_end, worker=wanted.worker, jobs=taken.ending, now=now))
+        await scope.transact(partial(_end, wanted=wanted, jobs=taken.ending, now=now))
 
 
-async def _end(tx: Tx, worker: str, jobs: list[TakenTicket], now: datetime | None) -> None:
+async def _end(tx: Tx, wanted: Wanted, jobs: list[TakenTicket], now: datetime | None) -> None:
     """They have a lease of their own. If the worker dies before this, the sweep finds them."""
     tx.at(now)
+    tx.keep_by(wanted.keep)
     await finish_jobs(tx, [_finish(job) for job in jobs])
     leases = sorted({job.lease for job in jobs if job.lease is not None})
-    await drop_leases(tx, leases, worker)
+    await drop_leases(tx, leases, wanted.worker)
     await end_workflows(tx)
 
 

@@ -7,7 +7,7 @@ from itertools import islice
 from tenure.errors import StoreBusy
 from tenure.rules.codec import fingerprint
 from tenure.rules.job import Enqueued, NewJob
-from tenure.store.jobs.replace import replace_holders
+from tenure.store.jobs.replace import replace_holders, replaced_before
 from tenure.store.keys import claim_keys
 from tenure.store.moves import Numbered, insert_new, stamp
 from tenure.store.records import StoredJob
@@ -80,6 +80,7 @@ async def enqueue_in(
     answers: dict[int, Enqueued] = {}
     if tx.collided:
         answers = {id: Enqueued(id) for id in await _already_stored(tx, new)}
+        answers |= await replaced_before(tx, new)
         new = [(id, job) for id, job in new if id not in answers]
     keyed = [(id, job) for id, job in new if job.unique is not None]
     held = await claim_keys(tx, keyed) if keyed else {}
@@ -88,10 +89,9 @@ async def enqueue_in(
         new = [(id, job) for id, job in new if id not in held]
     await insert_new(tx, new)
     if held and any(job.unique is not None and job.unique.on_conflict for _, job in keyed):
-        for id in await replace_holders(tx, keyed, held):
-            del answers[id]
+        await replace_holders(tx, keyed, held)
         answers |= held
-    if tx.repeat and not tx.collided and await _landed_before(tx, new, list(held)):
+    if tx.repeat and not tx.collided and await _landed_before(tx, new, keyed, list(held)):
         raise Collided
     if not answers:
         return list(map(Enqueued, ids))
@@ -117,11 +117,14 @@ async def _already_stored(tx: Tx, new: Numbered) -> set[int]:
     return stored
 
 
-async def _landed_before(tx: Tx, new: Numbered, refused: list[int]) -> bool:
+async def _landed_before(tx: Tx, new: Numbered, keyed: Numbered, refused: list[int]) -> bool:
     """(!) Did the first try land? Its jobs may have finished, or lost their keys, since.
 
-    Asked after the insert: a first try that was still committing has committed by then.
+    So may the jobs that it has replaced. Asked after the insert: a first try that was still
+    committing has committed by then.
     """
+    if await replaced_before(tx, keyed):
+        return True
     if refused and await tx.fetch("stored_jobs", ids=to_json(refused)):
         return True
     ids = to_json([id for id, _ in new])

@@ -4,6 +4,7 @@ A job that has used an attempt does not expire. The index `job_start_by` has the
 the walk meets few that it has to leave: those that run now.
 """
 
+from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from typing import NamedTuple
@@ -11,6 +12,8 @@ from typing import NamedTuple
 from tenure.rules.job import Feature, State
 from tenure.rules.lifecycle import EXPIRED
 from tenure.rules.limits import check_int
+from tenure.rules.retention import Keep
+from tenure.store.jobs.settle import check_keep
 from tenure.store.moves import finish_jobs
 from tenure.store.records import LateJob, LockedJob, Time
 from tenure.store.rows import Finish
@@ -30,25 +33,36 @@ class _Page(NamedTuple):
     id: int
 
 
-async def expire(scope: Scope, *, most: int = 500, now: datetime | None = None) -> int:
+async def expire(
+    scope: Scope,
+    *,
+    most: int = 500,
+    keep: Mapping[str, Keep] | None = None,
+    now: datetime | None = None,
+) -> int:
     """End the jobs that were not started in time as skipped. Returns how many.
 
-    Each transaction looks at up to `most` jobs. Running jobs are left alone.
+    Each transaction looks at up to `most` jobs. Running jobs are left alone. `keep`: as in
+    `settle`.
     """
     for_all_tenants("expire", scope.tenant)
     check_int("most", most, 1, MAX_PAGE)
+    check_keep(keep)
     page: _Page | None = _Page(0, None, 0)
     ended = 0
     while page is not None:
-        op = partial(_expire, after=page, most=most, now=now)
+        op = partial(_expire, after=page, most=most, keep=keep, now=now)
         page = await scope.transact(op)
         ended += 0 if page is None else page.ended
     return ended
 
 
-async def _expire(tx: Tx, after: _Page, most: int, now: datetime | None) -> _Page | None:
+async def _expire(
+    tx: Tx, after: _Page, most: int, keep: Mapping[str, Keep] | None, now: datetime | None
+) -> _Page | None:
     """(!) The jobs are locked before their tickets are taken: one without a ticket is running."""
     tx.at(now)
+    tx.keep_by(keep)
     late = await tx.fetch_as(LateJob, "late_jobs", after=after.at, after_id=after.id, most=most)
     if not late:
         return None

@@ -117,7 +117,8 @@ async def move(
     """Change queue, priority or due time: a new ticket at the end of its queue replaces the old.
 
     Returns False, and changes nothing, if the job has no ticket because it is running. A held or
-    waiting job stays held or waiting, and uses the new values once it is queued.
+    waiting job stays held or waiting, and uses the new values once it is queued. If the job is due
+    later than before, its deadlines move along: it has as long to start and to finish as before.
     """
     check_move(queue, priority, due_at)
     id = id_of(id)
@@ -126,11 +127,13 @@ async def move(
         return True
     job = await lock_live_job(tx, id)
     if job.parked is not None:
+        await move_deadlines(tx, [id], due_at)
         await tx.fetch(
             "change_queue", id=id, queue=queue, priority=priority, change_due=due_at is not None,
             due_at=tx.time(due_at),
         )  # fmt: skip
     elif await take_ticket(tx, job):
+        await move_deadlines(tx, [id], due_at)
         due = due_at if due_at is not None else tx.when_or_none(job.due_at)
         ticket = Ticket(
             id, job.token, due_at=tx.time(due), reason="moved", queue=queue, priority=priority
@@ -141,6 +144,12 @@ async def move(
     detail: dict[str, object] = {"queue": queue, "priority": priority}
     await add_events(tx, [NewEvent(id, job.token, "moved", None, detail, request_id=tx.request_id)])
     return True
+
+
+async def move_deadlines(tx: Tx, ids: list[int], due_at: datetime | None) -> None:
+    """(!) Before the due time changes."""
+    if due_at is not None and ids:
+        await tx.fetch("move_deadlines", ids=to_json(ids), due_at=tx.time(due_at))
 
 
 def check_move(queue: str | None, priority: int | None, due_at: datetime | None) -> None:

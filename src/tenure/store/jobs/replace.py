@@ -9,19 +9,20 @@ import msgspec
 from tenure.rules.codec import fingerprint
 from tenure.rules.gates import line_name
 from tenure.rules.job import Enqueued, NewJob, Replace
-from tenure.store.jobs.operate import done_before, lock_job, take_ticket
-from tenure.store.keys import claim_keys, key_of
-from tenure.store.moves import Numbered, add_events, add_tickets, insert_new
-from tenure.store.records import LockedJob, WaitingJob
+from tenure.store.jobs.operate import lock_job, take_ticket
+from tenure.store.keys import holders_of, key_of
+from tenure.store.moves import Numbered, add_events, add_tickets
+from tenure.store.records import LockedJob, ReplacedJob, WaitingJob
 from tenure.store.rows import NewEvent, Ticket
-from tenure.store.session import Tx
+from tenure.store.session import Outdated, Tx
 
 
-async def replace_holders(tx: Tx, keyed: Numbered, held: dict[int, Enqueued]) -> set[int]:
+async def replace_holders(tx: Tx, keyed: Numbered, held: dict[int, Enqueued]) -> None:
     """Change the waiting jobs that have the keys of these. `held` is updated: `same_args` tells of
     the job as it is afterwards, so that a repeated call returns the same.
 
-    Returns the jobs that are new after all: their keys were given back meanwhile.
+    (!) If a key was given back meanwhile, the call runs again from the start: to take the key now,
+    with jobs locked, could wait for a call that has the key and waits for these jobs.
     """
     again: Numbered = []
     meant: dict[int, str] = {}
@@ -37,15 +38,32 @@ async def replace_holders(tx: Tx, keyed: Numbered, held: dict[int, Enqueued]) ->
         if id in held and held[id].id in meant:
             same = meant[held[id].id] == fingerprint(job.task, job.args)
             held[id] = msgspec.structs.replace(held[id], same_args=same)
-    if not again:
-        return set()
-    late = await claim_keys(tx, again)
-    new = [(id, job) for id, job in again if id not in late]
-    await insert_new(tx, new)
-    for id, _ in new:
-        del held[id]
-    held |= late
-    return {id for id, _ in new}
+    if again:
+        holders = await holders_of(tx, [job for _, job in again])
+        if any(holders.get(key_of(job)) != held[id].id for id, job in again):
+            raise Outdated
+
+
+async def replaced_before(tx: Tx, new: Numbered) -> dict[int, Enqueued]:
+    """enqueue, repeated: which jobs has the first try, whose COMMIT got no answer, changed?
+
+    They may have run since, and given back their keys.
+    """
+    keyed = [(id, job) for id, job in new if job.unique is not None]
+    if not any(_rule(job) for _, job in keyed):
+        return {}
+    found = await tx.fetch_as(ReplacedJob, "replaced_by_request", request_id=tx.request_id)
+    changed = {(each.tenant, each.unique_scope, each.unique_key): each for each in found}
+    answers = {}
+    for id, job in keyed:
+        holder = changed.get(key_of(job))
+        if holder is not None:
+            meant = fingerprint(holder.task, holder.args.encode())
+            answers[id] = Enqueued(
+                holder.id, created=False, same_args=meant == fingerprint(job.task, job.args),
+                replaced=_rule(job) is not None,
+            )  # fmt: skip
+    return answers
 
 
 def _rule(job: NewJob) -> Replace | None:
@@ -60,8 +78,6 @@ async def _replace(tx: Tx, holder: Enqueued, new: NewJob, meant: dict[int, str])
     """
     rule = _rule(new)
     assert rule is not None
-    if await done_before(tx, holder.id):
-        return True
     job = await lock_job(tx, holder.id)
     if job is None:
         return None
@@ -85,6 +101,7 @@ async def _change(
     [due_at] = await tx.fetch_column(
         "replace_job", id=job.id, change_args=changes_args, args=new.args.decode(),
         metadata=None if new.metadata is None else new.metadata.decode(), size_kb=new.size_kb,
+        gate=new.gate,
         gate_key=None if new.gate is None else line_name(new.tenant, new.gate_key),
         postpone=rule.postpone, due_at=tx.time(new.due_at),
         delay=new.delay_seconds, at_most=rule.postpone_at_most_seconds,

@@ -47,13 +47,16 @@ from tenure.store.postgres.lending import PostgresLent, unwrap_lent
 from tenure.store.postgres.notify import Notifier
 from tenure.store.postgres.tx import BorrowedTx, PostgresTx
 from tenure.store.session import (
+    MAX_OUTDATED,
     Collided,
     Gates,
     Mode,
     Operation,
+    Outdated,
     R,
     Session,
     Tx,
+    keys_changed_hands,
 )
 from tenure.store.statements import migration_script, qualify, quoted, statements
 
@@ -158,8 +161,8 @@ class Postgres(Session):
         while True:
             try:
                 return await self._attempt(op, mode, deadline, call)
-            except Collided:
-                call.collided = True
+            except (Collided, Outdated) as why:
+                call.begin_afresh(why)
             except psycopg.errors.UniqueViolation as error:
                 if call.repeat and not call.collided:
                     call.collided = True
@@ -194,6 +197,7 @@ class Postgres(Session):
             if call.unanswered:
                 raise _told(error, call) from error
             raise
+        mode = Mode.READ if mode is Mode.COUNT else mode
         reads = mode in (Mode.READ, Mode.GLANCE)
         try:
             wire.allow_silence(
@@ -505,10 +509,21 @@ class _Call:
     """The marks of the connections that it has lost: on each of them something may still arrive."""
     collided: bool = False
     overtaken: bool = False
+    outdated: int = 0
+    """How often it was undone because of `Outdated`."""
     notified: bool = False
     """A COMMIT of it was sent together with a notification."""
     silent: bool = False
     """Such a COMMIT was refused: there shall be none."""
+
+    def begin_afresh(self, why: Collided | Outdated) -> None:
+        """At once, but not for ever."""
+        if isinstance(why, Collided):
+            self.collided = True
+            return
+        self.outdated += 1
+        if self.outdated >= MAX_OUTDATED:
+            raise _told(keys_changed_hands(), self)
 
 
 # A peer that has vanished is noticed within seconds, not when TCP gives up.

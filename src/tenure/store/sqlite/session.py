@@ -61,10 +61,12 @@ class _Process:
         self.pid = os.getpid()
         self.lock = Turn()
         self.read_lock = Turn()
+        self.count_lock = Turn()
         self.watch_lock = threading.Lock()  # a bell's thread is never interrupted
         self.waiting: deque[Call] = deque()
         self.writer: Connection | None = None
         self.reader: Connection | None = None
+        self.counter: Connection | None = None
         self.watcher: Connection | None = None
         self.lent: Connection | None = None
         self.watched: tuple[int, Signs] = (-1, NO_SIGNS)  # data_version, and the signs seen then
@@ -157,7 +159,9 @@ class SQLite(Session):
     async def transact(self, op: Operation[R], mode: Mode = Mode.WRITE) -> R:
         process = self._process()
         if mode in (Mode.READ, Mode.GLANCE):
-            return self._alone(process.read_lock, lambda: self._read(process, op))
+            return self._alone(process.read_lock, lambda: self._read(process, op, self._reader))
+        if mode is Mode.COUNT:
+            return self._alone(process.count_lock, lambda: self._read(process, op, self._counter))
         [(answer, error)] = self._transact(process, Call([op]))
         if error is not None:
             raise error
@@ -315,6 +319,7 @@ class SQLite(Session):
         if process.still:
             process.still = False
             process.watch_lock.release()
+            process.count_lock.release()
             process.read_lock.release()
             process.lock.release()
 
@@ -322,8 +327,10 @@ class SQLite(Session):
         if not process.lock.acquire(self._give_up_seconds):
             return False
         if process.read_lock.acquire(self._give_up_seconds):
-            process.watch_lock.acquire()  # a look is over soon
-            return True
+            if process.count_lock.acquire(self._give_up_seconds):
+                process.watch_lock.acquire()  # a look is over soon
+                return True
+            process.read_lock.release()
         process.lock.release()
         return False
 
@@ -332,13 +339,19 @@ class SQLite(Session):
             with process.watch_lock:
                 self._disconnect(process)
 
-        self._alone(process.read_lock, disconnect)
+        def disconnect_when_counted() -> None:
+            self._alone(process.count_lock, disconnect)
+
+        self._alone(process.read_lock, disconnect_when_counted)
 
     def _disconnect(self, process: _Process) -> None:
-        for connection in (process.reader, process.watcher, process.writer, process.lent):
+        for connection in (
+            process.reader, process.counter, process.watcher, process.writer, process.lent
+        ):  # fmt: skip
             if connection is not None:
                 connection.close()
-        process.reader = process.watcher = process.writer = process.lent = process.files = None
+        process.reader = process.counter = process.watcher = process.writer = process.lent = None
+        process.files = None
 
     def _process(self) -> _Process:
         self._refuse_if_closed()
@@ -518,11 +531,14 @@ class SQLite(Session):
             process.writer = None
         if process.reader is connection:
             process.reader = None
+        if process.counter is connection:
+            process.counter = None
         if process.watcher is connection:
             process.watcher = None
         if process.lent is connection:
             process.lent = None
-        if process.writer is process.reader is process.watcher is process.lent is None:
+        others = process.reader, process.counter, process.watcher, process.lent
+        if process.writer is None and others == (None,) * len(others):
             process.files = None
         with suppress(*DriverError):
             connection.close()
@@ -566,10 +582,12 @@ class SQLite(Session):
                     ) from error
             time.sleep(_pause_seconds(time.monotonic() - start))
 
-    def _read(self, process: _Process, op: Operation[R]) -> R:
+    def _read(
+        self, process: _Process, op: Operation[R], connect: Callable[[_Process], Connection]
+    ) -> R:
         deadline = time.monotonic() + self._give_up_seconds
         while True:
-            connection = self._reader(process)
+            connection = connect(process)
             try:
                 return self._run_snapshot(process, connection, op)
             except StoreBusy:
@@ -606,6 +624,14 @@ class SQLite(Session):
         if process.reader is None:
             process.reader = self._connect(process)
         return process.reader
+
+    def _counter(self, process: _Process) -> Connection:
+        self._refuse_if_closed()
+        if process.counter is not None:
+            self._undo(process, process.counter)
+        if process.counter is None:
+            process.counter = self._connect(process)
+        return process.counter
 
     def _look(self, process: _Process) -> Signs:
         if process.watcher is None:

@@ -50,7 +50,7 @@ async def sample_depth(
     began = await scope.transact(begin)
     if began is None:
         return False
-    rows = await scope.transact(count, Mode.READ)
+    rows = await scope.transact(count, Mode.COUNT)
     await scope.transact(partial(_end, began=began, rows=rows, every=every_seconds, now=now))
     return True
 

@@ -293,7 +293,7 @@ class Claimer:
             claim = await self._store.claim(
                 self._worker, part, lease_seconds=lease_seconds, ahead=self._some_must_wait(part),
                 new_permits=self._free(), riders=self._riders(part),
-                max_kb=max(0, MAX_KB_IN_HAND - self._leased_jobs.kb),
+                max_kb=max(0, MAX_KB_IN_HAND - self._leased_jobs.kb), keep=self._settings.keep,
             )  # fmt: skip
             self._halfway |= claim.more
             self._environment.crash_point("after claim")

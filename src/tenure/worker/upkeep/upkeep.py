@@ -135,7 +135,7 @@ class Upkeep:
         await asyncio.sleep(self._settings.prune_seconds)
 
     async def _expire(self) -> None:
-        if await self._store.expire():
+        if await self._store.expire(keep=self._settings.keep):
             self._ring()  # their children may run now
 
     async def _statistics(self) -> None:

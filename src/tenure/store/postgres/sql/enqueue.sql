@@ -182,8 +182,7 @@ update tenure.job j
 set args = case when :change_args::boolean then :args::json else args end,
     metadata = case when :change_args::boolean then :metadata::json else metadata end,
     size_kb = case when :change_args::boolean then :size_kb::smallint else size_kb end,
-    gate_key = case when :change_args::boolean and gate is not null
-                    then coalesce(:gate_key::text, gate_key) else gate_key end,
+    gate_key = case when :change_args::boolean and gate = :gate::text then :gate_key::text else gate_key end,
     due_at = case when parked is null then due_at else nullif(greatest(new.due, new.now), new.now) end,
     start_by = case when :postpone::boolean
                     then coalesce(:start_by::timestamptz, greatest(new.due, new.now)
@@ -196,6 +195,17 @@ set args = case when :change_args::boolean then :args::json else args end,
 from new
 where j.id = :id
 returning new.due;
+
+-- name: replaced_by_request
+-- enqueue with Replace, repeated: the jobs that the first try has changed.
+with changed as materialized (
+    select job_id from tenure.event where request_id = :request_id and kind = 'replaced'
+)
+select j.id, j.task, j.args::text as args, j.tenant, j.unique_scope, j.unique_key
+from changed, lateral (select * from tenure.job where id = changed.job_id offset 0) as j
+union all
+select h.id, h.task, h.args::text, h.tenant, h.unique_scope, h.unique_key
+from changed, lateral (select * from tenure.history where id = changed.job_id offset 0) as h;
 
 -- name: mark_key
 -- enqueue with Replace: the key tells what its job was enqueued with.

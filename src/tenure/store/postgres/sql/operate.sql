@@ -48,6 +48,19 @@ set queue = coalesce(:queue, queue), priority = coalesce(:priority::smallint, pr
     due_at = case when :change_due::boolean then :due_at::timestamptz else due_at end
 where id = :id;
 
+-- name: move_deadlines
+-- move to a later time: the job has as long to start and to finish as before. The bound is FAR_FUTURE. (`least`
+-- passes over nulls.)
+with t as materialized (select coalesce(:now::timestamptz, clock_timestamp()) as now)
+update tenure.job j
+set start_by = case when start_by is not null then
+        least(start_by + (:due_at::timestamptz - greatest(due_at, t.now)), '9000-01-01T00:00:00Z') end,
+    finish_by = case when finish_by is not null then
+        least(finish_by + (:due_at::timestamptz - greatest(due_at, t.now)), '9000-01-01T00:00:00Z') end
+from t
+where id = any (array(select (value #>> '{}')::bigint from json_array_elements(:ids::json)))
+  and (start_by is not null or finish_by is not null) and :due_at::timestamptz > greatest(due_at, t.now);
+
 -- name: finished_job
 -- replay, delete: lock the row of history.
 select id, token, state::text as state, tenant, task, args::text as args, unique_scope, unique_key, unique_until,

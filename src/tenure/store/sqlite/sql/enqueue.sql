@@ -126,7 +126,7 @@ update tenure.job as job
 set args = case when :change_args then :args else args end,
     metadata = case when :change_args then :metadata else metadata end,
     size_kb = case when :change_args then :size_kb else size_kb end,
-    gate_key = case when :change_args and gate is not null then coalesce(:gate_key, gate_key) else gate_key end,
+    gate_key = case when :change_args and gate = :gate then :gate_key else gate_key end,
     due_at = case when parked is null then due_at else nullif(max(coalesce(new.due, 0), :now), :now) end,
     start_by = case when :postpone
                     then coalesce(:start_by, max(new.due, :now) + cast(1e6 * :start_within as integer))
@@ -140,6 +140,16 @@ from (select case when :postpone then
              else due_at end as due
       from tenure.job where id = :id) as new
 where job.id = :id;
+
+-- name: replaced_by_request
+-- enqueue with Replace, repeated: the jobs that the first try has changed.
+select j.id, j.task, j.args, j.tenant, j.unique_scope, j.unique_key
+from tenure.event e cross join tenure.job as j on j.id = e.job_id
+where e.request_id = :request_id and e.kind = 'replaced'
+union all
+select h.id, h.task, h.args, h.tenant, h.unique_scope, h.unique_key
+from tenure.event e cross join tenure.history as h on h.id = e.job_id
+where e.request_id = :request_id and e.kind = 'replaced';
 
 -- name: mark_key
 -- enqueue with Replace: the key tells what its job was enqueued with.

@@ -43,6 +43,14 @@ set queue = coalesce(:queue, queue), priority = coalesce(:priority, priority),
     due_at = case when :change_due then :due_at else due_at end
 where id = :id;
 
+-- name: move_deadlines
+-- move to a later time: the job has as long to start and to finish as before. The bound is FAR_FUTURE.
+update tenure.job as job
+set start_by = min(start_by + :due_at - max(coalesce(due_at, 0), :now), 221845392000000000),
+    finish_by = min(finish_by + :due_at - max(coalesce(due_at, 0), :now), 221845392000000000)
+where id in (select value from json_each(:ids)) and (start_by is not null or finish_by is not null)
+  and :due_at > max(coalesce(due_at, 0), :now);
+
 -- name: finished_job
 select id, token, state, tenant, task, args, unique_scope, unique_key, unique_until,
        unique_seconds, features, worker, finished_at, reason, claimed_at, attempts, duration_seconds,

@@ -123,10 +123,6 @@ create table tenure.depth_sample (      -- one row, or none
 
 
 
--- --- claiming by hand ----------------------------------------------------------------------------
-
-
-
 -- --- the feed of finished jobs -------------------------------------------------------------------
 
 -- Who follows the feed, and how far each has come. Ends are written only while there is a reader that
@@ -207,6 +203,8 @@ alter table tenure.history add column finish_by timestamptz;
 -- Jobs that may expire. A job that has used an attempt is not among them.
 create index job_start_by on tenure.job (start_by, id)
     where start_by is not null and attempts = 0;
+-- For an enqueue that is repeated after a COMMIT without an answer: has it replaced a job before?
+create index event_replaced_by on tenure.event (request_id) where kind = 'replaced';
 
 
 -- --- views ---------------------------------------------------------------------------------------

@@ -78,10 +78,6 @@ create table tenure.depth_sample (      -- one row, or none
 
 
 
--- --- claiming by hand ----------------------------------------------------------------------------
-
-
-
 -- --- the feed of finished jobs -------------------------------------------------------------------
 
 create table tenure.feed_reader (
@@ -134,6 +130,7 @@ alter table tenure.history add column start_by integer;
 alter table tenure.history add column finish_by integer;
 create index tenure.job_start_by on tenure.job (start_by, id)
     where start_by is not null and attempts = 0;
+create index tenure.event_replaced_by on tenure.event (request_id) where kind = 'replaced';
 
 
 -- --- views ---------------------------------------------------------------------------------------
