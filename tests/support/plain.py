@@ -78,6 +78,7 @@ class Plain:
             )
         else:
             self._connection = apsw.Connection(parts.path.removeprefix("/"))
+            self._connection.set_busy_timeout(60_000)  # a worker may be writing
 
     @classmethod
     def over(cls, connection: Any) -> Self:

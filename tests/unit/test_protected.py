@@ -13,7 +13,7 @@ from tenure.running import reset_current, set_current
 from tenure.worker import protected
 from tenure.worker.protected import misused_since, protect
 
-JOB: Any = SimpleNamespace(id=17, task="greedy")
+JOB: Any = SimpleNamespace(id=17, task="greedy", queue="default", attempt=1, worker="w1")
 
 
 class LaterLoop(asyncio.SelectorEventLoop):

@@ -5,6 +5,7 @@ ten seconds. The bounds of the buckets never change, so counts of any processes 
 added.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Literal, Self
@@ -118,6 +119,17 @@ class Tally:
 
     def __init__(self) -> None:
         self._cells: dict[tuple[str, str, str], Cell] = {}
+
+    def add(
+        self, queue: str, task: str, outcome: str, wait_seconds: float, run_seconds: float
+    ) -> None:
+        """An attempt has ended."""
+        counted, waits, runs = self.cell(queue, task, outcome)
+        counted.ends += 1
+        counted.wait_seconds += wait_seconds
+        counted.run_seconds += run_seconds
+        waits[bisect_left(BOUNDS, wait_seconds)] += 1
+        runs[bisect_left(BOUNDS, run_seconds)] += 1
 
     def cell(self, queue: str, task: str, outcome: str) -> Cell:
         """Where these are counted until the next `take`, with its buckets."""
