@@ -25,7 +25,7 @@ from tests.cli.world import make_world
 from tests.fuzz.conftest import examples
 
 CODES = {0, 1, 2, 3, 4, 5}
-ENDLESS = {"--wait", "--reload"}
+ENDLESS = {"--wait", "--reload", "--follow"}
 """Options with which a command may rightly take for ever."""
 ALWAYS: dict[tuple[str, ...], list[str]] = {
     ("top",): ["--once"],

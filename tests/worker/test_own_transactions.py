@@ -85,7 +85,8 @@ def test_a_handler_ends_its_job_with_its_own_rows(
     assert (job.state, job.attempts, job.reason) == (state, attempts, reason)
     assert ledger(app) == [id]
     assert [event.kind for event in events] == ["started", kind]
-    assert [group.counts for group in app.statistics()] == [{kind: 1}]
+    counts = [{kind: 1}] if state.final else []  # an operator may put a job back, too
+    assert [group.counts for group in app.statistics()] == counts
     assert not lines.with_text("refused")
     assert not lines.with_text("not committed")
 

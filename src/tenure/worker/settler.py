@@ -21,7 +21,7 @@ from contextlib import suppress
 import msgspec
 
 from tenure.errors import SchemaError, StoreBusy, StoreError
-from tenure.rules.job import Feature
+from tenure.rules.job import Feature, State
 from tenure.rules.lifecycle import Outcome, Settlement
 from tenure.rules.retention import Keep
 from tenure.store import LANDED, Answer, AsyncStore
@@ -38,6 +38,7 @@ MAX_BATCH_KB = 4096
 """More results than this make several batches: each is copied a few times on its way."""
 LOCKED_SECONDS = 0.5
 """How often the settler tries again to write jobs whose rows are locked."""
+FINAL = frozenset(str(state) for state in State if state.final)
 LOOK_AGAIN_SECONDS = 1.0
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.02, 2.0
 CATCH_UP_SECONDS, CATCH_UP_LOOKS = 1.5, 30
@@ -236,7 +237,7 @@ class Settler:
                 )  # fmt: skip
                 await asyncio.sleep(LOOK_AGAIN_SECONDS)
             else:
-                if kind is not None:
+                if kind in FINAL:  # otherwise an operator may have put it back
                     seconds = leased.seconds_run(self._environment.monotonic())
                     self._counter.ended(leased, kind, seconds)
                 return settlement if self._leased_jobs.has(leased) else None
