@@ -11,9 +11,9 @@ BOTH = (SQLITE, POSTGRES)
 SQL = "src/tenure/store"
 
 # Why the simulation is not asked. These are reasons by thought; `--ask-all` asks it all the same.
-IN_ORDER = "one transaction at a time: nobody comes in between"
+IN_ORDER = "one transaction at a time: no other comes in between"
 BEHIND = "another rule stands behind it: "
-UNUSED = "nobody in it does that: "
+UNUSED = "no part of it does this: "
 
 
 class DoesNotApply(Exception):

@@ -4,7 +4,7 @@ from scripts.bugs.bug import BEHIND, BOTH, POSTGRES, SQLITE, Bug, python, sql
 
 FLOWS = (
     Bug(
-        "child-after-parents", "nobody looks for unfinished parents",
+        "child-after-parents", "the store does not look for unfinished parents",
         "tests/contract/test_workflows.py::test_a_node_waits_for_all_of_its_parents_and_is_freed_with_a_new_token",
         (
             python("rules/lifecycle", "lambda ends: not (ends.unfinished or ends.any_unsuccessful)",
@@ -72,7 +72,7 @@ FLOWS = (
         (python("store/workflows/add", '"when": When.ALL_FINISHED}', '"when": When.ANY_SUCCEEDED}'),),
     ),
     Bug(
-        "grow-fence", "whoever says that the job is theirs adds to its workflow",
+        "grow-fence", "any worker that names the job adds to its workflow",
         "tests/contract/test_zombies.py::test_a_zombie_adds_nothing_to_its_workflow",
         (
             python("store/workflows/grow", "    if leased is None:\n", "    if False:\n"),
@@ -103,14 +103,14 @@ FLOWS = (
                 "    ids = seeds & set(await tx.fetch_column(\"nodes_to_reopen\""),),
     ),
     Bug(
-        "step-fence", "whoever says that the job is theirs records its steps",
+        "step-fence", "any worker that names the job records its steps",
         "tests/contract/test_zombies.py::test_a_zombie_records_no_step",
         (python("store/jobs/steps", "    if leased is None:\n        return STALE\n", ""),
          python("store/jobs/steps", "    if not leased.features & Feature.STEPS:\n",
                 "    if leased is None or not leased.features & Feature.STEPS:\n"),),
     ),
     Bug(
-        "note-fence", "whoever says that the job is theirs annotates it",
+        "note-fence", "any worker that names the job annotates it",
         "tests/contract/test_zombies.py::test_a_zombie_annotates_nothing",
         (python("store/notes", "return {(job.id, job.token) for job in leased}",
                 "return {(job.id, job.token) for job in jobs}"),),

@@ -85,7 +85,7 @@ JOBS = (
         unseen=BEHIND + "the lease; see settle-by-id and retry-by-id for both",
     ),
     Bug(
-        "read-back", "nobody looks whether it had landed",
+        "read-back", "a repeat does not look whether the first try landed",
         "tests/contract/test_settle.py::test_a_repeat_after_an_unanswered_commit_has_landed_already",
         (python("store/jobs/settle", "    if not read_back:\n", "    if True:\n"),),
     ),
@@ -179,7 +179,7 @@ JOBS = (
         "tests/contract/test_leases.py::test_a_job_alone_on_its_lease_is_charged",
         (python("store/jobs/sweep", "self._alone or job.id in self._reported",
                 "job.id in self._reported"),),
-        unseen=BEHIND + "a heartbeat reports whoever has run for a while",
+        unseen=BEHIND + "a heartbeat reports each job that has run for a while",
     ),
     Bug(
         "charge-block", "the last one left on a lease counts as alone",
@@ -313,7 +313,7 @@ JOBS = (
         unseen=UNUSED + "give a key without a tenant",
     ),
     Bug(
-        "key-mine", "a key is given back whoever holds it",
+        "key-mine", "a job gives back a key that another job holds",
         "tests/contract/test_unique.py::test_a_late_end_does_not_free_the_key_of_the_next_holder",
         (
             sql(POSTGRES, "settle", "release_keys",

@@ -338,7 +338,7 @@ STORE = (
         unseen=BEHIND + "who waits for a stranger stays with its own tenant",
     ),
     Bug(
-        "children-forgotten", "the end of a parent frees nobody",
+        "children-forgotten", "the end of a parent frees no child",
         "tests/contract/test_parents.py::test_a_fan_frees_all_of_its_children",
         (python("store/moves", "    return sorted(id for id in children if id > 0)",
                 "    return []"),),
@@ -396,7 +396,7 @@ STORE = (
         (python("store/gate_records", "max_running=self.max_running, rate", "max_running=None, rate"),),
     ),
     Bug(
-        "gate-stuck", "the end of an attempt at a gate gives nobody a turn",
+        "gate-stuck", "the end of an attempt at a gate gives no line a turn",
         "tests/contract/test_gates.py::test_every_end_of_an_attempt_frees_its_permit",
         (python("store/moves", "    await tx.leave_gates(lines)\n", "    _ = tx, lines\n"),),
     ),
