@@ -17,7 +17,7 @@ import pytest
 from tenure.rules.codec import encode
 from tenure.store import AsyncStore, Store, open_store
 from tenure.store.sqlite import wal
-from tenure.store.sqlite.wal import LARGE_BYTES
+from tenure.store.sqlite.driver import LARGE_WAL_BYTES
 from tenure.worker.environment import Environment
 from tenure.worker.settings import WorkerSettings
 from tenure.worker.upkeep.upkeep import Upkeep
@@ -61,7 +61,7 @@ def reader(folder: Path) -> Iterator[int]:
 def grow(store: Store, folder: Path) -> None:
     """Write until the log is too large."""
     for _ in range(50):
-        if (folder / "jobs.db-wal").stat().st_size > LARGE_BYTES:
+        if (folder / "jobs.db-wal").stat().st_size > LARGE_WAL_BYTES:
             return
         store.enqueue(BIG)
     pytest.fail("the log does not grow")
@@ -87,7 +87,7 @@ def test_the_process_that_keeps_the_log_is_named(store: Store, tmp_path: Path) -
     # It is gone: nothing keeps the log any more, and the next writes cut it.
     assert store.storage_trouble() is None
     log = tmp_path / "jobs.db-wal"
-    until(lambda: store.enqueue(BIG) and log.stat().st_size <= LARGE_BYTES)
+    until(lambda: store.enqueue(BIG) and log.stat().st_size <= LARGE_WAL_BYTES)
 
 
 def test_a_reader_that_this_machine_does_not_show_is_noticed(
@@ -108,7 +108,7 @@ def test_a_reader_that_this_machine_does_not_show_is_noticed(
 
 def test_a_large_transaction_is_no_trouble(store: Store, tmp_path: Path) -> None:
     store.enqueue([job(args=encode("x" * 500_000))] * 200)
-    assert (tmp_path / "jobs.db-wal").stat().st_size > LARGE_BYTES
+    assert (tmp_path / "jobs.db-wal").stat().st_size > LARGE_WAL_BYTES
     assert store.storage_trouble() is None
 
 

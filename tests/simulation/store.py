@@ -154,7 +154,7 @@ class Session(SQLite):
         self._calls = 0
         super().__init__(PATH)
         self.clock = self._clock = VirtualClock(hub)
-        self._settings(cast(Connection, self.memory))
+        driver.configure(cast(Connection, self.memory), "FULL", give_up_seconds=10.0)
 
     def _connect(self, process: object) -> Connection:  # noqa: ARG002
         return cast(Connection, self.memory)

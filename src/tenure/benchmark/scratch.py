@@ -246,8 +246,7 @@ class SQLiteScratch(Scratch):
         return "normal" if self._options.get("synchronous") == "NORMAL" else "full"
 
     def _run(self, connection: "Connection", sql: str) -> list[tuple[Any, ...]]:
-        from tenure.store.sqlite.driver import translate
-        from tenure.store.sqlite.tx import DriverError
+        from tenure.store.sqlite.driver import DriverError, translate
 
         try:
             return list(connection.execute(sql))

@@ -5,12 +5,14 @@ the worker that ends the job, then the default of `prune`.
 """
 
 import math
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 import msgspec
 
-from tenure.rules.limits import check_seconds, seconds_of
+from tenure.errors import InvalidInput
+from tenure.rules.limits import check_name, check_seconds, not_this, seconds_of
 
 FOREVER_SECONDS = 3e11
 """How `math.inf` is stored: with this the end lies behind the year 9000, where times end."""
@@ -52,6 +54,16 @@ class Keep(msgspec.Struct, frozen=True):
         for name in ("succeeded_seconds", "other_seconds"):
             value = stored_keep(f"keep: {name}", getattr(self, name))
             msgspec.structs.force_setattr(self, name, value)
+
+
+def check_keep(keep: object) -> None:
+    """Accept how long finished jobs of each queue are kept."""
+    if not isinstance(keep, Mapping) or not all(isinstance(k, Keep) for k in keep.values()):
+        raise InvalidInput(
+            f"keep must map names of queues to Keep(succeeded_seconds=...), {not_this(keep)}"
+        )
+    for queue in keep:
+        check_name("queue", queue)
 
 
 class Verdict(StrEnum):

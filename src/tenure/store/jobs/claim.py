@@ -16,11 +16,10 @@ from tenure.rules.claim import MAX_CLAIM_KB, Ask, Claim, Claimed, Demand, Lease
 from tenure.rules.job import State
 from tenure.rules.lifecycle import EXPIRED
 from tenure.rules.limits import check_int, check_name, check_seconds, not_this
-from tenure.rules.retention import Keep
+from tenure.rules.retention import Keep, check_keep
 from tenure.store.gate_records import GateName
 from tenure.store.gates.passing import Passed, any_gates, pass_gates, passed_before, queue_order
 from tenure.store.jobs.choose import Place, Walks, take_chosen
-from tenure.store.jobs.settle import check_keep
 from tenure.store.moves import drop_leases, finish_jobs
 from tenure.store.records import HeldTicket, TakenTicket
 from tenure.store.rows import Finish
@@ -117,7 +116,8 @@ async def claim(
         check_int("most", most, 1, MAX_BLOCK)
     check_int("new_permits", new_permits, 0, MAX_BLOCK)
     check_int("max_kb", max_kb, 0, MAX_KB)
-    check_keep(keep)
+    if keep is not None:
+        check_keep(keep)
     wanted = Wanted(worker, asks, lease_seconds, ahead, new_permits, riders, max_kb, keep=keep)
     if tasks is not None or most is not None:
         return await _chosen(scope, wanted, tasks, most, now)

@@ -12,8 +12,7 @@ from typing import NamedTuple
 from tenure.rules.job import Feature, State
 from tenure.rules.lifecycle import EXPIRED
 from tenure.rules.limits import check_int
-from tenure.rules.retention import Keep
-from tenure.store.jobs.settle import check_keep
+from tenure.rules.retention import Keep, check_keep
 from tenure.store.moves import finish_jobs
 from tenure.store.records import LateJob, LockedJob, Time
 from tenure.store.rows import Finish
@@ -47,7 +46,8 @@ async def expire(
     """
     for_all_tenants("expire", scope.tenant)
     check_int("most", most, 1, MAX_PAGE)
-    check_keep(keep)
+    if keep is not None:
+        check_keep(keep)
     page: _Page | None = _Page(0, None, 0)
     ended = 0
     while page is not None:

@@ -29,8 +29,8 @@ from tenure.rules.lifecycle import (
     is_recorded,
     kind_of,
 )
-from tenure.rules.limits import check_name, not_this
-from tenure.rules.retention import Keep
+from tenure.rules.limits import check_name
+from tenure.rules.retention import Keep, check_keep
 from tenure.store.moves import (
     add_events,
     add_tickets,
@@ -120,7 +120,8 @@ async def settle(
     """
     for_all_tenants("settle", scope.tenant)
     check_name("worker", worker)
-    check_keep(keep)
+    if keep is not None:
+        check_keep(keep)
     given: object = settlements
     if not isinstance(given, Sequence) or {*map(type, given)} - {Settlement}:
         raise InvalidInput(
@@ -133,18 +134,6 @@ async def settle(
     if not patient:
         return await _settle_apart(scope, worker, settlements, done_leases, now, keep=keep)
     return await _settle_halving(scope, worker, list(settlements), done_leases, now, keep=keep)
-
-
-def check_keep(keep: object) -> None:
-    """Accept a length of time for each queue, or None."""
-    if keep is None:
-        return
-    if not isinstance(keep, Mapping) or not all(isinstance(k, Keep) for k in keep.values()):
-        raise InvalidInput(
-            f"keep must map names of queues to Keep(succeeded_seconds=...), {not_this(keep)}"
-        )
-    for queue in keep:
-        check_name("queue", queue)
 
 
 async def run_finishing(scope: Scope, op: Operation[R], now: datetime | None) -> R:

@@ -12,8 +12,8 @@ from tenure.errors import InvalidInput, RowsLocked
 from tenure.rules.job import Beat, Feature
 from tenure.rules.lifecycle import Move, Standing, after_crash
 from tenure.rules.limits import check_int, check_name, check_seconds, not_this
-from tenure.rules.retention import Keep
-from tenure.store.jobs.settle import check_keep, run_finishing
+from tenure.rules.retention import Keep, check_keep
+from tenure.store.jobs.settle import run_finishing
 from tenure.store.moves import (
     add_events,
     add_tickets,
@@ -148,7 +148,8 @@ async def sweep(
     """
     for_all_tenants("sweep", scope.tenant)
     check_int("most", most, 1, MAX_PAGE)
-    check_keep(keep)
+    if keep is not None:
+        check_keep(keep)
     walk = _Walk(scope, most, keep, now, scope.session.swept_until)
     while await walk.go_on():
         pass

@@ -1,6 +1,7 @@
 """SQLite: one file, shared by threads and processes. Its statements are in sql/.
 
-session.py      transactions, connections, forks
+session.py      transactions, forks
+connections.py  the connections of one process, and their locks
 group_commit.py  threads share one commit
 threads.py      the threads of an async store
 tx.py           the open transaction

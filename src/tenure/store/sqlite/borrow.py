@@ -25,7 +25,8 @@ from tenure.store.lending import AsyncTransaction, InThread, Transaction
 from tenure.store.session import Row, drive
 from tenure.store.sqlite import driver
 from tenure.store.sqlite.boot_clock import Clock
-from tenure.store.sqlite.tx import DriverError, SQLiteTx
+from tenure.store.sqlite.driver import DriverError
+from tenure.store.sqlite.tx import SQLiteTx
 
 if TYPE_CHECKING:
     from tenure.store.sqlite.session import SQLite
@@ -49,7 +50,7 @@ class Handle(ABC):
         """The file of the connection, and whether a transaction is open."""
         databases = await self.execute("pragma database_list")
         [file] = [file for _, name, file in databases if name == "main"]
-        return file, driver.in_transaction(self.connection)
+        return file, self.connection.in_transaction
 
     @contextmanager
     def _texts(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ import os
 import sqlite3
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,6 +62,11 @@ FileKey = tuple[int, int]
 """Device and inode."""
 Files = tuple[FileKey | None, ...]
 
+DriverError = (apsw.Error, sqlite3.Error)
+RETRY_SECONDS = 0.001
+LARGE_WAL_BYTES = 64 * 1024 * 1024
+"""SQLite cuts its log to this size when no reader needs it any more."""
+
 _open_files: dict[FileKey, tuple[Driver, int]] = {}
 _open_files_lock = threading.Lock()
 
@@ -71,6 +77,8 @@ class Connection(Protocol):
     def execute(self, sql: str, params: Mapping[str, Any] | tuple[Any, ...] = ..., /) -> Any: ...
     def executemany(self, sql: str, rows: Sequence[tuple[Any, ...]], /) -> Any: ...
     def close(self) -> None: ...
+    @property
+    def in_transaction(self) -> bool: ...
 
 
 def connect(path: str, driver: Driver) -> Connection:
@@ -83,8 +91,31 @@ def connect(path: str, driver: Driver) -> Connection:
             connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
             return connection
         return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-    except (apsw.Error, sqlite3.Error) as error:
+    except DriverError as error:
         raise translate(error, path) from error
+
+
+def configure(connection: Connection, synchronous: str, give_up_seconds: float) -> None:
+    """Set what all our connections need, as soon as no other connection is in the way."""
+    deadline = time.monotonic() + give_up_seconds
+    while True:
+        try:
+            for setting in (
+                "journal_mode = wal",
+                f"synchronous = {synchronous}",
+                "secure_delete = off",  # the default of Debian's library rewrites freed pages
+                "cache_size = -2000",  # 64 MB was no faster, and a worker grew with each thread
+                "temp_store = memory",
+                "wal_autocheckpoint = 4000",  # 16 MB: each checkpoint waits for the disk twice
+                f"journal_size_limit = {LARGE_WAL_BYTES}",
+            ):
+                list(connection.execute(f"pragma {setting}"))
+            return
+        except DriverError as error:
+            busy = result_code(error) in (BUSY, LOCKED)
+            if not busy or time.monotonic() > deadline:
+                raise
+            time.sleep(RETRY_SECONDS)
 
 
 @contextmanager
@@ -102,7 +133,7 @@ def look(uri: str, path: str, driver: Driver) -> Iterator[Callable[[str], list[A
             yield lambda sql: connection.execute(sql).fetchall()
         finally:
             connection.close()
-    except (apsw.Error, sqlite3.Error) as error:
+    except DriverError as error:
         raise translate(error, path) from error
 
 
@@ -110,11 +141,6 @@ def total_changes(connection: Any) -> int:
     """How many rows this connection has changed: a method in one library, a value in the other."""
     changes = connection.total_changes
     return int(changes() if callable(changes) else changes)
-
-
-def in_transaction(connection: Any) -> bool:
-    """Is a transaction open?"""
-    return bool(connection.in_transaction)
 
 
 def _was_sqlite(path: str) -> bool:
@@ -261,19 +287,8 @@ def names_of(path: str) -> tuple[str, str, str]:
     return os.path.abspath(path), f"{real}-wal", f"{real}-shm"
 
 
-def whereabouts(names: Sequence[str]) -> Files:
-    """Which files these names stand for now.
-
-    SQLite leaves all three in place as long as one connection has read.
-    """
-    try:
-        file, wal, shm = map(os.stat, names)
-    except OSError:
-        return tuple(map(_key, names))
-    return (file.st_dev, file.st_ino), (wal.st_dev, wal.st_ino), (shm.st_dev, shm.st_ino)
-
-
-def _key(path: str) -> FileKey | None:
+def key_of(path: str) -> FileKey | None:
+    """The file that has this name now."""
     try:
         status = os.stat(path)
     except OSError:

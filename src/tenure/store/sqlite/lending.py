@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tenure.store.lending import GivenConnection, Params, Rows, Standing
-from tenure.store.sqlite import driver
 
 if TYPE_CHECKING:
     from tenure.store.sqlite.session import SQLite
@@ -42,7 +41,7 @@ class SQLiteLent(GivenConnection):
         self.connection.executemany(sql, [tuple(row) for row in rows])
 
     def standing(self) -> Standing:
-        return Standing.OPEN if driver.in_transaction(self.connection) else Standing.ENDED
+        return Standing.OPEN if self.connection.in_transaction else Standing.ENDED
 
     async def commit(self) -> None:
         self._session.commit_lent(self.connection)

@@ -1,8 +1,21 @@
 """Migrations of one SQLite file."""
 
 from tenure.store.migrate import MIN_CODE, VERSION, VERSION_TABLE, check_version
-from tenure.store.sqlite.driver import Connection
+from tenure.store.sqlite.driver import Connection, DriverError
 from tenure.store.statements import migration_script, split_script
+
+
+def is_current(connection: Connection) -> bool:
+    """Is there nothing to migrate?
+
+    Looks without a lock: the first operation of a process may be in a transaction of the caller,
+    which has the write lock and would wait for itself.
+    """
+    try:
+        [(version,)] = connection.execute("select version from tenure_schema_version")
+    except DriverError:
+        return False
+    return bool(version == VERSION)
 
 
 def migrate_sqlite(connection: Connection) -> int:

@@ -17,9 +17,7 @@ import os
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from itertools import islice
 from typing import Any, cast
 
@@ -40,39 +38,25 @@ from tenure.store.session import (
 from tenure.store.sqlite import driver, wal
 from tenure.store.sqlite.bell import NO_SIGNS, Signs, SQLiteBell
 from tenure.store.sqlite.boot_clock import Clock, boot_id
-from tenure.store.sqlite.driver import Connection, Driver, FileKey, Files
+from tenure.store.sqlite.connections import Connections
+from tenure.store.sqlite.driver import (
+    RETRY_SECONDS,
+    Connection,
+    Driver,
+    DriverError,
+    FileKey,
+    Files,
+)
 from tenure.store.sqlite.group_commit import Call, Group, Outcome, Run, Turn, in_runs
-from tenure.store.sqlite.migrate import migrate_sqlite
-from tenure.store.sqlite.tx import SCHEMA, DriverError, SQLiteTx
+from tenure.store.sqlite.migrate import is_current, migrate_sqlite
+from tenure.store.sqlite.tx import SCHEMA, SQLiteTx
 from tenure.store.statements import statements
 
-RETRY_SECONDS = 0.001
 GROUP_LIMIT = 256
 GLANCE_SECONDS = 0.1
 """How long a read trusts that the files are in place. A write checks each time."""
 BELL_SECONDS = 0.05
 """How long a waiting caller sleeps at most: a leader that is interrupted rings for no caller."""
-
-
-class _Process:
-    """The connections of one process. A fork gets fresh ones and never touches its parent's."""
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self.lock = Turn()
-        self.read_lock = Turn()
-        self.count_lock = Turn()
-        self.watch_lock = threading.Lock()  # a bell's thread is never interrupted
-        self.waiting: deque[Call] = deque()
-        self.writer: Connection | None = None
-        self.reader: Connection | None = None
-        self.counter: Connection | None = None
-        self.watcher: Connection | None = None
-        self.lent: Connection | None = None
-        self.watched: tuple[int, Signs] = (-1, NO_SIGNS)  # data_version, and the signs seen then
-        self.files: Files | None = None  # those that are open, as long as there is a connection
-        self.in_place_at = -1.0  # by the monotonic clock
-        self.still = False
 
 
 def _pause_seconds(waited_seconds: float) -> float:
@@ -97,17 +81,16 @@ def _raise_if_strange(error: Exception | None, came_back: bool) -> None:
 _READ_VERSION = "select version, min_code from tenure_schema_version"
 
 
-def _is_current(connection: Connection) -> bool:
-    """Is there nothing to migrate?
+def _files_now(names: Sequence[str]) -> Files:
+    """Which files these names stand for now.
 
-    Looks without a lock: the first operation of a process may be in a transaction of the caller,
-    which has the write lock and would wait for itself.
+    SQLite leaves all three in place as long as one connection has read.
     """
     try:
-        [(version,)] = connection.execute("select version from tenure_schema_version")
-    except DriverError:
-        return False
-    return bool(version == migrate.VERSION)
+        file, wal, shm = map(os.stat, names)
+    except OSError:
+        return tuple(map(driver.key_of, names))
+    return (file.st_dev, file.st_ino), (wal.st_dev, wal.st_ino), (shm.st_dev, shm.st_ino)
 
 
 def _refuse_newer(connection: Connection) -> None:
@@ -139,7 +122,7 @@ class SQLite(Session):
         self._clock = Clock(boot_id())
         self._file: FileKey | None = None
         self._names = driver.names_of(path)
-        self._processes: list[_Process] = [_Process()]  # of this process and of its ancestors
+        self._processes: list[Connections] = [Connections()]  # of this process and of its ancestors
         self._closed = False
         self.gates = Gates()
         self.lent = set()
@@ -150,7 +133,7 @@ class SQLite(Session):
             with _fork_lock:  # threads that open one file must not take each other for strangers
                 driver.check_not_open_elsewhere(path, driver_name)
                 writer = self._writer(self._processes[-1])
-            if not _is_current(writer):
+            if not is_current(writer):
                 drive(self.migrate())
         except BaseException:
             drive(self.aclose())
@@ -171,7 +154,7 @@ class SQLite(Session):
         """Write all of these in one transaction. Each has an outcome of its own."""
         return self._transact(self._process(), Call(ops))
 
-    def _transact(self, process: _Process, call: Call) -> list[Outcome]:
+    def _transact(self, process: Connections, call: Call) -> list[Outcome]:
         led = True
         try:
             try:
@@ -213,11 +196,7 @@ class SQLite(Session):
     def begin_lent(self) -> Connection:
         """Begin a transaction on the connection for callers, with the writer lock taken."""
         process = self._process()
-        if process.lent is not None:
-            self._undo(process, process.lent)  # if an interrupt in a rollback left it open
-        if process.lent is None:
-            process.lent = self._connect(process)
-        connection = process.lent
+        connection = self._connection(process, "lent")
         driver.forget_tracers(connection)
         self._begin(connection)
         self._check_in_place(process)
@@ -272,7 +251,7 @@ class SQLite(Session):
         if process.pid == os.getpid():
             with process.watch_lock:
                 if process.watcher is not None:
-                    self._forget(process, process.watcher)
+                    process.forget(process.watcher)
 
     async def rest(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -305,10 +284,10 @@ class SQLite(Session):
         if process.pid != os.getpid():
             return  # nothing was opened here; what holds for this process holds for its forks
         inside = bool(self.lent) and is_inside(self)
-        process.still = not inside and self._take_all(process)
+        process.still = not inside and process.lock_all(self._give_up_seconds)
         self._forked_inside = bool(self.lent) and not process.still
         if process.still:
-            self._disconnect(process)
+            process.close()
 
     def after_fork(self) -> None:
         """In the parent: go on."""
@@ -318,42 +297,19 @@ class SQLite(Session):
         self._forked_inside = False
         if process.still:
             process.still = False
-            process.watch_lock.release()
-            process.count_lock.release()
-            process.read_lock.release()
-            process.lock.release()
+            process.unlock_all()
 
-    def _take_all(self, process: _Process) -> bool:
-        if not process.lock.acquire(self._give_up_seconds):
-            return False
-        if process.read_lock.acquire(self._give_up_seconds):
-            if process.count_lock.acquire(self._give_up_seconds):
-                process.watch_lock.acquire()  # a look is over soon
-                return True
-            process.read_lock.release()
-        process.lock.release()
-        return False
-
-    def _disconnect_when_read(self, process: _Process) -> None:
+    def _disconnect_when_read(self, process: Connections) -> None:
         def disconnect() -> None:
             with process.watch_lock:
-                self._disconnect(process)
+                process.close()
 
         def disconnect_when_counted() -> None:
             self._alone(process.count_lock, disconnect)
 
         self._alone(process.read_lock, disconnect_when_counted)
 
-    def _disconnect(self, process: _Process) -> None:
-        for connection in (
-            process.reader, process.counter, process.watcher, process.writer, process.lent
-        ):  # fmt: skip
-            if connection is not None:
-                connection.close()
-        process.reader = process.counter = process.watcher = process.writer = process.lent = None
-        process.files = None
-
-    def _process(self) -> _Process:
+    def _process(self) -> Connections:
         self._refuse_if_closed()
         if self._processes[-1].pid != os.getpid():
             if self._forked_inside:  # its connections could not be closed: see `before_fork`
@@ -362,7 +318,7 @@ class SQLite(Session):
                     "cannot use the store of its parent; fork before or after the `with` block, or "
                     "open another store here"
                 )
-            self._processes.append(_Process())
+            self._processes.append(Connections())
             self.lent = set()  # those of the parent
         return self._processes[-1]
 
@@ -373,7 +329,7 @@ class SQLite(Session):
     def _alone(self, turn: Turn, body: Callable[[], R]) -> R:
         return turn.run(body, self._give_up_seconds, self.path)
 
-    def _wait_or_lead(self, process: _Process, call: Call) -> bool:
+    def _wait_or_lead(self, process: Connections, call: Call) -> bool:
         """Wait until a leader has committed the call, or lead when the lock is free.
 
         Returns whether this thread led.
@@ -391,12 +347,12 @@ class SQLite(Session):
                 )
         return True
 
-    def _lead(self, process: _Process, call: Call) -> None:
+    def _lead(self, process: Connections, call: Call) -> None:
         """Commit the waiting calls until our own call has its result."""
         while not call.has_result():
             self._commit_waiting(process, call, Group())
 
-    def _leave(self, process: _Process, call: Call) -> None:
+    def _leave(self, process: Connections, call: Call) -> None:
         """If a leader is running the call, wait for its end, within a limit. Then wake a caller
         that can lead."""
         deadline = time.monotonic() + self._give_up_seconds
@@ -408,7 +364,7 @@ class SQLite(Session):
                     next_call.ring()  # to lead
                     break
 
-    def _commit_waiting(self, process: _Process, own: Call, group: Group) -> None:
+    def _commit_waiting(self, process: Connections, own: Call, group: Group) -> None:
         """Commit the waiting calls, up to the group limit."""
         calls: list[Call] = []
 
@@ -463,7 +419,7 @@ class SQLite(Session):
         try:
             outcome = self._run(connection, op, waited), None
         except Exception as error:
-            if not driver.in_transaction(connection):
+            if not connection.in_transaction:
                 raise
             connection.execute("rollback to call")
             outcome = None, error
@@ -478,7 +434,7 @@ class SQLite(Session):
 
     def _write(
         self,
-        process: _Process,
+        process: Connections,
         group: Group,
         body: Callable[[Connection, float], R],
         *,
@@ -515,37 +471,19 @@ class SQLite(Session):
         finally:
             group.over = True
 
-    def _undo(self, process: _Process, connection: Connection) -> bool:
+    def _undo(self, process: Connections, connection: Connection) -> bool:
         """Roll back the open transaction. Returns whether there was one."""
-        if not driver.in_transaction(connection):
+        if not connection.in_transaction:
             return False
         try:
             connection.execute("rollback")
         except DriverError:
-            self._forget(process, connection)
+            process.forget(connection)
         return True
 
-    def _forget(self, process: _Process, connection: Connection) -> None:
-        """Give up a connection in an unknown state. Closing it rolls back its transaction."""
-        if process.writer is connection:
-            process.writer = None
-        if process.reader is connection:
-            process.reader = None
-        if process.counter is connection:
-            process.counter = None
-        if process.watcher is connection:
-            process.watcher = None
-        if process.lent is connection:
-            process.lent = None
-        others = process.reader, process.counter, process.watcher, process.lent
-        if process.writer is None and others == (None,) * len(others):
-            process.files = None
-        with suppress(*DriverError):
-            connection.close()
-
-    def _check_in_place(self, process: _Process) -> None:
+    def _check_in_place(self, process: Connections) -> None:
         """In a transaction: are the files still there? SQLite would write into deleted files."""
-        found = driver.whereabouts(self._names)
+        found = _files_now(self._names)
         if process.files is None:
             if None not in found and found[0] == self._file:
                 process.files = found
@@ -583,7 +521,7 @@ class SQLite(Session):
             time.sleep(_pause_seconds(time.monotonic() - start))
 
     def _read(
-        self, process: _Process, op: Operation[R], connect: Callable[[_Process], Connection]
+        self, process: Connections, op: Operation[R], connect: Callable[[Connections], Connection]
     ) -> R:
         deadline = time.monotonic() + self._give_up_seconds
         while True:
@@ -597,10 +535,10 @@ class SQLite(Session):
                 try:
                     connection.execute("rollback")
                 except DriverError:
-                    self._forget(process, connection)
+                    process.forget(connection)
             time.sleep(RETRY_SECONDS)
 
-    def _run_snapshot(self, process: _Process, connection: Connection, op: Operation[R]) -> R:
+    def _run_snapshot(self, process: Connections, connection: Connection, op: Operation[R]) -> R:
         try:
             connection.execute("begin")
         except DriverError as error:
@@ -609,31 +547,28 @@ class SQLite(Session):
             self._check_in_place(process)
         return self._run(connection, op, 0.0)
 
-    def _writer(self, process: _Process) -> Connection:
-        self._refuse_if_closed()
-        if process.writer is not None:
-            self._undo(process, process.writer)  # if an interrupt in a rollback left it open
-        if process.writer is None:
-            process.writer = self._connect(process)
-        return process.writer
+    def _writer(self, process: Connections) -> Connection:
+        return self._connection(process, "writer")
 
-    def _reader(self, process: _Process) -> Connection:
-        self._refuse_if_closed()
-        if process.reader is not None:
-            self._undo(process, process.reader)
-        if process.reader is None:
-            process.reader = self._connect(process)
-        return process.reader
+    def _reader(self, process: Connections) -> Connection:
+        return self._connection(process, "reader")
 
-    def _counter(self, process: _Process) -> Connection:
-        self._refuse_if_closed()
-        if process.counter is not None:
-            self._undo(process, process.counter)
-        if process.counter is None:
-            process.counter = self._connect(process)
-        return process.counter
+    def _counter(self, process: Connections) -> Connection:
+        return self._connection(process, "counter")
 
-    def _look(self, process: _Process) -> Signs:
+    def _connection(self, process: Connections, name: str) -> Connection:
+        """The open connection of this name, or a new one."""
+        self._refuse_if_closed()
+        connection: Connection | None = getattr(process, name)
+        if connection is not None:
+            self._undo(process, connection)  # if an interrupt in a rollback left it open
+            connection = getattr(process, name)
+        if connection is None:
+            connection = self._connect(process)
+            setattr(process, name, connection)
+        return connection
+
+    def _look(self, process: Connections) -> Signs:
         if process.watcher is None:
             self._refuse_if_closed()
             process.watcher = self._connect(process)
@@ -649,19 +584,19 @@ class SQLite(Session):
                 process.watched = (version, Signs(*signs))
         except DriverError as error:
             if driver.result_code(error) not in (driver.BUSY, driver.LOCKED):
-                self._forget(process, watcher)
+                process.forget(watcher)
             raise driver.translate(error, self.path) from error
         return process.watched[1]
 
-    def _connect(self, process: _Process) -> Connection:
+    def _connect(self, process: Connections) -> Connection:
         if self._file is not None:  # otherwise a new file would take its place
-            found = driver.whereabouts(self._names)
+            found = _files_now(self._names)
             known = process.files or (self._file, *found[1:])
             driver.check_in_place(self._names, known, found)
         connection = driver.connect(self.path, self.driver_name)
         try:
             # A new file needs a moment of exclusive access to become WAL; others may want it too.
-            self._settings(connection)
+            driver.configure(connection, self._synchronous, self._give_up_seconds)
             if self._file is None:
                 self._file = driver.enter_file(self.path, self.driver_name)
         except BaseException as error:
@@ -670,27 +605,6 @@ class SQLite(Session):
                 raise driver.translate(error, self.path) from error
             raise
         return connection
-
-    def _settings(self, connection: Connection) -> None:
-        deadline = time.monotonic() + self._give_up_seconds
-        while True:
-            try:
-                for setting in (
-                    "journal_mode = wal",
-                    f"synchronous = {self._synchronous}",
-                    "secure_delete = off",  # the default of Debian's library rewrites freed pages
-                    "cache_size = -2000",  # 64 MB was no faster, and a worker grew with each thread
-                    "temp_store = memory",
-                    "wal_autocheckpoint = 4000",  # 16 MB: each checkpoint waits for the disk twice
-                    f"journal_size_limit = {wal.LARGE_BYTES}",
-                ):
-                    list(connection.execute(f"pragma {setting}"))
-                return
-            except DriverError as error:
-                busy = driver.result_code(error) in (driver.BUSY, driver.LOCKED)
-                if not busy or time.monotonic() > deadline:
-                    raise
-                time.sleep(RETRY_SECONDS)
 
 
 _sessions: weakref.WeakSet[SQLite] = weakref.WeakSet()

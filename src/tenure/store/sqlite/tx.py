@@ -1,6 +1,5 @@
 """One open transaction on a SQLite file: the statements of the hot steps, row by row or in bulk."""
 
-import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from functools import cache
@@ -8,7 +7,6 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any
 
-import apsw
 import msgspec
 
 from tenure.rules.claim import Ask
@@ -42,7 +40,7 @@ from tenure.store.session import (
 )
 from tenure.store.sqlite import driver
 from tenure.store.sqlite.boot_clock import EPOCH, MICROSECOND, Clock
-from tenure.store.sqlite.driver import Connection
+from tenure.store.sqlite.driver import Connection, DriverError
 from tenure.store.sqlite.find import SQLiteConditions
 from tenure.store.sqlite.gates import look_at_gates
 from tenure.store.sqlite.lanes import pick_tickets
@@ -54,8 +52,6 @@ MANY_CHILDREN = 32
 WIDE_CACHE = "pragma cache_size = -8000"
 """For a connection that frees many children: they, their edges and their place in history are all
 over the tables. (With 2 MB, a random graph of 10,000 nodes took half as much CPU again.)"""
-
-DriverError = (apsw.Error, sqlite3.Error)
 
 
 class SQLiteTx(Tx):

@@ -1,10 +1,10 @@
 """The write-ahead log of a file grows while a reader keeps an old snapshot. Which process is it?
 
-SQLite empties the log when no reader needs it any more, and cuts it to `LARGE_BYTES` then. If it is
-larger, a checkpoint tells whether a reader holds it up: then it stops at the same page again and
-again. On Linux, `/proc/locks` may tell which process has locked a reading slot of the `-shm` file;
-it shows no process of another container. That file is never opened here: to close it again would
-release all locks that SQLite has on it in this process.
+SQLite empties the log when no reader needs it any more, and cuts it to `LARGE_WAL_BYTES` then. If
+it is larger, a checkpoint tells whether a reader holds it up: then it stops at the same page again
+and again. On Linux, `/proc/locks` may tell which process has locked a reading slot of the `-shm`
+file; it shows no process of another container. That file is never opened here: to close it again
+would release all locks that SQLite has on it in this process.
 """
 
 import os
@@ -12,10 +12,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
-from tenure.store.sqlite.driver import Driver, connect, translate
-from tenure.store.sqlite.tx import DriverError
+from tenure.store.sqlite.driver import LARGE_WAL_BYTES, Driver, DriverError, connect, translate
 
-LARGE_BYTES = 64 * 1024 * 1024
 SAMPLES = 4
 SAMPLE_SECONDS = 0.1
 """A process that reads at every sample keeps a snapshot, or reads all the time."""
@@ -37,7 +35,7 @@ async def growth(
         size = os.stat(wal).st_size
     except OSError:  # there is no log
         return None
-    if size <= LARGE_BYTES:
+    if size <= LARGE_WAL_BYTES:
         return None
     reading, reached = _readers(shm), _checkpoint(file, driver)
     for _ in range(SAMPLES - 1):
