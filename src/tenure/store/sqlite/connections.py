@@ -12,7 +12,7 @@ from tenure.store.sqlite.bell import NO_SIGNS, Signs
 from tenure.store.sqlite.driver import Connection, DriverError, Files
 from tenure.store.sqlite.group_commit import Call, Turn
 
-NAMES = ("reader", "counter", "watcher", "writer", "lent")
+NAMES = ("reader", "counter", "watcher", "writer", "borrowed")
 
 
 class Connections:
@@ -29,7 +29,7 @@ class Connections:
         self.reader: Connection | None = None
         self.counter: Connection | None = None
         self.watcher: Connection | None = None
-        self.lent: Connection | None = None
+        self.borrowed: Connection | None = None
         self.watched: tuple[int, Signs] = (-1, NO_SIGNS)  # data_version, and the signs seen then
         self.files: Files | None = None  # those that are open, as long as there is a connection
         self.in_place_at = -1.0  # by the monotonic clock

@@ -196,7 +196,7 @@ class SQLite(Session):
     def begin_lent(self) -> Connection:
         """Begin a transaction on the connection for callers, with the writer lock taken."""
         process = self._process()
-        connection = self._connection(process, "lent")
+        connection = self._connection(process, "borrowed")
         driver.forget_tracers(connection)
         self._begin(connection)
         self._check_in_place(process)
@@ -213,8 +213,8 @@ class SQLite(Session):
     def undo_lent(self) -> None:
         """Roll it back, if this thread has begun one, even if an interrupt came just then."""
         process = self._processes[-1]
-        if process.lock.is_lent_here() and process.lent is not None:
-            self._undo(process, process.lent)
+        if process.lock.is_lent_here() and process.borrowed is not None:
+            self._undo(process, process.borrowed)
 
     def unlock_lent(self) -> None:
         """Release the writer lock, and wake a thread that waits for it."""
